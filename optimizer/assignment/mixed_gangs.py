@@ -3,7 +3,7 @@ would.
 
 A gang of W accelerators over several pools runs at the pace of its slowest part, W x min over its pools of the speed
 of one. There are more of them than anybody can list, but at given prices only few matter: for every pace, the cheapest
-W accelerators that are at least that fast . A policy answers with the configurations it knows; those that at its
+W accelerators that are at least that fast. A policy answers with the configurations it knows; those that at its
 prices undercut every mixture of known ones join, and it answers again. Where none is left, no gang over any pools
 could better the answer: what its prices prove holds for all of them.
 

@@ -1,4 +1,4 @@
-"""How long to work before the next checkpoint, by the age of the machines and what is known of their lifetimes.
+"""The time to work before the next checkpoint, by the age of the machines and the law of their lifetimes.
 
 With w(riting) hours of a checkpoint and a price p of a lost hour against a written one, work for tau hours costs
 
@@ -11,8 +11,8 @@ work,
 
     V(a)  =  max over tau  P(life > a + tau + w | life > a) (tau + V(a + tau + w)),
 
-by dynamic programming over ages that lie a part of such a segment apart. What a machine's end costs besides (a new one,
-loading) does not depend on the segments. Where pause and loss are paid at one price, that price cancels out.
+by dynamic programming over ages that lie a part of such a segment apart. The other costs of a machine's end (a new
+machine, loading) do not depend on the segments. Where pause and loss are paid at one price, that price cancels out.
 """
 
 from bisect import bisect_right
@@ -26,19 +26,20 @@ from optimizer.problem import FloatArray
 from optimizer.renting.lifetime_laws import hazard_at
 from optimizer.renting.spot_lifetimes import Lifetime
 
-#: Ages that are told apart in a segment, segments looked ahead in the search, and segments in a life at most.
+#: Ages per segment that the search distinguishes, segments that it looks ahead, and the most segments in a life.
 _PARTS, _REACH, _MOST_SEGMENTS = 5, 4, 100
-#: A machine that so few outlive is planned no further.
+#: Planning stops at an age that fewer than this part of machines outlive.
 _RARE = 1e-4
 _SHORTEST_H, _LONGEST_H = 1e-6, 24.0 * 365
 _HALVINGS = 18
 
 
 def interval_by_hazard(hazard: Callable[[float], float], checkpoint_h: float, lost_price: float = 1.0) -> float:
-    """Hours of work until a checkpoint that takes `checkpoint_h` is worth its time; infinite where nothing ends.
+    """Returns the hours of work after which a checkpoint that takes `checkpoint_h` pays; infinite where no machine
+    ends.
 
-    `hazard`: cumulative, from now to so many hours ahead, over all machines whose end ends the run. `lost_price`: of a
-    lost hour against one in which is written.
+    `hazard`: the cumulative hazard from now to so many hours ahead, over all machines whose end stops the run.
+    `lost_price`: the price of a lost hour over that of an hour spent on writing.
     """
 
     def costs_more(work_h: float) -> bool:
@@ -61,12 +62,12 @@ class CheckpointSchedule:
     law: Lifetime
     checkpoint_h: float
     lost_price: float
-    #: Ascending, and the work from each of them; empty: the hazard of one segment decides at every age.
+    #: Ages, ascending, and the work from each of them; empty: the hazard over one segment decides at every age.
     ages_h: tuple[float, ...] = ()
     intervals_h: tuple[float, ...] = ()
 
     def interval_h(self, age_h: float) -> float:
-        """Hours of work from this age on; infinite if no machine ends any more."""
+        """Returns the hours of work before the next checkpoint from this age on; infinite if machines no longer end."""
         if self.ages_h and age_h <= self.ages_h[-1]:
             row = bisect_right(self.ages_h, age_h) - 1
             near = min(row + 1, len(self.ages_h) - 1)
@@ -76,13 +77,15 @@ class CheckpointSchedule:
 
 
 def schedule_at_any_age(law: Lifetime, checkpoint_h: float, lost_price: float = 1.0) -> CheckpointSchedule:
-    """The schedule under a law that is the same at all ages: one interval, found once."""
+    """Returns the schedule under a law without memory: the same interval at all ages, computed once."""
     interval_h = _interval_at(law, 0.0, checkpoint_h, lost_price)
     return CheckpointSchedule(law, checkpoint_h, lost_price, (0.0, inf), (interval_h, interval_h))
 
 
 def schedule_checkpoints(law: Lifetime, checkpoint_h: float, lost_price: float = 1.0) -> CheckpointSchedule:
-    """The schedule over a machine's life. Of lives of more than 100 segments each segment is planned by itself."""
+    """Returns the schedule over a machine's life. In lives of more than 100 segments each segment is planned by
+    itself.
+    """
     plain = CheckpointSchedule(law, checkpoint_h, lost_price)
     begins, age = [0.0], 0.0
     while law.survival(age) > _RARE:
@@ -105,7 +108,9 @@ def _interval_at(law: Lifetime, age_h: float, checkpoint_h: float, lost_price: f
 
 
 def _best_ends(law: Lifetime, ages: FloatArray, checkpoint_h: float, lost_price: float) -> list[int]:
-    """By age: the row of the age at which the segment that begins there ends; the row itself where none pays."""
+    """Returns, for each age, the row of the age at which a segment that begins there ends; its own row where no
+    segment pays.
+    """
     survival = np.array([law.survival(age) for age in ages.tolist()])
     saved, chosen = np.zeros(len(ages)), list(range(len(ages)))
     for row in range(len(ages) - 2, -1, -1):
@@ -113,7 +118,7 @@ def _best_ends(law: Lifetime, ages: FloatArray, checkpoint_h: float, lost_price:
             continue
         ends = slice(row + 1, row + 1 + _REACH * _PARTS)
         work_h = ages[ends] - ages[row] - checkpoint_h
-        # Hours that are written are not lost: where those cost more than these, they are a gain as well.
+        # Hours of writing are not lost: where lost hours cost more than those, they count as a gain.
         gain_h = lost_price * work_h + (lost_price - 1.0) * checkpoint_h
         worth = np.where(work_h > 0, survival[ends] / survival[row] * (gain_h + saved[ends]), 0.0)
         best = int(worth.argmax())

@@ -1,24 +1,25 @@
-"""How many machines to rent: where an hour of waiting costs money, and only there.
+"""How many machines to rent, where an hour of waiting costs money.
 
     maximise   sum_m v[m] rate[m](x) / best[m]  -  sum_p (usd[p] rent[p] + (fetch[p] - usd[p]) (rent[p] - held[p])+)
     s.t.       time rows;   sum use x <= base[p] + rent[p];   0 <= rent[p] <= most[p];   limits of entities
 
-v[m] is what an hour of job m at its best speed is worth in USD (its own value, else the administrator's cost of delay),
-base what is owned, most what may be rented, held what is rented now or on its way, fetch the price per useful hour of a
-machine that is still to come:
+v[m] is what an hour of job m at its best speed is worth in USD (its own value, else the administrator's cost of
+delay), base what is owned, most what may be rented, held what is rented now or on its way, fetch the price per useful
+hour of a machine that is not there yet:
 
     fetch = usd * (1 + hysteresis) * max(use, minimum billing) / use      use: seconds of work for it once it is there
 
 Booting is not paid, but work goes on meanwhile: a machine that comes when all is done is of no use at any price, and a
 pool of such machines fetches none. A machine that is held, or on its way, costs its market price: what is spent is
-spent. The hysteresis stands for the restart of whoever moves to the machine. At the optimum a pool that rents is worth
-at least its market price, one that fetches at least `fetch`, and one that could rent more at most what more costs
-(complementary slackness).
+spent. The hysteresis stands for the restart of the job that moves to the machine. At the optimum a pool that rents is
+worth at least its market price, one that fetches at least `fetch`, and one that could rent more at most what more
+costs (complementary slackness).
 
-Machines are whole: each pool's count is settled in turn by solving the linear program at both neighbouring counts, then
-every count is moved by one machine as long as that pays (the value is concave in each count, so no single pool could
-then do better). The marginal values shown to people are those finite differences. Decides counts only; who runs where
-is the policy's. The program itself is `rental_program`; `rental_limits` says how limits of entities bind it.
+Machines are whole: each pool's count is settled in turn by solving the linear program at both neighbouring counts,
+then every count is moved by one machine as long as that pays (the value is concave in each count, so no single pool
+could then do better). The marginal values shown to users are those finite differences. This module decides counts
+only; the policy decides which job runs where. The program itself is `rental_program`; `rental_limits` says how limits
+of entities bind it.
 """
 
 from collections.abc import Iterator
@@ -37,26 +38,27 @@ if TYPE_CHECKING:
     from optimizer.renting.rental_program import FractionalRental, RentalProgram
 
 
-#: A machine must be worth this part more than its price to be fetched, or prices that wander would move jobs about.
+#: The part of its price by which a machine must be worth more before it is fetched; else wandering prices would move
+#: jobs about.
 FETCH_HYSTERESIS = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchCosts:
-    """What machines are that are still to be asked for."""
+    """The use and the price of machines that would have to be requested."""
 
-    #: There is work for it when it comes (p,).
+    #: Whether there is work for such a machine when it comes (p,).
     useful: BoolArray
     #: Price of an accelerator per useful hour, USD, at least its market price (p,).
     usd_per_h: FloatArray
 
 
 def fetch_costs(problem: Problem, value: FloatArray, largest: FloatArray) -> FetchCosts:
-    """Use and price of machines that are not there yet.
+    """Returns the use and the price of machines that are not there yet.
 
     Args:
         problem: n jobs, p pools.
-        value: of an hour of each job, USD; jobs without any rent nothing (n,).
+        value: of an hour of each job, USD; a job with 0 rents nothing (n,).
         largest: accelerators of each pool if all were rented (p,).
     """
     pools = problem.pools
@@ -70,10 +72,10 @@ def fetch_costs(problem: Problem, value: FloatArray, largest: FloatArray) -> Fet
 
 
 def _use_s(problem: Problem, value: FloatArray, largest: FloatArray, boot_s: FloatArray) -> FloatArray:
-    """Seconds of work for a machine of each pool after its boot: inf for a job of unknown length (p,).
+    """Returns the seconds of work for a machine of each pool after its boot (p,); inf with a job of unknown length.
 
-    Of the longest job, if until then it runs at its best on the machines that are there; or of all jobs one after
-    another on all that there would be, if all machines that are there work off theirs until then.
+    It is the larger of two: what is left of the longest job, if until then it runs at its best on present machines;
+    and what is left of all jobs, one after another on all machines, if present machines work on it until then.
     """
     columns, jobs, pools = problem.columns, problem.jobs, problem.pools
     counts = usable_columns(columns, largest) & (value[columns.job] > 0)
@@ -91,9 +93,9 @@ def _use_s(problem: Problem, value: FloatArray, largest: FloatArray, boot_s: Flo
 
 
 PRICE_UNIT = "USD per accelerator-hour"
-#: A gain below this, USD per hour, changes nothing: machines held now win ties.
+#: Gains below this, in USD per hour, count as ties, which go to the machines held now.
 _WORTHWHILE = 1e-6
-#: Single-machine moves after rounding; none or one is usual.
+#: The most moves of single machines after rounding; usually none or one is made.
 _MAX_MOVES = 64
 
 
@@ -103,31 +105,32 @@ def _empty_array() -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rental:
-    """Machines to hold rented, and what that is worth."""
+    """The machines to hold rented, with their value and its bound."""
 
     status: Status
-    #: Machines to hold rented in each pool, those held now included (p,).
+    #: Machines to hold rented in each pool, including those held now (p,).
     machines: IntArray
     #: The same in accelerators (p,).
     accelerators: FloatArray
-    #: Value less rent at these counts, and the bound on it if machines could be divided, USD/h.
+    #: Value less rent at these counts, and its upper bound if machines could be divided, in USD per hour.
     net_usd_per_h: float
     bound_usd_per_h: float
-    #: The divisible optimum: accelerators rented, and the price of each pool in `PRICE_UNIT` (p,).
+    #: The optimum with divisible machines: accelerators rented, and the price of each pool in `PRICE_UNIT` (p,).
     fluid_accelerators: FloatArray
     fluid_prices: FloatArray
-    #: Price per useful hour of an accelerator that is still to be fetched, minimum billing included; empty: no program
-    #: stands behind the counts (p,).
+    #: Price per useful hour of an accelerator that would have to be fetched, minimum billing included (p,); empty where
+    #: no program decided the counts.
     fetched_usd_per_h: FloatArray = field(default_factory=_empty_array)
-    #: What an accelerator-hour more would gain below each limit of an entity, USD (`rental_limits.entity_limits`) (m,).
+    #: What one more accelerator-hour below each limit of an entity would gain, USD (`rental_limits.entity_limits`)
+    #: (m,).
     limit_prices: FloatArray = field(default_factory=_empty_array)
-    #: What solved the divisible optimum: "cvxpy/highs", "highs"; empty: nothing was solved.
+    #: What solved the divisible optimum: "cvxpy/highs" or "highs"; empty where nothing was solved.
     path: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarginalValues:
-    """What single machines are worth, others being as decided: shown to people beside what they cost."""
+    """The values of single machines, with all other counts as decided; users see them beside the prices."""
 
     #: Gross value of one machine more, USD/h; 0 where the quota allows none (p,).
     next_usd_per_h: FloatArray
@@ -136,7 +139,7 @@ class MarginalValues:
 
 
 def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
-    """The machines that pay for themselves; None where renting is no question.
+    """Returns the machines that pay for themselves; None where nothing can be rented.
 
     Args:
         problem: a valid one.
@@ -170,7 +173,7 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
 
 
 def marginal_values(problem: Problem, delay_usd_per_h: float, rental: Rental) -> MarginalValues:
-    """Values of one machine more and of the last one, from the same program at neighbouring counts."""
+    """Returns the values of one machine more and of the last one, from the same program at neighbouring counts."""
     counts = rental.machines
     following, last = np.zeros(len(counts)), np.zeros(len(counts))
     if rental.status is Status.OPTIMAL:
@@ -185,8 +188,10 @@ def marginal_values(problem: Problem, delay_usd_per_h: float, rental: Rental) ->
 
 
 def _program(problem: Problem, delay_usd_per_h: float) -> "tuple[RentalProgram, IntArray, FloatArray]":
-    """The program; most machines of each pool, and what an accelerator costs that is still to be fetched (p,)."""
-    from optimizer.renting.rental_program import RentalProgram  # imports a solver: only where something is to be solved
+    """Returns the program, the most machines of each pool (p,), and the price of an accelerator that would have to be
+    fetched (p,).
+    """
+    from optimizer.renting.rental_program import RentalProgram  # imports a solver: only where it is needed
 
     problem = without_forbidden(problem)
     sizes, most, value = (
@@ -201,25 +206,27 @@ def _program(problem: Problem, delay_usd_per_h: float) -> "tuple[RentalProgram, 
 
 
 def _most_machines(problem: Problem) -> IntArray:
-    """Machines of each pool that may be rented in all (p,)."""
+    """Returns the most machines of each pool that may be rented (p,)."""
     return np.floor(problem.pools.rentable / accelerators_per_machine(problem) + 1e-9).astype(np.int64)
 
 
 def hourly_values(problem: Problem, delay_usd_per_h: float) -> FloatArray:
-    """What an hour of each job is worth, USD (n,)."""
+    """Returns what an hour of each job is worth, in USD (n,)."""
     stated = problem.jobs.value_usd_per_h
     return np.where(np.isnan(stated), delay_usd_per_h, stated)
 
 
 def with_rental(problem: Problem, rental: Rental) -> Problem:
-    """The problem as it stands once the rental is carried out."""
+    """Returns the problem after the rental has been carried out."""
     pools = problem.pools
     capacity = pools.capacity - pools.held + rental.accelerators
     return replace(problem, pools=replace(pools, capacity=capacity, rented=rental.accelerators))
 
 
 def _whole_counts(program: "RentalProgram", fluid: "FractionalRental", most: IntArray) -> IntArray:
-    """Settle pool after pool at the better of its two neighbouring whole counts, the later ones still divisible."""
+    """Rounds the counts pool by pool, each to the better of its two neighbours, while later pools stay divisible;
+    returns them.
+    """
     low, high = np.zeros(len(most)), most.astype(np.float64)
     for pool in range(len(most)):
         below = np.floor(fluid.machines[pool] + 1e-9)
@@ -239,7 +246,9 @@ def _net(fluid: "FractionalRental | None") -> float:
 
 
 def _improve(program: "RentalProgram", counts: IntArray, most: IntArray, held: IntArray) -> IntArray:
-    """Move single machines as long as that pays; prefer what is held now where nothing is lost by it."""
+    """Moves single machines as long as that pays, and prefers the machines held now among equals;
+    returns the counts.
+    """
     if np.all(held <= most) and program.at(held).net >= program.at(counts).net - _WORTHWHILE:
         counts = held
     for _ in range(_MAX_MOVES):
@@ -252,9 +261,10 @@ def _improve(program: "RentalProgram", counts: IntArray, most: IntArray, held: I
 
 
 def _moves(program: "RentalProgram", counts: IntArray, most: IntArray) -> Iterator[IntArray]:
-    """One machine more or less, the most promising first, where the prices do not already tell that it does not pay.
+    """Yields the counts with one machine more or less, the most promising first, except where prices prove that it
+    does not pay.
 
-    The value is concave in each count, so one machine more is worth at most what the price says, the last at least.
+    The value is concave in each count, so one more machine is worth at most its price, and the last one at least that.
     """
     worth = program.at(counts).prices * program.size
     more = np.where(counts < most, worth - program.usd_of(counts + 1), 0.0)
@@ -269,11 +279,13 @@ def _moves(program: "RentalProgram", counts: IntArray, most: IntArray) -> Iterat
 
 
 def _unpriced(status: Status, counts: IntArray, sizes: FloatArray) -> Rental:
-    """Counts that no program stands behind: nothing, where no hour is worth anything; what is held, on failure."""
+    """Returns a rental without prices: of no machines where no hour is worth anything, or of those held where the
+    solver failed.
+    """
     zeros = np.zeros(len(counts))
     return Rental(status, counts, counts.astype(np.float64) * sizes, 0.0, 0.0, zeros, zeros)
 
 
 def accelerators_per_machine(problem: Problem) -> FloatArray:
-    """Accelerators on one machine of each pool; a machine without any counts as one (p,)."""
+    """Returns the accelerators on one machine of each pool; a machine without any counts as one (p,)."""
     return np.maximum(problem.pools.machine_size, 1.0)

@@ -1,18 +1,18 @@
-"""A plan on a fleet of which a part is rented: entitlement says who has owned places, money who has rented ones.
+"""Plans for a partly rented fleet: entitlement decides about owned machines, money about rented ones.
 
-A *payer* is a job an hour of which is worth something; who states no value is a *rider*. A plan policy is asked up to
-four times about the same jobs, each time with fewer configurations:
+A *payer* is a job whose hour has a value in USD; a job without one is a *rider*. A plan policy is called up to four
+times for the same jobs, each time with fewer configurations:
 
-    1. owned places only, all jobs: what riders have there by their rank. The rest is what payers have without paying,
-       so a payer rents where an outranking rider has the place, and nobody rents for a rider.
+    1. owned places only, all jobs: this gives riders the places of their rank. Payers have the rest without paying, so
+       a payer rents where a rider of higher rank has the place, and nothing is rented for a rider.
     2. (renting, `machine_rental`: payers alone, on the owned places that 1 leaves them)
     3. owned places, all jobs; places on paid machines that are worth their price, payers whose value is at least that
-       of the accelerators they take. These prices are the plan's: on paid pools they are of payers alone.
+       of the accelerators they take. These prices are the plan's: on paid pools only payers determine them.
     4. what is still free on machines that are here, worth their price or not: payers below the price, then riders.
 
-Machines that are here are thus in every plan. Who has a place by 4 is displaced by whoever has one by 3, and is no
-reason to keep a machine (`Plan.riders`); jobs that could not be asked to leave have no place there. Without riders,
-machines that are not worth their price, and payers below it, this is one question, about the whole problem.
+So every plan uses all present machines. A job placed in step 4 yields to those of step 3, and is no reason to keep a
+machine (`Plan.riders`); jobs that cannot be stopped get no place in step 4. Without riders, machines that are not
+worth their price, and payers below it, there is one call, with the whole problem.
 """
 
 from dataclasses import dataclass, replace
@@ -29,20 +29,21 @@ from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 from optimizer.renting.machine_rental import Rental, hourly_values, rent_machines
 from optimizer.renting.rental_limits import limits_beside, without_forbidden
 
-#: Amounts of money closer than this part are equal.
+#: Amounts of money that agree to this part count as equal.
 _SAME_USD = 1e-9
 
 
 def plan_in_market(
     policy: PlanPolicy, problem: Problem, memory: Memory, delay_usd_per_h: float
 ) -> tuple[Plan, Memory, Rental | None]:
-    """The plan for the machines that are here, and those to hold rented from now on.
+    """Returns the plan for the present machines, the policy's memory, and the machines to hold rented from now on
+    (None where nothing can be rented).
 
     Args:
-        policy: says what places are worth.
+        policy: values the configurations.
         problem: a valid one.
-        memory: what the policy left last time.
-        delay_usd_per_h: what an hour of a job is worth that states nothing, USD.
+        memory: the policy's memory from its last call.
+        delay_usd_per_h: the value in USD of an hour of a job that states none.
     """
     if not problem.pools.rentable.any():
         return *policy.decide(problem, memory), None
@@ -64,7 +65,9 @@ def plan_in_market(
 
 
 def _without_payers(policy: PlanPolicy, problem: Problem, memory: Memory, leaves: BoolArray) -> tuple[Plan, Memory]:
-    """Nobody pays: all who can be asked to leave share what is here, and nothing is kept for it."""
+    """Returns the plan without payers: all jobs that can be stopped share the present machines, and no machine is kept
+    for them.
+    """
     paid = problem.pools.held > 0
     kept = ~_uses(problem, paid) | _stays(problem) | leaves[problem.columns.job]
     plan, memory = policy.decide(problem if kept.all() else _with_columns(problem, kept), memory)
@@ -79,19 +82,19 @@ def _without_payers(policy: PlanPolicy, problem: Problem, memory: Memory, leaves
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Market:
-    """The question in which paid machines are for those who pay for them."""
+    """The problem in which paid machines are only for payers."""
 
     question: Problem
-    #: Which columns of the problem are in it (c,).
+    #: Which columns of the whole problem it contains (c,).
     kept: BoolArray
-    #: It is the whole problem.
+    #: Whether it is the whole problem.
     is_whole: bool
 
     @classmethod
     def of(cls, problem: Problem, value: FloatArray, rental: Rental | None) -> "_Market":
         pools, columns = problem.pools, problem.columns
         capacity = pools.capacity
-        # Machines that are not worth their price leave the question once those that replace them are here.
+        # Machines not worth their price leave the problem once those that replace them are here.
         if rental is not None and rental.status is Status.OPTIMAL and np.all(rental.accelerators <= pools.held + 1e-9):
             capacity = capacity - pools.held + rental.accelerators
         cost = sum_by(columns.use_column, _paid_usd_per_h(problem), len(columns))
@@ -108,7 +111,7 @@ class _Market:
 
 
 def _guaranteed_of_owned(problem: Problem) -> Problem:
-    """The problem with guarantees that count of owned machines: on paid ones money decides."""
+    """Returns the problem with guarantees reduced to parts of the owned machines: on paid ones money decides."""
     pools, entities = problem.pools, problem.entities
     if not (entities.guaranteed.any() and pools.held.any()):
         return problem
@@ -117,7 +120,7 @@ def _guaranteed_of_owned(problem: Problem) -> Problem:
 
 
 def _without_outranked(policy: PlanPolicy, problem: Problem, memory: Memory, value: FloatArray) -> Problem:
-    """The problem as payers find it: owned places that riders have by their rank are not theirs."""
+    """Returns the problem as payers see it, without the owned places that riders have by their rank."""
     pools, rides = problem.pools, value <= 0
     owned = np.where(pools.held > 0, 0.0, pools.capacity)
     if not (rides.any() and owned.any()):
@@ -132,7 +135,7 @@ def _without_outranked(policy: PlanPolicy, problem: Problem, memory: Memory, val
 
 
 def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, group: BoolArray) -> Plan:
-    """The plan with these jobs, as far as they wait, on what it leaves free. They have no part in prices."""
+    """Returns the plan with those of these jobs that wait placed on what it leaves free. They do not affect prices."""
     told, column = _whole(problem, plan)
     free = problem.pools.capacity - accelerators_held(told, column[column >= 0])
     waits = group & (plan.column < 0)
@@ -141,12 +144,12 @@ def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, 
         return plan
     free = np.maximum(free, 0.0)
     rest = limits_of_rest(told, column, free)
-    # Gangs over several pools are made for those who have a right to them.
+    # Gangs over several pools are made only for jobs entitled to them.
     whole = replace(problem.jobs, mixes=np.zeros(0, dtype=np.bool_), fork_max=np.zeros(0))
     left = replace(problem, jobs=whole, pools=rest.pools, entities=rest.entities, limits=rest.limits)
     more, _ = policy.decide(_with_columns(left, kept), memory)
     if more.added is not None:
-        return plan  # a policy that makes them unasked
+        return plan  # The policy makes them unasked.
     column = np.where(more.column >= 0, np.flatnonzero(kept)[more.column], -1)
     rides = np.flatnonzero((more.column >= 0) & waits)
     merged = plan.column.copy()
@@ -162,7 +165,7 @@ def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, 
 
 
 def _added_up(first: BoundReport | None, second: BoundReport | None) -> BoundReport | None:
-    """What both reach together, of what both could."""
+    """Returns the sum of both reports: what both plans reach, against the sum of their bounds."""
     if first is None or second is None or first.name != second.name:
         return first
     objective, bound = first.objective + second.objective, first.bound + second.bound
@@ -173,33 +176,33 @@ def _added_up(first: BoundReport | None, second: BoundReport | None) -> BoundRep
 
 
 def _uses(problem: Problem, pools: BoolArray) -> BoolArray:
-    """Whether each column takes anything of these pools (c,)."""
+    """Returns whether each column uses any of these pools (c,)."""
     columns = problem.columns
     return sum_by(columns.use_column, pools[columns.use_pool].astype(np.float64), len(columns)) > 0
 
 
 def _stays(problem: Problem) -> BoolArray:
-    """Columns in which jobs run that cannot be moved (c,)."""
+    """Returns whether each column is one in which a job runs that cannot be moved (c,)."""
     pinned, columns = problem.jobs.pinned, problem.columns
     stays: BoolArray = columns.running & pinned[columns.job] if len(pinned) else np.zeros(len(columns), dtype=np.bool_)
     return stays
 
 
 def _short_of(problem: Problem, free: FloatArray) -> BoolArray:
-    """Columns for which there is too little free (c,)."""
+    """Returns whether each column needs more than is free (c,)."""
     columns = problem.columns
     short = columns.use_count > free[columns.use_pool] + _SAME_USD
     return sum_by(columns.use_column, short.astype(np.float64), len(columns)) > 0
 
 
 def _paid_usd_per_h(problem: Problem) -> FloatArray:
-    """Market price of each use on a pool that is rented, USD/h (u,)."""
+    """Returns the market price of each use of a rented pool, in USD per hour (u,); 0 for other uses."""
     pools, columns = problem.pools, problem.columns
     return np.where(pools.held > 0, pools.usd_per_h, 0.0)[columns.use_pool] * columns.use_count
 
 
 def _with_columns(problem: Problem, kept: BoolArray) -> Problem:
-    """The problem with these columns only (c,)."""
+    """Returns the problem with only these columns (c,)."""
     columns = problem.columns
     place = np.cumsum(kept) - 1
     uses = kept[columns.use_column]
@@ -217,14 +220,16 @@ def _with_columns(problem: Problem, kept: BoolArray) -> Problem:
 
 
 def _whole(problem: Problem, plan: Plan) -> tuple[Problem, IntArray]:
-    """The problem with the configurations that the plan added, and the column of each job there, -1: none (n,)."""
+    """Returns the problem with the configurations that the plan added, and the column of each job in it (n,), -1:
+    none.
+    """
     told, whole = with_added(problem, plan)
     assert isinstance(whole, Plan)
     return told, whole.column
 
 
 def _over_all(problem: Problem, kept: BoolArray, plan: Plan) -> Plan:
-    """A plan over some columns as one over all of the problem's; added ones are counted after these."""
+    """Returns a plan over some columns as one over all columns of the problem; added ones come last."""
     back = np.flatnonzero(kept)
     known, c = plan.column < len(back), len(problem.columns)
     place: IntArray = np.concatenate((back, [-1]))[np.where(known, plan.column, 0)]

@@ -1,4 +1,4 @@
-"""The program of money, stated in cvxpy: who of the payers runs where, and what is held rented for that.
+"""The rental program, stated in cvxpy: which payers run where, and which machines are rented for them.
 
     maximise   sum v[m, c] x[m, c]  -  kept . k  -  fetched . f
     s.t.       sum_c x[m, c] <= 1                                                each class m        (u)
@@ -6,13 +6,14 @@
                0 <= h <= prepaid,   0 <= k <= held,   0 <= f <= more
 
 x is the share of time of class m in its c-th configuration, v what all its members earn there, USD per hour, use what
-they take of a pool. h, k and f are accelerators that are rented: paid for already, to be paid from now on, and still to
-be fetched. `machine_rental` says what each costs; its whole counts are found beside this optimum, which bounds them.
+they take of a pool. h, k and f are accelerators that are rented: paid for already, to be paid from now on, and still
+to be fetched. `machine_rental` says what each costs; its whole counts are found beside this optimum, which bounds
+them.
 
 The tables are parameters, so one compiled program serves all states of a shape, padded to powers of two; a process
-compiles each shape once. Up to `engine_choice.CVXPY_MONEY_CELLS` this is how renting is decided; above, HiGHS is handed
-the matrices of the same program (`rental_program`). The same program over classes alone, for the price engine, is
-`money_tables.as_class_problem`. A test holds all three to 1e-6. Importing this module imports cvxpy (seconds).
+compiles each shape once. Up to `engine_choice.CVXPY_MONEY_CELLS` this is how renting is decided; above, HiGHS is
+handed the matrices of the same program (`rental_program`). The same program over classes alone, for the price engine,
+is `money_tables.as_class_problem`. A test holds all three to 1e-6. Importing this module imports cvxpy (seconds).
 """
 
 import warnings
@@ -29,13 +30,13 @@ from optimizer.renting.money_tables import RentedTiers, padded, table_places
 
 _TOLERANCE = 1e-9
 _SIMPLEX_ITERATIONS = 200_000
-#: Compiled shapes that a process keeps.
+#: The most compiled shapes that a process keeps.
 _KEPT_SHAPES = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoneyOptimum:
-    """An optimum: accelerators rented and prices of each pool (p,), and what is earned less rent, USD per hour."""
+    """An optimum: accelerators rented and prices of each pool (p,), and the earnings less rent in USD per hour."""
 
     rented: FloatArray
     prices: FloatArray
@@ -44,7 +45,7 @@ class MoneyOptimum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CompiledProgram:
-    """One shape: classes x configurations, pools."""
+    """The program of one shape: classes x configurations, and pools."""
 
     problem: Any
     value: Any
@@ -58,7 +59,7 @@ class _CompiledProgram:
 def solve_money_program(
     problem: ClassProblem, usd_per_h: FloatArray, owned: FloatArray, tiers: RentedTiers
 ) -> MoneyOptimum | None:
-    """The optimum; None if HiGHS finds none.
+    """Returns the optimum; None if HiGHS finds none.
 
     Args:
         problem: k classes facing p pools; its capacity is not read.

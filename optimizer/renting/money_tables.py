@@ -1,7 +1,7 @@
-"""The tables of the program of money (`money_program`), and the same program as one over classes alone.
+"""The tables of the rental program (`money_program`), and the same program as a class problem.
 
-In the latter, whoever lets machines is a class too: it earns their price for the part that is not rented. So the
-engines of class problems, prices among them, solve it for any number of classes.
+In the class problem, the owner of rentable machines is a class, too: it earns their price for the part that is not
+rented. So the engines of class problems, prices among them, solve it for any number of classes.
 """
 
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from optimizer.problem import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RentedTiers:
-    """What may be held rented of each pool, in accelerators, by what it costs (p,)."""
+    """What can be rented of each pool, in accelerators, by its cost (p,)."""
 
     prepaid: FloatArray
     held: FloatArray
     more: FloatArray
-    #: USD per accelerator-hour of those held and of those still to be fetched (p,).
+    #: The price in USD per accelerator-hour of those held, and of those that would have to be fetched (p,).
     kept_usd_per_h: FloatArray
     fetched_usd_per_h: FloatArray
 
@@ -27,10 +27,10 @@ class RentedTiers:
 def as_class_problem(
     problem: ClassProblem, usd_per_h: FloatArray, owned: FloatArray, tiers: RentedTiers
 ) -> tuple[ClassProblem, MaxSum, float]:
-    """The same program for the engines of class problems, and what to take off its optimum.
+    """Returns the same program as a class problem, and the constant to subtract from its optimum.
 
-    Of each pool, a class for machines held and one for those to fetch: all of them are capacity, and whoever lets them
-    earns their price for the part that is not rented. Dear ones are let last, as they should be.
+    Each pool adds a class for machines held and one for machines to fetch: all of them are capacity, and their owner
+    earns the price of the part that is not rented. The most expensive machines are therefore rented last.
     """
     amount = np.concatenate((tiers.held, tiers.more))
     price = np.concatenate((tiers.kept_usd_per_h, tiers.fetched_usd_per_h))
@@ -53,18 +53,20 @@ def as_class_problem(
 
 
 def money_cells(problem: ClassProblem) -> int:
-    """Cells of the tables that a problem would fill: classes x configurations x pools, padded."""
+    """Returns the number of cells of the tables that a problem fills: classes x configurations x pools, padded."""
     _, shape = table_places(problem)
     return shape[0] * shape[1] * padded(problem.rows)
 
 
 def table_places(problem: ClassProblem) -> tuple[IntArray, tuple[int, int]]:
-    """Which configuration of its class each column is (C,), and the padded shape of the table."""
+    """Returns the index of each column among the configurations of its class (C,), and the padded shape
+    of the table.
+    """
     owner = problem.owner()
     place = np.arange(problem.columns) - problem.first[owner]
     return place, (padded(problem.classes), padded(int(place.max(initial=0)) + 1))
 
 
 def padded(size: int) -> int:
-    """The next power of two."""
+    """Returns the smallest power of two that is not below `size`."""
     return 1 << max(size - 1, 0).bit_length()

@@ -4,11 +4,11 @@
                    (V e_p - V e_q) / a + gain(q)  of a job that runs in q and fits p )
 
 `V` is what an hour of a job at its best is worth, `e` how fast a configuration is against the job's best, `a` its
-accelerators. It is the value of one *more*: the price of a plan lies between that and the value of the last one there,
-and on small fleets the two are far apart. Where nobody waits an accelerator more of the slowest type is worth nothing,
-one of a faster type what moving a job there gains.
+accelerators. It is the value of one *more*: the price of a plan lies between it and the value of the last one present,
+and on small fleets the two are far apart. Where no job waits, one more accelerator of the slowest type is worth
+nothing, and one of a faster type what moving a job there gains.
 
-A job that cannot be moved is not, and what a pool's free accelerators could take already is not due to one more. Chains
+Jobs that cannot be moved stay, and what a pool's free accelerators could take already is not due to one more. Chains
 have `_LONGEST_CHAIN` moves at most, and moves cost nothing: plans keep running jobs in place for less than a restart.
 """
 
@@ -17,17 +17,17 @@ import numpy as np
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.problem import FloatArray, IntArray, Problem
 
-#: Jobs that move up, one after the other, behind one accelerator more.
+#: The most jobs that move up, one after the other, behind one more accelerator.
 _LONGEST_CHAIN = 3
 
 
 def worth_of_one_more(problem: Problem, column: IntArray, value_usd_per_h: FloatArray) -> FloatArray:
-    """USD an hour of one accelerator more of each pool (p,); 0 where no job would gain.
+    """Returns the value of one more accelerator of each pool, in USD per hour (p,); 0 where no job would gain.
 
     Args:
         problem: n jobs, c columns, p pools.
-        column: that each job has in the plan, -1: it waits (n,).
-        value_usd_per_h: what an hour of each job at its best is worth (n,).
+        column: the column of each job in the plan, -1: it waits (n,).
+        value_usd_per_h: the value of an hour of each job at its best speed (n,).
     """
     columns, n, p = problem.columns, len(problem.jobs), len(problem.pools)
     if not n or not len(columns):
@@ -49,7 +49,7 @@ def worth_of_one_more(problem: Problem, column: IntArray, value_usd_per_h: Float
     chosen[column[placed]] = True
     taken = chosen[columns.use_column]
     free = problem.pools.capacity - sum_by(columns.use_pool[taken], columns.use_count[taken], p)
-    # Only of one pool each: an accelerator more in one pool alone does not seat a gang of several.
+    # Only configurations of one pool count: one more accelerator of one pool does not seat a gang over several.
     tried = np.flatnonzero((uses == 1) & (size > 0) & (gained > 0) & (size > free[pool] + 1e-9))
     job, into = columns.job[tried], pool[tried]
     more = (gained[tried] - held[job]) / size[tried]
@@ -60,7 +60,7 @@ def worth_of_one_more(problem: Problem, column: IntArray, value_usd_per_h: Float
     edge = np.full((p, p), -np.inf)
     np.maximum.at(edge, (at[job[moves]], into[moves]), more[moves])
     for _ in range(min(p, _LONGEST_CHAIN)):
-        # Row q: what is gained where a job leaves q for each pool, and what its place in q is then worth.
+        # Row q: the gain when a job leaves q for each pool, plus what its place in q is then worth.
         gain = np.maximum(gain, (edge + gain[:, None]).max(axis=0))
     return gain
 

@@ -5,14 +5,14 @@
                sum use x <= capacity              each pool, and each limit of an entity      (l_r, mu_e)
                sum size x >= floor                each guarantee of an entity                 (mu_g)
 
-This is the program of money where nothing is for rent: its rows are pools and, after them, limits of entities, and
-guarantees with both sides below 0 (`guarantee_rows`). A plan
-is made by prices that a subgradient method finds (`local_search`); their bound lies above the optimum of this program,
-which is the smallest that any prices prove. Jobs that take one accelerator each do not need it: their prices are exact.
+This is the rental program where nothing can be rented: its rows are pools and, after them, limits of entities, and
+guarantees with both sides below 0 (`guarantee_rows`). A plan is made by prices that a subgradient method finds
+(`local_search`); their bound lies above the optimum of this program, which is the smallest that any prices prove. Jobs
+that take one accelerator each do not need it: their prices are exact.
 
-A plan is decided in a millisecond. This takes some more, and the import of cvxpy before it seconds. So whoever has the
-time asks for it: the live server's solver process, once `prepare_relaxation` has run there after the first answer. The
-plan, its prices and what follows from them stay as they are.
+A plan is decided in a millisecond. This takes some more, and the import of cvxpy before it seconds. So only a caller
+with time to spare asks for it: the live server's solver process, once `prepare_relaxation` has run there after the
+first answer. The plan, its prices and what follows from them stay as they are.
 """
 
 from dataclasses import replace
@@ -26,22 +26,22 @@ from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.problem import FloatArray
 from optimizer.renting.money_tables import RentedTiers, money_cells
 
-#: What the name of a yardstick ends with whose bound comes from the program.
+#: The suffix of a bound report's name whose bound comes from the program.
 RELAXED = "bound: cvxpy/highs"
-#: Bounds that are nearer than this are left alone.
+#: Bounds that agree to this part are left as they are.
 _NEAR = 1e-3
-#: Dual values that a solver found are exact to about this part of the objective.
+#: Dual values of a solver are exact to about this part of the objective.
 _ROUNDING = 1e-7
 
 
 def prepare_relaxation() -> None:
-    """Import cvxpy and solve a first program, so that the next one takes milliseconds."""
+    """Imports cvxpy and solves a first program, so that the next one takes milliseconds."""
     one = np.zeros(1, dtype=np.int64)
     relaxed_optimum(AssignmentProblem(one, np.ones(1), one, one, np.ones(1), np.ones(1)))
 
 
 def with_relaxed_bound(plan: Plan) -> Plan:
-    """The plan with the bound that the linear program proves, where that is smaller and the program small enough."""
+    """Returns the plan with the bound of the linear program, where that is smaller and the program is small enough."""
     yardstick = plan.yardstick
     if yardstick is None or yardstick.gap <= _NEAR:
         return plan
@@ -54,7 +54,7 @@ def with_relaxed_bound(plan: Plan) -> Plan:
 
 
 def _gained(contest: Contest) -> float:
-    """How far the program's bound is below that of the prices."""
+    """Returns by how much the program's bound is below that of the prices."""
     found = relaxed_optimum(contest.question)
     if found is None:
         return 0.0
@@ -63,9 +63,10 @@ def _gained(contest: Contest) -> float:
 
 
 def relaxed_optimum(question: AssignmentProblem) -> tuple[float, FloatArray] | None:
-    """The optimum of the linear program, and the prices of its rows that prove it; None if it is large, or not solved.
+    """Returns the optimum of the linear program and the prices of its rows that prove it; None if it is too large, or
+    not solved.
 
-    The prices are checked by whoever adds up `dual_bound` at them: no solver need be trusted.
+    `dual_bound` at these prices checks them: no solver need be trusted.
     """
     classes = _as_classes(question)
     if money_cells(classes) > CVXPY_MONEY_CELLS:
@@ -79,7 +80,7 @@ def relaxed_optimum(question: AssignmentProblem) -> tuple[float, FloatArray] | N
 
 
 def _as_classes(question: AssignmentProblem) -> ClassProblem:
-    """Every job a class of its own."""
+    """Returns the problem with every job as a class of its own."""
     order = np.argsort(question.use_column, kind="stable")
     columns = len(question.job)
     return ClassProblem(

@@ -1,12 +1,11 @@
-"""Limits of projects and users as rows of the program of money: nothing is rented for work that may not start there.
+"""Limits of projects and users as rows of the rental program: nothing is rented for work that a limit would stop.
 
     sum_{c of jobs below e} use[c in the scope of l] x_c  <=  m_l          each limit l of an entity e     (mu_l)
 
 The scope of a limit is the fleet, a type of accelerator, or a pool. m_l is what the entity may hold there, less what
-riders hold already, and at least what runs there: a limit that was made smaller takes nothing from those who run. Gangs
-are whole, so m_l is rounded down to a multiple of the largest number that divides all gangs below e: with gangs of 4
-and a limit of 6, half of a second gang pays for no machine. A configuration that is larger than a limit above its job
-is none at all.
+riders hold already, and at least what runs there: lowering a limit takes nothing from running jobs. Gangs are whole,
+so m_l is rounded down to a multiple of the largest number that divides all gangs below e: with gangs of 4 and a limit
+of 6, half of a second gang pays for no machine. A configuration larger than a limit above its job does not count.
 
 A limit given as a part of the fleet counts of the largest fleet that could be rented, since the fleet is what is being
 decided. Without limits the program is the same to the bit.
@@ -21,12 +20,12 @@ from optimizer.classes.aggregation import JobPartition
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.problem import BoolArray, EntityLimits, FloatArray, IntArray, Problem
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
 
 def entity_limits(problem: Problem) -> EntityLimits | None:
-    """The limits that bind what is rented, in accelerators; None where there are none."""
+    """Returns the limits that bind what is rented, in accelerators; None where there are none."""
     if problem.limits is not None:
         return problem.limits if len(problem.limits) else None
     limit, pools = problem.entities.limit, problem.pools
@@ -41,15 +40,18 @@ def entity_limits(problem: Problem) -> EntityLimits | None:
 class RentalLimits:
     """m limits over c columns of n jobs."""
 
-    #: What may be held (m,).
+    #: The accelerators that may be held (m,).
     most: FloatArray
-    #: Jobs below each (m, n), and what each column takes of it, 0 for others' columns (m, c).
+    #: Whether each job is below each limit (m, n), and the accelerators of each column that count (m, c); 0 for other
+    #: jobs' columns.
     inside: BoolArray
     use: FloatArray
 
     @classmethod
     def of(cls, problem: Problem, competes: BoolArray) -> "RentalLimits | None":
-        """Take the jobs that compete for what is rented (n,). None where nothing limits them."""
+        """Returns the limits on the jobs that compete for rented machines (`competes`, (n,)); None where no limit
+        applies.
+        """
         limits = entity_limits(problem)
         if limits is None:
             return None
@@ -63,11 +65,11 @@ class RentalLimits:
 
     @property
     def signature(self) -> FloatArray:
-        """Equal for jobs below the same limits (n,)."""
+        """Returns a number for each job that is equal for jobs below the same limits (n,)."""
         return np.asarray(np.unique(self.inside, axis=1, return_inverse=True)[1].ravel(), dtype=np.float64)
 
     def rows_beside(self, problem: ClassProblem, classes: JobPartition) -> ClassProblem:
-        """The classes with a row more for each limit, after those of the pools."""
+        """Returns the class problem with one more row for each limit, after those of the pools."""
         row, column = np.nonzero(self.use[:, classes.column] > 0)
         known = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
         owner = np.concatenate((known, column))
@@ -84,7 +86,7 @@ class RentalLimits:
 
 
 def without_forbidden(problem: Problem) -> Problem:
-    """The problem where configurations that are larger than a limit above their job are of no use (speed 0)."""
+    """Returns the problem in which configurations larger than a limit above their job have speed 0."""
     limits = entity_limits(problem)
     if limits is None:
         return problem
@@ -98,13 +100,13 @@ def without_forbidden(problem: Problem) -> Problem:
 
 
 def limits_beside(problem: Problem, column: IntArray) -> EntityLimits | None:
-    """The limits less what these columns of jobs take that do not compete (any number)."""
+    """Returns the limits less what these columns (any number), whose jobs do not compete, take of them."""
     limits = entity_limits(problem)
     return None if limits is None else less_what_is_held(problem, limits, column)
 
 
 def _largest_divisor(counts: FloatArray) -> float:
-    """Of whole counts; 1 where there are none, or they are not whole."""
+    """Returns the greatest common divisor of whole counts; 1 where there are none, or they are not whole."""
     whole = np.unique(np.round(counts)).astype(np.int64)
     if not len(whole) or np.any(np.abs(counts - np.round(counts)) > _WHOLE):
         return 1.0

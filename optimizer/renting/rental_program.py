@@ -26,9 +26,10 @@ _SIMPLEX_ITERATIONS = 200_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FractionalRental:
-    """An optimum in which machines may be divided: how many (p,), prices in USD per accelerator-hour (p,), USD/h.
+    """An optimum in which machines may be divided: their numbers (p,), prices in USD per accelerator-hour (p,), and
+    value less rent in USD per hour.
 
-    And what an accelerator-hour more below each limit of an entity would gain, USD (m,).
+    It also has what one more accelerator-hour below each limit of an entity would gain, in USD (m,).
     """
 
     machines: FloatArray
@@ -38,13 +39,13 @@ class FractionalRental:
 
 
 class RentalProgram:
-    """Best value less rent for any range of machine counts. Shares come first among its columns, then the machines
-    rented, those of them that are still to be fetched, and those that are paid for already.
+    """The best value less rent for any range of machine counts. Its columns are the shares, then the machines rented,
+    those of them that would have to be fetched, and those that are paid for already.
     """
 
     def __init__(self, problem: Problem, value: FloatArray, most: IntArray, fetched_usd_per_h: FloatArray) -> None:
-        """Take the jobs' values in USD per hour at best speed (n,), the largest counts of machines (p,), and what an
-        accelerator costs that is not there yet (p,).
+        """The arguments are the jobs' values in USD per hour at best speed (n,), the most machines of each pool (p,),
+        and the price of an accelerator that would have to be fetched (p,).
         """
         pools = problem.pools
         self.size = np.maximum(pools.machine_size, 1.0)
@@ -52,7 +53,7 @@ class RentalProgram:
         largest = base + most * self.size
         self._paid = pools.paid / self.size
         self._usd_kept = pools.usd_per_h * self.size
-        #: Machines that cost nothing now.
+        #: Machines that are paid for already, and so cost nothing now.
         self._free = pools.prepaid / self.size if len(pools.prepaid) else np.zeros(len(pools))
         self._usd_fetched = fetched_usd_per_h * self.size
         worth = _usd_earned(problem, value, largest)
@@ -63,7 +64,7 @@ class RentalProgram:
         most_below = np.zeros(0) if limits is None else limits.most
         if limits is not None:
             class_problem = limits.rows_beside(class_problem, classes.classes)
-        #: Of the pools, then of the limits.
+        #: The scale of each row: of the pools, then of the limits.
         self._scale = np.maximum(np.concatenate((largest, most_below)), 1.0)
         self._classes, self._shares = class_problem.classes, class_problem.columns
         self._known: dict[tuple[int, ...], FractionalRental] = {}
@@ -74,12 +75,16 @@ class RentalProgram:
         self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
     def usd_of(self, counts: IntArray) -> FloatArray:
-        """Price of the last machine of each pool's count, USD/h: there, on its way, or still to be fetched (p,)."""
+        """Returns the price in USD per hour of the last machine of each pool's count: present, on its way, or to be
+        fetched (p,).
+        """
         known = np.where(counts > self._free + 1e-9, self._usd_kept, 0.0)
         return np.where(counts > self._paid + 1e-9, self._usd_fetched, known)
 
     def divisible(self, most: IntArray) -> tuple[FractionalRental | None, str]:
-        """The optimum with at most so many machines, and what solved it: cvxpy's statement, or HiGHS by matrices."""
+        """Returns the optimum with at most `most` machines, and what solved it: cvxpy's statement, or HiGHS by
+        matrices.
+        """
         if money_cells(self.class_problem) > CVXPY_MONEY_CELLS:
             return self.between(np.zeros(len(most)), most.astype(np.float64)), "highs"
         from optimizer.renting.money_program import solve_money_program  # imports cvxpy: seconds, once a process
@@ -93,7 +98,7 @@ class RentalProgram:
         return FractionalRental(machines, prices, found.net_usd_per_h, limit_prices), "cvxpy/highs"
 
     def tiers(self, most: IntArray) -> RentedTiers:
-        """What may be rented, by what it costs; nothing of limits."""
+        """Returns what can be rented, by its cost, without regard to limits."""
         largest = most * self.size
         paid = np.minimum(self._paid * self.size, largest)
         free = np.minimum(self._free * self.size, paid)
@@ -103,7 +108,7 @@ class RentalProgram:
         return RentedTiers(*(np.concatenate((each, of_limits)) for each in of_pools))
 
     def between(self, low: FloatArray, high: FloatArray) -> FractionalRental | None:
-        """The optimum with counts between `low` and `high`; None if HiGHS finds none."""
+        """Returns the optimum with counts between `low` and `high`; None if HiGHS finds none."""
         self._highs.changeColsBounds(len(low), self._machines, low.astype(np.float64), high.astype(np.float64))
         self._highs.run()
         if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -116,7 +121,7 @@ class RentalProgram:
         return FractionalRental(machines, prices[: len(low)], net, prices[len(low) :])
 
     def at(self, counts: IntArray) -> FractionalRental:
-        """The optimum at whole counts, remembered; nothing is worth less than no answer."""
+        """Returns the optimum at whole counts, and remembers it; of value -inf where HiGHS finds none."""
         key = tuple(counts.tolist())
         if key not in self._known:
             exact = counts.astype(np.float64)
@@ -124,8 +129,9 @@ class RentalProgram:
         return self._known[key]
 
     def _model(self, class_problem: ClassProblem, gross: FloatArray) -> highspy.HighsLp:
-        """Rows: time of each class; accelerators of each pool, then of each limit, over its scale; machines beyond
-        those paid for."""
+        """Returns the model for HiGHS, with rows for the time of each class, the scaled accelerators of each pool and
+        then of each limit, and the machines beyond those paid for.
+        """
         p, k, c = len(self.size), class_problem.classes, class_problem.columns
         beyond = k + len(self.owned)
         uses = np.diff(class_problem.use_first)
@@ -137,7 +143,7 @@ class RentalProgram:
         columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
         cost = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
         bounds = np.concatenate((np.ones(k), self.owned / self._scale, self._paid))
-        if self._free.any():  # what of the machines held is paid for already: d <= held machines, d <= free ones
+        if self._free.any():  # How many of the machines held are paid for already: d <= held machines, d <= free ones.
             values = np.concatenate((values, ones, -ones, ones))
             rows = np.concatenate((rows, beyond + p + pool, beyond + p + pool, beyond + 2 * p + pool))
             columns = np.concatenate((columns, c + 2 * p + pool, c + pool, c + 2 * p + pool))
@@ -159,7 +165,7 @@ def _simplex(model: highspy.HighsLp) -> highspy.Highs:
 
 
 def _usd_earned(problem: Problem, value: FloatArray, capacity: FloatArray) -> FloatArray:
-    """USD per hour that each column earns when it runs all the time (c,)."""
+    """Returns the USD per hour that each column earns when it runs all the time (c,)."""
     columns = problem.columns
     rate = np.where(usable_columns(columns, capacity), columns.steps_per_s, 0.0)
     best = max_by(columns.job, rate, len(problem.jobs))[columns.job]

@@ -1,4 +1,4 @@
-"""How long spot machines live, what is left of their speed, and how often to write checkpoints on them.
+"""Lifetimes of spot machines, the useful part of their time, and the interval between checkpoints on them.
 
 Lengths in hours. A law of survival answers with the chance of living to an age; everything else follows from that.
 Revocation rates are learned per zone (gamma prior, Poisson counts). At a constant rate lambda, with C, R hours of a
@@ -6,9 +6,9 @@ checkpoint and of going on elsewhere, the part of a machine's paid time that bec
 
     useful part  =  Delta lambda / (exp(lambda R) (exp(lambda (Delta + C)) - 1)),     Delta = sqrt(2 C / lambda)
 
-(Young 1974; Daly 2006). With notice enough for a checkpoint only R and that checkpoint are lost: 1 / (1 + lambda (R +
-C)). Where age tells when a machine may go, checkpoints are placed by dynamic programming (Kadupitiya and others,
-HPDC'20).
+(Young 1974; Daly 2006). With a notice long enough for a checkpoint only R and that checkpoint are lost: 1 / (1 +
+lambda (R + C)). Where age tells when a machine may go, checkpoints are placed by dynamic programming (Kadupitiya and
+others, HPDC'20).
 """
 
 from bisect import bisect_right
@@ -24,23 +24,23 @@ from optimizer.problem import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCosts:
-    """What going on costs, hours."""
+    """The costs of going on after a revocation, in hours."""
 
-    #: Writing one checkpoint, during which no step is done.
+    #: Writing one checkpoint, during which no step is made.
     checkpoint_h: float
-    #: From a revocation to the next step: a new machine, its start, loading.
+    #: From a revocation to the next step: getting a new machine, its start, and loading.
     restart_h: float
-    #: Warning before a revocation; long enough for a checkpoint, nothing is lost.
+    #: Warning before a revocation; if it is long enough for a checkpoint, no work is lost.
     notice_h: float = 0.0
 
 
 def young_daly_h(checkpoint_h: float, mean_life_h: float) -> float:
-    """Work between checkpoints, sqrt(2 C M): infinite where machines live for ever."""
+    """Returns the hours of work between checkpoints, sqrt(2 C M): infinite where machines live for ever."""
     return inf if mean_life_h == inf else sqrt(2.0 * checkpoint_h * mean_life_h)
 
 
 def useful_part(costs: CheckpointCosts, rate_per_h: float, interval_h: float | None = None) -> float:
-    """Part of a machine's paid time that becomes work that lasts, at a constant rate of revocation.
+    """Returns the fraction of a machine's paid time that becomes lasting work, at a constant rate of revocation.
 
     `interval_h`: work between checkpoints; None: Young and Daly's. Steps per second times this is the risk-adjusted
     throughput. Exact for exponential lives: a segment of work and its checkpoint is repeated until it survives.
@@ -48,7 +48,7 @@ def useful_part(costs: CheckpointCosts, rate_per_h: float, interval_h: float | N
     if rate_per_h <= 0:
         return 1.0
     if costs.notice_h >= costs.checkpoint_h:
-        # Notice saves everything: only the restart is lost, and the checkpoint that the notice asks for.
+        # A notice saves all work: only the restart is lost, and the checkpoint that the notice triggers.
         return 1.0 / (1.0 + rate_per_h * (costs.restart_h + costs.checkpoint_h))
     work = young_daly_h(costs.checkpoint_h, 1.0 / rate_per_h) if interval_h is None else interval_h
     spent = exp(min(rate_per_h * costs.restart_h, 700.0)) * expm1(min(rate_per_h * (work + costs.checkpoint_h), 700.0))
@@ -56,7 +56,9 @@ def useful_part(costs: CheckpointCosts, rate_per_h: float, interval_h: float | N
 
 
 def useful_parts(costs: tuple[FloatArray, FloatArray, FloatArray], rate_per_h: FloatArray) -> FloatArray:
-    """`useful_part` of many at once, at Young and Daly's interval. `costs`: checkpoint, restart and notice, hours."""
+    """Returns `useful_part` of many at once, at Young and Daly's interval. `costs`: checkpoint, restart and notice,
+    hours.
+    """
     checkpoint_h, restart_h, notice_h = costs
     rate = np.maximum(rate_per_h, 1e-12)
     warned = 1.0 / (1.0 + rate * (restart_h + checkpoint_h))
@@ -69,58 +71,63 @@ def useful_parts(costs: tuple[FloatArray, FloatArray, FloatArray], rate_per_h: F
 
 @dataclass(frozen=True, slots=True)
 class RateBelief:
-    """Revocations per machine-hour of a zone: a prior, and what was seen (gamma, conjugate to a Poisson count)."""
+    """A belief about the revocations per machine-hour of a zone: a prior, and what was observed (gamma, conjugate to a
+    Poisson count).
+    """
 
-    #: The prior, as revocations seen over so many machine-hours.
+    #: The prior, as a number of revocations observed over a number of machine-hours.
     prior_revocations: float = 1.0
     prior_h: float = 24.0
     revocations: int = 0
     machine_h: float = 0.0
 
     def seen(self, revocations: int, machine_h: float) -> "RateBelief":
-        """After so much more was seen."""
+        """Returns the belief after this much more was observed."""
         return RateBelief(
             self.prior_revocations, self.prior_h, self.revocations + revocations, self.machine_h + machine_h
         )
 
     @property
     def rate_per_h(self) -> float:
-        """The mean of what the rate may be."""
+        """The mean of the belief, in revocations per machine-hour."""
         return (self.prior_revocations + self.revocations) / (self.prior_h + self.machine_h)
 
     def survival(self, age_h: float) -> float:
-        """See `Lifetime`: averaged over what the rate may be, so a zone hardly known is not trusted far."""
+        """Returns the survival averaged over the belief (`Lifetime.survival`), so that a zone with few observations is
+        not trusted far.
+        """
         known_h = self.prior_h + self.machine_h
         return float((known_h / (known_h + max(age_h, 0.0))) ** (self.prior_revocations + self.revocations))
 
 
 def pooled_prior(zones: Sequence[tuple[int, float]], weight_h: float = 24.0) -> RateBelief:
-    """A prior for a zone from (revocations, machine-hours) of all, worth `weight_h` hours of its own.
+    """Returns a prior for a zone from the (revocations, machine-hours) of all zones, worth `weight_h` hours of its
+    own.
 
-    All zones together are believed by `RateBelief`'s own prior and what was seen: the first seconds of a machine say
-    next to nothing, and no zone is held to be safe for ever.
+    The rate of all zones together combines `RateBelief`'s own prior with what was observed: the first seconds of a
+    machine say next to nothing, and no zone counts as safe for ever.
     """
     revocations, hours = sum(zone[0] for zone in zones), sum(zone[1] for zone in zones)
     return RateBelief(RateBelief().seen(revocations, max(hours, 0.0)).rate_per_h * weight_h, weight_h)
 
 
 class Lifetime(Protocol):
-    """A law of survival."""
+    """A survival law of machines."""
 
     def survival(self, age_h: float) -> float:
-        """Chance of living to an age: 1 at 0, never rising."""
+        """Returns the chance of living to an age, in hours: 1 at 0, never rising."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialLifetime:
-    """A machine that has lived is as likely to live on as a new one."""
+    """Survival without memory: a machine of any age is as likely to live on as a new one."""
 
     #: Revocations per machine-hour.
     rate_per_h: float
 
     def survival(self, age_h: float) -> float:
-        """See `Lifetime`."""
+        """Returns the chance of living to an age (`Lifetime.survival`)."""
         return exp(-self.rate_per_h * max(age_h, 0.0))
 
 
@@ -137,11 +144,11 @@ class BathtubLifetime:
     cap_h: float
 
     def survival(self, age_h: float) -> float:
-        """See `Lifetime`."""
+        """Returns the chance of living to an age (`Lifetime.survival`)."""
         return 0.0 if age_h > self.cap_h else 1.0 - self.failed(age_h)
 
     def failed(self, age_h: float) -> float:
-        """F(t): the chance of being gone by an age."""
+        """Returns F(t), the chance of being gone by an age."""
         if age_h <= 0:
             return 0.0
         early, late = exp(-age_h / self.early_h), exp((age_h - self.cap_h) / self.late_h)
@@ -150,15 +157,17 @@ class BathtubLifetime:
 
 @dataclass(frozen=True, slots=True)
 class EmpiricalLifetime:
-    """Survival as it was seen, machines that were still alive at their last sight included (Kaplan and Meier)."""
+    """Survival as it was observed, including machines that were alive when last seen (the Kaplan-Meier estimator)."""
 
-    #: Ages at which machines were taken, ascending, and the survival from each of them on.
+    #: Ages at which machines were taken, ascending, and the survival from each age on.
     ages_h: tuple[float, ...]
     survivals: tuple[float, ...]
 
     @classmethod
     def of(cls, taken_h: Sequence[float], alive_h: Sequence[float] = ()) -> "EmpiricalLifetime":
-        """From ages at which machines were taken, and ages at which others were last seen alive."""
+        """Returns the estimate from the ages at which machines were taken, and the ages at which others were last seen
+        alive.
+        """
         ages: list[float] = []
         survivals: list[float] = []
         remaining = 1.0
@@ -170,57 +179,57 @@ class EmpiricalLifetime:
         return cls(tuple(ages), tuple(survivals))
 
     def survival(self, age_h: float) -> float:
-        """See `Lifetime`."""
+        """Returns the chance of living to an age (`Lifetime.survival`)."""
         position = bisect_right(self.ages_h, age_h)
         return self.survivals[position - 1] if position else 1.0
 
 
 def survival_from(law: Lifetime, age_h: float, further_h: float) -> float:
-    """Chance that a machine of an age lives on so much longer; 0 if none reaches that age."""
+    """Returns the chance that a machine of this age lives `further_h` hours longer; 0 if none reaches the age."""
     reached = law.survival(age_h)
     return law.survival(age_h + further_h) / reached if reached > 0 else 0.0
 
 
 def mean_life(law: Lifetime, until_h: float, steps: int = 2000) -> float:
-    """Mean hours that a new machine lives, counting no more than `until_h` of any."""
+    """Returns the mean hours that a new machine lives, with lives cut off at `until_h`."""
     width = until_h / steps
     inner = sum(law.survival(number * width) for number in range(1, steps))
     return width * (inner + (law.survival(0.0) + law.survival(until_h)) / 2)
 
 
-#: Chances below this count as this: a segment that nothing outlasts is merely never chosen.
+#: Smaller chances count as this one: a segment that no machine outlasts is merely never chosen.
 _RAREST = 1e-12
-#: Parts of a step in which ages are counted at most, and how near the checkpoint then has to be to whole ones.
+#: The most parts into which ages divide a step, and how close the checkpoint must then be to a whole number of parts.
 _FINEST, _NEAR = 120, 0.01
-#: What would take longer does not end.
+#: A plan that would take longer than this counts as never ending.
 _LONGEST_RUN_H = 1e8
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """Work between checkpoints for one job on machines whose age matters; means, from the age it was asked for."""
+    """The work between checkpoints for one job on machines whose age matters, with means from the age asked about."""
 
     #: Hours of work before each checkpoint of a job that is not interrupted, in order.
     segments_h: tuple[float, ...]
-    #: Hours until all work is done and saved; infinite where no machine outlasts a segment.
+    #: Mean hours until all work is done and saved; infinite where no machine outlasts a segment.
     expected_h: float
-    #: Machines that are taken until then, and hours in which checkpoints that last are written.
+    #: The mean number of machines taken until then, and of hours spent on checkpoints that last.
     revocations: float
     writing_h: float
-    #: Hours whose work was lost, half-written checkpoints included.
+    #: Mean hours of lost work, half-written checkpoints included.
     lost_h: float
 
 
 def plan_checkpoints(
     law: Lifetime, work_h: float, costs: CheckpointCosts, age_h: float, step_h: float, interval_h: float | None = None
 ) -> CheckpointPlan:
-    """The segments that end soonest in the mean (after Kadupitiya and others, HPDC'20).
+    """Returns the segments with the least mean time to the end (after Kadupitiya and others, HPDC'20).
 
         M(J, a) = min over i of  E[min(T, i + C)] + P M(J - i, a + i + C) + (1 - P) (R + M(J, 0))
 
     T the life left at age a, P the chance that it outlasts the segment and its checkpoint. Work is in whole steps of
-    `step_h`, ages and the checkpoint in parts of a step; no age beyond what all segments of one step would reach is
-    told apart. `interval_h`: what segments of just this length come to (the last may be shorter), not the best.
+    `step_h`, ages and the checkpoint in parts of a step; ages beyond what all segments of one step would reach count
+    as one. With `interval_h`, segments have just this length (the last may be shorter) instead of the best one.
     """
     grid = _Grid.of(law, work_h, costs, age_h, step_h)
     only = None if interval_h is None else max(1, round(interval_h / step_h))
@@ -231,7 +240,7 @@ def plan_checkpoints(
         sizes = np.arange(1, left + 1) if only is None else np.array([min(only, left)])
         chance = grid.outlasts[sizes - 1]
         ahead = grid.spent[sizes - 1] + chance * spent[(left - sizes)[:, None], grid.after[sizes - 1]]
-        # On a new machine a lost segment comes back to where it began: the equation is solved for M(J, 0).
+        # On a new machine a lost segment starts again from the same state: the equation is solved for M(J, 0).
         fresh = np.min((ahead[:, 0] + (1 - chance[:, 0]) * restart) / np.maximum(chance[:, 0], _RAREST))
         worth = ahead + (1 - chance) * (restart + fresh)
         choice[left], spent[left] = sizes[worth.argmin(axis=0)], worth.min(axis=0)
@@ -248,16 +257,16 @@ def plan_checkpoints(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grid:
-    """Segments of one step and more with their checkpoints, begun at each age (sizes, ages); time in steps."""
+    """Segments of one step and more, with their checkpoints, begun at each age (sizes, ages); time is in steps."""
 
-    #: Steps of work, ages that are told apart, and the age to begin with.
+    #: Steps of work, the number of ages that are distinguished, and the age to begin with.
     work: int
     ages: int
     age: int
-    #: Time until a segment ends or the machine is taken, and the chance that it ends.
+    #: Mean time until a segment ends or the machine is taken, and the chance that the segment ends.
     spent: FloatArray
     outlasts: FloatArray
-    #: Age afterwards.
+    #: The age after the segment.
     after: IntArray
 
     @classmethod
@@ -275,7 +284,9 @@ class _Grid:
         return cls(work, ages, age, spent, survival[ends] / reached, np.minimum(ends, ages - 1))
 
     def counted(self, sizes: IntArray, left: int, known: FloatArray, *, kept: float, lost: float) -> FloatArray:
-        """Mean sum of `kept` per segment that ends and `lost` per one that does not, by age, with the sizes chosen."""
+        """Returns, by age, the mean sum of `kept` per segment that ends and `lost` per one that does not, with these
+        sizes.
+        """
         age = np.arange(self.ages)
         chance = self.outlasts[sizes - 1, age]
         ahead = chance * (kept + known[left - sizes, self.after[sizes - 1, age]]) + (1 - chance) * lost
@@ -283,7 +294,7 @@ class _Grid:
         return found
 
     def walk(self, choice: IntArray) -> list[int]:
-        """Sizes of the segments of a job that is not interrupted."""
+        """Returns the sizes of the segments of a job that is not interrupted."""
         found, left, age = list[int](), self.work, self.age
         while left:
             found.append(int(choice[left, age]))
@@ -293,7 +304,7 @@ class _Grid:
 
 
 def _parts(checkpoint: float) -> int:
-    """Parts of a step that the checkpoint, in steps, is nearly a whole number of; as few as will do."""
+    """Returns the fewest parts of a step of which the checkpoint, in steps, is nearly a whole number."""
     if checkpoint <= 0:
         return 1
     fewest = min(max(1, ceil(1 / checkpoint - _NEAR)), _FINEST)
@@ -303,5 +314,5 @@ def _parts(checkpoint: float) -> int:
 
 
 def prefers_aged_machine(law: Lifetime, work_h: float, age_h: float) -> bool:
-    """Whether a job is likelier to end on a machine of an age than on a new one."""
+    """Returns whether a job is at least as likely to end on a machine of this age as on a new one."""
     return survival_from(law, age_h, work_h) >= law.survival(work_h)

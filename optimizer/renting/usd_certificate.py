@@ -1,4 +1,4 @@
-"""What a plan earns in USD per hour, and what no plan for the same machines earns.
+"""The value of a plan in USD per hour, and an upper bound on any plan for the same machines.
 
     reached  =  sum of V e over all jobs that have a place
     bound    =  sum of V e over pinned jobs  +  min over prices of  sum_j max(0, max_c V e_c - l.use_c)  +  l.N
@@ -6,8 +6,8 @@
 The policy's own measure is a worth without a unit, in which short jobs count more; this is money. V is what an hour of
 a job at its best is worth, e how fast the configuration is against that. Pinned jobs, which no plan could move, are in
 both sums; whoever else has a place could have another, so the bound holds for every plan. What machines cost that are
-here is owed either way and is in neither. Limits of entities are rows, as in the plan, and guarantees floors: the bound
-is then that of plans which keep as much of each.
+here is owed either way and is in neither. Limits of entities are rows, as in the plan, and guarantees floors: the
+bound is then that of plans which keep as much of each.
 
 Prices come from the same methods as those of a plan, in the unit USD; any prices bound (weak duality).
 """
@@ -28,16 +28,16 @@ from optimizer.classes.segments import max_by
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.renting.plan_relaxation import relaxed_optimum
 
-#: Dual values that a solver found are exact to about this part of the objective.
+#: Dual values of a solver are exact to about this part of the objective.
 _ROUNDING = 1e-7
 
 
 def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, stated: bool) -> tuple[float, float]:
-    """What the plan earns and what no plan earns more than, USD per hour.
+    """Returns the value of the plan and an upper bound on the value of any plan, in USD per hour.
 
     Args:
-        problem: about the machines that are here.
-        column: that each job is to have, -1: it waits (n,).
+        problem: of the present machines.
+        column: the column of each job, -1: it waits (n,).
         value: of an hour of each job at its best, USD (n,).
         stated: also ask the program that is stated in cvxpy, where it is small enough and its bound is smaller.
     """
@@ -75,7 +75,7 @@ def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, st
 
 
 def _earned(problem: Problem, value: FloatArray) -> FloatArray:
-    """What an hour of each column is worth, USD (c,)."""
+    """Returns what an hour of each column is worth, in USD (c,)."""
     columns = problem.columns
     best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
     return np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
