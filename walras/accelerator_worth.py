@@ -1,4 +1,5 @@
-"""What one more accelerator is worth: hours as the server kept them, put together by pool and hour of the week.
+"""What one more accelerator is worth: the hours that the server recorded, and their means by pool and hour of the
+week.
 
 The worth of a pool's hour is what the jobs would gain, per hour, from one accelerator more beside the plans in force.
 It is a value at the margin: it says what the next jobs in line gain, not that all behind them move up too.
@@ -12,14 +13,14 @@ from walras.api import Body
 from walras.transport import ApiCall, Transport
 
 _API = "/api/v1"
-#: Rows of an answer, at most: three months of ten pools.
+#: The most rows of an answer: three months of ten pools.
 MOST_HOURS = 25_000
-#: How far an answer looks back, at most, seconds.
+#: How far an answer looks back at most, in seconds.
 LONGEST_WORTH_S = 120 * 86_400
 
 
 class WorthHour(Body):
-    """One pool in one hour of the clock, or in a part of one. Instants are seconds since 1970."""
+    """The worth of one pool in one hour of the clock, or in a part of one. Instants are seconds since 1970."""
 
     pool: str
     since: float
@@ -29,14 +30,14 @@ class WorthHour(Body):
     #: Mean shadow price of one accelerator, in the policy's unit.
     price: float
     unit: str
-    #: What one more would gain the jobs, USD an hour; null where nobody says what an hour of theirs is worth.
+    #: What one more accelerator would gain the jobs, in USD per hour; null where no job states what its hour is worth.
     usd_per_h: float | None = None
     #: Mean market price of an accelerator-hour.
     rent_usd_per_h: float
 
 
 class WorthReport(Body):
-    """Hours in order of time."""
+    """The hours, in order of time."""
 
     since: float
     until: float
@@ -45,19 +46,19 @@ class WorthReport(Body):
 
 @dataclass(frozen=True, slots=True)
 class WorthMean:
-    """Of one pool, over some hours: what one more accelerator was worth and cost."""
+    """What one more accelerator of a pool was worth and cost, as means over some hours."""
 
     pool: str
-    #: Such as "Mon 14"; empty: the whole time.
+    #: The hour of the week, such as "Mon 14"; empty: all hours.
     when: str
     #: Hours for which there was a price.
     hours: float
-    #: None: in no hour it is known in USD.
+    #: None where its worth in USD is known in no hour.
     usd_per_h: float | None
     price: float
     unit: str
     rent_usd_per_h: float
-    #: Part of the time in which it was worth more than its rent.
+    #: The part of the time in which it was worth more than its rent.
     pays: float
 
 
@@ -91,9 +92,9 @@ class _Sums:
 def mean_worth(
     hours: Iterable[WorthHour], *, by_hour_of_week: bool = False, usd_per_unit: float | None = None
 ) -> list[WorthMean]:
-    """Time-weighted means by pool, and by hour of the week (UTC, Monday first) if asked.
+    """Returns time-weighted means by pool, and with `by_hour_of_week` by hour of the week (UTC, Monday first), too.
 
-    `usd_per_unit`: an hour at a price of 1, in USD, in place of what the jobs say.
+    `usd_per_unit`: what an hour at a price of 1 is worth in USD, instead of what the jobs state.
     """
     sums: dict[tuple[str, int], _Sums] = {}
     for hour in hours:
@@ -116,7 +117,7 @@ def _slot_name(slot: int) -> str:
 
 
 class WorthCalls:
-    """What a client may ask about the worth of accelerators."""
+    """The client's calls about the worth of accelerators."""
 
     _transport: Transport
 

@@ -57,7 +57,7 @@ class AttemptView(Body):
     exit_code: int | None = None
     signal: int | None = None
     failed_rank: int | None = None
-    #: Step of the newest checkpoint recorded under this attempt's fence.
+    #: The step of the newest checkpoint recorded under this attempt's fence.
     checkpoint_step: float | None = None
     profiling: bool = False
     accelerator_s: float = 0.0
@@ -107,9 +107,9 @@ class TargetView(Body):
 class ForecastView(Body):
     """When a job is expected to start and end: (p10, p50, p90) each, Unix seconds; four in five fall in between."""
 
-    #: The instant of the state that was rolled forward.
+    #: The instant of the state from which the forecast was simulated.
     as_of: float
-    #: Null if it runs.
+    #: Null if the job runs.
     start: tuple[float, float, float] | None = None
     end: tuple[float, float, float]
 
@@ -143,9 +143,9 @@ class JobView(Body):
     first_values: dict[str, float] = Field(default_factory=dict)
     last_values: dict[str, float] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
-    #: Null: it has ended, it is held, or nobody can tell within the time that is looked ahead.
+    #: Null: the job has ended, is held, or has no forecast within the time looked ahead.
     forecast: ForecastView | None = None
-    #: The first job of its sweep, and its index there; null: it is of no sweep.
+    #: The first job of its sweep, and its index there; null where it belongs to no sweep.
     sweep: int | None = None
     sweep_index: int | None = None
     #: How many jobs of the sweep are in each state, where the newest stands for all of them (`?sweeps=folded`).
@@ -155,14 +155,14 @@ class JobView(Body):
 
 
 class CheckpointView(Body):
-    """The checkpoint that a job would go on from."""
+    """The checkpoint from which a job would continue."""
 
     step: float
     attempt: int
     recorded_at: str
-    #: It is in a store of its own, and not only in a folder that machines share.
+    #: Whether it is in a store of its own, and not only in a folder that machines share.
     stored: bool = False
-    #: How long it was sent to the store, and how long after the commit the store had it.
+    #: Seconds that sending it to the store took, and seconds after the commit at which the store had it.
     upload_s: float = 0.0
     lag_s: float = 0.0
 
@@ -170,12 +170,12 @@ class CheckpointView(Body):
 class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
-    #: The one reason why it waits, a sentence that names jobs and times; of one that is over what it came to; of one
-    #: that runs that it is idle, else empty.
+    #: The one reason why the job waits, in a sentence that names jobs and times; the outcome of a job that is over; a
+    #: note on a running job that is idle; else empty.
     why: str = ""
     spec: dict[str, Any]
-    #: The life of the server's database in which it was submitted, if that is not the present one (a restore came
-    #: between); else empty.
+    #: The incarnation of the server's database in which the job was submitted, if that is not the present one (a backup
+    #: was restored in between); else empty.
     incarnation: str = ""
     #: Work before each checkpoint of the running attempt, seconds, as the scheduler plans it or the job file states it
     #: (null: neither), and why, in one line. A script may state an interval of its own, which it keeps.
@@ -183,11 +183,11 @@ class JobDetail(JobView):
     checkpoint_detail: str = ""
     #: Null if the job has no target.
     target: TargetView | None = None
-    #: What an hour of it is worth, USD (null once it is over), and who says so: job, user, project, policy; empty:
-    #: nobody.
+    #: What an hour of the job is worth in USD (null once it is over), and who states it: job, user, project or policy;
+    #: empty where none does.
     value_usd_per_h: float | None = None
     value_by: str = ""
-    #: Null before the first.
+    #: Null before the first checkpoint.
     checkpoint: CheckpointView | None = None
     attempt_list: list[AttemptView] = Field(default_factory=list)
 
@@ -203,9 +203,9 @@ class SubmitResult(Body):
     id: int | None = None
     name: str = ""
     error: ProblemDetail | None = None
-    #: What the owner should know of the job now; empty: nothing.
+    #: What the owner should know of the job now; empty where there is nothing.
     note: str = ""
-    #: Jobs of the sweep of which `id` is the first; 1 for a single job.
+    #: The number of jobs of the sweep whose first job is `id`; 1 for a single job.
     jobs: int = 1
     defaults: list[DefaultView] = Field(default_factory=list)
 
@@ -225,12 +225,12 @@ class DryRun(Body):
     chosen: dict[str, Any] | None = None
     reason: Reason | None = None
     detail: str = ""
-    #: What an hour of it is worth, USD, and who says so: job, user, project, policy; empty: nobody.
+    #: What an hour of the job is worth in USD, and who states it: job, user, project or policy; empty where none does.
     value_usd_per_h: float = 0.0
     value_by: str = ""
-    #: What the owner should know of the job beforehand; empty: nothing.
+    #: What the owner should know of the job beforehand; empty where there is nothing.
     note: str = ""
-    #: When it would start and end if it were submitted now; null: nobody can tell.
+    #: When the job would start and end if it were submitted now; null where it has no forecast.
     forecast: ForecastView | None = None
     defaults: list[DefaultView] = Field(default_factory=list)
 
@@ -241,7 +241,7 @@ class ReasonView(Body):
     reason: Reason
     detail: str = ""
     fix: str = ""
-    #: Worth and price of the place in the policy's own units; empty: it has none.
+    #: Worth and price of the place in the policy's own units; empty where it has none.
     figures: str = ""
 
 
@@ -304,7 +304,7 @@ class NodeView(Body):
     emulated: bool
     market: str
     zone: str
-    #: up | unreachable | leaving | quarantined | lost | released
+    #: One of up | unreachable | leaving | quarantined | lost | released
     state: str
     detail: str = ""
     accelerators: int
@@ -313,15 +313,15 @@ class NodeView(Body):
     last_heard_s: float | None = None
     #: Release of its agent; empty while it has not said.
     version: str = ""
-    #: Boot of the machine from which its agent speaks; empty while it has not said.
+    #: The boot of the machine during which its agent runs; empty until the agent has stated it.
     boot: str = ""
-    #: Version of the agents' protocol that it speaks; null until it is heard by this process.
+    #: The version of the agents' protocol that it speaks; null until this process has heard from it.
     protocol: int | None = None
-    #: What keeps its agent from taking more work; empty: nothing.
+    #: What keeps its agent from taking more work; empty where nothing does.
     problem: str = ""
-    #: It does not reach the store of checkpoints: no job is moved off it for others.
+    #: Whether it cannot reach the store of checkpoints: then no job is moved off it for others.
     private: bool = False
-    #: What it has of what jobs may need: uv, git, docker, ...; null while its agent has not said.
+    #: The tools that it has of those jobs may need: uv, git, docker, ...; null until its agent has stated them.
     tools: list[str] | None = None
     devices: list[DeviceSample] = Field(default_factory=list)
 
@@ -338,7 +338,7 @@ class PriceView(Body):
     market_usd_per_h: float
     rented_machines: int = 0
     quota_machines: int = 0
-    #: The job on it that gains least at the prices, 0 if nobody is on it: with one accelerator less it would go.
+    #: The gain of the job on it that gains least at the prices, 0 without jobs: with one accelerator less, it would go.
     marginal_job: int = 0
 
 
@@ -399,29 +399,29 @@ class PoolView(Body):
     pool_id: str
     shape: str
     accelerator: str
-    #: Of one machine.
+    #: Accelerators of one machine.
     accelerators: int
     market: str
     zone: str
-    #: Price of one machine.
+    #: The price of one machine.
     usd_per_h: float
-    #: Machines that may be rented at most.
+    #: The most machines that may be rented.
     quota: int
     #: Machines that are held rented whether or not they are worth their price.
     least: int = 0
-    #: It is being emptied: no new jobs, and nothing is rented there.
+    #: Whether it is being drained: no new jobs start and nothing is rented there.
     drained: bool
-    #: Machines that are here, and that were asked for and are not.
+    #: Machines that are present, and machines that were requested and are not.
     machines: int
     coming: int
-    #: Jobs that run there.
+    #: The number of jobs that run there.
     jobs: list[int]
-    #: Who rents its machines out; empty: nobody, they are owned.
+    #: The provider that rents out its machines; empty for owned machines.
     provider: str = ""
-    #: From a request until the machine takes jobs, and the least that it is billed for, seconds.
+    #: Seconds from a request until the machine takes jobs, and seconds that it is billed for at least.
     boot_s: float = 0.0
     minimum_billing_s: float = 0.0
-    #: What every machine there has of what jobs may need: uv, git, docker, ...; null while one has not said.
+    #: The tools that every machine there has: uv, git, docker, ...; null while one of them has not stated its tools.
     tools: list[str] | None = None
 
 
@@ -446,5 +446,5 @@ class LogAccepted(Body):
     """
 
     next: int  # the offset from which the agent has to continue
-    #: True: the rank has used up its log quota; further bytes are dropped.
+    #: Whether the rank has used up its log quota, so that further bytes are dropped.
     full: bool = False

@@ -76,7 +76,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do the last work on the loop and end the thread. Harmless if that has happened already."""
+        """Runs the last work on the loop and ends the thread. Does nothing if that has happened already."""
 
         async def finish() -> None:
             try:
@@ -86,13 +86,13 @@ class LoopThread:
 
         with contextlib.suppress(RuntimeError):
             self.start(finish())
-            # The collector of garbage may call this on the thread itself.
+            # The garbage collector may call this on the thread itself.
             if threading.current_thread() is not self._thread:
                 self._thread.join()
 
 
 class _Blocking:
-    """An object whose asynchronous calls are done on a loop thread."""
+    """An object whose asynchronous calls run on a loop thread."""
 
     def _reach(self) -> tuple[LoopThread, Any]:
         """Returns the thread and the asynchronous object."""
@@ -138,7 +138,7 @@ async def _next_of(items: AsyncIterator[T]) -> object:
 
 
 class BlockingTransfer(_Blocking):
-    """As `walras.content_transfer.ContentTransfer`."""
+    """Does what `walras.content_transfer.ContentTransfer` does, as blocking calls."""
 
     def __init__(self, thread: LoopThread, transfer: ContentTransfer) -> None:
         self._thread, self._transfer = thread, transfer

@@ -17,11 +17,11 @@ class NewCredit(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    #: Whose budget, as the policy's rules name it; all empty: the cluster's.
+    #: The budget's owner, as the policy's rules name it; all fields empty: the cluster's budget.
     project: ShownName | None = None
     user: ShownName | None = None
     group: ShownName | None = None
-    #: One of these.
+    #: Exactly one of these is set.
     usd: _Amount | None = None
     accelerator_h: _Amount | None = None
     fair_share_h: _Amount | None = None
@@ -37,32 +37,32 @@ class NewCredit(BaseModel):
 
 
 class BudgetView(BaseModel):
-    """One limit: how much of what is used and left, and when it is filled again."""
+    """One limit: how much of it is used and left, and when it is renewed."""
 
-    #: Whose, in words; empty: the cluster's.
+    #: The owner in words; empty: the cluster.
     whose: str
     project: str = ""
     user: str = ""
     group: str = ""
-    #: usd, accelerator_h or fair_share_h.
+    #: One of usd, accelerator_h, fair_share_h.
     unit: str
-    #: day, week, month, quarter, or a length such as 14d; empty: in all.
+    #: One of day, week, month, quarter, or a length such as 14d; empty: one amount without periods.
     every: str = ""
     used: float
-    #: With what was credited.
+    #: The amount, credits included.
     limit: float
     credited: float = 0.0
-    #: What is used an hour now, and what stopping all of it would still use.
+    #: What is used per hour now, and what stopping all of its jobs would still use.
     per_h: float = 0.0
     committed: float = 0.0
-    #: No job of it may start.
+    #: Whether no job of it may start.
     closed: bool = False
-    #: When the period ends; None: it has no end.
+    #: When the period ends; None where it has no end.
     refills: str | None = None
 
 
 class CreditView(BaseModel):
-    """A credit that was added."""
+    """A credit that was added to a budget."""
 
     id: int
     at: str
@@ -78,7 +78,7 @@ _CREDITS: TypeAdapter[list[CreditView]] = TypeAdapter(list[CreditView])
 
 
 class BudgetCalls:
-    """What a client may ask about budgets."""
+    """The client's calls about budgets."""
 
     _transport: Transport
 

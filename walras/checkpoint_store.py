@@ -68,11 +68,11 @@ def check_store(setting: str) -> str:
 
 
 def is_object_store(setting: str) -> bool:
-    """Whether checkpoints are sent to an object store under this setting."""
+    """Returns whether checkpoints are sent to an object store under this setting."""
     return urlsplit(setting).scheme in _OBJECT_SCHEMES
 
 
 def shared_folder(setting: str) -> Path | None:
-    """The folder that all machines share under this setting; None where checkpoints are sent to a store."""
+    """Returns the folder that all machines share under this setting; None where checkpoints are sent to a store."""
     parts = urlsplit(setting)
     return Path(parts.path) if parts.scheme == _FILE else None

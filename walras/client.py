@@ -60,7 +60,7 @@ from walras.usage import UsageCalls
 from walras.what_if import WhatIfCalls
 
 _API = "/api/v1"
-#: A page of a listing; the server may send fewer.
+#: The items of one page of a listing; the server may send fewer.
 _PAGE = 500
 BodyT = TypeVar("BodyT", bound=BaseModel)
 AnySpec = JobSpec | Mapping[str, Any]

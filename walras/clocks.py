@@ -20,11 +20,11 @@ def _boottime() -> float:
 class Clocks:
     """The clocks of one machine."""
 
-    #: Unix seconds; may be set forwards and backwards.
+    #: Unix seconds; the clock may be set forwards and backwards.
     wall: Callable[[], float] = time.time
-    #: Never decreases; stands still while the machine sleeps.
+    #: Seconds that never decrease, and stand still while the machine sleeps.
     monotonic: Callable[[], float] = time.monotonic
-    #: Never decreases; goes on while the machine sleeps: what leases are counted in.
+    #: Seconds that never decrease, and go on while the machine sleeps: leases are counted in them.
     boottime: Callable[[], float] = _boottime
 
 

@@ -12,9 +12,9 @@ from typing import NewType
 
 from walras.contract import SECONDS_PER_HOUR
 
-#: A machine known to the scheduler.
+#: The name of a machine that the scheduler knows.
 NodeId = NewType("NodeId", str)
-#: A pool: (machine shape, market, zone).
+#: The id of a pool: (machine shape, market, zone).
 PoolId = NewType("PoolId", str)
 
 #: Part of a billing step below which it is rounding of floating-point sums.
@@ -42,9 +42,9 @@ class Shape:
     memory_bytes: int
     #: Nominal speed of one accelerator against the others: the prior for a throughput that was not measured yet.
     nominal_speed: float = 1.0
-    #: True where an agent paces real steps to a speed table instead of owning such an accelerator.
+    #: Whether an agent paces real steps to a speed table instead of owning such an accelerator.
     emulated: bool = False
-    #: Memory of one accelerator; 0: unknown, then no two jobs share one.
+    #: Memory of one accelerator, in bytes; 0: unknown, so that no two jobs share one.
     accelerator_memory_bytes: int = 0
 
 
@@ -60,7 +60,7 @@ class Pool:
     usd_per_h: float = 0.0
     #: Largest number of machines that may be rented; 0 for owned pools.
     quota: int = 0
-    #: Warning before a revocation, seconds (spot).
+    #: Seconds of warning before a revocation (spot).
     notice_s: float = 0.0
     #: Estimated time from the request for a machine until it takes jobs, seconds.
     boot_s: float = 0.0
@@ -68,11 +68,12 @@ class Pool:
     minimum_billing_s: float = 0.0
     #: Rented time is billed in whole steps of this length, seconds; 0: by the second.
     billing_step_s: float = 0.0
-    #: Who rents its machines out, of a pool that was added to a running server; of others the cluster file says it.
+    #: The provider that rents out the machines of a pool added to a running server; for other pools the cluster file
+    #: names it.
     provider: str = ""
-    #: An administrator empties it: its machines take no new jobs, and none is rented.
+    #: Whether an administrator drains it: its machines take no new jobs, and none is rented.
     drained: bool = False
-    #: It was taken out of the cluster: nothing fits it.
+    #: Whether it was removed from the cluster: no job fits it.
     removed: bool = False
     #: Machines that are held rented whether or not they are worth their price.
     least: int = 0
@@ -115,7 +116,7 @@ class NodeShare:
     node_id: NodeId
     #: Indices of the accelerators on that machine, ascending.
     devices: tuple[int, ...]
-    #: Its pool, if it differs from the placement's.
+    #: The pool of the machine, if it differs from the placement's.
     pool_id: PoolId | None = None
 
 

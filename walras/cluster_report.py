@@ -1,4 +1,4 @@
-"""How well a cluster did lately, against what any scheduler that knew the future could have done on its machines.
+"""How well a cluster did lately, compared with a bound on any scheduler that had known the future.
 
 The bound is proved, and below every schedule: restarts and moves are free in it, and gangs divisible. So the distance
 to it is the most that could have been gained, not what a better scheduler would have gained.
@@ -8,52 +8,53 @@ from walras.api import Body
 from walras.transport import ApiCall, Transport
 
 _API = "/api/v1"
-#: How far a report looks back, at most, seconds.
+#: How far a report looks back at most, in seconds.
 LONGEST_REPORT_S = 120 * 86_400
-#: Jobs of a report, at most.
+#: The most jobs of a report.
 MOST_REPORTED = 50_000
 
 
 class RegretView(Body):
-    """Mean completion of some jobs, beside its proved bound. Seconds."""
+    """The mean completion time of some jobs, beside a proved lower bound. In seconds."""
 
     #: Rigid jobs that were submitted and succeeded within the time.
     jobs: int
-    #: Mean from submission to end, as it was.
+    #: The mean time from submission to end that was achieved.
     achieved_s: float
-    #: No scheduler's mean would have been lower, whatever it had known.
+    #: A lower bound on the mean of every scheduler, even one that had known the future.
     bound_s: float
-    #: The same if every job had had all accelerators to itself.
+    #: The mean if every job had had all accelerators to itself.
     alone_s: float
     #: Jobs for which a speed was assumed on a type where nobody measured it: as fast as their fastest measured type.
     assumed: int = 0
 
     @property
     def above(self) -> float:
-        """By which part of the bound the mean was above it."""
+        """The part of the bound by which the mean exceeded it."""
         return self.achieved_s / self.bound_s - 1.0 if self.bound_s > 0 else 0.0
 
 
 class ReportRow(Body):
-    """A project, or all of them."""
+    """The figures of a project, or of all projects."""
 
-    #: Empty: all.
+    #: The project; empty: all of them.
     project: str
     submitted: int
     ended: int
     succeeded: int
-    #: Of the jobs that succeeded: mean time from submission to end, and to the first start, seconds.
+    #: Means over the jobs that succeeded: from submission to end, and to the first start, in seconds.
     completion_s: float | None
     waiting_s: float | None
-    #: None: no job could be bounded, or the project is not among the largest. A project's bound is as if it had had
-    #: all accelerators; that of all jobs counts that they had to share them.
+    #: None where no job could be bounded, or the project is not among the largest. A project's bound assumes that it
+    #: had all accelerators; that of all jobs counts that they had to share them.
     regret: RegretView | None
-    #: Attempts that the scheduler ended for others, and those that were lost with their machines.
+    #: Attempts that the scheduler ended in favour of other jobs, and attempts that were lost with their machines.
     preemptions: int
     losses: int
-    #: Accelerator-hours of work that was lost with these, as far as steps and checkpoints say.
+    #: Accelerator-hours of work lost with these attempts, as far as steps and checkpoints show.
     lost_h: float
-    #: Held by attempts, accelerator-hours; charged for it, and what the same would have cost on demand, USD.
+    #: Accelerator-hours that attempts held; what was charged for them, and what the same would have cost on demand, in
+    #: USD.
     accelerator_h: float
     usd: float
     on_demand_usd: float
@@ -63,7 +64,7 @@ class TypeUse(Body):
     """An accelerator type in the fleet. A machine that left counts while it was paid for or held."""
 
     accelerator: str
-    #: The most that were there at once.
+    #: The most accelerators that were present at once.
     most: float
     there_h: float
     held_h: float
@@ -75,18 +76,18 @@ class ClusterReport(Body):
     since: float
     until: float
     total: ReportRow
-    #: By name.
+    #: The accelerator types, by name.
     projects: list[ReportRow]
-    #: Empty where the caller sees some projects alone.
+    #: Empty where the caller sees only some projects.
     types: list[TypeUse]
-    #: Jobs that are not in the bound, by why.
+    #: Jobs that the bound leaves out, by reason.
     left_out: dict[str, int]
-    #: Only projects of the caller are told of; the bound is then of their jobs alone.
+    #: Whether only the caller's projects are reported; the bound is then of their jobs alone.
     partial: bool = False
 
 
 class ReportCalls:
-    """What a client may ask about how the cluster did."""
+    """The client's calls about reports."""
 
     _transport: Transport
 

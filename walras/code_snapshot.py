@@ -1,10 +1,9 @@
 """Which files of a working folder travel with a job: everything that no ignore file leaves out.
 
 `.gitignore` files are honoured at every level as git does, and so is `.walrasignore` beside them, which has the same
-form and is read last. What version control and Python make for themselves does not travel, nor do the keys that people
-keep in folders of fixed names, unless an ignore file says otherwise (`!.aws/`). The data of a server or an agent, which
-hold the keys of the cluster, never travel, and a home folder that somebody lives in is refused: what lies in it is no
-job's code.
+form and is read last. Files of version control and of Python's caches do not travel, nor do keys in the usual folders,
+unless an ignore file includes them (`!.aws/`). The data of a server or an agent, which hold the keys of the cluster,
+never travel, and a person's home folder is refused: it is no job's code.
 """
 
 import os
@@ -19,14 +18,15 @@ from walras.errors import ConfigError
 from walras.job_needs import PATH_MOST
 from walras.protocol import FILES_MOST
 
-#: A job's code and what lies beside it, bytes. Data belong elsewhere.
+#: The most bytes of a job's code and the files beside it. Data belong elsewhere.
 SNAPSHOT_BYTES = 512 * 1024 * 1024
 _NEVER = (".git", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/")
-#: Where people keep keys and passwords. A job that needs one is given it by the field `secrets`.
+#: Folders in which people keep keys and passwords. A job that needs a key gets it by the field `secrets`.
 _KEYS = (".ssh/", ".gnupg/", ".aws/", ".azure/", ".config/gcloud/", ".docker/", ".kube/", ".netrc", ".pypirc")
 #: Files that together mark the data of a server, and the state of an agent.
 _CLUSTER_KEYS = (("secret.key", "join.token"), ("secret.key", "walras.db"), ("agent.sqlite", "agent.lock"))
-#: A home folder with one of these is somebody's; an empty one, as containers have, is a folder like any other.
+#: A home folder with one of these belongs to a person; an empty one, as containers have, is treated as any other
+#: folder.
 _SIGNS_OF_LIFE = (".ssh", ".bashrc", ".bash_history", ".profile", ".zshrc", ".zsh_history")
 _IGNORE_FILES = (".gitignore", ".walrasignore")
 _IGNORE_BYTES = 1024 * 1024
@@ -50,7 +50,7 @@ def snapshot_folder(folder: Path) -> ContentTree:
                 field="workdir",
                 fix="start from the folder with your code, or list what need not travel in .walrasignore",
             )
-    # Before anything is read: a folder with a terabyte of data is refused at once.
+    # Checked before anything is read, so that a folder with a terabyte of data is refused at once.
     check_sizes({path: _size_of(folder / path) for path in paths}, SNAPSHOT_BYTES, str(folder))
     return hash_folder(folder, paths)
 
@@ -119,7 +119,7 @@ def _rules_of(place: Path, below: str) -> Iterator[tuple[str, GitIgnoreSpec]]:
 
 
 def _is_ignored(path: str, specs: list[tuple[str, GitIgnoreSpec]]) -> bool:
-    """The last rule that matches decides, as in git."""
+    """Returns whether git would ignore the path: the last rule that matches decides."""
     ignored = False
     for base, spec in specs:
         said = spec.check_file(path.removeprefix(base)).include

@@ -1,9 +1,9 @@
 """Folders by the hash of their content: how code, results and checkpoints travel between machines.
 
 A file is cut into chunks of at most `CHUNK_BYTES`; a chunk's name is the SHA-256 of its bytes. A `ContentTree` lists a
-folder's files with their chunks, and its name is the SHA-256 of its canonical JSON. So equal chunks are stored and sent
-once, whoever has them, and whoever reads one can tell whether it is what it was. A tree comes from a stranger: paths
-that leave the folder, devices and links do not pass `ContentTree`.
+folder's files with their chunks, and its name is the SHA-256 of its canonical JSON. So equal chunks are stored and
+sent once, and a reader can verify each of them. A tree is untrusted input: paths that leave the folder, devices and
+links do not pass `ContentTree`.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ ChunkName = Annotated[str, Field(pattern=CONTENT_PATTERN)]
 
 
 class DamagedContent(UserError):
-    """Bytes that are not what their name says, or a tree that lists more or less than there is."""
+    """Bytes whose hash is not their name, or a tree that lists more or less than there is."""
 
 
 class ContentFile(BaseModel):
@@ -65,7 +65,7 @@ class ContentFile(BaseModel):
         return self
 
     def chunk_sizes(self) -> list[tuple[str, int]]:
-        """Each chunk with its length in bytes, in order."""
+        """Returns each chunk with its length in bytes, in order."""
         whole = [CHUNK_BYTES] * len(self.chunks)
         if whole and self.size % CHUNK_BYTES:
             whole[-1] = self.size % CHUNK_BYTES
@@ -95,7 +95,7 @@ class ContentTree(BaseModel):
         return sum(file.size for file in self.files)
 
     def encoded(self) -> bytes:
-        """The canonical JSON whose hash names the tree."""
+        """Returns the canonical JSON whose hash names the tree."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
     @property
@@ -103,7 +103,7 @@ class ContentTree(BaseModel):
         return chunk_name(self.encoded())
 
     def chunk_sizes(self) -> dict[str, int]:
-        """Every chunk with its length in bytes."""
+        """Returns every chunk with its length in bytes."""
         return dict(pair for file in self.files for pair in file.chunk_sizes())
 
 
@@ -189,8 +189,8 @@ def check_sizes(sizes: Mapping[str, int], limit_bytes: int, what: str) -> None:
 class TreeDraft:
     """A folder that is filled with the files of a tree, chunk by chunk in any order, and appears once it is whole.
 
-    Until then it lies beside its place under another name. What a draft that was cut has already is not asked for
-    again. Calls may come from several threads at once.
+    Until then it stands beside its place under another name. After an interruption, chunks that the draft has are not
+    fetched again. Calls may come from several threads at once.
     """
 
     def __init__(self, tree: ContentTree, folder: Path) -> None:
@@ -200,7 +200,7 @@ class TreeDraft:
         self._tree = tree
         self._folder = folder
         self._draft = draft_of(folder)
-        #: Where the bytes of each chunk go: file, offset in bytes, length.
+        #: Where the bytes of each chunk belong: file, offset in bytes, length.
         self._places: dict[str, list[tuple[ContentFile, int, int]]] = {}
         for file in tree.files:
             for number, (name, size) in enumerate(file.chunk_sizes()):
@@ -210,8 +210,8 @@ class TreeDraft:
     def _begin(self) -> set[str]:
         """Make the files, empty or as a draft of the same tree left them; returns the chunks that are whole there."""
         listed = self._draft / _LIST
-        with contextlib.suppress(OSError):  # a file of it is gone: it is begun anew
-            # A job may have put it there. Through links its checkpoint would go wherever the job wants it.
+        with contextlib.suppress(OSError):  # a file of the draft is gone: it begins anew
+            # A job may have put the folder there. Through links its checkpoint would go wherever the job wants.
             if not _has_links(self._draft) and _holds(listed, self._tree.name.encode()):
                 return {name for file in self._tree.files for name in self._whole_chunks(file)}
         remove_draft(self._folder)
@@ -259,7 +259,7 @@ _LIST = "tree"
 
 
 def draft_of(folder: Path) -> Path:
-    """Where the files of a folder are gathered until it is whole."""
+    """Returns where the files of a folder are gathered until it is whole."""
     return folder.with_name(f".{folder.name}.draft")
 
 
@@ -269,7 +269,7 @@ def remove_draft(folder: Path) -> None:
 
 
 def _has_links(folder: Path) -> bool:
-    """Whether the folder, or anything below it, is a symbolic link."""
+    """Returns whether the folder, or anything below it, is a symbolic link."""
     if folder.is_symlink():
         folder.unlink()
         return True
@@ -277,7 +277,7 @@ def _has_links(folder: Path) -> bool:
 
 
 def _holds(place: Path, content: bytes) -> bool:
-    """Whether there is a regular file with these bytes."""
+    """Returns whether there is a regular file with these bytes."""
     try:
         with open(place, "rb", opener=_open_plain) as file:
             return file.read(len(content) + 1) == content

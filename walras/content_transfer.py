@@ -16,18 +16,18 @@ from walras.errors import UserError
 from walras.transport import ApiCall, Transport
 
 _BASE = "/content/v1"
-#: Chunks under way at once, and names in one question.
+#: The most chunks in transfer at once, and the most names in one request.
 _AT_ONCE, _NAMES_IN_ONE = 4, 10_000
 
 
 class TreeTransfer(ABC):
-    """Transfers of trees chunk by chunk; what a store does with one chunk or one list is said below this class."""
+    """Transfers of trees, chunk by chunk; subclasses define what a store does with one chunk or one list."""
 
-    #: Whether the store compares bytes with their name before it keeps them.
+    #: Whether the store verifies the hash of bytes before it keeps them.
     _is_checked_there = False
 
     def __init__(self) -> None:
-        #: Bytes that went to the store and came from it, for progress and for figures.
+        #: Bytes sent to the store and received from it, for progress and statistics.
         self.sent_bytes = self.fetched_bytes = 0
 
     async def send(self, folder: Path, tree: ContentTree) -> str:
@@ -84,7 +84,7 @@ class TreeTransfer(ABC):
 
     @abstractmethod
     async def _missing(self, tree: ContentTree) -> Iterable[str]:
-        """The chunks of a tree that the store does not have."""
+        """Returns the chunks of a tree that the store does not have."""
 
     @abstractmethod
     async def _put(self, name: str, content: bytes) -> int:
@@ -96,11 +96,11 @@ class TreeTransfer(ABC):
 
     @abstractmethod
     async def _get_list(self, name: str) -> bytes:
-        """The encoded list of a tree. Raises NotFound."""
+        """Returns the encoded list of a tree. Raises NotFound."""
 
     @abstractmethod
     async def _get(self, name: str) -> bytes:
-        """The bytes of a chunk. Raises NotFound."""
+        """Returns the bytes of a chunk. Raises NotFound."""
 
 
 class ContentTransfer(TreeTransfer):
@@ -144,7 +144,7 @@ class ContentTransfer(TreeTransfer):
 
 
 async def _all_or_first_error(work: list[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once; the first error ends the rest and is raised as itself, not in a group."""
+    """Runs all of it at once; the first error ends the rest and is raised itself, not in a group."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)

@@ -8,9 +8,9 @@ what it needs of it: agents put that package alone on a job's path.
 EXIT_CHECKPOINTED = 85
 #: Exit code of a rank that found the checkpoint it was to resume from torn, and nothing before it.
 EXIT_CHECKPOINT_LOST = 86
-#: Exit code of a rank whose place could not be prepared (its setup, environment, data or code): it is not tried again.
+#: Exit code of a rank whose environment, setup, data or code could not be prepared: it is not tried again.
 EXIT_NOT_PREPARED = 87
-#: Signal that ends a process at once. Modules that may not import `signal` name it by this.
+#: The signal that ends a process at once; modules that may not import `signal` use this name.
 SIGKILL = 9
 
 SECONDS_PER_HOUR = 3600.0
@@ -25,19 +25,19 @@ HIGH_PRIORITY_CLASS = 2
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
 DATA_WAIT_VALUE = "data_wait"
-#: Above 0 where the script has a checkpoint open: it can save its work when it is asked to stop.
+#: Name of a value that is above 0 where the script has a checkpoint open, so that it can save when asked to stop.
 SAVES_VALUE = "saves_checkpoints"
-#: That value where the script states how often it saves, and keeps to it.
+#: What that value is where the script states how often it saves, and keeps to it.
 SAVES_AS_STATED = 2.0
-#: Of a job that chooses its batch itself: samples of an update over the whole gang, and how many steps at its first
-#: batch that is worth.
+#: Names of two values of a job that chooses its batch itself: samples of an update over the whole gang, and the steps
+#: at its first batch that one update is worth.
 CHOSEN_BATCH_VALUE = "chosen_batch"
 UPDATE_GAIN_VALUE = "update_gain"
 
-#: Header of an answer with a part of a log: the byte offset from which the client goes on reading.
+#: Header of an answer with a part of a log: the byte offset from which the client continues.
 NEXT_OFFSET_HEADER = "X-Walras-Next-Offset"
 
-#: Between a token and the fingerprint (SHA-256, hexadecimal) of the only certificate that its server may show.
+#: Separates a token from the fingerprint (SHA-256, hexadecimal) of the only certificate that its server may show.
 _PIN_MARK = ".sha256="
 
 

@@ -80,7 +80,7 @@ class FunctionFuture(Generic[T]):
         return self._client.job(self.job_id)
 
     def done(self) -> bool:
-        """Whether the job has ended, in whatever way."""
+        """Returns whether the job has ended, in whatever way."""
         return self._outcome is not None or self.job.state.is_final
 
     def result(self, timeout: float | None = None) -> T:
@@ -172,7 +172,7 @@ def map_jobs(
 
 @cache
 def _default_client(process: int) -> BlockingClient:
-    """The command line's server, connected to once in each process."""
+    """Returns the command line's server, connected to once in each process."""
     return BlockingClient()
 
 

@@ -25,7 +25,7 @@ _TEXT_MOST = 65536
 
 
 def arguments_file(index: int) -> str:
-    """Name of the file with the arguments of one call of a map."""
+    """Returns the name of the file with the arguments of one call of a map."""
     return f"arguments-{index}.pkl"
 
 

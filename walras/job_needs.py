@@ -1,7 +1,7 @@
-"""What a job is started with and what else it needs, as machines are told it, and what they answer about its results.
+"""What the server tells machines about starting a job and about its needs, and what they answer about its results.
 
-A start command carries `JobNeeds` in one field, so that a machine of an older release ignores it as a whole: the server
-starts no job there that cannot do without. Paths are relative to the ranks' working folder and stay below it.
+A start command carries `JobNeeds` in one field, so that a machine of an older release ignores it as a whole: the
+server starts no job there that cannot do without. Paths are relative to the ranks' working folder and stay below it.
 """
 
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from walras.job_request import Kind
 from walras.protocol import CONTENT_PATTERN, FILES_MOST
 
-#: Bytes that a job may leave as its results, on each of its machines.
+#: The most bytes that a job may leave as its results on each of its machines.
 OUTPUTS_BYTES = 16 * 1000**3
-#: Entries of `outputs`, and characters of a path.
+#: The most entries of `outputs`, and the most characters of a path.
 OUTPUTS_MOST, PATH_MOST = 64, 1024
 _COUNT_MOST = 2**63 - 1
-#: Characters of a sentence on what went wrong.
+#: The most characters of a sentence about a problem.
 PROBLEM_MOST = 1000
 
 
 class _Message(BaseModel):
-    """Unknown fields are ignored, so that one release more or less is understood."""
+    """Unknown fields are ignored, so that neighbouring releases understand each other."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -33,7 +33,7 @@ class InputNeed(_Message):
 
     url: str = ""
     command: str = ""
-    #: Of the one file that the URL names; empty: not checked.
+    #: The hash of the one file that the URL names; empty: it is not verified.
     sha256: str = ""
 
 
@@ -43,14 +43,14 @@ class PythonNeed(_Message):
     requirements: str = ""
     packages: tuple[str, ...] = ()
     lock: str = ""
-    #: Empty: the one that the machine's agent runs on.
+    #: The Python version; empty: the one on which the machine's agent runs.
     version: str = ""
-    #: Packages of that Python are seen too, such as a torch that is built for the machine.
+    #: Whether packages of that Python are visible too, such as a torch that is built for the machine.
     system_packages: bool = True
 
 
 class GitNeed(_Message):
-    """The commit that the fresh working folder holds at first."""
+    """The commit that is checked out into the fresh working folder."""
 
     url: str
     commit: str
@@ -68,7 +68,7 @@ class JobNeeds(_Message):
     python: PythonNeed | None = None
     #: A command of the shell, run once on each machine.
     setup: str = ""
-    #: What the ranks run in: a name in a registry, or the path of a file. Empty: the machine itself.
+    #: The image that the ranks run in: a name in a registry, or the path of a file. Empty: none.
     image: str = ""
 
     @property
@@ -94,12 +94,12 @@ class ScriptLaunch:
     code: str = field(default="", kw_only=True)
     #: Started once on each machine, as a launcher of its own ranks or as one process for all devices there.
     is_launcher: bool = field(default=False, kw_only=True)
-    #: Main memory that it may use, for each accelerator. 0: as much as there is.
+    #: Main memory that it may use per accelerator, in bytes. 0: no limit.
     memory_bytes: int = field(default=0, kw_only=True)
     needs: JobNeeds = field(default=JobNeeds(), kw_only=True)
 
     def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them; the memory of a machine's part depends on its devices."""
+        """Returns the fields that a `StartCommand` has; the memory of a machine's part depends on its devices."""
         own = {each.name: getattr(self, each.name) for each in fields(ScriptLaunch) if each.name != "memory_bytes"}
         return own | {"argv": list(self.argv), "env": dict(self.env)}
 
@@ -110,11 +110,11 @@ class OutputsCollected(_Message):
     job_id: int = Field(ge=1, le=_COUNT_MOST)
     attempt: int = Field(ge=1, le=_COUNT_MOST)
     node_rank: int = Field(ge=0, le=2**31)
-    #: Empty: nothing could be collected, and `problem` says why; what was collected before stays.
+    #: Empty where nothing could be collected: `problem` says why, and what was collected before stays.
     tree: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     files: int = Field(default=0, ge=0, le=FILES_MOST)
     size_bytes: int = Field(default=0, ge=0, le=_COUNT_MOST)
-    #: What is missing or was left out, in words; empty: nothing.
+    #: What is missing or was left out, in words; empty where nothing is.
     problem: str = Field(default="", max_length=PROBLEM_MOST)
 
 

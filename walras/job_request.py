@@ -15,9 +15,9 @@ from typing import Any, NewType
 
 from walras.cluster import Market, Pool
 
-#: A submission. Increases from 1 in order of admission; never reused.
+#: The number of a submission. It increases from 1 in the order of admission and is never reused.
 JobId = NewType("JobId", int)
-#: Jobs of one kind share one row of the throughput table.
+#: The name of a kind of jobs, which share one row of the throughput table.
 Kind = NewType("Kind", str)
 
 # An attempt is named by (job id, attempt number). The number increases by one with every start of the job and is the
@@ -25,7 +25,7 @@ Kind = NewType("Kind", str)
 
 #: Stands for "any accelerator type" in a `Demand`.
 ANY_ACCELERATOR = "*"
-#: Assumed relative loss of speed: of a gang over several pools by communication, of a fork by averaging.
+#: Assumed relative loss of speed: of a gang over several pools by communication, and of a fork by averaging.
 MIXING_LOSS = 0.0
 AVERAGING_LOSS = 0.05
 
@@ -38,7 +38,9 @@ ToolNeeds = tuple[tuple[str, ...], ...]
 
 
 def can_prepare(tools: frozenset[str] | None, needs: ToolNeeds) -> bool:
-    """Whether a machine with these tools meets every need. None: it has not said, and is taken to have everything."""
+    """Returns whether a machine with these tools meets every need. None: it has not said, and is taken to have
+    everything.
+    """
     return tools is None or all(not tools.isdisjoint(any_of) for any_of in needs)
 
 
@@ -54,13 +56,13 @@ class Demand:
 class GangPlan:
     """One way of a job that states its ways itself: accelerators of some types, all at once, and a speed."""
 
-    #: Of each type, ascending by its name.
+    #: The accelerators of each type, ascending by its name.
     uses: tuple[Demand, ...]
     steps_per_s: float
 
     @property
     def text(self) -> str:
-        """Such as `32 x a100 + 96 x v100`."""
+        """The plan as text, such as `32 x a100 + 96 x v100`."""
         return " + ".join(f"{use.count} x {use.accelerator}" for use in self.uses)
 
 
@@ -77,9 +79,9 @@ class RetryRule:
 class DeviceShare:
     """What a job takes of an accelerator that it agrees to share with one other job."""
 
-    #: The most of the device's memory that it ever has.
+    #: The most memory of the device that it ever uses.
     memory_bytes: int
-    #: Part of the time in which it keeps the device busy when it has it alone (0..1]; None: unknown.
+    #: The part of the time (0..1] in which it keeps the device busy when it has it alone; None: unknown.
     busy: float | None = None
 
 
@@ -113,7 +115,7 @@ class JobLimits:
     budget_usd: float = inf
     #: Time to checkpoint and stop before its processes are killed.
     grace_s: float = 30.0
-    #: False: once started it runs to its end.
+    #: Whether it may be stopped for other jobs; if not, it runs to its end once started.
     preemptible: bool = True
 
 
@@ -126,8 +128,8 @@ class GangRequest:
 
     #: Acceptable demands. The scheduler chooses among them; equal counts need not be given twice.
     demands: tuple[Demand, ...]
-    #: Elastic: the gang sizes that a policy may choose among on every acceptable type, ascending, the counts of all
-    #: demands among them. Those are its size unless a policy chooses. Empty: rigid.
+    #: Elastic: the gang sizes, ascending, that a policy may choose on every acceptable type, including the counts of
+    #: all demands, which are its size unless a policy chooses. Empty: rigid.
     sizes: tuple[int, ...] = ()
     #: A menu of ways, each with its speed, which holds whatever is measured. `demands` are then those of one type, the
     #: first of each, as which the job runs where no policy chooses among all. Empty: the job is its `demands`.
@@ -148,7 +150,7 @@ class GangRequest:
         return any(demand.accelerator in (pool.shape.accelerator, ANY_ACCELERATOR) for demand in self.demands)
 
     def size_on(self, pool: Pool) -> int:
-        """Accelerators that the gang takes on this pool; 0 if it cannot run there."""
+        """Returns the accelerators that the gang takes on this pool; 0 if it cannot run there."""
         if pool.removed or not self.accepts(pool):
             return 0
         shape = pool.shape
@@ -159,18 +161,20 @@ class GangRequest:
         return count
 
     def plan_of(self, counts: Mapping[str, int]) -> GangPlan | None:
-        """The plan that takes just this many accelerators of each type; None: there is none."""
+        """Returns the plan that takes just this many accelerators of each type; None: there is none."""
         uses = tuple(Demand(name, counts[name]) for name in sorted(counts))
         return next((plan for plan in self.plans if plan.uses == uses), None)
 
     def accepts_part(self, use: Demand, pool: Pool) -> bool:
-        """Whether this part of a plan may be on machines such as this pool's: owned ones, wherever the gang may run."""
+        """Returns whether this part of a plan may be on machines such as this pool's: owned ones, wherever the gang
+        may run.
+        """
         own = pool.market is Market.OWNED and not pool.removed
         return own and replace(self, demands=(use,)).accepts(pool)
 
     @property
     def gang_request(self) -> "GangRequest":
-        """This part of a request alone: equal for all jobs whose gangs are alike."""
+        """Returns only this part of a request: equal for all jobs whose gangs are alike."""
         return GangRequest(**dict(zip(_GANG_FIELDS, _gang_values(self), strict=True)))
 
     @property
@@ -184,7 +188,7 @@ class GangRequest:
         return " or ".join(words) + (f" of {' or '.join(self.pools)}" if self.pools else "") + needs
 
 
-# Read once: every submission asks which jobs it is alike to.
+# Cached: every submission compares itself with like jobs.
 _GANG_FIELDS = tuple(field.name for field in fields(GangRequest))
 _gang_values = attrgetter(*_GANG_FIELDS)
 
@@ -196,9 +200,10 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     job_id: JobId
     kind: Kind
     _: KW_ONLY
-    #: Its gang may sit in several pools, at the pace of the slowest of them.
+    #: Whether its gang may stand in several pools, at the pace of the slowest of them.
     mixed: bool = False
-    #: Parts that it may be forked into: whole gangs with steps of their own, averaged now and then. 1: never forked.
+    #: The number of parts into which it may be forked: whole gangs with steps of their own, averaged now and then. 1:
+    #: never.
     fork_max: int = 1
     #: Total work in steps; None when unknown.
     steps: float | None = None
@@ -206,22 +211,23 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     duration_s: float | None = None
     retry: RetryRule = RetryRule()
     depends_on: tuple[JobId, ...] = ()
-    #: True: a dependency only has to end; False: it has to succeed.
+    #: Whether a dependency only has to end; if not, it has to succeed.
     depends_on_any_end: bool = False
-    #: Submitted, and not to be started until released.
+    #: Whether it was submitted on hold, not to start until released.
     held: bool = False
-    #: Nothing shows that it saves its work when it is asked to stop; until something does, others do not stop it.
+    #: Whether nothing shows that it saves its work when asked to stop; until something does, it is not stopped for
+    #: others.
     unproven: bool = False
-    #: The sweep it belongs to, named by the first of its jobs, and how many of those may run at once (0: all of them).
+    #: The sweep to which it belongs, named by the first of its jobs, and how many of those may run at once (0: all).
     sweep: JobId | None = None
     sweep_limit: int = 0
-    #: Time between two checkpoints as its owner states it, seconds; None: as the scheduler plans.
+    #: Seconds between two checkpoints as its owner states it; None: as the scheduler plans.
     checkpoint_every_s: float | None = None
-    #: Keys of its inputs, as machines call them that have fetched them (`walras.machine_tools.data_key`).
+    #: Keys of its inputs, by which machines report what they have fetched (`walras.machine_tools.data_key`).
     data: tuple[str, ...] = ()
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
-    #: It may run beside another job on its one accelerator; None: it has it alone.
+    #: What it takes of an accelerator that it may share with another job; None: it does not share.
     shared: DeviceShare | None = None
 
     @property

@@ -62,7 +62,7 @@ def _text(value: Any, depth: int) -> str:
 
 
 class _ScalarWriters(dict[type, Callable[[Any], str] | None]):
-    """What writes a value of a type; None for a type of containers. Enumerations are written as their values."""
+    """The writer for each type of scalar; None for types of containers. Enumerations are written as their values."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str] | None:
         writers: dict[type, Callable[[Any], str]] = {
@@ -82,7 +82,7 @@ def _number(value: float) -> str:
 
 @lru_cache(maxsize=4096, typed=True)
 def _key(key: Any) -> str:
-    """A key with its colon; numbers become text, as in the standard library."""
+    """Returns a key with its colon; numbers become text, as in the standard library."""
     return f"{encode_basestring_ascii(key if isinstance(key, str) else _text(key, 0))}: "
 
 

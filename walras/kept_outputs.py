@@ -1,4 +1,4 @@
-"""What is kept of a job's results, by path, and fetching all of it or a part.
+"""The kept results of a job by path, and fetching all of them or a part.
 
 The server keeps one tree of files for each machine of a gang. Here they are one folder: the files of the first machine
 at its root, those of the others below `node-N/`.
@@ -20,7 +20,7 @@ class KeptFiles:
     """A job's results by their paths: the gang's first machine at the root, the others below `node-N/`."""
 
     files: dict[str, ContentFile]
-    #: What was left out, and what cannot be listed.
+    #: What was left out, and which machines' results cannot be listed.
     problems: list[str]
     attempt: int = 0
     collected_at: str = ""

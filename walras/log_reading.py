@@ -92,7 +92,7 @@ async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) 
         async for piece in response.content.iter_chunked(_PIECE_BYTES):
             place.offset += len(piece)
             yield piece
-        # The server's count holds where it left bytes out (a log over its limit).
+        # The server's count is right where it left bytes out (a log over its limit).
         stated = response.headers.get(NEXT_OFFSET_HEADER, "")
         if not follow and stated.isascii() and stated.isdigit():
             place.offset = max(place.offset, int(stated))

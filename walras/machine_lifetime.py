@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from walras.contract import SECONDS_PER_HOUR
 from walras.units import parse_length
 
-#: By name: how many plain numbers a law has, and how many lengths after them.
+#: For each law by name: how many plain numbers it has, and how many lengths after them.
 _PARAMETERS = {"exponential": (0, 1), "uniform": (0, 1), "weibull": (1, 1), "bathtub": (1, 3)}
 _EXAMPLES = "'exponential 8h', 'uniform 24h', 'weibull 0.6,6h', 'bathtub 0.4137,54m,45m36s,24h'"
-#: Longest text that is parsed, and the largest shape of a Weibull law.
+#: The longest text that is parsed, and the largest shape of a Weibull law.
 _LONGEST_TEXT, _STEEPEST = 100, 50.0
 
 
 @dataclass(frozen=True, slots=True)
 class StatedLifetime:
-    """A law of lifetimes."""
+    """A law of lifetimes, as it was stated."""
 
     #: `exponential`, `uniform`, `weibull` or `bathtub`.
     law: str
-    #: As they are written, times in hours: the mean; the cap; shape and scale; fraction of early deaths, early, late,
-    #: cap.
+    #: The parameters in the order of writing, with times in hours: the mean; the cap; shape and scale; or fraction of
+    #: early deaths, early, late and cap.
     numbers: tuple[float, ...]
 
 

@@ -2,8 +2,9 @@
 
 A part is what the server and the scheduler know as a machine of one type: `gpu-1.a100` and `gpu-1.t4` are the parts of
 `gpu-1`. Each has devices, processors and memory of its own, so nothing is promised twice. The agent's name has two
-halves: the first names the state folder of the whole machine, the second that of the part. So whoever lost either is
-another agent, and all parts of one machine are told from those of another that took its name.
+halves: the first names the state folder of the whole machine, the second that of the part. So an agent that lost
+either folder counts as another one, and parts of one machine are told from those of another machine that took its
+name.
 """
 
 import re
@@ -12,19 +13,19 @@ from dataclasses import dataclass
 
 from walras.spec.field_types import canonical_accelerator
 
-#: Types that one machine may have, and accelerators of one type.
+#: The most types that one machine may have, and the most accelerators of one type.
 MOST_TYPES = 16
 MOST_OF_TYPE = 1024
-#: Hexadecimal digits of an agent's name that each half has.
+#: Hexadecimal digits of each half of an agent's name.
 _HALF = 32
-#: Characters of the name of a machine, a part or a shape.
+#: The most characters of the name of a machine, a part or a shape.
 _NAME_MOST = 100
 _EXAMPLE = "write it as a100:2,t4:1"
 
 
 @dataclass(frozen=True)
 class TypeCount:
-    """So many accelerators of a type."""
+    """A number of accelerators of one type."""
 
     accelerator: str
     count: int
@@ -46,7 +47,7 @@ def _type_count(word: str) -> TypeCount:
     name, colon, number = word.rpartition(":")
     if not colon:
         raise ValueError(f"{word[:60]!r} is no type with a count; {_EXAMPLE}")
-    # Digits of ASCII alone, and few: int() reads other scripts, and is slow on long words.
+    # Only ASCII digits, and few of them: int() accepts other scripts, and is slow on long words.
     count = int(number) if re.fullmatch(r"[0-9]{1,10}", number.strip(), re.ASCII) else 0
     if not 1 <= count <= MOST_OF_TYPE:
         raise ValueError(f"{number[:60]!r} is no number of accelerators; write one from 1 to {MOST_OF_TYPE}")

@@ -1,8 +1,8 @@
-"""What machines have beside their accelerators, by name, and what of it a job cannot do without.
+"""The tools that machines have beside their accelerators, by name, and those that a job needs.
 
-Agents say what they found when they join; one of an older release says nothing, and is taken to have everything. A job
-that no machine of any pool it fits could prepare is refused when it is submitted, with what would help; else it is
-placed on machines that can prepare it. Agents also say which inputs they have fetched, by keys.
+Agents report what they found when they join; one of an older release reports nothing, and is assumed to have
+everything. A job that no machine of any pool it fits could prepare is refused when it is submitted, with what would
+help; else it is placed on machines that can prepare it. Agents also say which inputs they have fetched, by keys.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,10 +20,10 @@ from walras.job_request import JobRequest
 RUNTIMES = ("apptainer", "podman", "docker")
 #: Other programs, and packages of Python, that jobs may need.
 PROGRAMS, PACKAGES = ("uv", "git"), ("s3fs", "gcsfs", "adlfs")
-#: Names that a machine may say, and the characters of one.
+#: The most names that a machine may report, and the most characters of one.
 TOOLS_MOST, TOOL_NAME_MOST = 32, 40
 ToolNames = Annotated[list[Annotated[str, Field(max_length=TOOL_NAME_MOST)]], Field(max_length=TOOLS_MOST)]
-#: Keys of inputs that a machine may say it has, and the characters of one.
+#: The most keys of inputs that a machine may report, and the most characters of one.
 DATA_MOST, _KEY_LENGTH = 200, 32
 DATA_KEY_PATTERN = rf"^[0-9a-f]{{{_KEY_LENGTH}}}$"
 DataKeys = Annotated[list[Annotated[str, Field(pattern=DATA_KEY_PATTERN)]], Field(max_length=DATA_MOST)]
@@ -65,7 +65,7 @@ class ToolNeed:
 
 
 def tools_needed(needs: JobNeeds) -> list[ToolNeed]:
-    """What a machine has to have to prepare the job."""
+    """Returns what a machine has to have to prepare the job."""
     found = []
     if needs.git is not None:
         found.append(ToolNeed("workdir", ("git",)))
@@ -81,7 +81,9 @@ def tools_needed(needs: JobNeeds) -> list[ToolNeed]:
 
 
 def data_key(need: InputNeed) -> str:
-    """What an input is called between server and agents: by what the job file says of it, whatever its version is."""
+    """Returns what an input is called between server and agents: by what the job file says of it, whatever its version
+    is.
+    """
     return sha256("\0".join(("input", need.url, need.command, need.sha256)).encode()).hexdigest()[:_KEY_LENGTH]
 
 
@@ -93,8 +95,8 @@ def with_needs(request: JobRequest, needs: JobNeeds) -> JobRequest:
 
 
 def unmet_need(needs: JobNeeds, machines: Iterable[Collection[str] | None]) -> ToolNeed | None:
-    """A need for which no single machine has all that the job asks for; None where one has, or may have (None), or
-    where there are no machines.
+    """Returns a need for which no single machine has all that the job asks for; None where one has, or may have
+    (None), or where there are no machines.
 
     It is one that no machine meets at all, if there is such a one.
     """

@@ -2,7 +2,7 @@
 
 People state such facts in a job file or a profile, and jobs count them at their first update. Predictors of speed
 derive from them the throughputs that were never measured. This module says what a fact may be and which counted values
-are believed; `scheduler.core.ledger.kind_facts` says whose facts take precedence.
+are believed; the scheduler's core decides whose facts take precedence.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFacts:
-    """Cost of one sample, wherever it runs. None: unknown."""
+    """The cost of one sample on any machine. None: unknown."""
 
     #: Floating-point operations of forward and backward pass, and bytes that they move to and from memory.
     flops_per_sample: float | None = None
@@ -33,7 +33,7 @@ MOST_FLOPS, MOST_BYTES, MOST_LAYERS, MOST_SAMPLES = 1e18, 1e15, 1_000_000, 2**31
 
 #: Arithmetic of training, as catalogs name it.
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
-#: (bits, exponent bits) -> arithmetic.
+#: (bits, exponent bits) -> name of the arithmetic.
 _PRECISIONS: dict[tuple[float, float], Precision] = {
     (64, 11): "fp64",
     (32, 8): "fp32",

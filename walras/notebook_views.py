@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from walras.html_page import html_section, html_table
 
-#: Rows of a table and characters of a cell that are shown.
+#: The most rows of a table and characters of a cell that are shown.
 _ROWS_MOST, _TEXT_MOST = 50, 300
-#: Tables inside of tables.
+#: The deepest nesting of tables inside tables.
 _DEPTH_MOST = 3
 
 

@@ -1,8 +1,8 @@
-"""Notifications as their receivers get them: which kinds there are, how a webhook is signed, what is shown of it.
+"""Notifications and their receivers: the kinds, the signature of a webhook, and what users see of an address.
 
 A webhook is signed as Standard Webhooks has it, so that a receiver may use any library for that. Headers: `webhook-id`
-(the same for every try of one notification: who has seen it drops the double), `webhook-timestamp` (Unix seconds), and
-`webhook-signature`: `v1,` and the base64 of HMAC-SHA256, under the key of the channel, over
+(the same for every try of one notification, so that a receiver can drop duplicates), `webhook-timestamp` (Unix
+seconds), and `webhook-signature`: `v1,` and the base64 of HMAC-SHA256, under the key of the channel, over
 `webhook-id.webhook-timestamp.body`.
 """
 
@@ -15,15 +15,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: What comes before the base64 of a key.
+#: The prefix of the base64 of a key.
 KEY_PREFIX = "whsec_"
-#: A signature that is older, or newer, than this is not accepted.
+#: Seconds by which a signature may be older or newer than now.
 SIGNED_WITHIN_S = 300.0
 _LONGEST_URL = 2000
 
 
 class NotificationKind(StrEnum):
-    """What somebody may be told of."""
+    """The kinds of events of which users may be notified."""
 
     FAILED = "failed"
     FINISHED = "finished"
@@ -32,11 +32,11 @@ class NotificationKind(StrEnum):
     STUCK = "stuck"
     IDLE = "idle"
     MACHINE_LOST = "machine_lost"
-    #: Sent because somebody asked for it.
+    #: A test, which a user requested.
     TEST = "test"
 
 
-#: What one may choose.
+#: The kinds that a user may choose.
 CHOICES = tuple(kind for kind in NotificationKind if kind is not NotificationKind.TEST)
 
 
@@ -56,26 +56,26 @@ class ChannelView(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: int
-    #: The address without what opens it.
+    #: The address without its secret parts.
     shown: str
     kinds: list[str]
     added_at: str
-    #: Notifications that are still to be sent.
+    #: The number of notifications that are still to be sent.
     waiting: int = 0
     delivered: int = 0
-    #: Given up after all tries, or because the receiver would not have them.
+    #: The number given up after all tries, or because the receiver refused them.
     failed: int = 0
-    #: Left out because newer ones needed their place.
+    #: The number dropped because newer ones needed their place.
     dropped: int = 0
     delivered_at: str | None = None
-    #: Why the last try failed, in words; empty: it did not.
+    #: Why the last try failed, in words; empty where it did not.
     problem: str = ""
 
 
 class ChannelCreated(ChannelView):
     """The answer to `POST /notify`."""
 
-    #: What a webhook's notifications are signed with; it is shown this once. Empty: the service has no signatures.
+    #: The key that signs a webhook's notifications; it is shown only once. Empty: the service has no signatures.
     key: str = ""
 
 
@@ -87,8 +87,9 @@ def sign_notification(key: str, notification_id: str, unix_s: int, body: bytes) 
 
 
 def is_signed(key: str, headers: Mapping[str, str], body: bytes, unix_s: float) -> bool:
-    """Whether a request of these headers (names in lower case) and body was signed with the key lately: for receivers
-    in Python that have no library for it. `unix_s`: now."""
+    """Returns whether a request of these headers (names in lower case) and body was signed with the key lately: for
+    receivers in Python that have no library for it. `unix_s`: now.
+    """
     at = headers.get("webhook-timestamp", "")
     if not (at.isascii() and at.isdigit()) or len(at) > 12 or abs(unix_s - int(at)) > SIGNED_WITHIN_S:
         return False

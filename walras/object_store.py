@@ -30,35 +30,35 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Objects that no tree in use needs are deleted at this age. An upload counts on what is half as old.
+#: Seconds after which objects that no tree in use needs are deleted. An upload relies on objects half as old.
 OBJECTS_KEPT_S = 1800.0
-#: One call to a store, with the tries of its library.
+#: The most seconds of one call to a store, including its library's retries.
 CALL_TIMEOUT_S = 180.0
 _CHUNKS, _TREES = "chunks", "trees"
 _THREADS = 4
-#: What the libraries are told beside the address, by the scheme of it.
+#: Options for the libraries besides the address, by its scheme.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 2}}},
 }
-#: Words by which stores say that they take no more.
+#: Words by which stores report that they accept no more.
 _FULL_WORDS = ("quota", "insufficient storage", "no space", "507")
 _DETAIL_MOST = 300
 
 
 class StoreFailure(ClusterError):
-    """An object store that is full, gone, slow, or lets nobody in. Another try may have more luck."""
+    """An object store that is full, gone, slow, or denies access. Another try may succeed."""
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """What a listing says of an object: its bytes, and when it was written (Unix seconds; 0: not told)."""
+    """What a listing states about an object: its bytes, and when it was written (Unix seconds; 0: unknown)."""
 
     size: int
     written_at: float
 
 
 class ObjectFolder:
-    """The objects of one location. All calls block; they may come from several threads at once."""
+    """The objects of one location. All calls block; several threads may make them at once."""
 
     def __init__(self, location: str, access: StoreAccess | None = None) -> None:
         """`access`: what opens this location alone; None: what the machine's own environment has.
@@ -66,7 +66,7 @@ class ObjectFolder:
         Raises ConfigError where this machine lacks the library that the address needs.
         """
         self.location = location
-        #: Who may see one location alone is refused questions for it as if it were an object.
+        #: Credentials for one location alone are refused questions about it as if it were an object.
         self._listed_by = ("",) if access is None else (f"{_CHUNKS}/", f"{_TREES}/")
         scheme = urlsplit(location).scheme
         fix = "pip install 'walras[stores]' (s3), gcsfs (gs) or adlfs (az) on this machine"
@@ -74,7 +74,7 @@ class ObjectFolder:
             import fsspec
 
             options = {"use_listings_cache": False, **_OPTIONS.get(scheme, {})}
-            if access is not None:  # an instance that the library kept would outlive what it was opened with
+            if access is not None:  # an instance cached by the library would outlive its credentials
                 opened = {"key": access.key, "secret": access.secret, "token": access.token}
                 options |= {**opened, "skip_instance_cache": True}
             self._files, self._root = fsspec.url_to_fs(location, **options)
@@ -82,7 +82,7 @@ class ObjectFolder:
             raise ConfigError(f"checkpoint store {location}: {error}", field="checkpoints", fix=fix) from None
 
     def listed(self) -> tuple[dict[str, StoredObject], dict[str, StoredObject]]:
-        """The chunks and the trees, by name. Raises StoreFailure."""
+        """Returns the chunks and the trees, by name. Raises StoreFailure."""
         found: dict[str, dict[str, StoredObject]] = {_CHUNKS: {}, _TREES: {}}
         with self._told():
             self._files.invalidate_cache()
@@ -122,7 +122,7 @@ class ObjectFolder:
             self._files.pipe_file(self._path(_TREES, tree.name), tree.encoded())
 
     def note(self, name: str) -> bytes:
-        """The bytes of a small object that is no checkpoint's. Raises NotFound, StoreFailure."""
+        """Returns the bytes of a small object that is no checkpoint's. Raises NotFound, StoreFailure."""
         with self._told():
             try:
                 return bytes(self._files.cat_file(f"{self._root}/{name}"))
@@ -135,7 +135,7 @@ class ObjectFolder:
             self._files.pipe_file(f"{self._root}/{name}", content)
 
     def clear(self) -> None:
-        """Delete all that lies here. Raises StoreFailure."""
+        """Deletes all objects of this location. Raises StoreFailure."""
         with self._told():
             if found := self._files.find(self._root):
                 self._files.rm(found)
@@ -157,7 +157,7 @@ class ObjectFolder:
                 return bytes(self._files.cat_file(self._path(kind, name)))
             except FileNotFoundError:
                 pass
-            except PermissionError as error:  # S3's word also for what is not there, to who may not see all of a bucket
+            except PermissionError as error:  # S3 reports a missing object so to callers who may not list the bucket
                 refusal = error
         chunks, trees = self.listed()  # a store that is gone as a whole has not lost this one object
         if refusal is not None and name in (chunks if kind == _CHUNKS else trees):
@@ -167,7 +167,7 @@ class ObjectFolder:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Whatever the store's library raises, as one of our errors."""
+        """Turns whatever error the store's library raises into one of ours."""
         try:
             yield
         except WalrasError:
@@ -189,7 +189,7 @@ def _shortened(error: BaseException) -> str:
 
 
 def _written_at(info: dict[str, Any]) -> float:
-    """Unix seconds, by whichever word the store's library has for it."""
+    """Returns Unix seconds, from whichever field the store's library has for them."""
     for word in ("LastModified", "last_modified", "mtime", "updated", "created"):
         found = info.get(word)
         if isinstance(found, str):
@@ -205,7 +205,7 @@ def _written_at(info: dict[str, Any]) -> float:
 
 
 class ObjectTransfer(TreeTransfer):
-    """Transfers to and from one location. Use `async with`, which ends the threads that it works in."""
+    """Transfers to and from one location. `async with` ends the threads in which they work."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class ObjectTransfer(TreeTransfer):
         return await self._call(lambda folder: self._find_missing(folder, tree))
 
     def _find_missing(self, folder: ObjectFolder, tree: ContentTree) -> set[str]:
-        """What is listed with its size, and is not deleted before the upload ends: see `sweep_objects`."""
+        """Returns what is listed with its size, and is not deleted before the upload ends: see `sweep_objects`."""
         chunks, trees = folder.listed()
         lasting = set[str]()
         if trees:

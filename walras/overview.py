@@ -11,19 +11,19 @@ class MachineCells(Body):
     """One machine, and who holds each of its accelerators."""
 
     node_id: str
-    #: The machine of several types that it is a part of; empty: of none.
+    #: The machine of several types to which it belongs; empty: none.
     machine: str = ""
     pool: str
     accelerator: str
     #: up | unreachable | leaving | quarantined
     state: str
     detail: str = ""
-    #: By device: the number of the job that holds it, 0 if nobody does. The first, where several share it.
+    #: By device, the number of the job that holds it, 0 for none; the first where several share it.
     cells: list[int]
 
 
 class PricePoint(Body):
-    """What a solve found."""
+    """The prices that a solve found."""
 
     #: Unix seconds.
     at: float
@@ -36,9 +36,9 @@ class MoneyNow(Body):
 
     month: str
     spent_usd: float
-    #: The same time at on-demand prices.
+    #: The cost of the same time at on-demand prices.
     on_demand_usd: float
-    #: What the running attempts cost an hour.
+    #: The cost per hour of the running attempts.
     usd_per_h: float
 
 
@@ -48,16 +48,16 @@ class ClusterAlert(Body):
     #: warning | error
     level: str
     text: str
-    #: What it is about: "machine n1", "job 7", "solver", "store", "policy".
+    #: The subject of the alert: "machine n1", "job 7", "solver", "store", "policy".
     subject: str
 
 
 class FreeAccelerators(Body):
-    """Accelerators of one type."""
+    """Free accelerators of one type."""
 
     accelerator: str
     free: int
-    #: Those that take jobs.
+    #: All accelerators that take jobs.
     capacity: int
 
 
@@ -73,12 +73,12 @@ class Overview(Body):
     machines: list[MachineCells]
     pools: list[PriceView]
     certificate: CertificateView | None = None
-    #: Oldest first.
+    #: The events, oldest first.
     history: list[PricePoint]
-    #: Those who are next, in order, at most 50; and how many wait.
+    #: The next jobs, in order, at most 50; and how many wait.
     queue: list[JobView]
     waiting: int
-    #: Names of jobs that hold accelerators, by number as text; at most 1000.
+    #: Names of jobs that hold accelerators, by job number as text; at most 1000.
     names: dict[str, str]
     money: MoneyNow | None = None
     alerts: list[ClusterAlert]

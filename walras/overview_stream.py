@@ -17,12 +17,13 @@ from walras.overview import Overview
 from walras.transport import ApiCall, Transport, response_error
 
 _PATH = "/api/v1/overview/events"
-#: Bytes of one event; the overview of 10,000 machines has a tenth of that.
+#: The most bytes of one event; the overview of 10,000 machines has a tenth of that.
 _EVENT_BYTES_MOST = 64 * 1024 * 1024
 _PIECE_BYTES = 65_536
-#: The server sends the first event at once. Where it does not come, something between holds the stream back.
+#: Seconds to wait for the first event, which the server sends at once. Where it does not come, a proxy holds the stream
+#: back.
 _FIRST_WITHIN_S = 5.0
-#: The server sends something every 15 s, if only that it is there.
+#: Seconds of silence after which the stream counts as broken: the server sends something every 15 s.
 _SILENCE_S = 40.0
 
 

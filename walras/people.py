@@ -12,7 +12,7 @@ from walras.spec.field_types import ShownName
 
 _Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 _Text = Annotated[str, Field(max_length=400)]
-#: Fields of a job that can be capped, with the words for what a cap of them says.
+#: Fields of a job that can be capped, with the words for such a cap.
 CAPPED_FIELDS = {
     "priority": "max_priority",
     "preemptible": "may_pin",
@@ -36,10 +36,10 @@ class Caps(_Settings):
 
 
 class JobDefaults(_Settings):
-    """What jobs of a project get that do not state it; None: as `walras` has it."""
+    """Values for fields that jobs of a project do not state; None: the default of Walras."""
 
     priority: Annotated[int, Field(ge=0, le=100)] | None = None
-    #: USD; before the values of the policy file.
+    #: USD; it takes precedence over the values of the policy file.
     value_usd_per_h: _Amount | None = None
 
 
@@ -57,7 +57,7 @@ class ShareTerms(_Settings):
 
 
 class UserSettings(_Settings):
-    """Who a user is."""
+    """The role and projects of a user."""
 
     role: str = "user"
     #: Projects that it may use, the first being its default; "*" is every project.
@@ -67,17 +67,17 @@ class UserSettings(_Settings):
 
 
 class ProjectSettings(_Settings):
-    """What holds for the jobs of a project."""
+    """The settings for the jobs of a project."""
 
     caps: Caps = Caps()
     defaults: JobDefaults = JobDefaults()
     share: ShareTerms = ShareTerms()
-    #: Terms of its users among each other, by name.
+    #: The terms of its users relative to each other, by name.
     users: Annotated[dict[ShownName, ShareTerms], Field(max_length=10_000)] = Field(default_factory=dict)
 
 
 class RoleSettings(_Settings):
-    """What the holders of a role may ask for."""
+    """The caps for the holders of a role."""
 
     caps: Caps = Caps()
 
@@ -105,7 +105,7 @@ class _View(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
-    #: Empty for what nobody has set yet.
+    #: When the settings were made; empty where they are still the initial ones.
     changed_at: str = ""
     changed_by: str = ""
 
@@ -115,9 +115,9 @@ class UserView(_View):
 
     role: str
     projects: list[str]
-    #: Tokens of theirs that open something now.
+    #: The number of tokens of the user that are valid now.
     tokens: int = 0
-    #: Removed: its tokens open nothing; what it submitted runs on.
+    #: Whether the user was removed: its tokens are invalid; jobs that it submitted run on.
     removed: bool = False
 
 
@@ -151,9 +151,9 @@ class NewToken(BaseModel):
 
     user: ShownName
     role: str = "user"
-    #: Projects it opens; "*" is every project.
+    #: Projects that it gives access to; "*" is every project.
     projects: list[ShownName] = Field(default=["default"], min_length=1, max_length=1000)
-    #: None: does not expire.
+    #: None: it does not expire.
     expires_in_s: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
 
 
@@ -201,25 +201,25 @@ class WhoAmI(_Answer):
 
 
 class AuditView(_Answer):
-    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
+    """One write through the API (`GET /audit`), without secrets and variables of jobs."""
 
     at: str
     user: str
     role: str
-    #: Where the request came from.
+    #: The address from which the request came.
     address: str
     #: Method and path of the endpoint.
     action: str
-    #: What was changed, such as "job 12".
+    #: The object that was changed, such as "job 12".
     subject: str
-    #: Empty for what belongs to no project.
+    #: Empty for objects that belong to no project.
     project: str
     before: Any
     after: Any
 
 
 class ShareLoan(BaseModel):
-    """Accelerators that a sibling leaves to somebody else now."""
+    """Accelerators that a sibling lends to another entity now."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -251,21 +251,22 @@ class ShareView(BaseModel):
     weight: float
     guaranteed: float
     limits: dict[str, int]
-    #: What its active jobs ask for.
+    #: The accelerators that its active jobs ask for.
     demand: float
-    #: By weight among those with work, and if everybody had work.
+    #: Its part by weight among those with work, and its part if all had work.
     entitled: float
     nominal: float
     #: Held now, by type; and in fair-share units: accelerators of the fleet's average speed for its jobs.
     held: dict[str, float]
     held_units: float
-    #: Accelerator-hours used, old ones halved every `half_life_s`, spot at its factor; and unit-hours.
+    #: Accelerator-hours used, with old ones halved every `half_life_s` and spot at its factor; and
+    #: fair-share-unit-hours.
     used_h: float
     used_unit_h: float
-    #: Its part of what its siblings and it have used.
+    #: Its part of what it and its siblings have used.
     used_part: float
     half_life_s: float
-    #: What it holds above its nominal part, by the sibling that leaves it.
+    #: The accelerators that it holds above its nominal part, by the sibling that lends them.
     borrowed: list[ShareLoan]
     #: Why its units are not its accelerators; empty where it holds nothing.
     because: str = ""

@@ -21,7 +21,7 @@ _roles: TypeAdapter[list[RoleView]] = TypeAdapter(list[RoleView])
 
 
 class PeopleCalls:
-    """What a client may ask about people, and change. Changes are merge patches: null takes a setting out."""
+    """The client's calls about people. Changes are merge patches: null removes a setting."""
 
     _transport: Transport
 

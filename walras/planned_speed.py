@@ -1,4 +1,4 @@
-"""What a job was planned to do (`plan` of its spec), held against what its ranks report: speed, and bandwidth.
+"""Compares what a job was planned to do (`plan` of its spec) with what its ranks report: speed and bandwidth.
 
 The server shows it as the condition `off_plan`, the commands in one line of a job.
 """
@@ -9,15 +9,15 @@ from typing import Any
 
 from walras.contract import BANDWIDTH_VALUE
 
-#: Part of the plan by which a measurement may differ before another plan is worth making (after Srifty).
+#: The part of the plan by which a measurement may differ before another plan is worth making (after Srifty).
 OFF_PLAN = 0.15
-#: Windows of steps in whose median an attempt has warmed up.
+#: The number of windows of steps after which an attempt's median speed counts as warmed up.
 WARM_REPORTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpeed:
-    """A plan and what came of it so far; None: nothing was measured."""
+    """A plan and its measurements so far; None: nothing was measured."""
 
     machines: int
     accelerator: str
@@ -37,7 +37,7 @@ class PlannedSpeed:
 
     @property
     def network_off(self) -> float | None:
-        """The same of the bandwidth between machines."""
+        """Measured bandwidth between machines relative to the planned one; None: nothing was measured."""
         if self.bytes_per_s is None or self.planned_bytes_per_s is None:
             return None
         return self.bytes_per_s / self.planned_bytes_per_s - 1.0
@@ -63,7 +63,7 @@ class PlannedSpeed:
 def planned_speed(
     spec: Mapping[str, Any], steps_per_s: float | None, values: Mapping[str, float] | None = None
 ) -> PlannedSpeed | None:
-    """The plan in a job's spec and what was measured, or None for a job without a plan.
+    """Returns the plan in a job's spec and what was measured, or None for a job without a plan.
 
     Args:
         spec: the job's spec as JSON.

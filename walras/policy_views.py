@@ -1,4 +1,6 @@
-"""The policy in force and the versions before it, as the server tells them, and the calls of `walras.client.Client`."""
+"""The policy in force and the versions before it, as the server reports them, and the calls of
+`walras.client.Client`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +24,9 @@ class PolicyView(Body):
     rules: dict[str, Any]
     changed_at: str
     changed_by: str
-    #: Why the policy before it left: it failed, and this is the last good one. Empty: somebody wanted this one.
+    #: Why the policy before it was replaced: it failed, and this is the last good one. Empty: a user set this one.
     put_back: str = ""
-    #: Why somebody wanted it, in their words.
+    #: The user's reason for setting it.
     reason: str = ""
 
 
@@ -32,7 +34,7 @@ _versions: TypeAdapter[list[PolicyView]] = TypeAdapter(list[PolicyView])
 
 
 class PolicyCalls:
-    """What a client may ask about the policy, and change."""
+    """The client's calls about the policy."""
 
     _transport: Transport
 

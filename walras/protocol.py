@@ -1,4 +1,4 @@
-"""Versions of the protocol between server and agents, and what one side makes of the other's news.
+"""Versions of the protocol between server and agents, and how each side treats messages of a newer release.
 
 A release understands the one before it and the one after it. New fields have defaults, and unknown ones are ignored; a
 message of an unknown type becomes one of type `unknown`, so that the known ones beside it are taken. What is further
@@ -11,20 +11,20 @@ message, and skips unknown types.
 
 from typing import Any, get_args
 
-#: What this release speaks.
+#: The version that this release speaks.
 PROTOCOL = 2
 
 #: 16 or more hexadecimal digits that name one agent's state folder; empty from agents of version 1.
 AGENT_PATTERN = r"^([0-9a-f]{16,64})?$"
 #: The incarnation of the database that granted an attempt; empty where that was version 1.
 INCARNATION_PATTERN = r"^([0-9a-f]{16})?$"
-#: Of the digits of a cluster's id, and of the incarnation of its database.
+#: The number of digits of a cluster's id, and of its database's incarnation.
 CLUSTER_PATTERN = r"^[0-9a-f]{32}$"
 LIFE_PATTERN = r"^[0-9a-f]{16}$"
-#: The name of content (`walras.content`), and the files that one tree may have.
+#: The form of a content name (`walras.content`), and the most files that one tree may have.
 CONTENT_PATTERN = r"^[0-9a-f]{64}$"
 FILES_MOST = 100_000
-#: Characters kept of the name of an unknown type.
+#: The most characters kept of the name of an unknown type.
 _TYPE_MOST = 64
 
 

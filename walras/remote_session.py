@@ -15,14 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from walras.errors import ClusterError, Conflict
 from walras.protocol import INCARNATION_PATTERN
 
-#: Bytes of one message. A side that does not read holds the other up: little more than one message is under way.
+#: The most bytes of one message. A side that does not read holds up the other: little more than one message is in
+#: transit.
 MESSAGE_BYTES = 256 * 1024
 PIECE_BYTES = 64 * 1024
-#: A session ends after this long, whatever goes on in it.
+#: Seconds after which a session ends in any case.
 SESSION_S = 24 * 3600.0
-#: Seconds from a question to the machine's connection.
+#: Seconds from a request to the machine's connection.
 CONNECT_S = 20.0
-#: Lost connections are noticed by unanswered pings.
+#: Seconds between pings; a lost connection is noticed by unanswered ones.
 PING_S = 20.0
 ARGUMENTS_MOST, ARGUMENT_MOST = 1000, 32_768
 
@@ -32,21 +33,21 @@ class Channel(IntEnum):
 
     #: To the machine: input; from it: output.
     MAIN = 0
-    #: From the machine: what the command says beside its output.
+    #: From the machine: the command's standard error.
     ERRORS = 1
 
 
 class SessionAsked(BaseModel):
-    """What somebody wants of a running job: the query of the caller's websocket."""
+    """A user's request for a running job: the query of the caller's websocket."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: Literal["exec", "shell", "forward"]
-    #: Of `exec`.
+    #: The command, for `exec`.
     argv: Annotated[list[Annotated[str, Field(max_length=ARGUMENT_MOST)]], Field(max_length=ARGUMENTS_MOST)] = []
-    #: Of `forward`.
+    #: The port, for `forward`.
     port: int = Field(default=0, ge=0, le=65_535)
-    #: Which machine of the gang.
+    #: The machine of the gang, by its node rank.
     node_rank: int = Field(default=0, ge=0, le=1_000_000)
     rows: int = Field(default=24, ge=1, le=10_000)
     columns: int = Field(default=80, ge=1, le=10_000)
@@ -54,7 +55,7 @@ class SessionAsked(BaseModel):
 
 
 class SessionRequest(BaseModel):
-    """What a machine is told with the answer to a heartbeat: to open a websocket for this."""
+    """What the answer to a heartbeat tells a machine: to open a websocket for this session."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -67,12 +68,12 @@ class SessionRequest(BaseModel):
 
 
 class SessionNote(BaseModel):
-    """A text message."""
+    """The content of a text message."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: Literal["ready", "exit", "eof", "resize", "refused"]
-    #: Of `exit`: the command's code, 128 + N for signal N. Of `refused`: why.
+    #: For `exit`: the command's code, 128 + N for signal N. For `refused`: the reason.
     code: int = 0
     detail: str = Field(default="", max_length=1000)
     rows: int = Field(default=24, ge=1, le=10_000)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from walras.spec.field_types import MAX_ACCELERATORS, AcceleratorName, ShownName
 
 _Instant = Annotated[str, Field(min_length=1, max_length=40)]
-#: Machines that one reservation may name.
+#: The most machines that one reservation may name.
 _MOST_MACHINES = 4096
 
 
@@ -20,11 +20,11 @@ class NewReservation(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    #: Type and number; with `nodes`, neither.
+    #: Type and number of accelerators; both empty with `nodes`.
     accelerator: AcceleratorName | None = None
     accelerators: Annotated[int, Field(ge=0, le=MAX_ACCELERATORS)] = 0
     nodes: Annotated[list[Annotated[str, Field(min_length=1, max_length=300)]], Field(max_length=_MOST_MACHINES)] = []
-    #: Whose jobs may run there; empty with `maintenance`, when nobody's may.
+    #: The project whose jobs may run there; empty with `maintenance`, when no jobs may.
     project: ShownName | None = None
     maintenance: bool = False
     #: RFC 3339, or a length from now such as `+2h`; `starts` empty: now.
@@ -47,13 +47,13 @@ class ReservationView(BaseModel):
     """A reservation, and what becomes of it as things stand."""
 
     id: int
-    #: Empty: for maintenance.
+    #: The project; empty: for maintenance.
     project: str
     maintenance: bool
-    #: What was asked for by type; empty where machines were named.
+    #: The type that was asked for; empty where machines were named.
     accelerator: str = ""
     accelerators: int = 0
-    #: Its machines, and the accelerators of those that are here.
+    #: Its machines, and the accelerators of those that are present.
     nodes: list[str]
     reserved: int
     starts: str
@@ -62,7 +62,7 @@ class ReservationView(BaseModel):
     state: str
     reason: str = ""
     created_by: str = ""
-    #: When its machines are empty of others at the latest; None: nobody knows.
+    #: When its machines are empty of other jobs at the latest; None where that is unknown.
     ready: str | None = None
-    #: What people should know, in numbers: who is still there, who loses work, which machines are away.
+    #: Notes for people, with numbers: jobs still there, jobs that lose work, machines that are away.
     notes: list[str] = []

@@ -18,30 +18,30 @@ _PATH = "/api/v1/policy/shadow"
 
 
 class ShadowFigures(Body):
-    """Of the jobs of a group whose length is known, because they have ended by themselves."""
+    """Figures of the jobs of a group whose length is known, because they have ended by themselves."""
 
     #: Time from submission to the end, seconds.
     mean_s: float
     median_s: float
     p95_s: float
-    #: Mean time until the first start of those that waited when the shadow began or came later; null: none did.
+    #: Mean seconds until the first start of jobs that waited when the shadow began or came later; null: none did.
     waiting_s: float | None
     preemptions: float
-    #: What the machines they held cost since the shadow began.
+    #: The cost of the machines that they held since the shadow began.
     usd: float
 
 
 class ShadowGroup(Body):
     """The jobs of a project that were active when the shadow began, or came since."""
 
-    #: Empty: those of all projects that the caller sees.
+    #: The project; empty: all projects that the caller sees.
     project: str
     jobs: int
-    #: Jobs whose length is not known yet: they are in `difference_s` alone.
+    #: Jobs whose length is not known yet: only `difference_s` counts them.
     unknown: int
-    #: Cancelled jobs: they are compared nowhere.
+    #: Cancelled jobs: no figure counts them.
     cancelled: int
-    #: Jobs of known length that never end in a run: they are compared nowhere.
+    #: Jobs of known length that never end in a run: no figure counts them.
     never_end: int
     #: Null: no job of known length is there.
     live: ShadowFigures | None = None
@@ -71,31 +71,31 @@ class ShadowView(Body):
     parameters: dict[str, Any] = Field(default_factory=dict)
     started_at: str = ""
     started_by: str = ""
-    #: Unix seconds: when the period begins, and ends.
+    #: When the period begins and ends, in Unix seconds.
     since: float | None = None
     as_of: float | None = None
-    #: What the policy did wrong, or why nothing could be worked out.
+    #: How the policy failed, or why nothing could be computed.
     fault: str = ""
     draws: int = 0
-    #: Processor time of the last run, and the part of one core that runs may take.
+    #: Processor seconds of the last run, and the part of one core that runs may take.
     cpu_s: float = 0.0
     core_share: float = 0.0
     total: ShadowGroup | None = None
     projects: list[ShadowGroup] = Field(default_factory=list)
     sooner_jobs: int = 0
     later_jobs: int = 0
-    #: Those that change most.
+    #: The jobs that change most.
     sooner: list[ShadowJobView] = Field(default_factory=list)
     later: list[ShadowJobView] = Field(default_factory=list)
 
 
 class ShadowCalls:
-    """What a client may ask about a policy in the shadow."""
+    """The client's calls about a shadow policy."""
 
     _transport: Transport
 
     async def shadow(self) -> ShadowView:
-        """What would have happened since it was started."""
+        """Returns what would have happened since it was started."""
         return ShadowView.model_validate(await self._transport.json(ApiCall("GET", _PATH)))
 
     async def start_shadow(self, policy: Mapping[str, Any]) -> ShadowView:

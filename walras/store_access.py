@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from walras.errors import ConfigError
 
-#: Schemes of addresses for which there are such credentials.
+#: Schemes of addresses for which such credentials exist.
 _SCHEME = "s3"
 _PLACE_MOST, _KEY_MOST, _TOKEN_MOST, _PROBLEM_MOST = 4096, 256, 16_384, 300
-#: Characters that a policy reads as wildcards or variables. A place with one of them would open others, too.
+#: Characters that a policy reads as wildcards or variables. A place with one of them would give access to others, too.
 _WILD = frozenset("*?$")
 
 
@@ -25,7 +25,7 @@ class StoreAccessRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    #: What is to be opened, as a URL.
+    #: The place to be opened, as a URL.
     place: str = Field(max_length=_PLACE_MOST)
     #: The attempt that reads or writes there; 0: none, for the proof that the machine reaches the store.
     job_id: int = Field(default=0, ge=0, le=2**53)
@@ -33,7 +33,7 @@ class StoreAccessRequest(BaseModel):
 
 
 class StoreAccess(BaseModel):
-    """What opens the place, for so long; or why nothing does now. Another try may have more luck."""
+    """Credentials for the place and how long they last; or why there are none now. Another try may succeed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -46,12 +46,13 @@ class StoreAccess(BaseModel):
 
 
 def is_handed_out(place: str) -> bool:
-    """Whether there are credentials for a single place in stores of this kind."""
+    """Returns whether there are credentials for a single place in stores of this kind."""
     return urlsplit(place).scheme == _SCHEME
 
 
 def job_policy(place: str, partition: str = "aws") -> dict[str, Any]:
-    """The document that opens one job's place: its objects to read and write, and their list. Nothing can be deleted.
+    """Returns the document that opens one job's place: its objects to read and write, and their list. Nothing can be
+    deleted.
 
     `partition`: the second word of the store's ARNs. Raises ConfigError for a place that no document can name alone.
     """
@@ -64,7 +65,9 @@ def job_policy(place: str, partition: str = "aws") -> dict[str, Any]:
 
 
 def proof_policy(place: str, nonce: str, node_id: str, partition: str = "aws") -> dict[str, Any]:
-    """The document that lets a machine read the server's secret and write its own answer. Raises as `job_policy`."""
+    """Returns the document that lets a machine read the server's secret and write its own answer. Raises as
+    `job_policy`.
+    """
     bucket, inner = _parts(f"{place}/{nonce}-{node_id}", partition)
     secret = inner.removesuffix(f"-{node_id}")
     return _document(
@@ -74,7 +77,7 @@ def proof_policy(place: str, nonce: str, node_id: str, partition: str = "aws") -
 
 
 def _parts(place: str, partition: str) -> tuple[str, str]:
-    """The bucket as a policy names it, and the path in it."""
+    """Returns the bucket as a policy names it, and the path in it."""
     parts = urlsplit(place)
     inner = parts.path.strip("/")
     if parts.scheme != _SCHEME or not parts.netloc or not inner or _WILD & set(place):

@@ -17,13 +17,13 @@ from walras.checkpoint_store import is_object_store
 from walras.errors import NotFound, WalrasError
 from walras.store_access import StoreAccess
 
-#: Characters of what is told to be wrong.
+#: The most characters of a problem's text.
 PROBLEM_MOST = 200
 _NONCE = r"^[0-9a-f]{32}$"
 
 
 class StoreChallenge(BaseModel):
-    """What a machine is asked with the answers to its heartbeats, until it has shown that it can."""
+    """What the answers to a machine's heartbeats ask of it, until it has proved access."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -33,7 +33,7 @@ class StoreChallenge(BaseModel):
 
 
 class StoreProof(BaseModel):
-    """What the machine says: its answer lies in the store, or why it does not."""
+    """The machine's statement: that its answer lies in the store, or why it does not."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

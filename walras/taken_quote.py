@@ -58,7 +58,9 @@ def take_way(spec: JobSpec, menu: QuoteView, wanted: str) -> JobSpec:
 
 
 def without_quote(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec as JSON without what was told of it and the deadline that came of that, for a job to run again later."""
+    """Returns the spec as JSON without what was told of it and the deadline that came of that, for a job to run again
+    later.
+    """
     quoted = spec.get("quoted")
     if not isinstance(quoted, Mapping):
         return dict(spec)
@@ -97,13 +99,13 @@ Outcome = Literal["open", "kept", "late", "dearer"]
 
 @dataclass(frozen=True, slots=True)
 class QuotedOutcome:
-    """What was told of a job when its way was taken, and what came of it so far."""
+    """What a user was told when a job's way was taken, and the outcome so far."""
 
     way: str
     end_by_unix_s: float
     usd_most: float
     outcome: Outcome
-    #: Seconds by which its end is past the latest that was told; 0: none.
+    #: Seconds by which its end is later than the latest that was told; 0: none.
     late_s: float
     usd: float
 
@@ -117,7 +119,7 @@ class QuotedOutcome:
         return "kept" if self.outcome == "kept" else "not over"
 
 
-#: Bills are rounded, and a machine is billed to the end of its step.
+#: Bills are rounded, and a machine is billed to the end of its billing step.
 _USD_MARGIN = 0.01
 
 

@@ -27,13 +27,13 @@ from walras.code_snapshot import code_fields, snapshot_folder
 from walras.errors import ConfigError, NotFound
 from walras.states import JobState
 
-#: Jobs that `torchx list` shows, newest first.
+#: The most jobs that `torchx list` shows, newest first.
 _LISTED = 200
 #: The label with the name of an app's role.
 _ROLE_LABEL = "torchx/role"
-#: What stands for a macro until it is a variable of the shell.
+#: The placeholder of a macro until it is a variable of the shell.
 _MARKS = {"@walras-app-id@": "$WALRAS_JOB_ID", "@walras-replica-id@": "$WALRAS_NODE_RANK"}
-#: States of torchx; every other state of a job runs.
+#: TorchX's state for each final state of a job; every other state counts as running.
 _STATES = {
     JobState.PENDING: AppState.PENDING,
     JobState.HELD: AppState.PENDING,
@@ -47,7 +47,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class TorchxRequest:
-    """What is submitted: a job, and the folder that travels with it."""
+    """A submission: a job, and the folder that travels with it."""
 
     job: dict[str, Any]
     folder: str = ""
@@ -63,7 +63,7 @@ def create_scheduler(session_name: str, **_: object) -> "WalrasScheduler":
 
 
 class WalrasScheduler(TmpDirWorkspaceMixin, Scheduler[Mapping[str, Any]]):
-    """TorchX's calls as those of the client. Errors are those of `walras.errors`."""
+    """Implements TorchX's calls by those of the client. Errors are those of `walras.errors`."""
 
     def __init__(self, session_name: str, client: BlockingClient | None = None) -> None:
         super().__init__("walras", session_name)

@@ -30,13 +30,13 @@ from walras.errors import (
     WalrasError,
 )
 
-#: The server is there but cannot serve this now; the same call may succeed soon.
+#: HTTP codes of a server that cannot serve a call now; the same call may succeed soon.
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _LONGEST_DETAIL = 2000
 _SHA256_BYTES = 32
-#: Taken from the network at once: in small bites, large answers cost several times the processor time.
+#: Bytes read from the network at once: with small reads, large answers cost several times the processor time.
 _READ_BYTES = 1024 * 1024
-#: Given to the network at once, for the same reason.
+#: Bytes written to the network at once, for the same reason.
 _SENT_BYTES = 256 * 1024
 _BY_STATUS: Mapping[int, type[UserError]] = {
     401: Forbidden,
@@ -57,7 +57,7 @@ _BY_CODE: Mapping[str, type[UserError]] = {
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A request. `path` is below the server's address; `repeatable`: doing it twice is as good as once."""
+    """A request. `path` is below the server's address; `repeatable` says that repeating it does nothing twice."""
 
     method: str
     path: str
@@ -71,16 +71,18 @@ class ApiCall:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to try. `tries` calls at most, pauses of `backoff_s` doubled each time, at most `longest_pause_s`."""
+    """The limits of retrying: at most `tries` calls, with pauses that start at `backoff_s` and double up to
+    `longest_pause_s`.
+    """
 
     tries: int = 4
     backoff_s: float = 0.25
     longest_pause_s: float = 5.0
     call_timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
-    #: Silence on a followed log after which the connection is opened anew.
+    #: Seconds of silence on a followed log after which the connection is opened again.
     silence_s: float = 60.0
-    #: Pause between two polls.
+    #: Seconds between two polls.
     poll_s: float = 0.5
 
     def pause_s(self, tried: int) -> float:
@@ -98,7 +100,7 @@ class Transport:
     """An open connection to one server: `async with Transport(url, token) as transport`."""
 
     def __init__(self, url: str, token: str, patience: Patience) -> None:
-        """`url`: one address, or several with commas between them: where one does not answer, the next is called."""
+        """`url`: one address, or several separated by commas: where one does not answer, the next is tried."""
         self._urls = [checked_url(each) for each in url.split(",")]
         self.url = self._urls[0]
         self.patience = patience
@@ -149,7 +151,7 @@ class Transport:
             except aiohttp.ServerFingerprintMismatch as error:
                 raise wrong_certificate(self.url, error) from None
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
-                # Nothing was sent where nobody took the connection: the next address may be asked the same once.
+                # A server that refused the connection received nothing: the next address may get the same call.
                 unsent = isinstance(error, aiohttp.ClientConnectorError) and tried < len(self._urls)
                 if last and not unsent:
                     raise self.unreachable(error) from None
@@ -157,7 +159,7 @@ class Transport:
             await self.pause(tried)
 
     def _turn_to_next(self) -> None:
-        """Of several addresses the next one is called from now on."""
+        """Makes the next of several addresses the one to call from now on."""
         self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
 
     async def pause(self, tried: int = 0) -> None:
@@ -197,7 +199,7 @@ class Transport:
             )
             return socket
         except aiohttp.WSServerHandshakeError as error:
-            # The body with the reason is gone by then: the same question without the upgrade is answered with it.
+            # The body with the reason is gone by then: the same request without the upgrade returns it.
             await self.json(ApiCall("GET", path, query=dict(query), repeatable=False))
             raise self.unreachable(error) from None
         except (aiohttp.ClientError, OSError) as error:
@@ -209,7 +211,7 @@ class Transport:
 
 
 class _LargeBites(io.BytesIO):
-    """Bytes that go out in larger bites than the library reads by itself."""
+    """Bytes that are sent in larger pieces than the library reads by itself."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(size if size is None or size < 0 else max(size, _SENT_BYTES))

@@ -24,16 +24,18 @@ _LENGTH_PART = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)", re.ASCII)
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.ASCII)
 _LENGTH_EXAMPLES = "'90', '10m', '1h30m', '2d'"
 _SIZE_EXAMPLES = "'24GB', '512MiB'"
-#: Longest text that is parsed, so that errors do not quote a hostile file at length.
+#: The longest text that is parsed, so that errors do not quote a hostile file at length.
 _LONGEST_TEXT = 64
 #: A hundred years: a longer length is a mistake, and would overflow calendars.
 MAX_LENGTH_S = 100 * 365.25 * SECONDS_PER_DAY
-#: An exbibyte.
+#: An exbibyte, in bytes.
 MAX_SIZE_BYTES = 2**60
 
 
 def parse_length(value: object) -> float:
-    """Seconds: a number is seconds, text is a number or parts such as `1h30m`. Never negative, NaN or infinite."""
+    """Returns the seconds: a number is seconds, text is a number or parts such as `1h30m`. Never negative, NaN or
+    infinite.
+    """
     if isinstance(value, str):
         seconds = _length_of_text(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -66,7 +68,7 @@ def _length_of_text(text: str) -> float:
 
 
 def parse_size(value: object) -> int:
-    """Bytes: a whole number is bytes, text carries a unit (powers of 1000: `GB`; of 1024: `GiB`)."""
+    """Returns the bytes: a whole number is bytes, text carries a unit (powers of 1000: `GB`; of 1024: `GiB`)."""
     if isinstance(value, str):
         text = value.strip().lower()
         match = _SIZE.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
@@ -92,7 +94,9 @@ def parse_minimum_size(value: object) -> int:
 
 
 def parse_minimum_count(value: object) -> float:
-    """A count such as `4`, `0.5` or `4+`; the plus changes nothing, because every count asked for is a minimum."""
+    """Returns a count such as `4`, `0.5` or `4+`; the plus changes nothing, because every count asked for is a
+    minimum.
+    """
     value = _without_plus(value)
     if isinstance(value, str):
         text = value.strip()

@@ -1,7 +1,7 @@
-"""What jobs used of each accelerator type lately, job by job: the answer, and the calls of `walras.client.Client`.
+"""How much of each accelerator type jobs used lately, job by job: the answer, and the calls of `walras.client.Client`.
 
-From this it is planned what to reserve, and billed what a reservation would have cost whom (`walras plan capacity
---live`, `walras money --model`).
+Commands use it to plan what to reserve, and to bill what a reservation would have cost each project (`walras plan
+capacity --live`, `walras money --model`).
 """
 
 from urllib.parse import quote
@@ -11,35 +11,35 @@ from walras.job_request import JobId
 from walras.transport import ApiCall, Transport
 
 _API = "/api/v1"
-#: Rows of an answer, at most: a job has one for each accelerator type that it ran on.
+#: The most rows of an answer: a job has one for each accelerator type that it ran on.
 MOST_USES = 50_000
-#: How far an answer looks back, at most, seconds.
+#: How far an answer looks back at most, in seconds.
 LONGEST_USAGE_S = 366 * 86_400
-#: Projects whose history one answer tells; attempts of one machine in one answer, at most.
+#: The most projects whose history one answer reports; the most attempts of one machine in one answer.
 MOST_HELD_PROJECTS, MOST_NODE_ATTEMPTS = 50, 1000
 
 
 class UsageRow(Body):
-    """What the attempts of one job held of one accelerator type within the time asked for."""
+    """The use of one accelerator type by the attempts of one job within the time asked for."""
 
     job: JobId
     project: str
     user: str
     accelerator: str
-    #: The most that an attempt of it held, and accelerator-seconds in all.
+    #: The most accelerators that one of its attempts held, and its accelerator-seconds in all.
     accelerators: int
     accelerator_s: float
     #: When it was submitted, or the beginning of the time asked for if that is later; seconds since 1970.
     arrived_at: float
-    #: Charged for it, and what the same would have cost on demand, USD.
+    #: What was charged for it, and what the same would have cost on demand, in USD.
     usd: float
     on_demand_usd: float
-    #: It holds accelerators of this type now: it is as long as it has run so far.
+    #: Whether it holds accelerators of this type now: its length so far is not its final one.
     running: bool = False
 
 
 class TypePrice(Body):
-    """The cheapest on-demand price of an accelerator type, of the cluster's pools."""
+    """The lowest on-demand price of an accelerator type in the cluster's pools."""
 
     accelerator: str
     usd_per_h: float
@@ -51,9 +51,9 @@ class UsageReport(Body):
     since: float
     until: float
     items: list[UsageRow]
-    #: Of types that the cluster can rent on demand.
+    #: Prices of the types that the cluster can rent on demand.
     on_demand: list[TypePrice]
-    #: Only projects of the caller are told of.
+    #: Whether only the caller's projects are reported.
     partial: bool = False
 
 
@@ -67,7 +67,7 @@ class HeldByProject(Body):
 
 
 class HeldHistory(Body):
-    """Who held accelerators since an instant (`GET /usage/history`), those first who held the most."""
+    """The accelerators that projects held since an instant (`GET /usage/history`), the largest holders first."""
 
     #: Beginning of the first step and of the last, unfinished one's end; seconds since 1970.
     since: float
@@ -87,9 +87,9 @@ class NodeAttempt(Body):
     project: str
     user: str
     state: str
-    #: Why it ended, or is about to.
+    #: Why it ended, or is about to end.
     reason: str | None = None
-    #: Of the whole gang.
+    #: Accelerators of the whole gang.
     accelerators: int
     leased_at: float
     started_at: float | None = None
@@ -97,7 +97,7 @@ class NodeAttempt(Body):
 
 
 class UsageCalls:
-    """What a client may ask about the use of accelerators."""
+    """The client's calls about the use of accelerators."""
 
     _transport: Transport
 

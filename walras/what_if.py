@@ -1,7 +1,7 @@
-"""What would be if something else were so: the question, its answer, and the calls of `walras.client.Client`.
+"""What-if questions about the cluster's future: the question, its answer, and the calls of `walras.client.Client`.
 
-Every difference is (p10, p50, p90) over futures that were rolled forward with and without the change under the same
-luck; negative is sooner, or less.
+Every difference is (p10, p50, p90) over futures that were simulated with and without the change under the same random
+draws; negative is sooner, or less.
 """
 
 from collections.abc import Mapping
@@ -36,27 +36,27 @@ class WhatIfRequest(_Asked):
     """`POST /whatif`: all of these at once."""
 
     add: Annotated[list[MachinesMore], Field(max_length=8)] = []
-    #: Machines, pools or accelerator types.
+    #: Names of machines, pools or accelerator types to remove.
     remove: Annotated[list[_Name], Field(max_length=16)] = []
     #: A policy file: `{"policy": ..., "rules": ...}`.
     policy: dict[str, Any] | None = None
-    #: Jobs, as they would be submitted.
+    #: Jobs to submit, as their specs.
     submit: Annotated[list[dict[str, Any]], Field(max_length=4)] = []
     #: Projects, or users inside one, whose limits are lifted.
     no_limit: Annotated[list[_Name], Field(max_length=16)] = []
 
 
 class DifferenceView(Body):
-    """Of the jobs of a project that are active now."""
+    """The differences for the active jobs of a project."""
 
-    #: Empty: those of projects that the caller does not see.
+    #: The project; empty: all those that the caller does not see.
     project: str
     jobs: int
-    #: Of the mean time of completion, seconds.
+    #: Difference of the mean completion time, seconds.
     completion_s: Triple
-    #: Of the mean time until those start that wait now, seconds; null: none waits.
+    #: Difference of the mean time until waiting jobs start, seconds; null: none waits.
     waiting_s: Triple | None = None
-    #: Of what their machines cost from now on, in all.
+    #: Difference of the cost of their machines from now on, in USD.
     usd: Triple
 
 
@@ -64,46 +64,49 @@ class JobDifferenceView(Body):
     id: JobId
     name: str
     project: str
-    #: Null if it runs.
+    #: Null if the job runs.
     start_s: Triple | None = None
     end_s: Triple
 
 
 class WayView(Body):
-    """One way to run a job that is tried: when it would start and end, what it costs, and whom it would delay."""
+    """One way to run a job that was tried: when it would start and end, what it costs, and which jobs it
+    would delay.
+    """
 
-    #: Its accelerators: "4 x a100"; empty: as the job asks.
+    #: Its accelerators, such as "4 x a100"; empty: as the job asks.
     way: str = ""
-    #: Null: it does not end within the time that is looked ahead.
+    #: Null: it does not end within the time looked ahead.
     forecast: ForecastView | None = None
-    #: The end that whoever takes this way is promised, Unix seconds: 19 futures in 20 keep it. Null: none can be.
+    #: The end that a job is promised on this way, in Unix seconds: 19 futures in 20 keep it. Null: none can be
+    #: promised.
     promised_by: float | None = None
     usd: Triple
-    #: Jobs that would end more than a minute later in half of the futures, and by how much together, seconds.
+    #: Jobs that would end more than a minute later in half of the futures, and by how many seconds in all.
     delayed_jobs: int
     delay_s: float
 
 
 class WhatIfView(Body):
-    """What would become different."""
+    """The differences that a change would make."""
 
     as_of: float
-    #: Futures that were compared.
+    #: The number of futures compared.
     draws: int
-    #: What was changed, in words.
+    #: The change, in words.
     changes: list[str]
     total: DifferenceView
     projects: list[DifferenceView]
-    #: Those of the caller's that change most, the largest change first.
+    #: The caller's jobs that change most, the largest change first.
     jobs: list[JobDifferenceView]
     #: The jobs of `submit`, in that order.
     submitted: list[WayView]
-    #: Jobs that do not end within the time that is looked ahead, mean: as things are, and with the changes.
+    #: The mean number of jobs that do not end within the time looked ahead: as things are, and with the changes.
     unfinished: tuple[float, float]
 
 
 class QuoteView(Body):
-    """The ways to run a job, those that end first before the others."""
+    """The ways to run a job, ordered by when the job ends."""
 
     as_of: float
     draws: int
@@ -111,7 +114,7 @@ class QuoteView(Body):
 
 
 class WhatIfCalls:
-    """What a client may ask about futures. Nothing is changed, or stored."""
+    """The client's calls about futures. They change and store nothing."""
 
     _transport: Transport
 
@@ -121,6 +124,6 @@ class WhatIfCalls:
         return WhatIfView.model_validate(await self._transport.json(ApiCall("POST", f"{_API}/whatif", body=body)))
 
     async def quote(self, spec: Mapping[str, Any]) -> QuoteView:
-        """The ways to run a job: when it would start and end on each, what it costs, and whom it delays."""
+        """Returns the ways to run a job: when it would start and end on each, what it costs, and whom it delays."""
         found = await self._transport.json(ApiCall("POST", f"{_API}/jobs:quote", body=dict(spec)))
         return QuoteView.model_validate(found)

@@ -363,7 +363,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
 
 
 def _deadline_text(job: "JobDetail") -> str:
-    """The instant; a length in the spec counts from submission."""
+    """Returns the instant; a length in the spec counts from submission."""
     from walras.spec.field_types import parse_instant
 
     written = str(job.spec["deadline"])

@@ -172,7 +172,7 @@ def prices_command(
 
 
 def entity_price_line(entity: "EntityPriceView", unit: str) -> str:
-    """What a limit or a guarantee that binds is worth, in one sentence."""
+    """Returns what a limit or a guarantee that binds is worth, in one sentence."""
     said = []
     if entity.limit > 0:
         said.append(f"one accelerator more than its limit would be worth {entity.limit:.4g} to its jobs")

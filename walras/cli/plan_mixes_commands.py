@@ -85,7 +85,7 @@ def plan_mixes_command(
 
 
 def _read_offers(texts: list[str], given: "LayerProfileFile", file: Path) -> dict[str, int]:
-    """Accelerators by type. Raises UserError for text that is no offer of a measured type."""
+    """Returns the accelerators by type. Raises UserError for text that is no offer of a measured type."""
     found: dict[str, int] = {}
     for text in texts:
         name, _, count = text.partition("=")
@@ -155,7 +155,7 @@ def _write_plans(path: Path, menu: "list[MixedPlan]", names: list[str]) -> None:
 
 
 def _problem(menu: "list[MixedPlan]", given: "LayerProfileFile", offered: dict[str, int]) -> dict[str, Any]:
-    """The menu as the only job of a problem, in pools named as the types."""
+    """Returns the menu as the only job of a problem, in pools named as the types."""
     pools = {}
     for name, count in offered.items():
         price = given.usd_per_gpu_hour.get(name)

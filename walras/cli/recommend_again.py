@@ -172,7 +172,9 @@ def next_plan(
 
 
 def _goal_left(detail: "JobDetail", text: str, now: float) -> "RunGoal":
-    """The goal without the time that is over and the money that is spent. Raises UserError where nothing is left."""
+    """Returns the goal without the time that is over and the money that is spent. Raises UserError where nothing is
+    left.
+    """
     from optimizer.planning.machine_choice import RunGoal
 
     goal = parse_goal(text)
@@ -185,7 +187,7 @@ def _goal_left(detail: "JobDetail", text: str, now: float) -> "RunGoal":
 
 
 def _job_left(detail: "JobDetail") -> "JobSpec":
-    """The job as it was written before its plan, with the steps that are left. Raises UserError if none is."""
+    """Returns the job as it was written before its plan, with the steps that are left. Raises UserError if none is."""
     from walras.spec.job_spec import parse_spec
 
     if detail.steps_total is None or detail.steps >= detail.steps_total:
@@ -208,7 +210,7 @@ def _as_held(pool: "RentablePool", machines: int) -> "RentablePool":
 def _is_worth_moving(
     recommended: "PoolRecommendation", speed: PlannedSpeed, goal: "RunGoal", stay: "RunOption"
 ) -> bool:
-    """Whether other machines keep a goal that is missed here, or are better by more than a plan may be off."""
+    """Returns whether other machines keep a goal that is missed here, or are better by more than a plan may be off."""
     taken = recommended.found.recommendation
     if taken is None:
         return False

@@ -80,13 +80,13 @@ def pool_launch(found: "MachineRecommendation", known: "Catalog", pools: "Sequen
 
 
 def _provider_of(sold: "CatalogInstance", pools: "Sequence[PoolView]") -> str:
-    """The provider named as the cloud is; on a server that only rehearses, the one that emulates clouds."""
+    """Returns the provider named as the cloud is; on a server that only rehearses, the one that emulates clouds."""
     named = {each.provider for each in pools if each.provider}
     return _LOCAL if named == {_LOCAL} else sold.cloud
 
 
 def _zone_of(sold: "CatalogInstance", provider: str, pools: "Sequence[PoolView]") -> str:
-    """A zone of the region in which the provider has a pool already, else the region itself."""
+    """Returns a zone of the region in which the provider has a pool already, else the region itself."""
     zones = sorted(each.zone for each in pools if each.provider == provider and each.zone.startswith(sold.region))
     return zones[0] if zones else sold.region
 

@@ -265,7 +265,7 @@ def _plan_mapping(
 
 
 def _plan_lines(planned: "JobSpec") -> list[str]:
-    """What becomes of the job by the plan."""
+    """Returns what becomes of the job by the plan."""
     plan, pools = planned.plan, planned.resources.pools
     assert plan is not None, "a planned job has its plan"
     noun = "machine" if plan.machines == 1 else "machines"

@@ -126,7 +126,7 @@ def _part(use: "TypeUse") -> str:
 
 
 def report_notes(report: "ClusterReport") -> list[str]:
-    """What the figures are of, and what is left out of the bound."""
+    """Returns what the figures are of, and what is left out of the bound."""
     total = report.total
     notes = []
     if total.regret is None:

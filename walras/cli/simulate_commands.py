@@ -115,7 +115,9 @@ def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., R]], C
 
 
 def _in_place(command: Callable[..., Any], groups: dict[str, Callable[..., Any]]) -> list[inspect.Parameter]:
-    """The parameters of a command, those of its groups spread out. Raises TypeError where a name stands twice."""
+    """Returns the parameters of a command, those of its groups spread out. Raises TypeError where a name
+    stands twice.
+    """
     own = inspect.signature(command).parameters
     if missing := sorted(set(groups) - set(own)):
         raise TypeError(f"{command.__name__} has no parameter {', '.join(missing)}")
@@ -139,7 +141,7 @@ def trace_reading(
     column: ColumnOption = None,
     slices: SlicesOption = 1,
 ) -> "ReadOptions":
-    """How a trace is read, and which part of it counts."""
+    """Returns how a trace is read, and which part of it counts."""
     from simulator.workloads.trace_source import ReadOptions, parse_columns
 
     return ReadOptions(
@@ -170,7 +172,7 @@ def workload_source(
     slos: SlosOption = False,
     stretch: StretchOption = 1.0,
 ) -> "WorkloadSource":
-    """The jobs of a run: read from a file, or generated."""
+    """Returns the jobs of a run: read from a file, or generated."""
     from simulator.reports.run_spec import GeneratorOptions, WorkloadSource
 
     made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
@@ -187,7 +189,7 @@ def run_template(
     world: WorldOption = "walras",
     window: WindowOption = None,
 ) -> "RunSpec":
-    """A run whose policy and seed are still to be said."""
+    """Returns a run whose policy and seed are still to be said."""
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.run_spec import RunSpec
 

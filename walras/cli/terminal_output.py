@@ -273,7 +273,7 @@ def _interrupts_go_to(handler: Callable[[int, FrameType | None], object]) -> Ite
 
 
 def ends_at_interrupt(command: Callable[_P, None]) -> Callable[_P, None]:
-    """A command that computes in this process, under `exit_at_interrupt`; not one whose `jobs` run in workers.
+    """Returns a command that computes in this process, under `exit_at_interrupt`; not one whose `jobs` run in workers.
 
     Those hear the terminal's Ctrl-C themselves, and their results are gathered by code that may be interrupted.
     """

@@ -203,7 +203,7 @@ class JobScreen(WatchScreen):
         self.query_one("#log", Static).update(Text(log or "Nothing was printed yet."))
 
     async def _end_of_log(self) -> str:
-        """The last lines of the newest attempt's first rank."""
+        """Returns the last lines of the newest attempt's first rank."""
         try:
             offset = await self.client.log_start(self.job_id, tail=_LOG_LINES)
         except NotFound:

@@ -224,7 +224,7 @@ class _BillRow:
         self.alone_usd += bill.alone * on_demand_usd
 
     def saves_by_leaving_usd(self, model: str) -> float:
-        """How much cheaper it is alone; 0 for less than a cent."""
+        """Returns how much cheaper it is alone; 0 for less than a cent."""
         saved = (self.one_price_usd if model == "one-price" else self.by_place_usd) - self.alone_usd
         return saved if saved >= _LEAST_USD else 0.0
 

@@ -110,7 +110,7 @@ def prepare_demo(folder: Path | None) -> DemoSetup:
 
 
 def walras_command() -> str:
-    """The `walras` console script of this Python."""
+    """Returns the `walras` console script of this Python."""
     beside = Path(sys.executable).parent / "walras"
     found = str(beside) if beside.exists() else shutil.which("walras")
     if found is None:

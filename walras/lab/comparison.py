@@ -30,7 +30,9 @@ class Comparison:
     labels: dict[str, str]
 
     def records(self) -> list[dict[str, Any]]:
-        """One row for each policy and seed: `policy`, `seed`, and every metric by its name (docs/metrics.md)."""
+        """Returns one row for each policy and seed: `policy`, `seed`, and every metric by its name
+        (docs/metrics.md).
+        """
         found = self.found
         return [
             {"policy": self.labels[policy], "seed": seed, **row.values}
@@ -46,7 +48,7 @@ class Comparison:
         return {self.labels[each.policy]: each.value.mean for each in self.found.compared(measures[metric])}
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The records as a pandas table. pandas has to be installed."""
+        """Returns the records as a pandas table. pandas has to be installed."""
         import pandas as pd
 
         return pd.DataFrame.from_records(self.records())
@@ -104,7 +106,7 @@ def compare(
 
 
 def _named(policy: str | type[Any]) -> tuple[str, str]:
-    """What the simulator calls the policy, and what people do."""
+    """Returns what the simulator calls the policy, and what people do."""
     if isinstance(policy, str):
         is_own = is_policy_file(policy)
         return policy, name_in_file(policy).rpartition(":")[2] if is_own else policy

@@ -90,7 +90,7 @@ class Catalog:
     problems: tuple[str, ...] = ()
 
     def offers(self, cloud: str | None = None, accelerator: str | None = None) -> list[CatalogInstance]:
-        """Machines of a cloud with an accelerator (None: any), cheapest hour of an accelerator first."""
+        """Returns the machines of a cloud with an accelerator (None: any), cheapest hour of an accelerator first."""
         found = (
             entry
             for entry in self.instances
@@ -142,7 +142,7 @@ class _Rows:
 
 
 def _key_word(text: str) -> str:
-    """The canonical spelling of a word of a key: `NVIDIA A100-40GB` overrides `a100-40gb`."""
+    """Returns the canonical spelling of a word of a key: `NVIDIA A100-40GB` overrides `a100-40gb`."""
     try:
         return canonical_accelerator(text)
     except ValueError:

@@ -112,7 +112,7 @@ class PoolEntry(FileModel):
         return PoolId(f"{self.shape}/{self.market}/{self.zone}")
 
     def pool(self) -> Pool:
-        """The pool as every layer sees it."""
+        """Returns the pool as every layer sees it."""
         shape = Shape(
             name=self.shape,
             accelerator=self.accelerator,
@@ -279,11 +279,11 @@ class ClusterConfig(ProviderSections):
         return self
 
     def pool_list(self) -> list[Pool]:
-        """The pools in the order of the file."""
+        """Returns the pools in the order of the file."""
         return [entry.pool() for entry in self.pools]
 
     def entry(self, pool_id: str) -> PoolEntry:
-        """The entry of a pool. Raises ConfigError naming the nearest one that exists."""
+        """Returns the entry of a pool. Raises ConfigError naming the nearest one that exists."""
         by_id = {str(entry.pool_id): entry for entry in self.pools}
         if pool_id not in by_id:
             meant = nearest_word(pool_id, by_id)

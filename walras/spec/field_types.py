@@ -71,7 +71,7 @@ _instant: TypeAdapter[AwareDatetime] = TypeAdapter(AwareDatetime)
 
 
 def parse_instant(text: str, *, now: float) -> float:
-    """Seconds since 1970 of an RFC 3339 instant, or of a length after `now` written `+12h`.
+    """Returns the seconds since 1970 of an RFC 3339 instant, or of a length after `now` written `+12h`.
 
     Raises ValueError with examples: no time zone, an impossible date, anything else.
     """
@@ -224,12 +224,12 @@ def _gang_size(name: object, count: object) -> int:
 
 
 def shown_accelerator(name: str) -> str:
-    """The accelerator type of a demand as job files and messages write it."""
+    """Returns the accelerator type of a demand as job files and messages write it."""
     return "any" if name == ANY_ACCELERATOR else name
 
 
 def demands_as_mapping(demands: tuple[Demand, ...]) -> dict[str, int]:
-    """The demands as a spec stores and shows them."""
+    """Returns the demands as a spec stores and shows them."""
     return {shown_accelerator(demand.accelerator): demand.count for demand in demands}
 
 

@@ -84,7 +84,7 @@ class ResourcesSpec(FileModel):
     )
 
     def gang_request(self, nodes: int, sizes: tuple[int, ...]) -> GangRequest:
-        """The gang as the scheduler sees it, over so many machines and with these sizes to choose among."""
+        """Returns the gang as the scheduler sees it, over so many machines and with these sizes to choose among."""
         return GangRequest(
             demands=self.accelerators,
             sizes=sizes,
@@ -309,7 +309,7 @@ def global_batch_of(batch: BatchSpec | None) -> int | None:
 
 
 def batch_variables(batch: BatchSpec | None, keeps_batch: bool) -> dict[str, str]:
-    """The batch as the ranks read it. `keeps_batch`: the job chooses none itself, whatever its file says."""
+    """Returns the batch as the ranks read it. `keeps_batch`: the job chooses none itself, whatever its file says."""
     if batch is None:
         return {}
     numbers = {"WALRAS_BATCH": global_batch_of(batch)}

@@ -81,7 +81,7 @@ class PythonSpec(FileModel):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, given: object) -> object:
-        """A file's name alone."""
+        """Returns a file's name alone."""
         if isinstance(given, str):
             return {"lock" if given.endswith("uv.lock") else "requirements": given}
         return given

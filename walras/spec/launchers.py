@@ -45,7 +45,7 @@ def _launcher_among(words: list[str]) -> str | None:
 
 
 def _largest_gang(spec: JobSpec) -> int:
-    """Accelerators that the job takes at most, but for what an elastic one grows to."""
+    """Returns the accelerators that the job takes at most, but for what an elastic one grows to."""
     planned = (sum(use.count for use in plan.uses) for plan in spec.plans)
     return max(*(demand.count for demand in spec.resources.accelerators), *planned, 1)
 

@@ -38,7 +38,7 @@ def shipped_files(folder: str, *endings: str) -> dict[str, Path]:
 
 
 def is_example(word: str) -> bool:
-    """Whether a word of a command line names a shipped file."""
+    """Returns whether a word of a command line names a shipped file."""
     return word.startswith(EXAMPLE_PREFIX)
 
 

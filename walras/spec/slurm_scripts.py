@@ -70,7 +70,7 @@ class SlurmReading:
 
 
 def takes_value(option: str) -> bool:
-    """Whether the next word is the value of this option of a command line."""
+    """Returns whether the next word is the value of this option of a command line."""
     if option.startswith("--"):
         return "=" not in option and option[2:] not in _FLAGS
     return len(option) == 2 and _SHORT.get(option[1], "") not in _FLAGS

@@ -218,7 +218,7 @@ def rescale_position(batch: int, saved_by: tuple[int, int | None], read_by: tupl
 
 
 def default_seed() -> int:
-    """The seed that the script gave torch; 0 without torch."""
+    """Returns the seed that the script gave torch; 0 without torch."""
     torch: Any = sys.modules.get("torch")
     return int(torch.initial_seed()) if torch is not None else 0
 
@@ -232,7 +232,9 @@ def samples_in(batch: Any) -> int | None:
 
 
 def slice_batch(batch: Any, whole: int, own: range) -> Any:
-    """The samples `own` of a batch: rows of every tensor, and items of every list, that has one for each sample."""
+    """Returns the samples `own` of a batch: rows of every tensor, and items of every list, that has one for each
+    sample.
+    """
     if hasattr(batch, "shape"):
         return batch[own.start : own.stop] if len(batch.shape) and batch.shape[0] == whole else batch
     if isinstance(batch, dict):

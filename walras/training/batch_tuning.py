@@ -39,7 +39,9 @@ _MULTIPLES = tuple(sorted({factor << power for power in range(31) for factor in 
 
 
 def gain_of_update(batch: int, initial: int, noise: float) -> float:
-    """Steps at the first batch that one update with this one is worth: from 1 (no noise) to batch / initial."""
+    """Returns the steps at the first batch that one update with this one is worth: from 1 (no noise) to batch /
+    initial.
+    """
     return batch / initial * (noise + initial) / (noise + batch)
 
 
@@ -94,7 +96,7 @@ class BatchTuner:
         return self.batch
 
     def as_saved(self) -> dict[str, float]:
-        """What goes on after a restart, on whatever gang."""
+        """Returns what goes on after a restart, on whatever gang."""
         known = {} if self.noise is None else {"noise": self.noise}
         return {"samples": self.batch, "rest": self._rest, **known}
 

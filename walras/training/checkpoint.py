@@ -45,17 +45,17 @@ def step_folder(attempt_dir: Path, step: int) -> Path:
 
 
 def partial_folder(attempt_dir: Path, step: int) -> Path:
-    """Where the files of a checkpoint are written before it is complete."""
+    """Returns where the files of a checkpoint are written before it is complete."""
     return attempt_dir / f"step-{step:010d}.partial"
 
 
 def list_attempt_folders(root: Path) -> list[tuple[int, Path]]:
-    """The attempts' folders below `root`, newest first."""
+    """Returns the attempts' folders below `root`, newest first."""
     return _numbered(root, _ATTEMPT_FOLDER)
 
 
 def list_step_folders(attempt_dir: Path) -> list[tuple[int, Path]]:
-    """The checkpoints of an attempt, complete or torn, newest first."""
+    """Returns the checkpoints of an attempt, complete or torn, newest first."""
     return _numbered(attempt_dir, _STEP_FOLDER)
 
 
@@ -366,7 +366,8 @@ def _check_loadable(torch: Any, folder: Path, name: str) -> None:
 
 
 def _named_or_before(named: CheckpointReference, log: Callable[[str], None]) -> CheckpointReference:
-    """The checkpoint the scheduler named or, if that one is damaged, the newest whole one before it of that attempt.
+    """Returns the checkpoint the scheduler named or, if that one is damaged, the newest whole one before it of that
+    attempt.
 
     Those before it were written under the same fence. Never one after it: it may never have been recorded.
     """

@@ -159,7 +159,7 @@ class Fork:
 
 
 def _averaged_tensors(model: Any, optimizer: Any) -> list[Any]:
-    """The tensors to average, in the same order on every part."""
+    """Returns the tensors to average, in the same order on every part."""
     found = [*model.parameters(), *model.buffers()]
     for group in optimizer.param_groups if optimizer is not None else ():
         for parameter in group["params"]:

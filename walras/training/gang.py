@@ -117,8 +117,9 @@ MAX_MEASURING_S = 8.0
 
 
 def link_bandwidth(exchange: Callable[[int], float], machines: int) -> float | None:
-    """Bytes per second of one direction of a link. `exchange` all-reduces so many bytes and answers with the seconds,
-    the same on every rank. Returns None if the exchanges took no measurable time."""
+    """Returns the bytes per second of one direction of a link. `exchange` all-reduces so many bytes and answers with
+    the seconds, the same on every rank. Returns None if the exchanges took no measurable time.
+    """
     size, spent_s = FIRST_EXCHANGE_BYTES, exchange(FIRST_EXCHANGE_BYTES)  # connects, and says nothing of speed
     seconds = exchange(size)
     spent_s += seconds

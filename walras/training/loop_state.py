@@ -31,7 +31,7 @@ def check_arguments(fork: object, shares: object, noise_every: int | None, on_ch
 
 
 def capture_random_state() -> dict[str, Any]:
-    """The states of every generator that the script can have used without naming one."""
+    """Returns the states of every generator that the script can have used without naming one."""
     version, internal, gauss = random.getstate()
     states: dict[str, Any] = {"python": [version, list(internal), gauss]}
     numpy = sys.modules.get("numpy")

@@ -200,7 +200,9 @@ class StepPacer:
         self._due_at = at
 
     def wait_s(self, at: float, part: float = 1.0) -> float:
-        """How long the step that has done its work at this instant still has to last. `part`: of a usual step."""
+        """Returns how long the step that has done its work at this instant still has to last. `part`: of
+        a usual step.
+        """
         due_at = at if self._due_at is None else self._due_at + part * self._step_s
         # Time lost to a suspension or a checkpoint is lost; jitter is made up for.
         self._due_at = max(due_at, at - CATCH_UP_S)
@@ -270,7 +272,9 @@ def optimizer_among(things: Iterable[Any]) -> Any:
 
 
 def noise_meter_for(things: Iterable[Any], every: int | None, rank: int) -> NoiseScaleMeter | None:
-    """A gauge of the first optimizer among them, on rank 0, which reports: all ranks have the same mean gradient."""
+    """Returns a gauge of the first optimizer among them, on rank 0, which reports: all ranks have the same mean
+    gradient.
+    """
     if every is None:
         return None
     optimizer = optimizer_among(things)

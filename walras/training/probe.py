@@ -278,7 +278,7 @@ class Probe:
         os.rename(partial, path)
 
     def _is_finite(self) -> bool:
-        """Whether all parameters are finite: a loss that was NaN leaves NaN parameters."""
+        """Returns whether all parameters are finite: a loss that was NaN leaves NaN parameters."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.is_floating_point()]
         return all(bool(p.detach().isfinite().all()) for p in parameters)
 

@@ -47,7 +47,7 @@ def split_samples(batch: int, speeds: Sequence[float], bounds: Sequence[SampleBo
 
 
 def _shares_within_bounds(batch: float, speeds: Sequence[float], bounds: Sequence[SampleBounds]) -> list[float]:
-    """Shares c v_k clamped to their bounds, with c such that they sum to the batch (bisection on c)."""
+    """Returns the shares c v_k clamped to their bounds, with c such that they sum to the batch (bisection on c)."""
     low, high = 0.0, max(bound.most / speed for bound, speed in zip(bounds, speeds, strict=True))
     for _ in range(200):
         middle = 0.5 * (low + high)
@@ -80,7 +80,8 @@ def rebalance_shares(
 
 
 def split_round(whole: int, speeds: Sequence[float]) -> list[int]:
-    """Steps of each part so that the last is through as early as can be; one for everybody where there are enough.
+    """Returns the steps of each part so that the last is through as early as can be; one for everybody where there are
+    enough.
 
     Equal parts are served in their order. Speeds are positive, in any unit.
     """
