@@ -1,6 +1,7 @@
-"""What a machine's devices did when its agent looked last: sent with heartbeats, shown by `walras nodes -v`.
+"""The last samples of a machine's devices, which its agent sends with heartbeats and `walras nodes -v` shows.
 
-All values are what the driver says of the whole device, whoever uses it; what it does not say is None.
+All values are what the driver reports for the whole device, whichever process uses it; a value that it does not report
+is None.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from walras.units import format_size
 
-#: As many devices as one machine may have.
+#: The most devices that one machine may have.
 MOST_DEVICES = 1024
 _BYTES_MOST = 2**50
 
@@ -21,7 +22,7 @@ class DeviceSample(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
     #: Position among the accelerators of its machine.
     device: Annotated[int, Field(ge=0, lt=MOST_DEVICES)]
-    #: Percent of the last moments in which a kernel ran.
+    #: Percent of the last sampling interval in which a kernel ran.
     utilization: Annotated[float, Field(ge=0, le=100)] | None = None
     memory_used_bytes: Annotated[int, Field(ge=0, le=_BYTES_MOST)] | None = None
     memory_bytes: Annotated[int, Field(ge=0, le=_BYTES_MOST)] | None = None

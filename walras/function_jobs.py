@@ -34,14 +34,14 @@ from walras.kept_outputs import fetch_outputs
 from walras.states import JobState
 
 T = TypeVar("T")
-#: Bytes that a function may return, pickled; and what may stand before them in a result's file.
+#: The most bytes that a function may return, pickled; and the most bytes before them in a result's file.
 RESULT_BYTES = 256 * 1024 * 1024
 _HEAD_BYTES = 1024 * 1024
-#: Calls of one map: jobs of one sweep.
+#: The most calls of one map, which are jobs of one sweep.
 _CALLS_MOST = 1000
 _LONGEST_PAUSE_S = 5.0
 _NAME_MOST = 100
-#: Fields of a job that say what runs: they are set here.
+#: Fields of a job that say what runs; this module sets them.
 _OWN_FIELDS = ("run", "code", "git", "array", "matrix", "array_index", "resources")
 
 
@@ -57,7 +57,7 @@ class NoResult(WalrasError):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a call ended: `value` of one that returned, else `error`."""
+    """The end of a call: `value` if it returned, else `error`."""
 
     value: Any = None
     error: BaseException | None = None
@@ -76,7 +76,7 @@ class FunctionFuture(Generic[T]):
 
     @property
     def job(self) -> JobDetail:
-        """The job as it is now."""
+        """Returns the job as it is now."""
         return self._client.job(self.job_id)
 
     def done(self) -> bool:
@@ -100,7 +100,7 @@ class FunctionFuture(Generic[T]):
         return self._ended(timeout).error
 
     def cancel(self) -> JobState:
-        """Request the job's end; returns its present state. Harmless if it has ended already."""
+        """Requests the job's end; returns its present state. Does nothing if it has ended already."""
         return self._client.cancel(self.job_id)
 
     def logs(self) -> str:
@@ -319,7 +319,7 @@ def _fetch_result(client: BlockingClient, job: JobDetail) -> tuple[str, str, byt
         raise _no_result(job)
     with suppress(NotFound):
         kept = client.fetch_outputs(job.id)
-        # An earlier attempt's result is none of this end.
+        # The result of an earlier attempt does not belong to this end.
         left = [] if kept.attempt != job.attempts else sorted(filter(None, map(_rank_and_outcome, kept.files)))
         wanted = (RETURNED,) if job.state is JobState.SUCCEEDED else (RAISED, REFUSED)
         for _, outcome, path in left:

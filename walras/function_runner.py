@@ -70,7 +70,7 @@ def _called(here: str, environment: Mapping[str, str], pickler: Any) -> tuple[st
     try:
         value = function(*args, **kwargs)
     except Exception as error:
-        # Without the frame of this function.
+        # The traceback leaves out the frame of this function.
         inner = None if error.__traceback__ is None else error.__traceback__.tb_next
         text = "".join(traceback.format_exception(type(error), error, inner))
         try:

@@ -75,7 +75,7 @@ class PoolTimeline:
     free: list[float]
 
     def take(self, start_s: float, end_s: float, count: float) -> None:
-        """Promise `count` accelerators in an interval."""
+        """Promises `count` accelerators in an interval, and takes them from what is left."""
         for instant in (start_s, end_s):
             self._cut(instant)
         for at in range(bisect_left(self.start_s, start_s), bisect_left(self.start_s, end_s)):

@@ -28,7 +28,7 @@ agents_commands = typer.Typer(
 
 
 class AgentEngine(StrEnum):
-    """What the machines are reached through."""
+    """What the agents are started on."""
 
     SLURM = "slurm"
     SSH = "ssh"
@@ -112,7 +112,7 @@ def _slurm_pools(file: Path) -> "list[PoolEntry]":
 
 
 async def _take_up(client: "Client", entries: "list[PoolEntry]") -> None:
-    """Add the pools, or give those that are there their new terms."""
+    """Adds the pools, or gives existing ones their new terms."""
     known = {pool.pool_id for pool in await client.pools()}
     for entry in entries:
         if str(entry.pool_id) in known:
@@ -162,7 +162,7 @@ def _hosts(file: Path) -> "HostsFile":
 
 
 def _on_hosts(hosts: "HostsFile", work: "Callable[[HostEntry], HostAnswer]") -> None:
-    """Show a line for each host; exit code 1 if one of them did not do as asked."""
+    """Shows a line for each host; the exit code is 1 if one of them failed."""
     from walras.cli.ssh_agents import on_all_hosts
 
     answers = on_all_hosts(hosts.hosts, work)

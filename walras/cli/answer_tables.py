@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optimizer.documents.problem_document import ProblemDocument
 
 
-#: A part that rounds to 0.0 % is left out.
+#: Shares that round to 0.0 % are left out.
 _LEAST_SHARE_SHOWN = 5e-4
 
 

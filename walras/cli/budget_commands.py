@@ -12,7 +12,7 @@ from walras.errors import UserError
 if TYPE_CHECKING:
     from walras.budgets import BudgetView
 
-#: Of amounts, by unit.
+#: Formats of amounts, by unit.
 _UNITS = {"usd": "USD", "accelerator_h": "acc-h", "fair_share_h": "share-h"}
 
 

@@ -14,7 +14,7 @@ from walras.units import format_size
 if TYPE_CHECKING:
     from walras.kept_outputs import KeptFiles
 
-#: Files that `walras show` names; `walras fetch --list` names all.
+#: The most files that `walras show` names; `walras fetch --list` names all.
 _SHOWN_FILES = 20
 
 

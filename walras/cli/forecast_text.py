@@ -8,7 +8,7 @@ from walras.units import format_length
 if TYPE_CHECKING:
     from walras.api import ForecastView
 
-#: A forecast that is older is said to be so, seconds.
+#: Seconds beyond which a forecast is said to be old.
 _OLD_S = 900.0
 _DAY_S = 86_400.0
 

@@ -1,7 +1,7 @@
-"""Which jobs a command is about, other than by their numbers: by user, project, state, name, label and age.
+"""Chooses the jobs of a command other than by their numbers: by user, project, state, name, label and age.
 
-`queue`, `jobs` and `cancel` choose in the same way. Users, projects and states are chosen by the server; names, labels
-and ages among what it lists.
+`queue`, `jobs` and `cancel` choose in the same way. The server filters by user, project and state; this module filters
+what it lists by name, label and age.
 """
 
 import time
@@ -34,21 +34,21 @@ SinceOption = Annotated[str | None, typer.Option("--since", help="Only jobs subm
 
 @dataclass(frozen=True)
 class JobChoice:
-    """What a job must be to be chosen. A field that is empty or None asks for nothing."""
+    """The conditions that a job must meet. A field that is empty or None is no condition."""
 
     user: str | None = None
     mine: bool = False
     project: str | None = None
     states: tuple[JobState, ...] = ()
-    #: May hold `*` and `?`.
+    #: A name, in which `*` and `?` are wildcards.
     name: str | None = None
-    #: KEY, or KEY=VALUE.
+    #: A label as KEY, or KEY=VALUE.
     labels: Iterable[str] | None = None
-    #: Submitted at most so many seconds ago.
+    #: The largest age since submission, in seconds.
     since_s: float | None = None
-    #: Only jobs that have not ended.
+    #: Whether only jobs that have not ended are chosen.
     active: bool = False
-    #: Of a sweep one job, which stands for all.
+    #: Whether one job of a sweep stands for all of them.
     fold_sweeps: bool = False
     limit: int = 1000
 
@@ -58,7 +58,7 @@ class JobChoice:
         return bool(self.user or self.mine or self.project or self.states or self.name or self.labels or self.since_s)
 
     def accepts(self, job: "JobView", now_unix_s: float) -> bool:
-        """What the server does not choose by."""
+        """Returns whether the job meets the conditions that the server does not check."""
         if self.name is not None and not fnmatchcase(job.name, self.name):
             return False
         if self.since_s is not None and now_unix_s - instant_of(job.submitted_at) > self.since_s:

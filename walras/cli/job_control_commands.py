@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 
 NOT_FINISHED, NOT_FOUND = 101, 102
-#: Jobs that one command may choose by its options.
+#: The most jobs that one command may choose by its options.
 _MOST_CHOSEN = 10_000
-#: How long `wait` bears a server that answered before.
+#: Seconds for which `wait` bears the silence of a server that answered before.
 _OUTAGE_S = 120.0
 _EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103, JobState.TIMEOUT: 104}
 _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
@@ -264,7 +264,7 @@ async def wait_for_jobs(
         left_s = until - time.monotonic()
         if not pending or left_s <= 0:
             return states
-        # Many jobs are looked at less often: a look is a request for each.
+        # Many jobs are polled less often: each poll makes a request per job.
         await asyncio.sleep(min(client.patience.poll_s * max(1.0, len(pending) / 20), left_s))
 
 

@@ -104,7 +104,7 @@ class _ShadowCheck(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
         if fullname in GENERIC_NAMES and not self._is_done:
-            self._is_done = True  # before the search for the packages below, which asks this finder again
+            self._is_done = True  # set before the search for the packages below, which calls this finder again
             for name in GENERIC_NAMES:
                 _check_ours(name)
             _check_distributions()
@@ -166,7 +166,7 @@ class _PipedOutput(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            # What is still buffered can go nowhere: not now, and not at interpreter exit.
+            # Output that is still buffered has no reader: not now, and not at interpreter exit.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
@@ -195,7 +195,7 @@ def quiet_broken_pipe() -> Iterator[None]:
             sys.stdout.flush()
 
 
-#: What people type who come from other schedulers, and the command here that does it.
+#: Names of commands in other schedulers, and the command here that does the same.
 WORDS_OF_OTHERS = {
     "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue",
     "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "describe": "show", "info": "show",
@@ -236,7 +236,8 @@ class ErrorsToExitCodes(TyperGroup):
             warn(f"walras: {error}")
             raise typer.Exit(EXIT_FAILED) from None
         except OSError as error:
-            # A path somebody gave, or a disk: what names no file is a mistake of ours, and keeps its traceback.
+            # A missing path or a full disk is the user's; an OSError that names no file is a mistake of ours, and keeps
+            # its traceback.
             if error.filename is None:
                 raise
             warn(f"walras: {error.filename}: {error.strerror}", "fix: check the path, its permissions and its disk")

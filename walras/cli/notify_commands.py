@@ -48,7 +48,7 @@ def notify_add_command(
         show_json(made.model_dump(mode="json"))
         return
     if made.key:
-        # The secret alone on standard output, so that it can go straight into a file.
+        # Only the secret goes to standard output, so that it can go straight into a file.
         show_line(made.key)
     signed = "; the receiver checks `webhook-signature` with the key" if made.key else ""
     warn(f"channel {made.id}: {made.shown} hears of {', '.join(made.kinds)}{signed}", f"walras notify test {made.id}")

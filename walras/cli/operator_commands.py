@@ -25,7 +25,7 @@ from walras.units import parse_size
 if TYPE_CHECKING:
     from walras.machine_parts import TypeCount
 
-#: What `--market` may say.
+#: The values of `--market`.
 _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
     "owned": "owned",
     "on_demand": "on_demand",
@@ -253,7 +253,7 @@ def _accelerators(text: str | None) -> "tuple[int | None, tuple[TypeCount, ...]]
     if text is None or ":" in text:
         types = () if text is None else parse_type_counts(text)
         return None, types
-    # int() reads other scripts, and is slow on long words.
+    # int() accepts digits of other scripts, and is slow on long words.
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_OF_TYPE)) else 0
     if not 1 <= number <= MOST_OF_TYPE:
         fix = f"write one from 1 to {MOST_OF_TYPE}, or the types: a100:2,t4:1"

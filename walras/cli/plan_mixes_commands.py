@@ -101,7 +101,7 @@ def _read_offers(texts: list[str], given: "LayerProfileFile", file: Path) -> dic
 
 
 def model_profile(given: "LayerProfileFile", names: list[str]) -> "ModelProfile":
-    """What the planner reads of these types, from the file."""
+    """Returns what the planner needs of these types, from the file."""
     import numpy as np
 
     from optimizer.planning.layer_profiles import LayerSizes, Link, ModelProfile, TypeProfile
@@ -134,7 +134,7 @@ def model_profile(given: "LayerProfileFile", names: list[str]) -> "ModelProfile"
 
 
 def _write_plans(path: Path, menu: "list[MixedPlan]", names: list[str]) -> None:
-    """The menu as a job file has it. Raises UserError for one that no job file may have."""
+    """Writes the menu as a job file has it. Raises UserError for a menu that no job file may have."""
     from walras.spec.plan_menus import PLANS_MOST
     from walras.spec.text_formats import dump_yaml
 
@@ -214,7 +214,7 @@ def _show_menu(menu: "list[MixedPlan]", names: list[str], usd: list[float | None
 
 
 def _stages_text(plan: "MixedPlan") -> str:
-    """Such as `13: 20x1 | 13: 6x1 + 14x4`."""
+    """Returns the stages as text, such as `13: 20x1 | 13: 6x1 + 14x4`."""
     texts = []
     for stage in plan.stages:
         parts = [

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from walras.spec.plan_files import WorkerEntry
 
 
-#: Steps of work that are planned in unless --step says otherwise, and at most.
+#: The steps of work that are planned unless --step says otherwise, and the most that may be.
 _STEPS, _MOST_STEPS = 120, 240
-#: As published for preemptible machines with a cap of a day (HPDC'20).
+#: Published parameters for preemptible machines with a cap of a day (HPDC'20).
 _PUBLISHED_BATHTUB = "0.4137,54m,45m36s,24h"
 _MOST_SEGMENTS_SHOWN = 8
 

@@ -172,7 +172,7 @@ def _fields_of(named: str) -> dict[str, Any]:
         name, parameters, rules = written["policy"]["name"], written["policy"]["parameters"], written["rules"]
     try:
         defaults = {each.name: each.default for each in describe(name).parameters}
-    except UnknownPolicyError:  # a version whose package is not installed here
+    except UnknownPolicyError:  # The version's package is not installed here.
         defaults = {}
     stated = {f"policy.parameters.{each}": value for each, value in (defaults | dict(parameters)).items()}
     return {"policy.name": name, **stated, **{f"rules.{each}": value for each, value in rules.items()}}
@@ -265,7 +265,9 @@ def _try_on(workload: str | None, cluster: str | None, policies: list[str], seed
 
 
 def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat) -> int:
-    """Both are simulated on what was recorded: differences are those of the policies, not of the simulation."""
+    """Simulates both policies on what was recorded, so that differences are those of the policies and not of the
+    simulation. Returns the exit code.
+    """
     from simulator.reports.recording import make_recording, read_recording
     from simulator.simulate_actions import simulate_replay
 
@@ -319,7 +321,7 @@ def policy_list_command(output: OutputOption = OutputFormat.TABLE, no_header: No
 
 
 def show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
-    """A policy as a policy file, with what is said of it as comments."""
+    """Prints a policy as a policy file, with notes about it as comments."""
     if output is OutputFormat.JSON:
         show_json(view.model_dump(mode="json"))
         return

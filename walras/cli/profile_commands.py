@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from walras.spec.job_spec import JobSpec
 
 
-#: In the folder that `walras simulate run --out` left.
+#: File names in the folder that `walras simulate run --out` left.
 SCORED_FILE = "scored.json"
 _MAX_SCORED_BYTES = 64 * 1024**2
 

@@ -44,9 +44,9 @@ _LOG_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class ProfilingOrder:
-    """Which accelerators, and how long to look: as the options of `walras profile run`."""
+    """The accelerators to profile on, and the length of the runs: the options of `walras profile run`."""
 
-    #: As `--on` says it: `a100`, `a100:4`.
+    #: The accelerators as `--on` states them: `a100`, `a100:4`.
     on: str
     steps: int
     warm_up: int
@@ -73,7 +73,7 @@ def profiling_job(spec: "JobSpec", order: ProfilingOrder, folder: Path) -> "JobS
         inner["secrets"] = {name: {"env": name} for name in spec.secrets}
     outer = {name: given[name] for name in _OF_THE_PLACE if name in given}
     if spec.workdir is not None and spec.workdir.startswith("/"):
-        # The outputs stay in a folder of the attempt: that of the job may be anybody's.
+        # The outputs go to a folder of the attempt, because other users may write to that of the job.
         inner["workdir"] = outer.pop("workdir")
     elif any(name in outer for name in ("workdir", "code", "git")):
         inner["workdir"] = "."

@@ -1,4 +1,4 @@
-"""What `walras queue` shows: those who are next first, and above them how full the fleet is.
+"""What `walras queue` shows: the jobs that are next come first, below a line that says how full the fleet is.
 
 The order and the figures come from the server's overview. A server of an older release has none: then the jobs stand
 newest first, without a headline.

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from walras.spec.job_spec import JobSpec
 
 _OPTION = "--job"
-#: Of a stored spec: what a plan set, what is a secret, and what no plan reads.
+#: Fields of a stored spec to drop: those that a plan set, secrets, and those that no plan reads.
 _SET_BY_PLAN = ("plan", "num_nodes", "secrets", "deadline", "limits", "value_usd_per_h", "not_before", "depends_on")
 
 
 @dataclass(frozen=True, slots=True)
 class NextPlan:
-    """Staying against the best that can be had now, for what is left of a job."""
+    """Staying, against the best available machines, for what is left of a job."""
 
     job_id: int
     speed: PlannedSpeed
@@ -87,7 +87,7 @@ def replan_command(word: str, profiles: list[Path], network_gbit: float | None, 
     return found
 
 
-#: A hold has come about within the job's grace and so much more, seconds.
+#: Seconds beyond the job's grace within which a hold must have come about.
 _HOLD_S, _LOOK_S = 120.0, 0.5
 _REDIRECTED = ("resources", "num_nodes", "throughput", "value_usd_per_h", "plan")
 
@@ -159,7 +159,7 @@ def next_plan(
         revocations_per_h=0.05,
         measured=MeasuredGang(speed.accelerator, speed.accelerators, speed.machines, speed.steps_per_s),
     )
-    # Its own machines are here: nothing has to boot, and they are its to keep.
+    # Its own machines are present: nothing has to boot, and it may keep them.
     mine = [_as_held(each, speed.machines) if each is here else each for each in pools]
     recommended = recommend_pools(spec, mine, profiles, read_catalog(()), terms, goal)
     left_s = (spec.steps or 0.0) / speed.steps_per_s

@@ -32,13 +32,13 @@ _LOCAL = "local"
 
 @dataclass(frozen=True, slots=True)
 class PoolLaunch:
-    """What the server has to be given before the job can run there."""
+    """What the server must add before the job can run there."""
 
     pool_id: str
     machines: int
-    #: The fields of a new pool; None: it is there.
+    #: The fields of a new pool; None: the pool exists.
     added: Mapping[str, Any] | None
-    #: The quota that a pool that is there has to have; None: it has enough.
+    #: The quota to which an existing pool must be raised; None: its quota suffices.
     quota: int | None
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from walras.spec.job_spec import JobSpec
 
 _OPTION = "--recommend"
-#: An hour of a planned job is worth this many times the planned machines' price, where nobody says what it is worth:
-#: the market keeps renting while prices rise by less.
+#: Where no user states what an hour of a planned job is worth, it is this many times the planned machines' price: the
+#: market keeps renting while prices rise by less.
 WORTH_OF_PRICE = 2.0
 _GBIT = 1e9 / 8.0
 
@@ -54,7 +54,7 @@ class PlanOptions:
     profiles: tuple[Path, ...] = ()
     network_gbit: float | None = None
     yes: bool = False
-    #: Nothing but the job's number, or JSON, goes to standard output.
+    #: Only the job's number, or JSON, goes to standard output.
     quiet: bool = False
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from optimizer.planning.machine_setups import Setup
     from optimizer.prediction.step_time import ObtainedNetwork
 
-#: Machines named of those that were left out.
+#: The most left-out machines that are named.
 LEFT_OUT_MOST = 5
 
 

@@ -91,7 +91,7 @@ def _port(word: str) -> int:
 
 
 async def _run_session(client: "Client", job_id: int, asked: "SessionAsked") -> int:
-    """Pass on input and output until the command has ended; returns its code."""
+    """Passes input and output on until the command has ended; returns its exit code."""
     from walras.remote_session import Channel, parse_note, send_note
 
     socket = await client.open_session(job_id, asked)
@@ -128,14 +128,14 @@ def _write(stream: Any, content: bytes) -> None:
 
 
 async def _send_input(socket: Any) -> None:
-    """Send what is typed or piped in, and that it ends."""
+    """Sends what is typed or piped in, and then the end of input."""
     from walras.remote_session import PIECE_BYTES, Channel, send_note, send_stream
 
     reader = asyncio.StreamReader(limit=PIECE_BYTES)
     try:
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb"))
-    except (ValueError, OSError):  # a plain file: all of it is there
+    except (ValueError, OSError):  # a plain file: all of its content is there
         content = await asyncio.to_thread(sys.stdin.buffer.read)
         reader.feed_data(content)
         reader.feed_eof()
@@ -145,7 +145,7 @@ async def _send_input(socket: Any) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Keys go to the job's place as they are typed."""
+    """Passes keys to the job as they are typed, until the block ends."""
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0)
@@ -161,7 +161,7 @@ async def _listen(client: "Client", job_id: int, local: int, remote: int, node: 
     from walras.remote_session import SessionAsked
 
     asked = SessionAsked(kind="forward", port=remote, node_rank=node)
-    # One connection at once, so that a port that nobody listens on is told here and not to a browser.
+    # One connection is made at once, so that a port without a listener is reported here and not to a browser.
     await (await client.open_session(job_id, asked)).close()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -193,7 +193,7 @@ async def _pass_connection(socket: Any, reader: asyncio.StreamReader, writer: as
                 writer.write(message.data[1:])
                 await writer.drain()
     except OSError:
-        return  # whoever was connected here has gone
+        return  # The local peer has closed its connection.
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)

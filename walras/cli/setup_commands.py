@@ -84,7 +84,7 @@ def show_first_steps(data: Path, url: str) -> None:
     ]
     if loopback:
         lines.append("Other machines cannot reach it; restart it with --host 0.0.0.0 --tls self for them.")
-    with contextlib.suppress(OSError):  # nobody reads it: the server runs all the same
+    with contextlib.suppress(OSError):  # The line has no reader: the server runs all the same.
         warn(*lines)
 
 

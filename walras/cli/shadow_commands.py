@@ -60,7 +60,7 @@ def _show(found: "ShadowView", output: OutputFormat) -> None:
 
 
 def show_shadow(found: "ShadowView") -> None:
-    """What happened, what the model makes of that, and what would have happened under the other policy."""
+    """Prints what happened, how the model reproduces it, and what would have happened under the other policy."""
     if found.state == "none":
         show_line("No policy is run in the shadow. Start one: walras policy shadow start NAME")
         return

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from walras.spec.hosts_file import HostEntry
 
 _CONNECT_S = 10
-#: Connecting, starting, and a moment to see that it stays up.
+#: Seconds for connecting, starting, and checking that the agent stays up.
 _CALL_S = 60.0
 _AT_ONCE = 16
 _MOST_BYTES = 4096
 
-#: Sets `state`, and `pid` to that of the agent that runs there, or to nothing.
+#: Shell text that sets `state`, and `pid` to that of the running agent, or to nothing.
 _LOOK = """set -eu
 umask 077
 state={state}
@@ -56,10 +56,10 @@ echo "stopped $pid"
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """What came of one host."""
+    """The outcome on one host."""
 
     host: HostEntry
-    #: Whether what was asked for is so now.
+    #: Whether the host is now as was asked.
     is_well: bool
     #: In the host's words: `running 4711`, or what went wrong.
     detail: str
@@ -81,7 +81,7 @@ def start_agent_over_ssh(host: HostEntry, servers: Sequence[str], join_token: st
 
 
 def ask_agent_over_ssh(host: HostEntry) -> HostAnswer:
-    """Say whether the agent of a host runs."""
+    """Returns whether the agent of a host runs, in the host's words."""
     return _run(host, _STATUS.format())
 
 
@@ -91,7 +91,7 @@ def stop_agent_over_ssh(host: HostEntry) -> HostAnswer:
 
 
 def on_all_hosts(hosts: Sequence[HostEntry], work: Callable[[HostEntry], HostAnswer]) -> list[HostAnswer]:
-    """Do something on all hosts, several at a time; the answers are in the order of the hosts."""
+    """Runs `work` on all hosts, several at a time; the answers are in the order of the hosts."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         return list(threads.map(work, hosts))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from walras.content import ContentTree
     from walras.spec.job_spec import JobSpec
 
-#: Bytes of a collection's file, and its jobs; and jobs in one request, as many as the server takes.
+#: The most bytes of a collection's file, and its most jobs; and the most jobs in one request that the server takes.
 _BYTES_MOST, _JOBS_MOST, _SENT_AT_ONCE = 4_000_000, 10_000, 1000
 _FIELDS = ("collection", "defaults", "jobs")
 
@@ -46,7 +46,7 @@ def read_collection(file: str) -> SubmittedCollection | None:
     """Returns the collection in a YAML file; None for any other file. Raises JobSpecError if it makes no sense."""
     path = Path(file)
     if path.suffix not in (".yaml", ".yml") or not path.is_file() or path.stat().st_size > _BYTES_MOST:
-        return None  # what is wrong with it is said by whoever reads one job
+        return None  # whoever reads a single job reports what is wrong with the file
     from walras.errors import ConfigError
     from walras.spec.text_formats import parse_yaml
 

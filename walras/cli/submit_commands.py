@@ -37,7 +37,7 @@ _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm")
 
 
 def _tell_unread(notes: list[str], name: str, *, strict: bool) -> None:
-    """Warns of what means nothing here. Raises JobSpecError in its place if that is wanted."""
+    """Warns of fields that mean nothing here; with `strict` it raises a JobSpecError instead."""
     if notes and strict:
         more = f" (and {len(notes) - 1} more lines)" if len(notes) > 1 else ""
         raise JobSpecError(

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from walras.client import Client
 
 _IN_SWEEP = re.compile(r"([0-9]{1,18})\[([0-9,:-]{1,200})\]", re.ASCII)
-#: States of jobs that `rerun --failed` is about.
+#: States of the jobs that `rerun --failed` chooses.
 FAILED_STATES = (JobState.FAILED, JobState.TIMEOUT)
 
 
 @dataclass(frozen=True)
 class NamedJobs:
-    """What one word of a command line names."""
+    """The jobs that one word of a command line names."""
 
-    #: For messages: `job 12`, `sweep 17`.
+    #: The word for messages: `job 12`, `sweep 17`.
     title: str
-    #: Numbers of the jobs, those that came last first if it is a sweep.
+    #: Numbers of the jobs; in a sweep the last ones come first.
     ids: tuple[int, ...]
     #: The jobs, where the word names a whole sweep.
     sweep: "tuple[JobView, ...]" = ()

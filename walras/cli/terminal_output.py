@@ -43,9 +43,9 @@ _ESCAPE = re.compile(
     r"|\x1b[ -/]*[0-Z\\^-~]"
 )
 _BEGINS_ESCAPE = re.compile(r"[\x1b\x9b\x9d\x90\x98\x9e\x9f]")
-#: An escape sequence that has not ended after this many characters is not waited for.
+#: Characters after which an unfinished escape sequence is no longer waited for.
 _LONGEST_ESCAPE = 256
-#: Rows of a table that goes into a pipe are not cut to a width.
+#: Width of a table that goes into a pipe, so that its rows are not cut.
 _PIPE_WIDTH = 10_000
 #: Blanks between two columns.
 _COLUMN_GAP = 2
@@ -113,13 +113,13 @@ class Column:
     shrinks: bool = False
     least: int = 8
     spare: int = 0
-    #: Cut in the middle: names of a sweep differ at their ends.
+    #: Whether cells are cut in the middle: names of a sweep differ at their ends.
     keeps_ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows for people, and the same things as data for programs."""
+    """Rows for people, with the same content as data for programs."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -254,14 +254,16 @@ def exit_at_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raise_at_interrupt() -> Iterator[None]:
-    """Within `exit_at_interrupt`: Ctrl-C raises KeyboardInterrupt again, for what has things to put in order."""
+    """Within `exit_at_interrupt`, makes Ctrl-C raise KeyboardInterrupt again, for code that has to clean up."""
     with _interrupts_go_to(signal.default_int_handler):
         yield
 
 
 @contextlib.contextmanager
 def _interrupts_go_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """No other thread may set a handler; and who started this process deaf to Ctrl-C (a shell's `&`) wants it so."""
+    """Sets the handler of Ctrl-C for the block. It does nothing in other threads, which may set no handler, or where
+    this process was started to ignore Ctrl-C (a shell's `&`).
+    """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return

@@ -28,15 +28,16 @@ from walras.overview import Overview
 if TYPE_CHECKING:
     from walras.client import Client
 
-#: The server tells by itself what changed. Where nothing comes of that, it is only asked, for so many seconds.
+#: The server reports changes by itself. Where that stream does not work, the screen only polls for so many seconds
+#: before it tries the stream again.
 _ASKED_ALONE_S = 60.0
-#: Jobs that the list holds; the filter looks at all that the server tells.
+#: The most jobs that the list holds; the filter searches all that the server reports.
 _LISTED_MOST = 250
-#: The end of a log that is shown.
+#: The end of a log that is shown, in bytes.
 _LOG_LINES = 200
 _LOG_BYTES = 256 * 1024
 _LOG_READ_MOST = 4 * 1024 * 1024
-#: Columns that borders and scroll bars take from the width of the list.
+#: Columns of the list's width that borders and scroll bars take.
 _FRAME = 6
 
 
@@ -85,10 +86,10 @@ class ClusterScreen(WatchScreen):
                 self._overview, was_told = overview, True
                 self._show()
         except NotFound:
-            self._follow_again_at = inf  # a server of an older release
+            self._follow_again_at = inf  # the server has an older release
             return
         except WalrasError:
-            pass  # the next look says what is wrong, if anything is
+            pass  # the next poll reports what is wrong, if anything is
         if not was_told:
             self._follow_again_at = time.monotonic() + _ASKED_ALONE_S
 

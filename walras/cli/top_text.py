@@ -58,11 +58,11 @@ WAITING_WORDS = {
 #: An accelerator of a machine in this state; one that is idle on a machine that is up is `_IDLE`.
 _CELLS = {"up": "■", "leaving": "▨", "unreachable": "▢", "quarantined": "▢"}
 _IDLE, _NO_JOBS = "□", "▢"
-#: Fleets of up to so many machines have room for their names.
+#: The largest fleet whose machines are shown with names.
 _NAMED_MACHINES_MOST = 40
 _ALERTS_SHOWN = 3
 _BARS = "▁▂▃▄▅▆▇█"
-#: Solves whose prices make a pool's line.
+#: The number of solves whose prices make a pool's line.
 _LINE_POINTS = 24
 
 
@@ -138,7 +138,7 @@ def _price_line(overview: "Overview", pool: str) -> str:
 
 
 def _machine_text(machine: "MachineCells", *, is_named: bool) -> Text:
-    # A break inside a machine would make two of it.
+    # A line break inside a machine would make two machines of it.
     shown = Text(f"{safe_text(machine.machine or machine.node_id)}\u00a0" if is_named else "")
     idle = _IDLE if machine.state == "up" else _NO_JOBS
     for job_id, cells in groupby(machine.cells):
@@ -200,7 +200,7 @@ def _running_lines(overview: "Overview", width: int) -> Iterator[JobLine]:
             places.setdefault(job_id, []).append(machine.node_id)
     for job_id in sorted(held):
         if (name := overview.names.get(str(job_id))) is None:
-            continue  # of a project that this user does not see
+            continue  # it belongs to a project that this user does not see
         shown = Text("▶  ", style="green")
         shown.append_text(_named(job_id, name, width))
         types = " + ".join(f"{count} x {safe_text(accelerator)}" for accelerator, count in held[job_id].items())

@@ -1,8 +1,8 @@
-"""What the screens of `walras top` have in common: they stay new while they are seen.
+"""What the screens of `walras top` have in common: they are updated while they are visible.
 
-A screen asks the server, and then follows what the server tells by itself, where there is such a stream; else, and when
-the stream breaks, it asks again and again. When the server is away the screen keeps what it knows, says since when, and
-goes on by itself once the server answers.
+A screen asks the server, and then follows what the server tells by itself, where there is such a stream; else, and
+when the stream breaks, it asks again and again. When the server is away the screen keeps what it knows, says since
+when, and goes on by itself once the server answers.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from walras.errors import UserError, WalrasError
 if TYPE_CHECKING:
     from walras.client import Client
 
-#: A look that took long is not repeated before so many times as long.
+#: After a poll that took long, the next one waits at least this many times as long.
 _PART = 20.0
 
 
 class WatchScreen(Screen[None]):
-    """A screen that is made anew from the server again and again, and says when the server is away."""
+    """A screen that is updated from the server again and again, and says when the server does not answer."""
 
     def __init__(self, client: "Client", every_s: float) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class WatchScreen(Screen[None]):
             took_s = time.monotonic() - began_at
             if self.is_current and self._lost_at is None:
                 await self._follow_quietly()
-            # An answer that never came says nothing of how long the server takes.
+            # A failed request says nothing of how long the server takes to answer.
             await asyncio.sleep(self.every_s if self._lost_at else max(self.every_s, _PART * took_s))
 
     async def _follow_quietly(self) -> None:
@@ -68,13 +68,13 @@ class WatchScreen(Screen[None]):
             await self.follow()
 
     async def look_once(self) -> None:
-        """Looks now, and shows that the server is away if it is."""
+        """Polls once, and shows it if the server does not answer."""
         told = ""
         try:
             await self.look()
             self._lost_at = None
         except NoMatches:
-            # The answer came when the screen was already being closed.
+            # The answer came while the screen was being closed.
             return
         except UserError as error:
             # The server answers, and refuses: no such job, or a token that was revoked.
@@ -122,6 +122,6 @@ class JobList(OptionList):
 
     @property
     def chosen(self) -> int | None:
-        """The number of the job that the choice is on; None: the list is empty."""
+        """The number of the chosen job; None where the list is empty."""
         option = self.highlighted_option
         return None if option is None or option.id is None else int(option.id)

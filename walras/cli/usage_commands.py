@@ -29,18 +29,18 @@ SinceOption = Annotated[
 TypeOption = Annotated[str | None, typer.Option("--type", help="Only this accelerator type.")]
 
 _SINCE = "30d"
-#: Of an amount that is shown in cents.
+#: USD below which an amount shown in cents is 0.
 _LEAST_USD = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class AskedPrices:
-    """What the options say of prices, per accelerator-hour."""
+    """The prices that options state, per accelerator-hour."""
 
-    #: As a fraction of the on-demand price.
+    #: A fraction of the on-demand price.
     reserved_part: float | None = None
     on_demand_usd: float | None = None
-    #: By type; `""`: of every type.
+    #: By type; `""`: for every type.
     reserved_usd: Mapping[str, float] = field(default_factory=dict)
 
     def part_of(self, accelerator: str, on_demand_usd: float) -> float:
@@ -106,7 +106,7 @@ class TypeUsage:
 
 @dataclass(frozen=True, slots=True)
 class LiveUsage:
-    """What the server told, by the types that have a price, and the types that have none."""
+    """What the server reported: the types that have a price, and those that have none."""
 
     report: "UsageReport"
     types: list[TypeUsage]
@@ -151,7 +151,7 @@ def read_live_usage(
 
 
 def show_usage_caveats(usage: LiveUsage) -> None:
-    """Say what the figures are of, and what they leave out."""
+    """Prints what the figures are about, and what they leave out."""
     report = usage.report
     span = format_length(report.until - report.since)
     running = sum(row.running for each in usage.types for row in each.rows)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from walras.spec.job_spec import JobSpec
     from walras.what_if import DifferenceView, JobDifferenceView, QuoteView, Triple, WayView, WhatIfView
 
-#: Differences that a person would not notice: seconds, and USD.
+#: Differences that a person would not notice: in seconds, and in USD.
 _SAME_S, _SAME_USD = 1.0, 0.005
 
 
 def show_what_if(found: "WhatIfView") -> None:
-    """What becomes different, by project and job; or that nothing does."""
+    """Prints the differences by project and job, or that there are none."""
     show_line(
         f"If: {'; '.join(found.changes)}. {found.draws} futures, each with and without; four in five lie between."
     )
@@ -142,7 +142,7 @@ def _menu_of(spec: "JobSpec") -> "QuoteView":
 
 
 def show_ways(found: "QuoteView") -> None:
-    """The ways to run a job, one line each."""
+    """Prints the ways to run a job, one per line."""
     show_line(f"{found.draws} futures of each way; four in five lie between, and a promised end is kept in 19 of 20.")
     columns = [Column("WAY"), Column("STARTS"), Column("ENDS"), Column("PROMISED"), Column("USD"), Column("DELAYS")]
     show_listing(Listing(columns, [_quote_row(way) for way in found.ways], None), OutputFormat.TABLE)

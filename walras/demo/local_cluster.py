@@ -142,7 +142,7 @@ def adopt_orphans() -> None:
 
 
 def _end_with_parent() -> None:
-    """In the child: receive SIGTERM if the demo itself is killed."""
+    """Makes this child process receive SIGTERM when the demo itself is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
@@ -155,7 +155,7 @@ class ChildProcesses:
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a process with its output in `<logs>/<name>.log`, out of reach of the terminal's Ctrl-C."""
+        """Starts a process with its output in `<logs>/<name>.log`, out of reach of the terminal's Ctrl-C."""
         with (self._logs / f"{name}.log").open("wb") as log:
             self._started[name] = subprocess.Popen(
                 argv,
@@ -266,7 +266,9 @@ class LocalCluster:
         self.users: dict[str, Client] = {}
 
     async def start(self) -> None:
-        """Server, machines, users. Raises ClusterError, with the end of the log, if something does not come up."""
+        """Starts the server, the machines and the users. Raises ClusterError, with the end of the log, if a part does
+        not start.
+        """
         stage = self._stage
         server = ["server", "--data", stage.server, "--host", "127.0.0.1", "--port", "0"]
         files = ["--cluster", stage.cluster_path, "--policy", stage.policy_path]
@@ -352,7 +354,8 @@ class LocalCluster:
 async def running_cluster(
     stage: DemoSetup, processes: ChildProcesses, say: Callable[[str], None]
 ) -> AsyncIterator[LocalCluster]:
-    """A started server with the owned machines' agents, until the block ends; SIGTERM cancels it, as Ctrl-C does.
+    """Yields a started server with the owned machines' agents, until the block ends; SIGTERM cancels it, as Ctrl-C
+    does.
 
     Raises what `LocalCluster.start` raises. `say`: told what is being done.
     """

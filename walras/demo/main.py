@@ -66,11 +66,11 @@ def comparison_table(recording: DemoRecording, compared: Sequence[ResimulatedJob
     return table
 
 
-#: Cores that should be idle before the demo starts: five paced ranks and the server need most of two.
+#: Idle cores that the demo needs: five paced ranks and the server need most of two.
 IDLE_CORES_WANTED = 1.5
 
 
-#: Columns where standard output is no terminal: the table of jobs needs them.
+#: Columns of the output where it is no terminal: the table of jobs needs them.
 PLAIN_WIDTH = 160
 
 
@@ -85,7 +85,8 @@ class FinishedRun:
 
 
 def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
-    """Run it. Answers the exit code: 0 as promised, 1 not, 130 interrupted. Leaves no process behind.
+    """Runs the demo. Returns the exit code: 0 if all promises were kept, 1 if not, 130 if interrupted. It leaves no
+    process behind.
 
     Args:
         data: folder of this run, new or empty; None: one below `demo-run` in the current folder.

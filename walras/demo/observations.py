@@ -10,7 +10,7 @@ from statistics import median
 
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
 
-#: A few windows of the in-job client, reported and shown.
+#: Seconds in which a few windows of the in-job client are reported and shown.
 SETTLED_S = 2.0
 
 
@@ -27,7 +27,7 @@ class NodeSpan:
     node: NodeView
     from_s: float
     to_s: float
-    #: A revocation notice was seen.
+    #: Whether a revocation notice was seen.
     left: bool = False
 
 
@@ -65,7 +65,7 @@ class DemoRecording:
     #: Busy share of all processors, 0-1, one entry per look.
     busy: list[float] = field(default_factory=list)
     states: dict[int, tuple[str, str]] = field(default_factory=dict)
-    #: By (job, attempt): when it was first looked at, and when it was first seen stepping.
+    #: By (job, attempt): the instant at which it was first observed, and at which it was first seen stepping.
     marks: dict[tuple[int, int], "AttemptProgress"] = field(default_factory=dict)
 
     def seconds(self, instant: str) -> float:

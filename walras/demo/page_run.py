@@ -1,4 +1,4 @@
-"""`walras demo --page MINUTES`: the demo's machines and jobs, for as long as somebody wants to watch the web page.
+"""`walras demo --page MINUTES`: runs the demo's machines and jobs for some time, to watch the web page.
 
 The jobs of the demo are submitted again and again until the time is over; then everything ends. Nothing is checked or
 compared: that is what the demo itself does.
@@ -28,7 +28,7 @@ ROUND_S = 110.0
 
 
 def run_page_demo(*, data: Path | None, keep: bool, minutes: float) -> int:
-    """Run it. Answers the exit code: 0 once the time is over, 1 if the cluster fails, 130 interrupted."""
+    """Runs it. Returns the exit code: 0 once the time is over, 1 if the cluster fails, 130 if interrupted."""
     console = Console()
     stage = prepare_demo(data)
     console.print(f"everything of this run is in {stage.folder}", highlight=False, soft_wrap=True)
@@ -62,7 +62,7 @@ async def _keep_busy(stage: DemoSetup, processes: ChildProcesses, console: Conso
 
 
 async def _submit_for_ever(users: dict[str, Client], stage: DemoSetup) -> None:
-    """Submit each job when it is due. Only being cancelled ends it."""
+    """Submits each job when it is due, until it is cancelled."""
     loop = asyncio.get_running_loop()
     began_at = loop.time()
     for at_s, user, spec in arrivals(stage):

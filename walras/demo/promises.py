@@ -10,7 +10,7 @@ from walras.states import AttemptState, JobState
 
 MOST_RANK_STARTS = 24
 LONGEST_S = 240.0
-#: The last loss of a job that trained to its end, against its first.
+#: The largest part of its first loss that the last loss of a trained job may be.
 LOSS_FALL = 0.7
 
 

@@ -22,7 +22,7 @@ from walras.demo.local_cluster import DemoSetup, LocalCluster
 from walras.demo.observations import DemoRecording, prices_line
 from walras.states import JobState
 
-#: Changes shown below the tables.
+#: The number of changes shown below the tables.
 LAST_LINES = 8
 
 
@@ -96,10 +96,10 @@ def _job_table(jobs: Sequence[JobView]) -> Table:
 
 WATCH_EVERY_S = 0.5
 PRICES_EVERY_S = 2.0
-#: The run is given up after this long: a minute over what is promised.
+#: Seconds after which the run is given up: a minute more than what is promised.
 GIVE_UP_S = 300.0
-#: A machine is revoked when it has been training for a while, so that there is something to save, and when it still has
-#: as much to do, so that there is somebody left to save it.
+#: A machine is revoked when a job has trained on it for a while, so that there is something to save, and still has as
+#: much to do, so that a job is left to save it.
 STEPS_BEFORE_REVOCATION = 20.0
 
 

@@ -25,12 +25,12 @@ from simulator.decided_run import DecidedRun, WaitingJob
 from simulator.reports.run_spec import GeneratorOptions, PreparedRun, RunSpec, WorkloadSource, prepare_run
 from walras.errors import ConfigError
 
-#: What the agent sees, by name (`Env`).
+#: The arrays of an observation, by name (`Env`).
 Observation = dict[str, np.ndarray[Any, Any]]
 #: The number of a choice, or scores (slots, pools).
 Action = int | np.integer[Any] | np.ndarray[Any, Any]
 
-#: It is replaced by the agent: only a run without one would go by it.
+#: The agent replaces this policy: only a run without an agent would use it.
 _NOBODYS_POLICY = "fifo"
 _SLOTS_MAX = 10_000
 _SEED_MAX = 2**31
@@ -114,7 +114,7 @@ class Env(gymnasium.Env[Observation, Action]):
         )
         self._run: DecidedRun | None = None
         self._seen: list[WaitingJob] = []
-        #: 1 where the job of a slot could start on a pool now (slots, pools).
+        #: Whether the job of a slot could start on a pool now (slots, pools), as 1 or 0.
         self._possible = np.zeros(shape, np.int8)
         self._scale_s = 1.0
         self._spent_s = 0.0
@@ -185,7 +185,9 @@ class Env(gymnasium.Env[Observation, Action]):
     # -- what the agent sees
 
     def _look(self) -> None:
-        """Who has a slot (if not all have, then those first that could start), and who could start where."""
+        """Assigns slots to waiting jobs (if not all have one, those first that could start), and computes where each
+        could start.
+        """
         waiting = self._run.waiting if self._run is not None else []
         if len(waiting) > self.slots:
             chosen = sorted(range(len(waiting)), key=lambda row: not waiting[row].fits)[: self.slots]
@@ -196,7 +198,7 @@ class Env(gymnasium.Env[Observation, Action]):
             possible[: len(waiting)] = [[place is not None for place in each.places] for each in waiting]
 
     def _squashed(self, seconds: FloatArray | float) -> FloatArray:
-        """Times as numbers in [0, 1]."""
+        """Returns times as numbers in [0, 1]."""
         return 1.0 - self._scale_s / (self._scale_s + np.asarray(seconds, dtype=np.float64))
 
     def _observation(self) -> Observation:

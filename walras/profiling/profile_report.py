@@ -17,7 +17,7 @@ from walras.spec.field_types import Number, ShownName, WholeNumber, shown_name
 from walras.spec.file_model import FileModel
 
 _Seconds = Annotated[Number, Field(ge=0, le=1e9)]
-#: A stall is a difference of two measured times, so it may be slightly negative.
+#: Seconds by which a stall may be negative, because it is a difference of two measured times.
 _Difference = Annotated[Number, Field(ge=-1e9, le=1e9)]
 _Count = Annotated[WholeNumber, Field(ge=0, le=10**24)]
 _Note = Annotated[str, Field(max_length=1000), AfterValidator(shown_name)]

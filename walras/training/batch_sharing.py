@@ -32,23 +32,23 @@ class OwnWorkTimer:
         self._hooks: list[Any] = []
         self._began: Any = None
         self._last: Any = None
-        #: Of each timed step: its samples, and the instants of its beginning and of its last gradient.
+        #: For each timed step: its samples, and the instants of its beginning and of its last gradient.
         self._steps: list[tuple[int, Any, Any]] = []
 
     def start(self) -> None:
-        """A step begins, which is to be timed."""
+        """Begins a step that is to be timed."""
         if not self._hooks:
             self._hooks = [each.register_post_accumulate_grad_hook(self._has_gradient) for each in self._parameters]
         self._began, self._last = _now(self._parameters[0]) if self._parameters else None, None
 
     def stop(self, samples: int) -> None:
-        """It is over, and had so many samples. A step without a gradient of the model is left out."""
+        """Ends the timed step, which had so many samples. A step without a gradient of the model is left out."""
         if self._began is not None and self._last is not None:
             self._steps.append((samples, self._began, self._last))
         self._began = None
 
     def rest(self) -> None:
-        """The next steps are not timed; a step that has begun is forgotten."""
+        """Stops timing: the next steps are not timed, and a step that has begun is forgotten."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._began = [], None
@@ -63,7 +63,7 @@ class OwnWorkTimer:
 
 
 def _now(parameter: Any) -> Any:
-    """This instant in the work of the parameter's device."""
+    """Returns the present instant in the work of the parameter's device."""
     if parameter.device.type != "cuda":
         return time.monotonic()
     cuda: Any = sys.modules["torch"].cuda
@@ -79,12 +79,12 @@ def _seconds(began: Any, ended: Any) -> float:
     return float(began.elapsed_time(ended)) / 1e3
 
 
-#: The first steps after a start, and after a change, warm up: they are not timed.
+#: The number of steps after a start, or after a change, that warm up and are not timed.
 WARM_UP_STEPS = 2
-#: Steps before each correction that are.
+#: The number of timed steps before each correction.
 TIMED_STEPS = 8
 _SOONEST = WARM_UP_STEPS + TIMED_STEPS
-#: Gangs up to this size show the share of every rank as a value.
+#: The largest gang whose shares are reported as values, one for each rank.
 MOST_SHOWN = 8
 
 
@@ -114,14 +114,14 @@ class Shares:
             raise ValueError(f"least={least}, most={most}: a rank takes at least one sample, and no more than it can")
         self._every, self._own_bounds = every, SampleBounds(least) if most is None else SampleBounds(least, most)
         self._gang, self._bounds, self._pace = Gang(0), [self._own_bounds], 0.0
-        #: Speeds of the ranks, up to a factor: by them batches are split.
+        #: Speeds of the ranks, up to a common factor, by which batches are split.
         self._speeds: Sequence[float] = [1.0]
         #: Samples per second of each rank, smoothed; empty before the first correction.
         self._measured: list[float] = []
         self._split: tuple[int, tuple[int, ...]] = (0, ())
         self._own_time = OwnWorkTimer(model)
         self._steps, self._correct_at = 0, _SOONEST
-        #: Samples of the largest batch so far: the last of an epoch may be smaller.
+        #: Samples of the largest batch so far: the last batch of an epoch may be smaller.
         self._largest = 0
         self._values: ReportedValues | None = None
         self._log: Callable[[str], None] = _log_nothing
@@ -132,8 +132,9 @@ class Shares:
 
     @property
     def weight(self) -> float:
-        """What the mean loss over this rank's samples is multiplied by, so that the mean over all ranks is the mean
-        over the samples of the whole batch. 1 where all have as many."""
+        """The factor of the mean loss over this rank's samples that makes the mean over ranks the mean over the
+        samples of the whole batch. It is 1 where all ranks have equally many samples.
+        """
         return self._gang.world_size * self.of(self.whole)[self._gang.rank] / self.whole if self.whole else 1.0
 
     def of(self, whole: int) -> tuple[int, ...]:
@@ -151,7 +152,9 @@ class Shares:
     def join(
         self, gang: Gang, seed: int, pace: float | None, values: ReportedValues, log: Callable[[str], None]
     ) -> int:
-        """Gather bounds, paces and seeds of all ranks, on every rank. Returns rank 0's seed: one order of data."""
+        """Gathers bounds, paces and seeds of all ranks, on every rank. Returns rank 0's seed, so that all have one
+        order of data.
+        """
         self._gang, self._pace, self._values = gang, pace or 0.0, values
         self._log = log if gang.rank == 0 else _log_nothing
         high, low = divmod(seed % 2**64, 2**32)
@@ -164,7 +167,7 @@ class Shares:
         return seed if is_same else int(gathered[0][3]) * 2**32 + int(gathered[0][4])
 
     def batches(self, source: BatchSource, epoch: int, skip: int) -> Iterator[Any]:
-        """This rank's parts of the batches of an epoch after the first `skip`. All ranks take them in step."""
+        """Yields this rank's parts of an epoch's batches after the first `skip`. All ranks take them in step."""
         is_cut = True
         try:
             while is_cut:
@@ -186,7 +189,7 @@ class Shares:
             self._show(self.of(whole))
 
     def _timed(self, parts: Iterator[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
-        """The same; reading a part is own work too."""
+        """Yields the same parts, timed; reading a part counts as own work."""
         while True:
             if not self._gang.is_alone and self._steps >= self._correct_at - TIMED_STEPS:
                 self._own_time.start()
@@ -208,16 +211,18 @@ class Shares:
         return has_changed
 
     def _correct_shares(self) -> bool:
-        """Exchange the time per sample with the other ranks; every rank computes the same new shares."""
+        """Exchanges the time per sample with the other ranks, from which every rank computes the same new shares.
+        Returns whether they changed.
+        """
         sample_s = self._own_time.take_sample_s() or 0.0
-        if sample_s and self._pace:  # an emulated accelerator takes as long as it is to take
+        if sample_s and self._pace:  # An emulated accelerator takes the time of its pace.
             sample_s = max(sample_s, self._gang.world_size / (self._pace * self._largest))
         gathered = [row[0] for row in self._gang.gather([sample_s])]
         before = self.of(self._largest)
         if min(gathered) <= 0.0 or min(before) < 1:
             return False
         measured = [1.0 / each for each in gathered]
-        # Halfway to what was seen last, for it may have been disturbed.
+        # Moves halfway to the last measurement, which may have been disturbed.
         self._measured = [(was + now) / 2 for was, now in zip(self._measured or measured, measured, strict=True)]
         times_s = [share / speed for share, speed in zip(before, self._measured, strict=True)]
         shares = rebalance_shares(before, times_s, self._bounds_for(self._largest))
@@ -231,14 +236,17 @@ class Shares:
     # ------------------------------------------------------------------------------------------- who has what
 
     def _own(self, whole: int) -> range:
-        """This rank's samples of a batch. With fewer samples than ranks, a rank without any takes the first with weight
-        0: everybody takes part in the exchange of gradients."""
+        """Returns this rank's samples of a batch. With fewer samples than ranks, a rank without any takes the first
+        with weight 0, because every rank takes part in the exchange of gradients.
+        """
         shares, rank = self.of(whole), self._gang.rank
         first = sum(shares[:rank])
         return range(first, first + shares[rank]) if shares[rank] else range(min(1, whole))
 
     def _bounds_for(self, whole: int) -> Sequence[SampleBounds]:
-        """A batch too small for everybody's least, the last of an epoch, is not held to them."""
+        """Returns the ranks' bounds; a batch that is too small for the sum of all minimums, the last of an epoch, is
+        not held to them.
+        """
         if whole >= sum(bound.least for bound in self._bounds):
             return self._bounds
         least = int(whole >= len(self._bounds))
@@ -254,4 +262,4 @@ def _as_sum(shares: Sequence[int]) -> str:
 
 
 def _log_nothing(_: str) -> None:
-    """Only rank 0 logs."""
+    """Drops a line of log: only rank 0 logs."""

@@ -28,7 +28,7 @@ class BatchSource:
     can_skip = True
     #: Samples in each batch; None if unknown.
     batch_size: int | None = None
-    #: Parts are chosen before they are read: other parts need a new beginning.
+    #: Whether parts are chosen before they are read: then other parts need a new iterator.
     is_cut_ahead = False
 
     def __init__(self, batches: Any) -> None:
@@ -40,7 +40,9 @@ class BatchSource:
         return len(self._batches)
 
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
-        """The batches of an epoch after the first `skip`. Where `can_skip` is false, all of them."""
+        """Returns the batches of the epoch after the first `skip`. Where `can_skip` is false, it returns
+        all of them.
+        """
         return islice(iter(self._batches), skip, None)
 
     def parts(self, epoch: int, skip: int, own: Callable[[int], range]) -> Iterator[tuple[Any, int]]:
@@ -66,7 +68,7 @@ class BatchSource:
         assert state is None
 
     def resize(self, batch_size: int) -> bool:
-        """Use batches of this size from the next `begin` on. Returns False if the source cannot."""
+        """Uses batches of this size from the next `begin` on. Returns False if the source cannot."""
         return batch_size == self.batch_size
 
 
@@ -80,7 +82,7 @@ class UnskippableSource(BatchSource):
 
 
 class StatefulSource(BatchSource):
-    """Resumes from its own state, which already points behind the batches done."""
+    """Resumes from the loader's own state, which already points behind the batches done."""
 
     count = None
 
@@ -120,11 +122,11 @@ class LoaderSource(BatchSource):
         torch: Any = sys.modules["torch"]
         if type(self._sampler) is not torch.utils.data.BatchSampler:
             return super().resize(batch_size)
-        self._sampler = copy.copy(self._sampler)  # it may be the script's own
+        self._sampler = copy.copy(self._sampler)  # The sampler may be the script's own.
         self._sampler.batch_size = self.batch_size = batch_size
         self._skipping = _SkippingSampler(self._sampler)
         object.__setattr__(self._view, "batch_sampler", self._skipping)
-        self._view._iterator = None  # worker processes that persist would read on by the old sampler
+        self._view._iterator = None  # Persistent worker processes would go on with the old sampler.
         return True
 
     @property
@@ -132,7 +134,7 @@ class LoaderSource(BatchSource):
         return self._view.batch_sampler is not None
 
     def parts(self, epoch: int, skip: int, own: Callable[[int], range]) -> Iterator[tuple[Any, int]]:
-        """Only those samples are read."""
+        """Yields parts of batches; only the samples of the parts are read."""
         if not self.is_cut_ahead:
             yield from super().parts(epoch, skip, own)
             return
@@ -145,7 +147,7 @@ class LoaderSource(BatchSource):
         self._skipping.cut = cut
         whole = self.batch_size or 0
         for batch in self.begin(epoch, skip):
-            # A profile run gives batches again without drawing them.
+            # A profiling run gives batches again without drawing them.
             whole = drawn.popleft() if drawn else whole
             yield batch, whole
 
@@ -179,7 +181,9 @@ class _SkippingSampler:
 
 
 def resumable_source(batches: Any, seed: int) -> BatchSource:
-    """Wrap what the script iterates over. `seed` fixes the order of samplers that shuffle by a torch generator."""
+    """Returns a source for what the script iterates over. `seed` fixes the order of samplers that shuffle by a torch
+    generator.
+    """
     if hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict"):
         return StatefulSource(batches)
     if _is_map_style_loader(batches):
@@ -213,7 +217,7 @@ def rescale_position(batch: int, saved_by: tuple[int, int | None], read_by: tupl
     """Converts a position in batches to other ranks and batch sizes, given as (ranks, samples in a rank's batch)."""
     (ranks_then, size_then), (ranks, size) = saved_by, read_by
     if size_then is None or size is None:
-        size_then = size = 1  # batches are taken to be as large as they were
+        size_then = size = 1  # batches count as equally large as they were
     return batch * ranks_then * size_then // (ranks * size)
 
 

@@ -1,14 +1,14 @@
-"""Which batch a job takes that chooses it itself, and how many steps at its first batch an update is worth.
+"""Chooses the batch of a job that tunes it, and counts how many steps at its first batch an update is worth.
 
     t(B) = a + b B                                seconds per update on this gang; a, b >= 0
     gain(B) = B/B_0 (phi + B_0) / (phi + B)       of an update in steps at the first batch B_0; phi: the gradient noise
                                                   scale, in samples (Pollux, OSDI 2021)
     goodput(B) = gain(B) / t(B)                   steps at the first batch, per second
 
-Nothing is known when the job begins, and all that is tried counts as training: a batch is timed for a few windows, then
-the one whose goodput would be best is tried, never more than twice as large as any that was timed. Where only one was
-timed on this gang the law cannot tell a from b, and a neighbour is tried if it could pay. Nothing changes for less than
-`WORTH_A_CHANGE`. The loop of rank 0 measures and asks; all ranks change at the step that they agree on.
+Nothing is known when the job begins, and all that is tried counts as training: a batch is timed for a few windows,
+then the one whose goodput would be best is tried, never more than twice as large as any that was timed. Where only one
+was timed on this gang the law cannot tell a from b, and a neighbour is tried if it could pay. Nothing changes for less
+than `WORTH_A_CHANGE`. The loop of rank 0 measures and asks; all ranks change at the step that they agree on.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from walras.training.gang import Gang
 from walras.training.measurements import NoiseScaleMeter, ThroughputMeter
 from walras.training.supervisor_link import CHOSEN_BATCH_VALUE, UPDATE_GAIN_VALUE, ControlRequest, JobEnvironment
 
-#: Windows of steps that a batch is timed for before the next is thought of; and where both were timed before.
+#: The windows of steps for which a batch is timed before the next is considered; and those before the job may return to
+#: a batch that was timed earlier.
 WINDOWS_TO_TRY, WINDOWS_TO_RETURN = 4, 20
-#: A batch is taken if its goodput is larger by this factor.
+#: A batch is taken if its goodput is larger by at least this factor.
 WORTH_A_CHANGE = 1.05
-#: A gain is agreed anew among the ranks when it has moved by this part.
+#: The ranks agree on a gain anew when it has moved by this part.
 GAIN_BAND = 0.02
-#: Comparisons of gradients before the noise scale is believed; how many updates apart they are until then, and later,
-#: where the script has not said; and the largest noise that ranks tell each other, in samples.
+#: The number of comparisons of gradients before the noise scale is believed; the updates between two comparisons until
+#: then, and afterwards (unless the script states them); and the largest noise that ranks exchange, in samples.
 COMPARISONS_LEAST = 6
 NOISE_EVERY_AT_FIRST, NOISE_EVERY = 2, 10
 _NOISE_MOST = 1e12
-#: Part of an update that takes the same time whatever its batch, where an accelerator is emulated.
+#: The part of an update that takes the same time for any batch, where an accelerator is emulated.
 PACED_FIXED_PART = 0.5
-#: Multiples of the first batch that may be taken: every number of ranks that divides the first divides them.
+#: Multiples of the first batch that may be taken: any number of ranks that divides the first batch divides them, too.
 _MULTIPLES = tuple(sorted({factor << power for power in range(31) for factor in (1, 3)}))
 
 
@@ -74,14 +75,14 @@ class BatchTuner:
 
     def __init__(self, initial: int, largest: int, ranks: int, largest_per_rank: int | None = None) -> None:
         self.initial = self.batch = initial
-        #: Steps that each update counts for, as the ranks agreed; and of what was counted, the part below one.
+        #: Steps that each update counts for, as the ranks agreed; and the fraction of a step counted so far.
         self.gain, self._rest = 1.0, 0.0
         most = largest if largest_per_rank is None else min(largest, largest_per_rank * ranks)
         sizes = (initial * multiple for multiple in _MULTIPLES if initial * multiple <= most)
         self._sizes = tuple(size for size in sizes if size % ranks == 0) or (initial,)
         self._timed: dict[int, float] = {}
         self._windows_seen = 0
-        #: The batch that rank 0 wants, and the noise that it goes by, until the ranks have agreed.
+        #: The batch that rank 0 wants, and the noise on which it is based, until the ranks have agreed.
         self._wish: tuple[int | None, float | None] = None, None
         #: Noise scale when the ranks agreed last; None before it was known.
         self.noise: float | None = None
@@ -96,12 +97,12 @@ class BatchTuner:
         return self.batch
 
     def as_saved(self) -> dict[str, float]:
-        """Returns what goes on after a restart, on whatever gang."""
+        """Returns what continues after a restart on any gang: batch, rest and noise."""
         known = {} if self.noise is None else {"noise": self.noise}
         return {"samples": self.batch, "rest": self._rest, **known}
 
     def agreed(self, request: ControlRequest) -> int:
-        """The ranks agreed on this; returns the batch to change to, 0 for none."""
+        """Takes over what the ranks agreed on; returns the batch to change to, 0 for none."""
         if not request.noise:
             return 0
         self.noise, self._wish = request.noise / 1000.0, (None, None)
@@ -113,7 +114,9 @@ class BatchTuner:
     def with_request(
         self, own: ControlRequest, meter: ThroughputMeter, noise: NoiseScaleMeter | None
     ) -> ControlRequest:
-        """Adds to rank 0's request what it wants of the batch; looks again once a window. `noise`: None elsewhere."""
+        """Adds to rank 0's request what it wants of the batch; computes it again once per window. `noise`: None on
+        other ranks.
+        """
         if noise is None or own.stop or own.park or own.samples:
             return own
         if meter.samples != self._windows_seen:
@@ -129,12 +132,14 @@ class BatchTuner:
         return replace(own, samples=samples, noise=max(1, round(1000.0 * min(scale, _NOISE_MOST))))
 
     def took(self, batch: int) -> None:
-        """The job goes on with this batch: its updates count by the noise that is known."""
+        """Records that the job continues with this batch: its updates count by the known noise."""
         self.batch = batch
         self.gain = 1.0 if self.noise is None else gain_of_update(batch, self.initial, self.noise)
 
     def steps_done(self, limit: int | None, step: int) -> int:
-        """Whole steps that the update which has just ended counts for: at least 1, and not beyond the limit."""
+        """Returns the whole steps that the update which has just ended counts for: at least 1, and not beyond the
+        limit.
+        """
         whole = max(1, int(self._rest + self.gain))
         self._rest = min(max(self._rest + self.gain - whole, 0.0), 1.0)
         return whole if limit is None else min(whole, max(1, limit - step))
@@ -174,7 +179,9 @@ class BatchTuner:
         return best if goodput(best) > WORTH_A_CHANGE * own else None
 
     def _neighbour(self, noise: float) -> int | None:
-        """Twice the batch if it would pay where only starting an update took time, else half if only samples did."""
+        """Returns twice the batch if it would pay where only starting an update took time, None if not; half the batch
+        where twice is not allowed.
+        """
         own = gain_of_update(self.batch, self.initial, noise)
         if 2 * self.batch in self._sizes:
             return (
@@ -185,12 +192,12 @@ class BatchTuner:
 
     @property
     def paced_part(self) -> float:
-        """How long an update lasts on an emulated accelerator, in those of the first batch."""
+        """Returns how long an update lasts on an emulated accelerator, in updates of the first batch."""
         return PACED_FIXED_PART + (1.0 - PACED_FIXED_PART) * self.batch / self.initial
 
     @property
     def values(self) -> dict[str, float]:
-        """What is reported beside the job's own values."""
+        """Returns the values that are reported beside the job's own."""
         return {CHOSEN_BATCH_VALUE: float(self.batch), UPDATE_GAIN_VALUE: self.gain}
 
 

@@ -69,7 +69,7 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def commit_checkpoint(partial: Path, final: Path, step: int) -> CheckpointReference:
-    """Make the files in `partial` the checkpoint `final`. On return it is complete and durable."""
+    """Makes the files in `partial` the checkpoint `final`. On return it is complete and durable."""
     files = [_entry(partial / name) for name in sorted(os.listdir(partial))]
     for entry in files:
         sync_file(partial / str(entry["name"]))
@@ -147,7 +147,7 @@ def _digest(files: list[dict[str, str | int]]) -> str:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write and sync."""
+    """Writes a file and syncs it to disk."""
     with open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -228,7 +228,7 @@ class Checkpoint:
         elif self._directory is not None:
             self._root = self._directory.absolute()
             numbered = list_attempt_folders(self._root)
-            # All ranks find the same number: the folder is made by the first save, and nobody saves before all looked.
+            # All ranks find the same number: the first save makes the folder, and no rank saves before all have looked.
             self._attempt = numbered[0][0] + 1 if numbered else 1
             found = _newest_complete(self._root, log)
         else:
@@ -243,12 +243,12 @@ class Checkpoint:
 
     @property
     def is_open(self) -> bool:
-        """True once there is a place to save to."""
+        """Whether there is a place to save to."""
         return self._root is not None
 
     @property
     def is_planned(self) -> bool:
-        """True if the scheduler says how often to save."""
+        """Whether the scheduler decides how often to save."""
         return self.every_s == PLANNED
 
     def is_due(self, seconds: float, planned_s: float | None = None) -> bool:
@@ -262,13 +262,13 @@ class Checkpoint:
         return self.every_steps is not None and step % self.every_steps < counted
 
     def partial(self, step: int) -> Path:
-        """Make the folder that the files of a checkpoint at this step are written to."""
+        """Makes and returns the folder to which the files of a checkpoint at this step are written."""
         path = partial_folder(self._attempt_dir, step)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def write_shared(self, folder: Path) -> None:
-        """Rank 0: write the state of every object."""
+        """Writes the state of every object (rank 0 calls it)."""
         torch = sys.modules.get("torch")
         for name, thing in self._objects.items():
             write_state(folder, name, thing.state_dict())
@@ -277,14 +277,14 @@ class Checkpoint:
         self._were_loadable = True
 
     def commit(self, step: int) -> CheckpointReference:
-        """Rank 0, when every rank has written: make it a checkpoint."""
+        """Makes the written files a checkpoint (rank 0 calls it, when every rank has written)."""
         partial = partial_folder(self._attempt_dir, step)
         reference = commit_checkpoint(partial, step_folder(self._attempt_dir, step), step)
         self._committed.append(reference)
         return reference
 
     def load_shared(self, folder: Path) -> None:
-        """Every rank: put the objects into the saved state."""
+        """Puts the objects into the saved state (every rank calls it)."""
         for name, thing in self._objects.items():
             thing.load_state_dict(read_state(folder, name))
 
@@ -320,7 +320,7 @@ class Checkpoint:
 
 
 def write_state(folder: Path, name: str, state: Any) -> None:
-    """Write one object's state: by torch where the script uses it, else as JSON."""
+    """Writes one object's state: by torch where the script uses it, else as JSON."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.save(state, folder / f"{name}.pt")
@@ -340,7 +340,7 @@ def read_state(folder: Path, name: str) -> Any:
 
 
 def write_json(folder: Path, name: str, value: Any) -> None:
-    """Write a value that JSON gives back as it was; anything else is a TypeError that names it."""
+    """Writes a value that JSON gives back unchanged; any other value raises a TypeError that names it."""
     text = json.dumps(value)
     if json.loads(text) != value:
         raise TypeError(f"{name!r} does not survive JSON (tuples and keys that are no strings do not): {text[:200]}")
@@ -359,7 +359,7 @@ def _check_loadable(torch: Any, folder: Path, name: str) -> None:
     """Raises TypeError at the first save, rather than at the first resume, for a state that cannot be loaded again."""
     try:
         torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises pickle's errors, which are of every kind
+    except Exception as error:  # torch raises pickle's errors, which are of every type
         raise TypeError(
             f"the state of {name!r} holds more than tensors and plain values, so it could not be loaded again: {error}"
         ) from None

@@ -17,9 +17,9 @@ from typing import Any
 from walras.training.gang import Gang
 from walras.training.work_split import split_round
 
-#: About so many steps of each part make the first round, in which no speed is known yet.
+#: About the number of steps of each part in the first round, when no speed is known yet.
 _TRIAL_STEPS = 4
-#: Rounds that the speed is the median of.
+#: The number of rounds over whose speeds the median is taken.
 _ROUNDS_KEPT = 15
 
 
@@ -46,15 +46,15 @@ class Fork:
             raise TypeError("a fork averages parameters itself: give it the model without DistributedDataParallel")
         self._model, self._optimizer, self._every = model, optimizer, every
         self._gang = Gang(0)
-        #: Steps per second of each part in its last rounds, waiting left out; None before the first average.
+        #: Steps per second of each part in its last rounds, without waiting; None before the first average.
         self._speeds: list[float] | None = None
         self._is_measured = False
         self._shares: list[int] = [1]
         self._rates: deque[float] = deque(maxlen=_ROUNDS_KEPT)
         self._began_at = 0.0
-        #: Steps that this part has taken since it was started.
+        #: Steps that this part has taken since it started.
         self.taken = 0
-        #: Rounds timed since then.
+        #: Rounds that were timed since then.
         self.samples = 0
 
     # ------------------------------------------------------------------------------------------- for the script
@@ -132,9 +132,9 @@ class Fork:
         self._is_measured = True
 
     def _update_speeds(self, measured: list[float]) -> None:
-        """Speeds for the next round: halfway to those of this one, for it may have been disturbed.
+        """Sets the speeds for the next round: halfway to those of this one, which may have been disturbed.
 
-        Those of the first round, in which everything warmed up, are believed until there are others.
+        Those of the first round, in which everything warmed up, are used until there are others.
         """
         known = self._speeds or measured
         latest = [now or was for was, now in zip(known, measured, strict=True)]
@@ -142,7 +142,9 @@ class Fork:
         self._speeds = mean if self._is_measured else latest
 
     def _average(self, weights: Sequence[float], tensors: list[Any]) -> None:
-        """Replace floating-point tensors by the weighted mean over all parts, and integer counters by their maximum."""
+        """Replaces floating-point tensors by the weighted mean over all parts, and integer counters by
+        their maximum.
+        """
         if self._gang.is_alone:
             return
         torch: Any = sys.modules["torch"]

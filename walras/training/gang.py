@@ -23,7 +23,7 @@ MAX_STEPS_BETWEEN = 256
 
 
 class Gang:
-    """The ranks, as far as torch.distributed knows them."""
+    """The ranks, as torch.distributed knows them."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -109,10 +109,10 @@ def _initialised_distributed() -> Any:
 
 FIRST_EXCHANGE_BYTES = 1 << 18
 MAX_EXCHANGE_BYTES = 1 << 26
-#: An exchange that takes this long is timed well enough.
+#: Seconds of an exchange that are enough to time it well.
 WELL_TIMED_S = 0.1
 EXCHANGE_REPEATS = 3
-#: No exchange is begun that would be over later than this, going by the last one.
+#: No exchange begins that would end later than this, judging by the last one.
 MAX_MEASURING_S = 8.0
 
 
@@ -138,7 +138,9 @@ def link_bandwidth(exchange: Callable[[int], float], machines: int) -> float | N
 
 
 def measure_bandwidth(gang: Gang, settings: JobEnvironment) -> dict[str, float]:
-    """Measure and return the value to report; every rank calls this. Empty on one machine and without a scheduler."""
+    """Measures the bandwidth and returns it as a value to report; every rank calls this. Empty on one machine and
+    without a scheduler.
+    """
     each = settings.ranks_per_machine
     if not settings.is_scheduled or settings.machines < 2 or gang.world_size != settings.machines * each:
         return {}
@@ -160,7 +162,7 @@ def _exchanger(gang: Gang, each: int) -> Callable[[int], float]:
             tensor = torch.ones(size // 4, dtype=torch.float32, device=device)
             began = time.monotonic()
             distributed.all_reduce(tensor, group=leaders)
-            tensor[0].item()  # an accelerator answers before it is done
+            tensor[0].item()  # An accelerator returns from the call before it is done.
             took_s = time.monotonic() - began
         return gang.slowest(took_s)
 

@@ -237,7 +237,7 @@ class Loop:
             self._seed = self._shares.join(self._gang, self._seed, self._settings.pace, self._values, self._log)
 
     def _take_over(self, go: TakeOver) -> None:
-        """Train on from where another process saved."""
+        """Continues training from where another process saved."""
         self._settings = replace(self._settings, attempt=go.attempt, resume=go.resume)
         self._limit = self._limit if go.steps is None else go.steps
         self._new_samples = go.samples or 0
@@ -268,12 +268,12 @@ class Loop:
             self._seed = int(own["seed"])
 
     def _begin(self, source: BatchSource, part: int) -> Iterator[Any]:
-        """The batches of this epoch from the job's position on, in the batch size that is now wanted."""
+        """Returns the batches of this epoch from the job's position on, in the batch size that is wanted now."""
         place, folder, self._place = self._place, None, None
         if place is not None and place.epoch == self.epoch:
             folder = self._resumed
             assert folder is not None
-            reader = self._gang.rank if self._shares is None else 0  # all have read the same
+            reader = self._gang.rank if self._shares is None else 0  # all ranks have read the same
             self._batch = seek_source(source, place, folder, reader, self._readers, self._log)
         if self._new_samples:
             self._resize(source, self._new_samples)
@@ -323,7 +323,7 @@ class Loop:
 
     @property
     def _steps_per_s(self) -> float | None:
-        """Of the job: an update with another batch than the first counts for what it is worth."""
+        """The job's steps per second: an update with another batch than the first counts for what it is worth."""
         rate = (self._fork or self._meter).steps_per_s
         return rate if rate is None or self._tuner is None else rate * self._tuner.gain
 
@@ -398,7 +398,7 @@ class Loop:
 
     @property
     def _may_be_done(self) -> bool:
-        """At the end of a call of steps(): False if more epochs follow. Only the script knows what else it will do."""
+        """Returns whether training may be over at the end of a call of steps(): False if more epochs follow."""
         is_last = self._epoch_count is not None and self.epoch + 1 >= self._epoch_count
         return is_last or not self._in_epochs
 
@@ -420,7 +420,7 @@ class Loop:
         sys.exit(EXIT_CHECKPOINTED if saved else EXIT_STOPPED)
 
     def _finish(self) -> None:
-        """Training is over: save if steps were made since the last checkpoint, and report the final step."""
+        """Ends training: saves if steps were made since the last checkpoint, and reports the final step."""
         if self.step != self._saved_step:
             self.save()
         self._report(time.monotonic())

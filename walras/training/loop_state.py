@@ -47,7 +47,7 @@ def capture_random_state() -> dict[str, Any]:
 
 
 def restore_random_state(states: dict[str, Any]) -> None:
-    """Put the generators back. A generator whose library is absent here is left out."""
+    """Restores the generators. A generator whose library is absent here is left out."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     numpy = sys.modules.get("numpy")
@@ -58,7 +58,7 @@ def restore_random_state(states: dict[str, Any]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and "torch" in states:
         torch.set_rng_state(_from_hex(torch, states["torch"]))
-        # A job that moved to another machine finds the states of the devices it has there.
+        # A job that moved to another machine restores the states of the devices that it has there.
         if torch.cuda.is_available():
             for device, state in enumerate(states.get("cuda", [])[: torch.cuda.device_count()]):
                 torch.cuda.set_rng_state(_from_hex(torch, state), device)
@@ -85,7 +85,7 @@ class DataPosition:
     batch_size: int | None
 
     def as_saved(self) -> dict[str, Any]:
-        """Its fields in the checkpoint's JSON."""
+        """Returns its fields in the checkpoint's JSON."""
         position = {"epoch": self.epoch, "part": self.part, "batch": self.batch}
         return {**position, "world_size": self.ranks, "batch_size": self.batch_size}
 
@@ -111,7 +111,7 @@ def read_batch_choice(folder: Path) -> dict[str, float]:
 def seek_source(
     source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, log: Callable[[str], None]
 ) -> int:
-    """Move a source to where the checkpoint in the folder was made; returns how many batches that skips."""
+    """Moves a source to the position of the checkpoint in the folder; returns how many batches that skips."""
     name = f"loader-{rank}"
     batch = rescale_position(place.batch, (place.ranks, place.batch_size), (readers, source.batch_size))
     if place.ranks != readers:
@@ -154,7 +154,7 @@ class CheckpointSaver:
     link: SupervisorLink
     log: Callable[[str], None]
     settings: JobEnvironment
-    #: What a job that chooses its batch has found out (`BatchTuner.as_saved`); None for others.
+    #: What a job that tunes its batch has found out (`BatchTuner.as_saved`); None for others.
     batch_choice: dict[str, float] | None = None
 
     def save(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> bool:
@@ -185,7 +185,7 @@ class CheckpointSaver:
         write_json(folder, "loop", {"step": step, **place.as_saved(), "values": self.checkpoint.values, **choice})
 
     def _bring_together(self, step: int) -> bool:
-        """Give rank 0 what ranks on other machines wrote: no disk is shared. Every rank calls it."""
+        """Gives rank 0 what ranks on other machines wrote, because they share no disk. Every rank calls it."""
         folder, own = self.checkpoint.partial(step), b""
         is_elsewhere, is_written = self.settings.node_rank > 0, True
         if is_elsewhere:

@@ -33,11 +33,11 @@ class ReportedValues:
         self._first: dict[str, float] = {}
         #: Facts of the model, once they were counted.
         self.facts: dict[str, float] = {}
-        #: Names whose number has been NaN or infinite, which was logged.
+        #: Names of values that have been NaN or infinite, which was logged.
         self._lost: set[str] = set()
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Tensors are kept as they are; the first of each name is read at once."""
+        """Takes values: tensors are kept as they are, but the first value of each name is read at once."""
         for name, value in values.items():
             number = value.detach() if hasattr(value, "detach") else value
             if name not in self._first and len(self._first) < MAX_VALUES:
@@ -46,12 +46,14 @@ class ReportedValues:
                 self._newest[name] = number
 
     def message_fields(self) -> dict[str, dict[str, float]]:
-        """Newest and first values, and the facts, as fields of a message."""
+        """Returns newest and first values, and the facts, as fields of a message."""
         fields = {"values": self._finite(self._newest), "first_values": self._finite(self._first)}
         return fields | {"facts": self.facts} if self.facts else fields
 
     def _finite(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """Leaves out NaN and infinite numbers, which JSON has not; the job's own log says so once per name."""
+        """Returns the values without NaN and infinite ones, which JSON does not have; the job's own log names each
+        once.
+        """
         numbers = {name: float(value) for name, value in values.items()}
         for name, number in numbers.items():
             if not math.isfinite(number) and name not in self._lost:
@@ -61,15 +63,16 @@ class ReportedValues:
         return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
-#: The first steps compile, allocate and warm caches; they say nothing about the speed to come.
+#: The number of first steps that are not timed: they compile, allocate and warm caches.
 WARM_UP_STEPS = 2
-#: A window closes at the first step after this long.
+#: Seconds after which a window closes at the next step.
 WINDOW_S = 0.5
 WINDOWS_KEPT = 60
-#: A pause this long, and this many times a usual step, was not a step: the process was suspended, or did other work.
+#: A pause of this many seconds, and of this many usual steps, was no step: the process was suspended, or did other
+#: work.
 PAUSE_S = 1.0
 PAUSE_STEPS = 5.0
-#: A loop that falls behind its pace makes up for this much and no more.
+#: Seconds of delay that a loop makes up for at most when it falls behind its pace.
 CATCH_UP_S = 0.25
 
 
@@ -82,14 +85,15 @@ class ThroughputMeter:
         self._last_at = 0.0
         self._steps = 0
         self._rates: deque[float] = deque(maxlen=WINDOWS_KEPT)
-        #: Windows measured so far.
+        #: The number of windows measured so far.
         self.samples = 0
-        #: Median of the rates, found once a window and not once a step; and the longest gap that is still a step.
+        #: The median of the rates, computed once per window and not once per step; and the longest gap that counts as a
+        #: step.
         self.steps_per_s: float | None = None
         self._longest_s = float("inf")
 
     def step(self, at: float) -> None:
-        """A step ended at this instant."""
+        """Records that a step ended at this instant."""
         if self._to_skip > 0:
             self._to_skip -= 1
             return
@@ -106,7 +110,7 @@ class ThroughputMeter:
             self._open(at)
 
     def disturb(self) -> None:
-        """Something else than steps happened (a checkpoint): drop the open window."""
+        """Drops the open window, because something other than steps happened (a checkpoint)."""
         self._opened_at = None
 
     def _open(self, at: float) -> None:
@@ -114,7 +118,7 @@ class ThroughputMeter:
         self._steps = 0
 
 
-#: Steps that the part of waiting is a mean of, at most and at least.
+#: The most and the fewest steps over which the part of waiting is a mean.
 DATA_WAIT_STEPS = 200
 DATA_WAIT_LEAST = 20
 
@@ -133,15 +137,15 @@ class DataWaitMeter:
         self._to_skip = WARM_UP_STEPS
 
     def begin(self) -> None:
-        """A pass over the data begins."""
+        """Records that a pass over the data begins."""
         self._asked_at, self._to_skip = None, WARM_UP_STEPS
 
     def disturb(self) -> None:
-        """The step under way does not count."""
+        """Excludes the step in progress."""
         self._asked_at = None
 
     def asked(self, at: float) -> None:
-        """The step before is over, and the loop asks for a batch."""
+        """Records that the step before is over, and that the loop asks for a batch."""
         if self._asked_at is not None and at - self._asked_at < PAUSE_S + PAUSE_STEPS * self._usual_s():
             if self._to_skip > 0:
                 self._to_skip -= 1
@@ -150,7 +154,9 @@ class DataWaitMeter:
         self._asked_at, self._wait_s = at, 0.0
 
     def got(self, at: float, *, is_hidden: bool = False) -> None:
-        """The batch is here. `is_hidden`: the accelerator was still at work on the step before; nobody waited."""
+        """Records that the batch is here. `is_hidden`: the accelerator was still at work on the step before, so that
+        no time was lost.
+        """
         if self._asked_at is not None and not is_hidden:
             self._wait_s = at - self._asked_at
 
@@ -159,7 +165,7 @@ class DataWaitMeter:
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None before `DATA_WAIT_LEAST` steps."""
+        """The part of waiting, from 0 to 1; None before `DATA_WAIT_LEAST` steps."""
         whole_s = sum(step_s for _, step_s in self._kept)
         if len(self._kept) < DATA_WAIT_LEAST or whole_s <= 0:
             return None
@@ -167,13 +173,13 @@ class DataWaitMeter:
 
 
 class DeviceWork:
-    """Whether the accelerator is still at work on what a step gave it: a CUDA event is asked, and not waited for."""
+    """Tells whether the accelerator is still at work on a step: it queries a CUDA event and does not wait for it."""
 
     def __init__(self) -> None:
         self._event: Any = None
 
     def mark(self) -> None:
-        """All that was given to the accelerator so far is the step's."""
+        """Marks all work given to the accelerator so far as the step's."""
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return
@@ -183,12 +189,14 @@ class DeviceWork:
 
     @property
     def is_under_way(self) -> bool:
-        """False without CUDA: there the step is over when the script asks for the next batch."""
+        """Whether that work is still in progress; False without CUDA, where a step is over when the script asks for
+        the next batch.
+        """
         return self._event is not None and not self._event.query()
 
 
 class StepPacer:
-    """Says how long to wait so that steps end `pace` times a second."""
+    """Computes how long to wait so that steps end `pace` times a second."""
 
     def __init__(self, pace: float) -> None:
         assert pace > 0
@@ -214,30 +222,32 @@ NOISE_DECAY = 0.95
 
 
 class NoiseScaleMeter:
-    """Listens to one optimizer."""
+    """Measures the gradient noise of one optimizer by hooks."""
 
     def __init__(self, optimizer: Any, every: int) -> None:
         if every < 2:
             raise ValueError(f"noise_every={every}: two updates in a row are compared, so at least 2")
         #: Samples in one batch over all ranks; None until known.
         self.samples: int | None = None
-        #: Batches that the script has taken.
+        #: Batches that the script has taken so far.
         self.batches = 0
-        #: Updates from one comparison to the next.
+        #: Updates between two comparisons.
         self.every = every
         self._updates = 0
         self._batches_then = 0
         self._kept: list[Any] | None = None
-        #: Not read yet: reading waits for the accelerator.
+        #: Not read yet, because reading waits for the accelerator.
         self._fresh: list[tuple[Any, float]] = []
         self._signal = self._spread = 0.0
-        #: Comparisons that the noise scale is a mean of.
+        #: Comparisons over which the noise scale is a mean.
         self.comparisons = 0
         optimizer.register_step_pre_hook(self._before_step)
 
     @property
     def scale(self) -> float | None:
-        """The noise scale phi in samples; None before the first comparison, and if the mean gradient is all noise."""
+        """The noise scale phi in samples; None before the first comparison, and where the mean gradient
+        is all noise.
+        """
         for sums, samples in self._fresh:
             first, second, both = sums.tolist()
             spread = samples * (0.5 * (first + second) - both)
@@ -249,7 +259,9 @@ class NoiseScaleMeter:
         return max(0.0, self._spread) / self._signal if self._signal > 0.0 else None
 
     def resize(self, samples: int | None) -> None:
-        """Batches have so many samples from now on; a batch of the old size is not compared with one of the new."""
+        """Sets the number of samples in a batch from now on; a batch of the old size is not compared with one of the
+        new.
+        """
         self.samples, self._kept = samples, None
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -289,7 +301,7 @@ def _gradients(optimizer: Any) -> list[Any]:
 
 
 def _products(gradients: list[Any], kept: list[Any]) -> Any:
-    """|g|^2, |g'|^2 and g . g' as one tensor, still on its way."""
+    """Returns |g|^2, |g'|^2 and g . g' as one tensor, which the accelerator may still be computing."""
     torch: Any = sys.modules["torch"]
     rows = []
     for gradient, other in zip(gradients, kept, strict=True):

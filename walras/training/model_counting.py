@@ -25,7 +25,7 @@ _TF32 = (19, 8)
 
 
 class ModelFactCounter:
-    """Counts between the calls of `counted`, which come after every update."""
+    """Counts the facts between the calls of `counted`, which come after every update."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -38,7 +38,7 @@ class ModelFactCounter:
         self._keeping: Any = None
 
     def counted(self, extra: int) -> bool:
-        """`extra` updates have ended since counting began. Returns True once everything is counted."""
+        """Records that `extra` updates have ended since counting began. Returns True once everything is counted."""
         if extra == 0:
             modules = importlib.import_module("torch.nn.modules.module")
             self._hook = modules.register_module_forward_pre_hook(self._saw_module)
@@ -80,7 +80,9 @@ class ModelFactCounter:
                 self._done_in[self._arithmetic(parameter)] += 1
 
     def _arithmetic(self, parameter: Any) -> tuple[int, int]:
-        """(bits, exponent bits) of the arithmetic: the type after autocast, or tf32 where torch may use it."""
+        """Returns (bits, exponent bits) of the arithmetic: of the type after autocast, or of tf32 where torch may use
+        it.
+        """
         torch, device = self._torch, parameter.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype
         if dtype == torch.float32 and device == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -94,7 +96,7 @@ class ModelFactCounter:
         return tensor
 
 
-#: Batches before the one that is counted, and at most so many are until an optimizer steps.
+#: The number of batches before the one that is counted; and the most batches counted until an optimizer steps.
 _BATCHES_BEFORE, _MAX_BATCHES = 1, 8
 _SUMMED = ("gradient_bytes", "parameter_bytes", "state_bytes")
 
@@ -143,7 +145,7 @@ def _start_counting() -> _Counting | None:
 
 
 class _Counting:
-    """From here on until `ended`."""
+    """Counts from its creation until `ended`."""
 
     def __init__(self, torch: Any, hooks: Any) -> None:
         self.batches = 0
@@ -177,7 +179,7 @@ class _Counting:
         return facts
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Behind its update: gradients and state are there."""
+        """Counts behind the update, when gradients and optimizer state exist."""
         self._updated[id(optimizer)] = self._counter.found(optimizer)
 
 

@@ -28,11 +28,11 @@ from typing import Any
 from walras.training.batch_source import samples_in
 from walras.training.model_counting import ModelFactCounter
 
-#: Batches that made-up data consist of.
+#: The number of batches that synthetic data consist of.
 HELD_BATCHES = 2
-#: Files beyond this number are not written down.
+#: The most files that are recorded.
 MAX_FILES = 100_000
-#: Files below these folders are not data of a job.
+#: Files below these folders do not count as data of a job.
 _SYSTEM = ("/proc/", "/dev/", "/sys/", "/etc/", "/usr/lib", "/lib")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
@@ -41,12 +41,13 @@ class LoaderWatch:
     """Stands between a script and every DataLoader that it iterates over."""
 
     def __init__(self, loader_class: Any, made_up: bool) -> None:
-        #: Seconds that the script waited for batches so far, batches it got, and samples in one of them.
+        #: Seconds for which the script waited for batches so far, the number of batches, and the samples in one of
+        #: them.
         self.waited_s = 0.0
         self.batches = 0
         self.samples: int | None = None
         self._begin = loader_class.__iter__
-        #: By dataset and batch size. The dataset is kept too: its identity must not be given to another.
+        #: Synthetic batches by dataset and batch size. The dataset is kept, too, so that its identity is not reused.
         self._held: dict[tuple[int, Any], tuple[Any, list[Any]]] = {}
 
         def begin(loader: Any) -> Iterator[Any]:
@@ -66,7 +67,7 @@ class LoaderWatch:
         return islice(cycle(batches), many)
 
     def took(self, seconds: float, batch: Any) -> None:
-        """The script waited so long for this batch."""
+        """Records that the script waited so long for this batch."""
         self.waited_s += seconds
         self.batches += 1
         if self.samples is None:
@@ -145,23 +146,23 @@ MADE_UP, REAL = "made_up", "real"
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """What one run measures."""
+    """The settings of one run."""
 
-    #: Where results go.
+    #: The folder for results.
     folder: str
-    #: `made_up`: the first batches again and again, out of memory; `real`: whatever the loader reads.
+    #: `made_up`: the first batches again and again, from memory; `real`: what the loader reads.
     data: str = REAL
-    #: Updates before the clock starts, and updates to time.
+    #: Updates before timing starts, and updates to time.
     warm_up: int = 5
     updates: int = 40
-    #: Count operations, layers and kept activations, in two more updates.
+    #: Whether to count operations, layers and kept activations, in two more updates.
     facts: bool = False
-    #: Write down which files are read.
+    #: Whether to record which files are read.
     files: bool = False
 
 
 def install() -> None:
-    """Probe this process if WALRAS_PROBE says so. Called before the script begins."""
+    """Installs the probe in this process if WALRAS_PROBE asks for it. Called before the script begins."""
     text = os.environ.get(PROBE_VARIABLE, "")
     if text and "torch" not in sys.modules:
         sys.meta_path.insert(0, _AfterTorch(Probe(ProbeOptions(**json.loads(text)))))
@@ -186,13 +187,13 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
             load(module)
             self._probe.attach(module)
 
-        # This one loader object is torch's own.
+        # This one loader object belongs to torch itself.
         object.__setattr__(spec.loader, "exec_module", load_and_attach)
         return spec
 
 
 class Probe:
-    """One rank under observation."""
+    """The probe in one rank."""
 
     def __init__(self, wanted: ProbeOptions) -> None:
         self._wanted = wanted
@@ -202,7 +203,7 @@ class Probe:
         self._optimizer: Any = None
         self._on_gpu = False
         self._updates = 0
-        #: When each timed update ended; first of all, when the last one before them did.
+        #: When each timed update ended, after the instant at which the last untimed one did.
         self._ended_at: list[float] = []
         #: Seconds spent in the loader, and batches it gave, up to each of these instants.
         self._waited_s: list[float] = []
@@ -214,7 +215,7 @@ class Probe:
         self._progress = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
 
     def attach(self, torch: Any) -> None:
-        """Hook into torch: its optimizers and its data loaders. Files opened before are none of the job's data."""
+        """Hooks into torch: its optimizers and data loaders. Files opened before do not count as the job's data."""
         self._files = OpenedFiles(Path(self._wanted.folder)) if self._wanted.files else None
         self._torch = torch
         torch.manual_seed(PROBE_SEED)
@@ -224,7 +225,7 @@ class Probe:
         self._loaders = LoaderWatch(loader, made_up=self._wanted.data == MADE_UP)
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """An optimizer has stepped: the first one that ever did counts."""
+        """Handles a step of an optimizer: only the first one that ever stepped counts."""
         if self._optimizer is None:
             self._optimizer = optimizer
             self._on_gpu = any(p.is_cuda for group in optimizer.param_groups for p in group["params"])
@@ -247,7 +248,7 @@ class Probe:
         self._batches.append(self._loaders.batches)
 
     def _after(self, extra: int) -> None:
-        """After the timed updates: count facts in the next ones, then write and end."""
+        """Handles the updates after the timed ones: counts facts, then writes the results and ends the process."""
         if self._wanted.facts and self._facts is None:
             self._facts = ModelFactCounter(self._torch)
         if self._facts is None or self._facts.counted(extra):
@@ -283,7 +284,7 @@ class Probe:
         return all(bool(p.detach().isfinite().all()) for p in parameters)
 
     def _peak_memory(self) -> int:
-        """Peak bytes on the accelerator; without one, of the process."""
+        """Returns the peak memory in bytes: of the accelerator, or of the process where there is none."""
         if self._on_gpu:
             return int(self._torch.cuda.max_memory_allocated())
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

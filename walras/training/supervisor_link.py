@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: The same as in `walras.contract`, which is not put on a job's path: a Walras of another version that is installed in
-#: the job's environment must find its own.
+#: Repeated from `walras.contract`, which is not put on a job's path, so that an installed Walras of another version in
+#: the job's environment finds its own.
 EXIT_CHECKPOINTED = 85
-#: The checkpoint to resume from is torn, and there is nothing before it here.
+#: Exit code: the checkpoint to resume from is torn, and there is no earlier one here.
 EXIT_CHECKPOINT_LOST = 86
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
@@ -44,13 +44,13 @@ class ControlRequest:
 
     stop: bool = False
     save: bool = False
-    #: Save, and then wait in memory instead of ending.
+    #: Save, then wait in memory instead of ending.
     park: bool = False
-    #: Go on with batches of so many samples over all ranks, and end after so many steps of all; 0: as it was. Of rank
-    #: 0 alone.
+    #: Continue with batches of so many samples over all ranks, and end after so many steps; 0: unchanged. Only rank 0
+    #: sets them.
     samples: int = 0
     limit: int = 0
-    #: Gradient noise that updates are counted by from now on, thousandths of a sample; 0: as it was. Of rank 0 alone.
+    #: Gradient noise by which updates count from now on, in thousandths of a sample; 0: unchanged. Only rank 0 sets it.
     noise: int = 0
 
 
@@ -73,9 +73,9 @@ class JobEnvironment:
     #: The checkpoint to resume from, and no other.
     resume: CheckpointReference | None = None
     attempt: int = 0
-    #: Steps the job is to do in all.
+    #: The number of steps that the job is to do in all.
     steps: int | None = None
-    #: Steps/s of the gang on the accelerator that is emulated here.
+    #: Steps per second of the gang on the accelerator that is emulated here.
     pace: float | None = None
     rank: int = 0
     world_size: int = 1
@@ -83,16 +83,16 @@ class JobEnvironment:
     machines: int = 1
     ranks_per_machine: int = 1
     node_rank: int = 0
-    #: `checkpoint_dir` is a folder of this machine alone.
+    #: Whether `checkpoint_dir` is a folder of this machine alone.
     saves_apart: bool = False
     #: Samples of one step over all ranks, as the job file states them.
     batch: int | None = None
-    #: The most that the job may choose, if it chooses its batch itself; and the most that a rank has room for.
+    #: The largest batch of a job that tunes its batch itself, and the most samples that a rank has room for.
     largest_batch: int | None = None
     largest_per_rank: int | None = None
     #: Build everything, then wait for a message `go` that names a checkpoint which does not exist yet.
     stands_by: bool = False
-    #: Work before each checkpoint, seconds, where the script leaves it to the scheduler; None: it has not said.
+    #: Seconds of work before each checkpoint, where the script leaves it to the scheduler; None: it has not stated one.
     checkpoint_every_s: float | None = None
 
     @property
@@ -165,26 +165,26 @@ def _parse_reference(text: str) -> CheckpointReference:
         raise ValueError(f"WALRAS_RESUME={text!r} is not a JSON object with path, digest and step") from None
 
 
-#: Bytes that wait for a supervisor that does not read. Beyond this, progress is dropped; commits are not.
+#: The most bytes that wait for a supervisor that does not read. Beyond this, progress is dropped, but not commits.
 MAX_BACKLOG_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class TakeOver:
-    """This process trains the job from here on."""
+    """The message that this process trains the job from here on."""
 
     attempt: int
     #: The checkpoint to continue from; None: the beginning.
     resume: CheckpointReference | None
-    #: Steps the job is to do in all.
+    #: The number of steps that the job is to do in all.
     steps: int | None
     #: Samples of a step over all ranks; None: as the process was started.
     samples: int | None
 
 
 class SupervisorLink:
-    """The connection to the supervisor, opened at once if there is a path. Without one every method does nothing."""
+    """The connection to the supervisor, opened at once if there is a path. Without a path every method does nothing."""
 
     def __init__(self, path: str, rank: int, pid: int) -> None:
         #: Set once the scheduler wants the attempt to save and end.
@@ -209,11 +209,13 @@ class SupervisorLink:
 
     @property
     def lease_has_ended(self) -> bool:
-        """True after a lease that was not renewed: nothing that happens now counts any more."""
+        """Whether a lease has ended without renewal: nothing that happens now counts any more."""
         return self.lease_until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.lease_until
 
     def control_request(self, *, is_due: bool, is_first: bool, can_move: bool) -> ControlRequest:
-        """This rank's request. `is_due`: save now; `can_move`: the rank can wait in memory, or change its batch."""
+        """Returns this rank's request. `is_due`: save now; `can_move`: the rank can wait in memory, or change its
+        batch.
+        """
         samples, limit = self.batch_requested if self.batch_requested and can_move and is_first else (0, 0)
         stop = self.stop_requested or (self.park_requested and not can_move)
         return ControlRequest(stop, is_due and is_first, self.park_requested and can_move, samples, limit)
@@ -291,7 +293,7 @@ class SupervisorLink:
             elif kind == "go":
                 self._go = _parse_take_over(message)
         except (ValueError, KeyError, TypeError):
-            return  # a supervisor of another version: what is not understood is left alone
+            return  # The supervisor has another version: unknown messages are ignored.
 
     def _flush(self) -> None:
         if self._socket is None:

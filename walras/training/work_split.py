@@ -1,4 +1,4 @@
-"""Work is split by speed: the samples of a global batch, or the steps of a round, so that no worker waits.
+"""Splits work by speed (the samples of a global batch, or the steps of a round) so that no worker waits.
 
 A batch over unlike workers (Tyagi & Sharma, ACSOS 2020):
 
@@ -17,20 +17,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
-#: Part by which a step must become shorter for other shares to be worth it.
+#: The part by which a step must become shorter for other shares to be worth a change.
 DEAD_BAND = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBounds:
-    """Fewest and most samples that a worker can take (memory)."""
+    """The fewest samples that a worker has to take, and the most that fit its memory."""
 
     least: int = 1
     most: int = 2**31
 
 
 def split_samples(batch: int, speeds: Sequence[float], bounds: Sequence[SampleBounds]) -> tuple[int, ...]:
-    """Whole samples in proportion to speed, within the bounds, that sum to the batch exactly.
+    """Returns whole samples in proportion to speed, within the bounds, that sum to the batch exactly.
 
     Raises ValueError if the bounds do not admit the batch.
     """
@@ -69,7 +69,8 @@ def _clamped_shares(factor: float, speeds: Sequence[float], bounds: Sequence[Sam
 def rebalance_shares(
     shares: Sequence[int], times_s: Sequence[float], bounds: Sequence[SampleBounds]
 ) -> tuple[int, ...]:
-    """New shares by how long each worker took over its own (smoothed by the caller); the same inside the dead band.
+    """Returns new shares from the times that workers took for theirs (smoothed by the caller); the old ones inside the
+    dead band.
 
     Shares and times are positive, and the shares keep to the bounds.
     """
@@ -87,7 +88,7 @@ def split_round(whole: int, speeds: Sequence[float]) -> list[int]:
     """
     least = 1 if whole >= len(speeds) else 0
     shares = [least] * len(speeds)
-    # Who would be through first with one step more takes it: no other order ends earlier.
+    # The worker that would end first with one more step takes it: no other order ends earlier.
     through_at = [((least + 1) / speed, part) for part, speed in enumerate(speeds)]
     heapq.heapify(through_at)
     for _ in range(whole - sum(shares)):

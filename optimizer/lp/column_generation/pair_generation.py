@@ -163,7 +163,9 @@ class ColumnGenerator:
             search.run(used, held, -_BELOW, vertex=True, exact=True)
 
     def _with_all(self, search: "_Search") -> ColocatedSolution:
-        """Solve with all sides in one program: exact once no job holds more than half of its segment's line."""
+        """Solves with all sides in one program, which is exact once no job holds more than half of its
+        segment's line.
+        """
         greedy = no_sides()
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, 0.0, vertex=True)
@@ -241,7 +243,7 @@ class _Search:
         return (self._bound - value) / max(abs(self._bound), 1e-12)
 
     def expect(self, guess: ColocatedSolution) -> None:
-        """Aim first at the level that a similar problem reaches."""
+        """Makes the search aim first at the level that a similar problem reaches."""
         self.work += guess.work
         if isinstance(self._objective, MaxMin) and np.isfinite(guess.objective):
             self._likely = min(guess.objective, self._bound)
@@ -264,11 +266,12 @@ class _Search:
     def run(
         self, sides: PairSides, greedy: PairSides, beside: float, *, vertex: bool, exact: bool = False
     ) -> tuple[MasterSolution, PricedPairs | None]:
-        """Solve one program, then update value and bound. Returns its pricing of all pairs, None if it was not solved.
+        """Solves one program, then updates value and bound. Returns its solution, and its pricing of all pairs (None
+        if it was not solved).
 
         Args:
             sides: in the program.
-            greedy: those of them that are held to half of their segment's line.
+            greedy: those of them that are limited to half of their segment's line.
             beside: part of the level by which the aim lies above the expected level; negative: below.
             vertex: end in a vertex, and prefer its few pairs to shares of about the same value.
             exact: solve with HiGHS, whatever the size of the program.
@@ -295,7 +298,7 @@ class _Search:
         return found, judged
 
     def _keep(self, sides: PairSides, spelled: SideDetails, found: MasterSolution, worse: float) -> None:
-        """Store the shares if they are better than those stored, or worse by at most the part `worse`."""
+        """Stores the shares if they are better than those stored, or worse by at most the part `worse`."""
         x, beside = _feasible(self._problem, spelled, found.x, found.beside)
         value = _value(self._problem, self._objective, spelled, x, beside)
         if value > self._value - worse * abs(self._value) or not np.isfinite(self._value):
@@ -347,7 +350,7 @@ def _positions(some: PairSides, sides: PairSides) -> IntArray:
 def _feasible(
     problem: ClassProblem, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Make shares feasible: clip them, and scale them down on overfull rows and where partners are missing."""
+    """Returns feasible shares: clips them, and scales them down on overloaded rows and where partners are missing."""
     owner, members = problem.owner(), problem.size[sides.member]
     x, beside = np.maximum(x, 0.0), np.maximum(beside, 0.0)
     time = sum_by(owner, x, problem.classes) + sum_by(sides.member, beside, problem.classes)

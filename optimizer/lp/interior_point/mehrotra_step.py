@@ -132,7 +132,7 @@ class MehrotraStep:
         return InteriorPoint(theta, primal, dual) if finite else None
 
     def _eliminate(self) -> None:
-        """Eliminate each class's two equations, centred against cancellation, and assemble the system of the rows."""
+        """Eliminates each class's two equations, centred against cancellation, and assembles the system of the rows."""
         program, problem = self._program, self._program.problem
         x, idle, spare, left = self._primal
         reduced, mu, y, p = self._dual

@@ -116,7 +116,7 @@ class FillingResult:
 def fill_levels(
     class_problem: ClassProblem, worth: FloatArray, rule: TierRule, start: FillingStart | None = None
 ) -> FillingResult:
-    """Raise the rule's targets, tier by tier, level by level.
+    """Raises the rule's targets, tier by tier and level by level; returns the shares and the levels.
 
     Args:
         class_problem: every class has at least one column.
@@ -157,7 +157,7 @@ class _FillingRun:
         self.paths: dict[str, bool] = {}
 
     def raised(self, tier: int, rule: TierRule) -> bool:
-        """Find one level. Returns False when no class rises in this tier any more, or no method finds how far."""
+        """Finds one level. Returns False when no class rises in this tier any more, or no method finds how far."""
         targets, problem = rule.targets(tier, self.kept, self._cap, self._settled), self._problem
         top = targets.at(targets.highest)[0]
         active = ~self._settled & (top > self.kept * (1 + _RISE) + _RISE * self._cap)
@@ -254,7 +254,7 @@ class _FillingRun:
         return best, proof.bound(targets, z)
 
     def _settle(self, level: FilledLevel, fresh: FloatArray) -> None:
-        """Mark the classes that cannot rise further as settled, and the scarce rows as closed to the others."""
+        """Marks the classes that cannot rise further as settled, and the scarce rows as closed to the others."""
         target = level.targets.at(level.z)[0]
         self.kept = np.where(self._settled, self.kept, np.maximum(target, self.kept))
         if level.prices.any():
@@ -287,7 +287,7 @@ class _FillingRun:
 
 
 def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple[StagedSolution, Memory]:
-    """Raise the rule's targets until no class can rise, and state every level as a stage over jobs.
+    """Raises the rule's targets until no class can rise, and returns every level as a stage over jobs.
 
     Args:
         request: the problem, its utilities and its classes.
