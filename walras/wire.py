@@ -25,16 +25,16 @@ from walras.protocol import (
 from walras.remote_session import SessionRequest
 from walras.store_proof import StoreChallenge, StoreProof
 
-#: Facts of a model in one report, and characters of a name.
+#: The most facts of a model in one report, and the most characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
-#: Characters of a place in a store of checkpoints.
+#: The most characters of a place in a store of checkpoints.
 _STORE_MOST = 4096
-#: No fact of a model is beyond this, whatever its unit.
+#: The largest value of a fact of a model, whatever its unit.
 _FACT_MOST = 1e30
-#: Nor is a value that a job reports.
+#: The largest value that a job may report.
 _VALUE_MOST = 1.7e308
 
-#: What the tables can hold, and what arithmetic can bear: a number beyond its bound is refused at the door.
+#: Bounds of what the tables can hold and arithmetic can bear: a number beyond its bound is refused on arrival.
 COUNT_MOST = 2**63 - 1
 _SECONDS_MOST = 1e9
 _SPEED_LEAST, _SPEED_MOST = 1e-12, 1e12
@@ -95,13 +95,13 @@ class Register(Message):
 
     node_id: str = Field(pattern=_NODE_PATTERN)
     facts: ShapeFacts
-    #: The `Rent` token that this machine answers; empty for owned machines.
+    #: The `Rent` token with which this machine was requested; empty for owned machines.
     rent_token: str = Field(default="", max_length=200)
     version: str = Field(default="", max_length=100)
     protocol: int = Field(default=1, ge=1, le=1_000_000)
-    agent: str = Field(default="", pattern=AGENT_PATTERN)  # made with its state folder: who lost that is another agent
+    agent: str = Field(default="", pattern=AGENT_PATTERN)  # made with its state folder: without it, it is another agent
     boot_id: str = Field(default="", max_length=64)  # names the time since the machine was started
-    cluster: ClusterIdentity | None = None  # that the agent belongs to already; None: to none
+    cluster: ClusterIdentity | None = None  # to which the agent belongs already; None: to none
     tools: ToolNames | None = None  # that jobs may need (`walras.machine_tools`); None: the agent does not say
 
 
@@ -146,7 +146,7 @@ def _is_believable(value: object) -> bool:
 
 
 class Report(Message):
-    """Increases by one per agent, kept durably until acknowledged."""
+    """The ids of an agent's reports increase by one; a report is kept durably until it is acknowledged."""
 
     report_id: Number
 
@@ -168,7 +168,7 @@ class PreparedReport(AttemptReport):
 class RefusedReport(AttemptReport):
     type: Literal["refused"] = "refused"
     detail: str = Field(default="", max_length=2000)
-    #: Digest of the checkpoint that its store does not have, or not whole; empty: it is not that.
+    #: Digest of the checkpoint of which its store lacks a part or all; empty: the store has it.
     lost: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
 
 
@@ -180,12 +180,12 @@ class ProgressReport(AttemptReport):
     """Only the newest per attempt is kept and sent."""
 
     type: Literal["progress"] = "progress"
-    #: Steps done by the job over all attempts.
+    #: Steps done by the job in all attempts.
     steps: Steps
     steps_per_s: StepsPerSecond | None = None
     samples: Count = 0
     start_s: Seconds | None = None
-    #: The speed that an emulated accelerator holds the gang to; `steps_per_s` is what it reached.
+    #: The speed to which an emulated accelerator limits the gang; `steps_per_s` is the speed reached.
     pace_steps_per_s: StepsPerSecond | None = None
     #: Named values of the job, such as its loss: newest, and the first ones seen in this attempt.
     values: Annotated[dict[str, float], BeforeValidator(_finite)] = Field(default_factory=dict, max_length=32)
@@ -214,7 +214,7 @@ class CommittedReport(AttemptReport):
     type: Literal["committed"] = "committed"
     manifest: Manifest
     took_s: Seconds = 0.0
-    #: How long it took to send to the store, and how long after the commit it was there.
+    #: Seconds that sending it to the store took, and seconds after the commit at which it was there.
     upload_s: Seconds = 0.0
     lag_s: Seconds = 0.0
 
@@ -224,18 +224,18 @@ class EndedReport(AttemptReport):
 
     type: Literal["ended"] = "ended"
     cause: Literal["exited", "lease_expired", "supervisor_lost"]
-    #: First failing rank's, else 0; None when a signal ended it.
+    #: The exit code of the first failing rank, else 0; None when a signal ended it.
     exit_code: SmallNumber | None = None
     signal: SmallNumber | None = None
     failed_rank: SmallNumber | None = None
     steps: Steps | None = None
     #: Seconds of processor time of all ranks, for the record.
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
-    #: The agent saw the supervisor alive before it was lost: the machine and the agent lived on.
+    #: Whether the agent saw the supervisor alive before it was lost: the machine and the agent lived on.
     witnessed: bool = False
-    #: The limit for which it was ended here; empty: none.
+    #: The limit for which the agent ended it; empty: none.
     exceeded: Literal["", "memory", "disk"] = ""
-    #: The server had asked for this end. One that was restored from a backup since may not know.
+    #: Whether the server had asked for this end. A server restored from a backup since then may not know.
     asked: bool = False
 
 
@@ -254,7 +254,7 @@ class HintReport(Report):
 
 
 class CommandRefusedReport(Report):
-    """The agent does not know a command of this type; nothing was done about it."""
+    """The agent does not know a command of this type, and did nothing about it."""
 
     type: Literal["command_refused"] = "command_refused"
     command_id: Count
@@ -295,7 +295,7 @@ class AttemptHere(Message):
 
     job_id: Count
     attempt: Count
-    #: The incarnation that granted it.
+    #: The incarnation that granted the attempt.
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
@@ -304,11 +304,11 @@ class Heartbeat(Message):
 
     node_id: str = Field(max_length=100)
     session: str = Field(default="", max_length=100)  # changes when the agent restarts
-    #: Counts the calls of a session: one that comes late, or twice, is told from the newest. 0: not counted.
+    #: Counts the calls of a session, so that one which comes late, or twice, is told from the newest. 0: not counted.
     call: Count = 0
-    #: The life of the server that the agent heard last; empty: none.
+    #: The `life` of the server that the agent heard last; empty: none.
     life: str = Field(default="", max_length=100)
-    #: True with the first call after a (re)start: `here` is then the complete truth about this machine.
+    #: True with the first call after a (re)start: then `here` is the complete truth about this machine.
     resync: bool = False
     here: list[AttemptHere] = Field(default_factory=list, max_length=1024)
     reports: Annotated[list[AnyReport], BeforeValidator(_skip_unknown_reports)] = Field(
@@ -316,22 +316,22 @@ class Heartbeat(Message):
     )
     #: Commands executed (or found to be done already).
     acks: list[Count] = Field(default_factory=list, max_length=10_000)
-    #: How long the server may hold the call open until it has a command.
+    #: Seconds for which the server may hold the call open until it has a command.
     wait_s: float = Field(default=0.0, ge=0, le=60)
-    #: What keeps the agent from taking more work, in words (a disk that is full); empty: nothing.
+    #: What keeps the agent from taking more work, in words (such as a full disk); empty: nothing.
     problem: str = Field(default="", max_length=200)
     protocol: int = Field(default=1, ge=1, le=1_000_000)
-    #: As at registration.
+    #: The same facts as at registration.
     agent: str = Field(default="", pattern=AGENT_PATTERN)
     boot_id: str = Field(default="", max_length=64)
     version: str = Field(default="", max_length=100)
     #: The cluster and incarnation that the agent knows; None: it was registered by a server of the first release.
     cluster: ClusterIdentity | None = None
-    #: The highest number of a job that the agent has ever been given by this cluster.
+    #: The highest job number that this cluster has ever given to the agent.
     highest_job_id: int = Field(default=0, ge=0, le=2**53)
     #: Whether this machine reaches the store of checkpoints; None: it has not been asked, or not answered yet.
     proof: StoreProof | None = None
-    #: What is new since the last call, None: nothing. With the first call, the tools and the cached inputs it has.
+    #: Tools and cached inputs that are new since the last call, None: none. The first call has all of them.
     tools: ToolNames | None = None
     data: DataKeys | None = None
     fetched: list[FetchedInput] = Field(default_factory=list, max_length=DATA_MOST)  # of the data told
@@ -345,7 +345,7 @@ class AgentCommand(Message):
     command_id: Count
     job_id: Count
     attempt: Count
-    #: The incarnation that granted the attempt. A number given out again by another incarnation is another attempt.
+    #: The incarnation that granted the attempt. The same numbers under another incarnation are another attempt.
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
@@ -396,7 +396,7 @@ class StartCommand(AgentCommand):
 
 
 class CheckpointEveryCommand(AgentCommand):
-    """From now on the attempt is to work for so long before each checkpoint."""
+    """Sets how long the attempt is to work before each checkpoint from now on."""
 
     type: Literal["checkpoint_every"] = "checkpoint_every"
     every_s: CheckpointInterval
@@ -440,11 +440,11 @@ class HeartbeatAnswer(Message):
     #: Attempts in `here` whose lease is not renewed (their fence is old): stop them at once.
     fenced: list[AttemptHere] = Field(default_factory=list)
     protocol: int = 1
-    #: Who answers. None: a server of the first release.
+    #: The cluster and incarnation that answer. None: a server of the first release.
     cluster: ClusterIdentity | None = None
-    #: Another one after every start of the server; empty: an older release, which does not tell.
+    #: Differs after every start of the server; empty: an older release, which does not state it.
     life: str = ""
-    #: Sessions with attempts here that somebody waits for.
+    #: Requested sessions with attempts on this machine, for which users wait.
     sessions: list[SessionRequest] = Field(default_factory=list)
-    #: What the machine is to show of the store of checkpoints; None: nothing.
+    #: The challenge by which the machine proves access to the store of checkpoints; None: none.
     challenge: StoreChallenge | None = None

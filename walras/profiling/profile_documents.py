@@ -18,7 +18,9 @@ _Some = Annotated[Number, Field(ge=0, le=1e24)]
 
 
 class KnownAccelerator(FileModel):
-    """An accelerator that no catalog has: peaks at the job's precision, bandwidth of each link in one direction."""
+    """An accelerator that no catalog lists: peaks at the job's precision, and the bandwidth of each link in one
+    direction.
+    """
 
     name: AcceleratorName
     flops_per_s: _Fact

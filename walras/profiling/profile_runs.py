@@ -55,9 +55,9 @@ class ProfilingRun:
 
     name: str
     ranks: int = 1
-    #: True: every rank counts as a machine of its own, connected over the loopback.
+    #: Whether every rank counts as a machine of its own, connected over the loopback.
     apart: bool = False
-    #: False: synthetic data, held in memory.
+    #: Whether the data are real; if not, they are synthetic and held in memory.
     real_data: bool = False
     #: Whether the run counts the model's facts, and whether it lists the files that are read.
     facts: bool = False

@@ -35,7 +35,7 @@ _LISTS = {"accelerators": ("name",), "instances": ("cloud", "region", "instance"
 _LARGEST_USD = 1e6
 
 PrecisionName = Annotated[str, Field(pattern=r"^(fp|bf|tf|int)\d{1,2}$")]
-#: Operations or bytes per second.
+#: A rate in operations or bytes per second.
 PerSecond = Annotated[Number, Field(gt=0, le=1e21)]
 Usd = Annotated[Number, Field(ge=0, le=_LARGEST_USD)]
 
@@ -101,7 +101,7 @@ class Catalog:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows by list and key; a later file overrides fields of an earlier one."""
+    """The rows of files by list and key; a later file overrides fields of an earlier one."""
 
     accelerators: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
     instances: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class _Rows:
             if not isinstance(listed, list):
                 self.problems.append(f"{name}: {kind}: a list is expected")
                 continue
-            # What a file says of all machines (their cloud, their region) says nothing of accelerators.
+            # Fields that a file states for all its machines (cloud, region) do not apply to accelerators.
             dated = {key: value for key, value in common.items() if key in ("as_of", "source")}
             shared = dated if kind == "accelerators" else common
             for position, row in enumerate(listed):
@@ -135,7 +135,7 @@ class _Rows:
         try:
             check_model(CatalogAccelerator if kind == "accelerators" else CatalogInstance, candidate, source=place)
         except ConfigError as error:
-            # What stood there before, if anything, still does.
+            # An earlier row with that key, if any, stays.
             self.problems.append(str(error))
         else:
             rows[key] = candidate

@@ -63,7 +63,7 @@ class PoolEntry(FileModel):
     memory: Annotated[Memory, Field(gt=0)]
     nominal_speed: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
     emulated: bool = False
-    #: Memory of one accelerator, for jobs that share one. 0: as the type's name or our catalog says.
+    #: Memory of one accelerator, for jobs that share one. 0: as the type's name or the catalog states.
     accelerator_memory: Memory = 0
     #: Owned machines: nodes of a simulation, agents that a demo starts.
     machines: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
@@ -79,7 +79,7 @@ class PoolEntry(FileModel):
     least: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
     #: Warning before a revocation.
     notice: Length = 0.0
-    #: Law of its machines' lifetimes, such as `uniform 24h`; empty: what happens teaches it.
+    #: The law of its machines' lifetimes, such as `uniform 24h`; empty: learnt from the machines' own lives.
     lifetime: Annotated[str, AfterValidator(checked_lifetime)] = ""
     #: Time from the request for a machine until it takes jobs.
     boot: Length = 0.0
@@ -148,18 +148,18 @@ class MarketStep(FileModel):
     pool: ShownName
     #: New price of its machines; None: unchanged.
     usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
-    #: The provider revokes all its rented machines, with this notice; None: none.
+    #: The notice with which the provider revokes all its rented machines; None: it revokes none.
     revoke: Length | None = None
 
 
 class NotifyEntry(FileModel):
     """What a live server tells its users of, and where it may send that."""
 
-    #: Networks that are not public and may still be sent to, such as `10.1.0.0/16`.
+    #: Networks that are not public but may be notified, such as `10.1.0.0/16`.
     private_networks: Annotated[
         tuple[Annotated[str, AfterValidator(_checked_network)], ...], Field(max_length=100)
     ] = ()
-    #: A job that waits for longer is stuck: its owner is told.
+    #: A job that waits longer than this counts as stuck: its owner is told.
     stuck_after: Annotated[Length, Field(ge=60)] = 86_400.0
 
 
@@ -190,22 +190,23 @@ def _percent(value: object) -> object:
 class IdleJobEntry(FileModel):
     """Which jobs do nothing with what they hold, and what becomes of them."""
 
-    #: Every accelerator of the job is used for less than this, percent, `5%`.
+    #: Percent of use below which every accelerator of an idle job stays, `5%`.
     below: Annotated[float, BeforeValidator(_percent), Field(gt=0, le=100)]
-    #: For so long.
+    #: Seconds for which it must stay so.
     lasting: Annotated[Length, Field(alias="for", ge=60, le=30 * 86_400)]
-    #: Its owner is told; or it is held as well, after its checkpoint.
+    #: What happens then: its owner is told; or it is held as well, after its checkpoint.
     act: Literal["notify", "requeue-held"] = "notify"
 
 
 class KeepEntry(FileModel):
     """How long a live server keeps what it has of jobs that ended; older ones are deleted once a day."""
 
-    #: Their records.
+    #: For how long their records are kept.
     jobs: Annotated[Length, Field(ge=3600)] = 400 * 86_400.0
-    #: What they wrote.
+    #: For how long their logs are kept.
     logs: Annotated[Length, Field(ge=3600)] = 90 * 86_400.0
-    #: Checkpoints in folders of their own (those that projects keep by name stay); None: for ever.
+    #: For how long checkpoints in folders of their own are kept (those that projects keep by name stay); None: for
+    #: ever.
     checkpoints: Annotated[Length, Field(ge=3600)] | None = None
     #: Events and commands, up to the start of a server that is older; None: for ever.
     journal: Annotated[Length, Field(ge=3600)] | None = None
@@ -225,7 +226,7 @@ class ClusterConfig(ProviderSections):
     #: How long an attempt runs on after the last contact between its machine and the server; None: 10 minutes on
     #: owned and on-demand machines, 2 minutes on spot machines.
     lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
-    #: What becomes of attempts that run on when the server's database was restored from a backup: `go_on`, or `stop`
+    #: What happens to attempts that run on when the server's database was restored from a backup: `go_on`, or `stop`
     #: (their jobs are held).
     after_restore: Literal["go_on", "stop"] = "go_on"
     #: Where checkpoints are kept (`walras.checkpoint_store`); None: `server`, or in a cluster that had jobs before
@@ -235,7 +236,7 @@ class ClusterConfig(ProviderSections):
     checkpoint_access: CheckpointAccess | None = None
     #: None: ended jobs and their logs are kept until `walras admin prune` deletes them.
     keep: KeepEntry | None = None
-    #: Jobs that do nothing with their accelerators; None: nobody looks.
+    #: What to do about jobs that do nothing with their accelerators; None: nothing.
     idle_job: IdleJobEntry | None = None
     #: What users are told of outside of Walras (`walras notify`).
     notify: NotifyEntry = NotifyEntry()

@@ -27,7 +27,7 @@ from walras.spec.text_formats import written_text
 from walras.units import parse_length, parse_minimum_count, parse_minimum_size
 
 _ACCELERATOR_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}", re.ASCII)
-#: Words for the vendor or the form factor, which are no part of a canonical name.
+#: Words for the vendor or the form factor, which do not belong to a canonical name.
 _VENDOR_WORDS = re.compile(
     r"(?:nvidia|amd|tesla|geforce|instinct|sxm\d*|pcie|nvl|hbm\w*|oam|mxm|accelerator)", re.ASCII
 )
@@ -250,7 +250,7 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str | int) else value
 
 
-#: What a job's owner may be told of it.
+#: The kinds of events of which a job's owner may be told.
 _NOTIFICATION_WORDS = ("failed", "finished", "at_risk", "budget", "stuck", "idle")
 
 

@@ -25,7 +25,7 @@ class FileModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
-    #: Other schedulers' word for a field -> its name here; used in the fix of an error.
+    #: Fields of other schedulers -> their names here; used in the fix of an error.
     other_words: typing.ClassVar[Mapping[str, str]] = {}
     #: Planned fields that this version does not support; the error says so.
     not_yet: typing.ClassVar[frozenset[str]] = frozenset()
@@ -206,7 +206,7 @@ def _kind_of_data(data: object) -> str:
     return "a list" if isinstance(data, list | tuple) else f"the single value {_shortened(data)}"
 
 
-#: Large enough for a workload of tens of thousands of jobs.
+#: The most bytes of a file: large enough for a workload of tens of thousands of jobs.
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
@@ -227,7 +227,7 @@ def load_yaml(path: str | Path, model: type[ModelT]) -> ModelT:
 def _file_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            # One byte more than allowed is enough to know; a device or a huge file is not read to its end.
+            # One byte more than allowed shows that a file is too large; a device or a huge file is not read to its end.
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from walras.spec.field_types import AcceleratorName, PoolWord, WholeNumber
 from walras.spec.file_model import FieldMistake, FileModel
 
-#: Nothing that a shell, or OpenSSH's option parser, takes for more than a word.
+#: A pattern of words that a shell and OpenSSH's option parser take for plain words.
 _Path = Annotated[str, Field(pattern=r"^[A-Za-z0-9_/~][A-Za-z0-9_./+-]{0,400}$")]
 _Url = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.\[\]:_/-]{1,400}$")]
 
@@ -23,19 +23,19 @@ _Url = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.\[\]:_/-]{1,400}$")]
 class HostEntry(FileModel):
     """One machine."""
 
-    #: As one would write it after `ssh`.
+    #: The host, as one would write it after `ssh`.
     host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@:%+-]{0,254}$")]
-    #: None: what OpenSSH's configuration says.
+    #: The port; None: as OpenSSH's configuration states.
     port: Annotated[WholeNumber, Field(ge=1, le=65_535)] | None = None
-    #: Its name in the cluster; empty: that of the host, without a user.
+    #: The machine's name in the cluster; empty: that of the host, without a user.
     node: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$")] = ""
-    #: The `walras` command there.
+    #: The path of the `walras` command on the host.
     walras: _Path = "walras"
-    #: Folder of the agent's state there, below the home folder unless it begins with a slash.
+    #: Folder of the agent's state on the host, below the home folder unless it begins with a slash.
     state: _Path = ".walras-agent"
     shape: PoolWord = "default"
     zone: PoolWord = "default"
-    #: None: what the agent finds.
+    #: The accelerators; None: those that the agent finds.
     accelerator: AcceleratorName | None = None
     accelerators: Annotated[WholeNumber, Field(ge=1, le=1024)] | None = None
     emulated: bool = False

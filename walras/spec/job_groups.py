@@ -113,15 +113,15 @@ class PlanSpec(FileModel):
     steps_per_s: _PlannedSpeed
     low: _PlannedSpeed
     high: _PlannedSpeed
-    #: Expected time from the request for the machines to the job's end, and what they cost until then.
+    #: Expected time from the request for the machines to the job's end, and their cost until then.
     hours: Annotated[Number, Field(gt=0, le=1e9)]
     usd: Annotated[Number, Field(ge=0, le=1e12)]
     #: Bandwidth between machines that the plan counts on, bytes per second each way; None: one machine, or unknown.
     network_bytes_per_s: Annotated[Number, Field(gt=0, le=1e15)] | None = None
-    #: What it was chosen for, such as `deadline=6h`.
+    #: The goal for which it was chosen, such as `deadline=6h`.
     goal: ShownName
     made_at: ShownName
-    #: What the job file asked for and declared before the plan, for the next one.
+    #: What the job file asked for and declared before the plan; the next plan starts from it.
     asked: Demands = (Demand(ANY_ACCELERATOR, 1),)
     declared: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
 
@@ -143,7 +143,7 @@ class CodeSpec(FileModel):
 
     #: Name of the tree in the server's content store (`walras.content`).
     tree: str = Field(pattern=CONTENT_PATTERN)
-    #: Last part of the path it was taken from: for people, and for the job's kind, which an edit does not change.
+    #: Last part of the path of the folder, for people and for the job's kind, which an edit does not change.
     folder: ShownName = "code"
     files: WholeNumber = Field(default=0, ge=0, le=FILES_MOST)
     size: WholeNumber = Field(default=0, ge=0, le=2**50)
@@ -202,7 +202,7 @@ class RetrySpec(FileModel):
 class TargetSpec(FileModel):
     """What the job is to reach: a value that its script reports with `loop.report(NAME=...)`, and a number for it."""
 
-    #: The name under which it is reported.
+    #: The name under which the script reports the value.
     value: Annotated[ShownName, Field(max_length=64)]
     #: The target: the value is to fall to this. Loss curves fall to 0 at best.
     at_most: Annotated[Number, Field(gt=0, le=1e15)]
@@ -231,7 +231,7 @@ class LimitsSpec(FileModel):
 
     max_runtime: PositiveLength | None = None
     max_queue_time: PositiveLength | None = None
-    #: USD; at this sum it checkpoints and is held.
+    #: USD; at this cost the job checkpoints and is held.
     budget_usd: Annotated[Number, Field(gt=0, le=1e9)] | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {
@@ -247,7 +247,7 @@ class LimitsSpec(FileModel):
 class CheckpointSpec(FileModel):
     """Where and how often the job saves its state."""
 
-    #: A folder below the project's checkpoint folder; None: one of the job's own.
+    #: A folder below the project's checkpoint folder; None: a folder of the job's own.
     dir: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(inner_path)] | None = None
     #: Complete checkpoints that are kept.
     keep: WholeNumber = Field(default=3, ge=1, le=1000)
@@ -286,7 +286,7 @@ class BatchSpec(FileModel):
     #: the law. Steps are counted at `global`: an update with a larger batch is worth more than one.
     adaptive: bool = False
     max: Annotated[WholeNumber, Field(ge=1, le=2**31)] | None = None
-    #: Most samples of an update on one rank, which its accelerator has memory for; None: as many as `max` gives it.
+    #: The most samples of an update for which one rank's accelerator has memory; None: as many as `max` gives it.
     max_per_rank: Annotated[WholeNumber, Field(ge=1, le=2**31)] | None = None
 
     @model_validator(mode="after")

@@ -41,11 +41,11 @@ def _checked_source(value: object) -> object:
 class SecretSource(FileModel):
     """Where the value of one secret comes from. On its way to the server: the value; kept by the server: nothing."""
 
-    #: A variable of the submitter's environment.
+    #: The name of a variable of the submitter's environment.
     env: EnvName | None = None
-    #: A file of the submitter's.
+    #: The path of a file of the submitter.
     file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    #: Filled in by the client.
+    #: The value, filled in by the client.
     value: Annotated[str, BeforeValidator(_secret_text)] | None = Field(default=None, repr=False)
 
     @model_validator(mode="after")

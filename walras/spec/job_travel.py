@@ -13,7 +13,7 @@ from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
 from walras.spec.field_types import checked_text, inner_path
 from walras.spec.file_model import FieldMistake, FileModel
 
-#: Schemes that every machine reads; the others go through fsspec, where the machine has it.
+#: Schemes that every machine can read; others go through fsspec, on machines that have it.
 PLAIN_SCHEMES = ("https", "http", "file")
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]{0,31}):", re.ASCII)
 _TEXT_MOST, _URL_MOST = 65_536, 4096
@@ -43,7 +43,7 @@ class InputSpec(FileModel):
 
     url: Annotated[str, Field(max_length=_URL_MOST), AfterValidator(lambda text: _url(text) if text else text)] = ""
     command: Annotated[str, Field(max_length=_TEXT_MOST), AfterValidator(checked_text)] = ""
-    #: Of the one file that the URL names; empty: not checked.
+    #: The hash of the one file that the URL names; empty: it is not verified.
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
     other_words: ClassVar[Mapping[str, str]] = {"source": "url", "uri": "url", "path": "url", "run": "command"}
@@ -71,9 +71,9 @@ class PythonSpec(FileModel):
     packages: Annotated[tuple[_Text, ...], Field(max_length=1000), BeforeValidator(lambda given: _tuple(given))] = ()
     #: A `uv.lock`, below the working folder, beside its `pyproject.toml`.
     lock: Annotated[str, AfterValidator(lambda text: inner_path(text) if text else text)] = ""
-    #: Such as 3.12. Empty: the one that the machine's agent runs on.
+    #: A Python version such as 3.12. Empty: the one on which the machine's agent runs.
     version: Annotated[str, Field(pattern=r"^(3\.[0-9]{1,2}(\.[0-9]{1,2})?)?$")] = ""
-    #: Packages of the agent's Python are seen too, such as a torch that is built for the machine.
+    #: Whether packages of the agent's Python are visible too, such as a torch that is built for the machine.
     system_packages: bool = True
 
     other_words: ClassVar[Mapping[str, str]] = {"pip": "packages", "dependencies": "packages", "python": "version"}

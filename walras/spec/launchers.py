@@ -1,4 +1,4 @@
-"""Which jobs start a launcher of ranks of their own (torchrun, accelerate, deepspeed), and what is wrong with how.
+"""Finds jobs that start a launcher of ranks of their own (torchrun, accelerate, deepspeed) wrongly.
 
 A launcher that is started once for each accelerator makes as many complete trainings on the same devices. All of them
 may succeed, so nothing but a warning at submission would tell.
@@ -17,7 +17,7 @@ _LAUNCHING_MODULES = frozenset(
 )
 #: What separates the commands of a line. Quotes do as well, since `bash -c 'torchrun ...'` starts it.
 _BETWEEN_COMMANDS = re.compile(r"[;&|()`'\"]+")
-#: Commands that only speak of programs.
+#: Commands whose arguments may name a launcher without starting it.
 _SPEAKING = frozenset({"echo", "printf", "which", "command", "type", "grep", "cat", "export", "cd", "ls"})
 
 

@@ -67,7 +67,7 @@ class LayerProfileFile(_MeasuredModel):
         min_length=1, max_length=_MOST_TYPES
     )
     layer_sizes: dict[_Degree, list[LayerSizeEntry]] = Field(min_length=1, max_length=_MOST_DEGREES)
-    #: By sender, accelerators that it has on a machine, receiver, and accelerators there.
+    #: By sender, its accelerators per machine, receiver, and accelerators per machine there.
     links: dict[ShownName, Annotated[dict[_Degree, _Receivers], Field(max_length=_MOST_DEGREES)]] = Field(
         max_length=_MOST_TYPES
     )

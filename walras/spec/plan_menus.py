@@ -16,7 +16,7 @@ from walras.spec.field_types import Demands, Number
 from walras.spec.file_model import FieldMistake, FileModel
 from walras.spec.job_groups import BatchSpec, ResourcesSpec
 
-#: Plans of a job, and accelerator types of one plan.
+#: The most plans of a job, and the most accelerator types of one plan.
 PLANS_MOST = 256
 _TYPES_MOST = 8
 
@@ -24,7 +24,7 @@ _TYPES_MOST = 8
 class PlanChoice(FileModel):
     """One way: these accelerators, all at once."""
 
-    #: How many of each type; of several types one pool each.
+    #: The number of accelerators of each type; with several types, each is taken from one pool.
     accelerators: Demands
     #: Steps of the whole job in a second.
     steps_per_s: Annotated[Number, Field(gt=0, le=1e9)]
@@ -49,7 +49,7 @@ class PlanChoice(FileModel):
 
     @property
     def uses(self) -> tuple[Demand, ...]:
-        """Of each type, ascending by its name."""
+        """Returns the accelerators of each type, ascending by its name."""
         return tuple(sorted(self.accelerators, key=lambda use: use.accelerator))
 
 

@@ -20,7 +20,7 @@ _PipRequirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9./:][^\s'\"`$\\;|&<>
 class ProviderSettings(FileModel):
     """The settings of one provider."""
 
-    #: What a person has to write at least, as an error message shows it.
+    #: The least that a person has to write, as an error message shows it.
     example: ClassVar[str]
 
 
@@ -37,7 +37,7 @@ class AwsSettings(ProviderSettings):
     #: By availability zone; a zone that is not named has the account's default subnet.
     subnets: dict[PoolWord, _AwsWord] = Field(default_factory=dict)
     security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
-    #: What jobs on the machines may do at AWS; None: nothing.
+    #: The instance profile of the machines, for what jobs may do at AWS; None: nothing.
     instance_profile: _AwsWord | None = None
     #: Installed with pip at the first boot: `walras` from the server itself, all else from the machine's index. Empty:
     #: the image has `/opt/walras/bin/walras` already.
@@ -61,7 +61,7 @@ class SlurmSettings(ProviderSettings):
     commands: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""
     #: Where agents keep their state while an allocation lasts, on a disk of the node.
     state: _Path = "/tmp/walras-agents"
-    #: Where agents log; Slurm puts the job's number in the place of `%j`.
+    #: The log file of agents; Slurm puts the job's number in the place of `%j`.
     output: _Path = "/dev/null"
     #: Slurm's partition of a pool's zone; a zone that is not named has the default partition.
     partitions: dict[PoolWord, _SlurmWord] = Field(default_factory=dict)
@@ -73,7 +73,7 @@ class SlurmSettings(ProviderSettings):
     options: Annotated[
         tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.,:=@/+-]{0,400}$")], ...], Field(max_length=32)
     ] = ()
-    #: Between two looks at what Slurm lists.
+    #: Seconds between two polls of Slurm's lists.
     poll: Annotated[Length, Field(ge=1, le=600)] = 15.0
     #: Emulation only: a file with the speeds of emulated accelerators, on the nodes.
     speeds: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""

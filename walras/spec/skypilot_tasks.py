@@ -13,7 +13,7 @@ export SKYPILOT_NUM_GPUS_PER_NODE=$WALRAS_GPUS_PER_NODE SKYPILOT_NODE_IPS=$MASTE
 export SKYPILOT_TASK_ID=walras-$WALRAS_JOB_ID
 """
 _SAME = ("name", "num_nodes", "envs")
-#: Fields that need no answer here, and why.
+#: Fields that can be ignored here, and why.
 _SAID = {
     "file_mounts": "files travel with `workdir`, data come with `inputs`",
     "service": "a job here runs to its end",

@@ -19,7 +19,7 @@ _SHORT = {
     "o": "output", "e": "error", "d": "dependency", "p": "partition", "q": "qos", "A": "account", "D": "chdir",
     "H": "hold", "b": "begin", "C": "constraint", "w": "nodelist", "x": "exclude", "L": "licenses",
 }  # fmt: skip
-#: Options that need no answer here, and why.
+#: Options that can be ignored here, and why.
 _SAID = {
     "output": "`walras logs JOB` shows the output; no file is written",
     "error": "`walras logs JOB` shows it with the output; no file is written",
@@ -59,7 +59,7 @@ export -f srun
 
 @dataclass
 class SlurmReading:
-    """What the `#SBATCH` lines of a script say."""
+    """What the `#SBATCH` lines of a script state."""
 
     #: Fields of a job, as a job file has them, without `run`.
     fields: dict[str, Any] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from walras.spec.field_types import checked_text
 from walras.spec.file_model import FieldMistake
 from walras.spec.text_formats import written_text
 
-#: Jobs of one sweep, combinations of a matrix from which they are chosen, and the largest index.
+#: The most jobs of one sweep, the most combinations of a matrix from which they are chosen, and the largest index.
 JOBS_MOST = 1000
 _COMBINATIONS_MOST = 1_000_000
 _INDEX_MOST = 10_000_000
@@ -50,11 +50,11 @@ def _numbers_of(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class ArrayChoice:
-    """Which jobs of a sweep there are, and how many may run at once."""
+    """The indices of a sweep's jobs, and how many of them may run at once."""
 
-    #: Empty: one for each combination of the matrix.
+    #: The indices; empty: one for each combination of the matrix.
     indices: tuple[int, ...]
-    #: 0: all of them.
+    #: The most jobs at once; 0: all of them.
     at_most: int
 
 

@@ -61,7 +61,7 @@ class _WrittenInt(int):
 
 
 class _WrittenFloat(float):
-    """As `_WrittenInt`, for `1e3`, `0.10`."""
+    """The same as `_WrittenInt`, for `1e3`, `0.10`."""
 
     written: str
 
@@ -106,7 +106,9 @@ _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 
 
 def _text_node(dumper: _PlainDumper, text: str) -> yaml.ScalarNode:
-    """Several lines as a block; the emitter falls back to quotes where a block would not read back exactly."""
+    """Returns a node that writes several lines as a block; the emitter falls back to quotes where a block would not
+    read back exactly.
+    """
     style = '"' if _ODD_BREAKS.search(text) else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

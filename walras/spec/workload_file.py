@@ -92,16 +92,16 @@ class PlannedFailureEntry(FileModel):
 
     part: Annotated[Number, Field(ge=0, lt=1)]
     exit_code: Annotated[WholeNumber, Field(ge=1, le=255)] = 1
-    #: How often; None: every time.
+    #: How often the rank exits so; None: every time.
     times: Annotated[WholeNumber, Field(ge=1, le=1_000_000)] | None = None
 
 
 class SimulatedFacts(FileModel):
     """Facts of a job that only a simulation is given; its submitter may believe otherwise. A live run ignores them."""
 
-    #: Its true work in steps; the job's own `steps` are then its submitter's estimate.
+    #: The true work in steps; the job's own `steps` are then its submitter's estimate.
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
-    #: When its user cancels it, on the workload's clock.
+    #: When its user cancels the job, on the workload's clock.
     cancel: Length | None = None
     failures: Annotated[tuple[PlannedFailureEntry, ...], Field(max_length=100)] = ()
 
