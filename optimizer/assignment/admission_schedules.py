@@ -1,4 +1,4 @@
-"""Schedules of jobs that ask to be admitted: what each may hold round by round, and the best one at prices.
+"""Schedules of jobs that ask to be admitted: what a job may hold in each round, and its best schedule at prices.
 
 Jobs arrive over time; pools have rounds that they may book, one pool per accelerator type. A job books whole gangs
 round by round; a gang may be mixed, and is then paced by its slowest worker. A *schedule* is what a job holds in every

@@ -32,7 +32,7 @@ from optimizer.assignment.limit_rows import LimitedEntities
 from optimizer.assignment.plan_draft import PlanDraft, accelerators_held, note_entity_prices
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from optimizer.assignment.plan_draft import ElasticJobs, PlanDraft
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
-#: From the column of each job, -1 where it waits (n,), to what each column gains over it (c,).
+#: A function from the column of each job (n,), -1 where it waits, to the gain of each column over it (c,).
 ColumnGain = Callable[[IntArray], FloatArray]
 
 

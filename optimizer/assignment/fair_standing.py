@@ -9,15 +9,15 @@
                  f of its user if there is one project
 
 A deficit queue as in the drift-plus-penalty rule (Neely, Stochastic Network Optimization, ch. 4): the worth of serving
-g grows with Q_g, so long-run shares hold whatever anybody asks for, and one weight trades completion times for the
+g grows with Q_g, so long-run shares hold whatever jobs are submitted, and one weight trades completion times for the
 speed of repair. The wait is measured by the length of the job that waits: a flood that holds up short jobs is repaired
 in minutes, while a job of a day waits for an hour as it would behind short jobs of its own user. Users are siblings
-inside their project, projects among themselves. Who has no siblings is behind nobody: with one project and one user
-this changes nothing.
+inside their project, projects among themselves. An entity without siblings is never behind: with one project and one
+user no value changes.
 
-Places are whole: who lacks less than its smallest waiting gang, and has something, is behind only by what exceeds an
-hour of that gang. So two users at shares of 4.5 accelerators take one from each other every few hours, not at every
-decision, and over a week each has its share.
+Places are whole: an entity that has something and lacks less than its smallest waiting gang is behind only by what
+exceeds an hour of that gang. So two users at shares of 4.5 accelerators take one from each other every few hours, not
+at every decision, and over a week each has its share.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory
 from optimizer.problem import Entities, FloatArray, IntArray, Problem
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 #: Seconds for which a gang's accelerators must be owed before its project takes a place from another project that is
 #: entitled to part of it.
@@ -123,7 +123,7 @@ def fair_standing(
     entitled, behind_s = entitlements(entities, demand, there), np.zeros(g)
     held, smallest = _holdings(problem, _running(problem))
     contested: list[int] = []
-    for family in families:  # parents first: -1 stands before the projects' rows
+    for family in families:  # Parents come first: -1 stands before the projects' rows.
         if not len(family):
             continue
         if len(family) > 1:

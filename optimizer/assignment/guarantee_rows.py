@@ -4,15 +4,15 @@
     s.t.      the rows of jobs, pools and limits
               sum_{c of jobs below e} size[c] y_c >= floor[e]     each guaranteed e       (mu_e)
 
-guaranteed[e] is the part of the fleet that e has before anybody has more, less what its jobs hold already that do not
-compete. No floor is ever out of reach: it is the part of that which the plan gives, and the plan gives as much as whole
-gangs allow. A job pays the prices of its pool and limits, less mu of every guarantee above it: so it has a place that
-others would pay more for. Where nobody below e waits with a gang that fits what is left of its guarantee, mu is 0 and
-the plan is what it would be without guarantees.
+guaranteed[e] is the part of the fleet that e has before others have more, less what its jobs hold already that do not
+compete. No floor is ever out of reach: it is the part of that which the plan gives, and the plan gives as much as
+whole gangs allow. A job pays the prices of its pool and limits, less mu of every guarantee above it: so it has a place
+that others would pay more for. Where nobody below e waits with a gang that fits what is left of its guarantee, mu is 0
+and the plan is what it would be without guarantees.
 
-Where somebody does, the plan is made with *bonuses*: a column of a job below e stands twice, the second time worth
-`bonus x size` more and taking as much of a row of guaranteed[e] accelerators. That is a problem of the same form, so
-any method solves it. A bonus is worth more than whoever may have to leave for it: let top be the largest worth of an
+Where a job does, the plan is made with *bonuses*: a column of a job below e occurs twice, the second time worth `bonus
+x size` more and taking as much of a row of guaranteed[e] accelerators. That is a problem of the same form, so any
+method solves it. A bonus is worth more than the jobs that may have to leave for it: let top be the largest worth of an
 accelerator, S the largest gang, and let a gang of s accelerators wait though s of its row are unused and others have s
 accelerators of a pool without a bonus. Displacing these loses at most top x (s + S - 1) <= top x s x S and gains
 `bonus x s`, which is more. The bound is that of the program above: every plan that keeps as much of each guarantee is
@@ -34,7 +34,7 @@ from optimizer.classes.segments import concatenated_ranges, sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_accelerators
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
 

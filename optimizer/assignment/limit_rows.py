@@ -21,7 +21,7 @@ from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, Entities, EntityLimits, FloatArray, IntArray, Problem
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
 

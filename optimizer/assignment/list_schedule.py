@@ -29,10 +29,10 @@ from optimizer.decision import BoundReport, Order
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
-#: Accelerators by pool that a configuration takes.
+#: The accelerators that a configuration takes, by pool.
 PoolUses = tuple[tuple[int, float], ...]
 
 

@@ -1,9 +1,9 @@
-"""Jobs in queues of machines, so that the times until they end sum up to least: a minimum-cost assignment.
+"""Assigns jobs to queues of machines with the least sum of completion times: a minimum-cost assignment.
 
 A queue is a set of accelerators that serves one job after another. The job that is k-th from the end of its queue
-delays itself and the k - 1 behind it, so it adds k times its own length to the sum (Bruno, Coffman and Sethi 1974; Horn
-1973): a minimum-cost assignment of jobs to (queue, k). Queues of one kind are alike, so k-th positions of a kind are
-one level with as many places as there are queues; a level is used only when the level below is full. So levels are
+delays itself and the k - 1 behind it, so it adds k times its own length to the sum (Bruno, Coffman and Sethi 1974;
+Horn 1973): a minimum-cost assignment of jobs to (queue, k). Queues of one kind are alike, so k-th positions of a kind
+are one level with as many places as there are queues; a level is used only when the level below is full. So levels are
 added while the last one is full: as soon as a place of it stays empty, its dual value is 0, and no place farther from
 the end can be worth its cost.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
 

@@ -10,8 +10,8 @@ method with momentum; any of them proves its value. Gangs are divisible here, so
 The inner minimum is compiled (importing this module imports numba) and exact but for the last interval of a job, where
 two tangents of a convex function give a value on the safe side. For a finish time f a job takes the cheapest work of
 its arrival..f: in each interval the lower hull of its points (speed, price of speed) gives pieces of work at rising
-cost, and the cheapest pieces that add up to its work are taken. As f grows, new pieces displace the dearest ones, which
-a heap keeps at hand.
+cost, and the cheapest pieces that add up to its work are taken. As f grows, new pieces displace the most expensive
+ones, which are the top of a heap.
 """
 
 from dataclasses import dataclass

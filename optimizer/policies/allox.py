@@ -1,6 +1,6 @@
 """AlloX: who starts where, by an assignment of jobs to (accelerator, position from the end).
 
-Symbols: R[m] steps left of job m, T[m,p] its steps/s on pool p, k the position from the end of a lane.
+Symbols: R[m] steps left of job m, T[m,p] its steps/s on pool p, k the position from the end of a lane (queue).
 
     minimise  sum k R[m]/T[m,p] y[m,p,k]   each job in one place, each place of a lane taken once
 
@@ -33,10 +33,10 @@ _WHOLE = 1e-9
 class Allox:
     """Minimises the sum of completion times: assigns jobs to unlike accelerators and to positions in their queues.
 
-    Who was placed stays until it ends; whoever merely uses what is free makes room. Source: Le et al., AlloX, EuroSys
-    2020, section 4, as Gavel's simulator has it. Gangs are a generalisation of ours: a pool's free accelerators are cut
-    into lanes of the gang sizes that wait for it, each size getting its part of the waiting work. A gang that is larger
-    than what is free waits. A job of unknown length is taken to need as long again as it has run.
+    A placed job stays until it ends; a job that merely uses what is free makes room. Source: Le et al., AlloX, EuroSys
+    2020, section 4, as Gavel's simulator has it. Gangs are a generalisation of ours: a pool's free accelerators are
+    cut into lanes of the gang sizes that wait for it, each size getting its part of the waiting work. A gang that is
+    larger than what is free waits. A job of unknown length is taken to need as long again as it has run.
     """
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:ALLOX"

@@ -5,8 +5,8 @@
     admission                    a newcomer is admitted if with it every admitted job still has such a share
     marginal return              (rate(k') - rate(k)) / (best rate per accelerator) / (k' - k), largest first
 
-A job that is not admitted, has no deadline, or whose length nobody knows, runs on what is left. An admitted job that
-turns out late (something failed, it was longer than said) is promised the share with which it ends soonest.
+A job that is not admitted, has no deadline, or is of unknown length, runs on what is left. An admitted job that turns
+out late (something failed, it was longer than said) is promised the share with which it ends soonest.
 """
 
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """Hadar: rounds in which jobs are placed one by one at prices that rise with what is given away.
 
-Symbols of the parameters: L the round, eta4 what the lowest price is of the least value. `optimizer.hadar` decides the
-round; docs/hadar.md derives it, and says which promises of the theory it does not keep.
+Symbols of the parameters: L the round, eta4 what the lowest price is of the least value.
+`optimizer.assignment.hadar_round` decides the round; docs/hadar.md derives it, and says which promises of the theory
+it does not keep.
 """
 
 from typing import Annotated
@@ -25,10 +26,10 @@ NAME = "utility per round of those placed, against weak duality at the quoted pr
 class Hadar:
     """Primal-dual scheduling in rounds; a job's utility is its time alone over its time in the system.
 
-    Every job is offered its best gang at prices that rise exponentially with what has been given away; whoever gains
-    most per accelerator and round is placed next, then jobs move to faster pools that stayed free. Source: our reading
-    of Sultana et al., IPDPS 2024, made work-conserving. Lengths matter: where they are unknown they are guessed from
-    what was done. No bound on waiting: not a default.
+    Every job is offered its best gang at prices that rise exponentially with what has been given away; the job that
+    gains most per accelerator and round is placed next, then jobs move to faster pools that stayed free. Source: our
+    reading of Sultana et al., IPDPS 2024, made work-conserving. Lengths matter: unknown ones are guessed from the work
+    done. Waiting has no bound, so it is not a default.
     """
 
     round_s: Annotated[

@@ -179,9 +179,9 @@ class WaterFilling:
 class Isolated:
     """Gives every job an equal share of every pool, whatever its weight, project or speeds.
 
-    Every job has its 1/M of each pool to itself, whatever it makes of it: what sharing has to beat. The shares are a
-    formula, no optimum is sought and nothing has a price. The certificate sets the level that they reach against what
-    max-min fairness proves to be possible.
+    Every job has 1/M of each pool to itself, however well it uses it: the baseline that sharing has to beat. The
+    shares are a formula, no optimum is sought and nothing has a price. The certificate sets the level that they reach
+    against what max-min fairness proves to be possible.
 
     Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
     """

@@ -1,11 +1,12 @@
-"""Optimus: one accelerator more, again and again, for whoever it brings most nearer to its end.
+"""Optimus: one accelerator more, again and again, for the job that it brings most nearer to its end.
 
     t_c    seconds until the job would end in configuration c = (pool, count), a restart included if c is a change
     first  every job, by submission, its least gang where it ends soonest, while there is room
     then   the largest  w (t_c - t_c') / (accelerators more)  in the same pool, while anybody gains
 
-The measure is the seconds saved against waiting, which counts as twice the slowest configuration; the prices that bound
-it are those at which no other choice of configurations saves more. Unknown lengths are guessed by the Gittins rank.
+The measure is the seconds saved against waiting, which counts as twice the slowest configuration; the prices that
+bound it are those at which no other choice of configurations saves more. Unknown lengths are guessed by the Gittins
+rank.
 """
 
 from typing import Annotated

@@ -79,7 +79,7 @@ class OwnOrder(_Own, ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShareMarket:
-    """What shares are decided about: n jobs, p pools. Each job's fastest configuration on each single pool counts."""
+    """The input of a share decision: n jobs, p pools. Each job's fastest configuration on each single pool counts."""
 
     jobs: Jobs
     pool: tuple[str, ...]
@@ -186,7 +186,7 @@ def _checked_shares(problem: Problem, market: ShareMarket, answer: FloatArray) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanState:
-    """What a plan is made from: n jobs, c configurations, p pools."""
+    """The input of a plan: n jobs, c configurations, p pools."""
 
     problem: Problem
     jobs: Jobs

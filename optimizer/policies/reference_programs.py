@@ -1,7 +1,7 @@
 """Building blocks of the policies' published formulas in cvxpy, column by column, job by job, pair by pair.
 
-Every policy of the linear family states itself once as such a program (`definition`): for people to read, and for tests
-to compare every faster way with. No classes, no scaling, no stages. Importing this module imports cvxpy.
+Every policy of the linear family states itself once as such a program (`definition`): people can read it, and tests
+compare every faster method with it. It has no classes, no scaling and no stages. Importing this module imports cvxpy.
 
 With co-location there are as many variables as there are pairs of jobs, and no pair is left out:
 
@@ -10,8 +10,7 @@ With co-location there are as many variables as there are pairs of jobs, and no 
     u[i] = sum worth[c] x[c]  +  sum f[i, j, r] worth[i, r] X[i, j, r]
 
 `level_items` writes one level over a tree of entities out over entities and jobs: what
-`optimizer.utility.entity_targets` says of classes between two points at which somebody stops rising, without floors and
-caps.
+`optimizer.utility.entity_targets` says of classes between two breakpoints, without floors and caps.
 """
 
 from dataclasses import dataclass

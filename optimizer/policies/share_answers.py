@@ -10,10 +10,10 @@ waits a price of 0.
     price[p] = l[p]                             where that stage maximises a sum of utilities: it is in that unit
     exchange = 1 / mean weight of the entitled jobs
 
-Policies that maximise a sum over columns (`maximise_sum`) quote the prices of that program with exchange 1, so a
-newcomer is worth what it would add. Certificates keep the raw prices. Where floors (deadlines) are infeasible, a floor
-that no configuration of its job reaches is dropped; if the others are infeasible together, the largest total part of
-them is kept.
+Policies that maximise a sum over columns (`maximise_sum`) quote the prices of that program with exchange 1, so an
+arriving job is worth what it would add. Certificates keep the raw prices. Where floors (deadlines) are infeasible, a
+floor that no configuration of its job reaches is dropped; if the others are infeasible together, the largest total
+part of them is kept.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArr
         new = scarce & (prices == 0)
         if not new.any():
             continue
-        per_price = 1.0  # utility that one unit of the stage's prices buys, on average over the columns that pay
+        per_price = 1.0  # the utility that one unit of the stage's prices buys, on average over columns that pay
         if stage.kind is not StageKind.SUM:
             cost = column_costs(problem.columns, np.where(scarce, stage.prices, 0.0)) * held
             paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)

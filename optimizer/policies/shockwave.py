@@ -7,11 +7,11 @@
     rho_j = (age + left D) / (total D)                           predicted finish-time fairness
     D     = max(1, accelerators that all jobs ask for / accelerators)    contention
 
-The welfare is a product of what is made of each job's remaining work, so whoever is soon through comes first, unless
-others come to be late. The window's rounds are alike, so how many each job gets is all there is to decide; it is
-decided by prices and an integer program over the contested jobs (`optimizer.assignment.multiple_choice_knapsack`), not
-by a commercial solver. This round goes to those whose rounds add most per accelerator; what is left goes to whoever
-gains most.
+The welfare is a product of what is made of each job's remaining work, so jobs that are soon through come first, unless
+others become late. The window's rounds are alike, so how many each job gets is all there is to decide; it is decided
+by prices and an integer program over the contested jobs (`optimizer.assignment.multiple_choice_knapsack`), not by a
+commercial solver. This round goes to the jobs whose rounds add most per accelerator; what is left goes to those that
+gain most.
 
 The makespan comes before the welfare where it is at stake:
 
@@ -20,8 +20,8 @@ The makespan comes before the welfare where it is at stake:
 H bounds from below how long all will take. A critical job that waits for a round pushes the end of all back by one, or
 soon will; so those run first, the longest before the others.
 
-Batch sizes are taken to stay: of Shockwave this is the market, not the predictor of regimes. Lengths that nobody told
-are guessed by the Gittins rank, and make nobody critical.
+Batch sizes are taken to stay: of Shockwave this is the market, not the predictor of regimes. Unknown lengths are
+guessed by the Gittins rank, and make no job critical.
 """
 
 import dataclasses

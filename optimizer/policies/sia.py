@@ -1,4 +1,4 @@
-"""Sia: at every round one type and one number of accelerators for each job, by goodput; lengths are never asked for.
+"""Sia: at every round one type and one number of accelerators for each job, by goodput; lengths are not used.
 
     maximise  sum_j w_j sum_c (waiting - A_c) y_c     one configuration c = (pool, count) a job, pools not exceeded
 

@@ -1,1 +1,1 @@
-"""How many machines to rent where waiting costs money, and what it costs that the market takes them back."""
+"""How many machines to rent where waiting costs money, and what revocations of rented machines cost."""

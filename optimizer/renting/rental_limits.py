@@ -38,7 +38,7 @@ def entity_limits(problem: Problem) -> EntityLimits | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RentalLimits:
-    """m limits over c columns of n jobs."""
+    """The m limits on rented accelerators, over c columns of n jobs."""
 
     #: The accelerators that may be held (m,).
     most: FloatArray

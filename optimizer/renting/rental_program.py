@@ -1,7 +1,7 @@
 """The value of a fleet as a function of the machines rented: the linear program of `machine_rental`.
 
-HiGHS is given the program once for each problem. Questions differ only in the bounds of the counts, so each but the
-first starts from the basis of the one before, and takes a few pivots. Importing this module imports highspy.
+HiGHS receives the program once per problem. Calls differ only in the bounds of the counts, so each but the first
+starts from the basis of the one before, and takes a few pivots. Importing this module imports highspy.
 """
 
 from dataclasses import dataclass, field

@@ -133,7 +133,7 @@ class ExponentialLifetime:
 
 @dataclass(frozen=True, slots=True)
 class BathtubLifetime:
-    """Many die young, few in the middle, all by the cap (Kadupitiya and others, HPDC'20).
+    """Many machines die young, few in the middle, all by the cap (Kadupitiya and others, HPDC'20).
 
     F(t) = scale (1 - exp(-t / early_h) + exp((t - cap_h) / late_h)), all by `cap_h`.
     """

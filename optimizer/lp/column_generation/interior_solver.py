@@ -25,10 +25,10 @@ _TILT = 1e-3
 #: cost.
 _SPREAD = 0.6180339887498949
 _VERTEX_TOLERANCE = 1e-9
-#: Part of the diagonal that is added to it, because rows that hold with equality may depend on each other; and what
-#: stands there in a row in which no column runs.
+#: The part of the diagonal that is added to it, because rows that hold with equality may depend on each other; and its
+#: value in a row in which no column runs.
 _REGULAR, _EMPTY_ROW = 1e-12, 1e-20
-#: Projections; a value shrinks to no less than the part `_LEAST` of it by one.
+#: The number of projections; in each a value shrinks to no less than the part `_LEAST` of it.
 _PROJECTIONS, _LEAST = 4, 0.01
 
 

@@ -52,7 +52,7 @@ class MasterInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MasterSolution:
-    """How a program ended. Everything but `status`, `solver` and `work` means something only where it is `OPTIMAL`."""
+    """How a program ended. Fields other than `status`, `solver` and `work` are valid only where it is `OPTIMAL`."""
 
     status: Status
     solver: str

@@ -50,7 +50,7 @@ _KEPT = 4
 _PROMISING = 4
 #: At least so many sides stay in any case.
 _FEW = 5_000
-#: A side further from running than this, as a part of how far sides are on the average, leaves the program.
+#: A side leaves the program when it is further from running than this, in units of the mean distance of sides.
 _NEAR = 0.03
 #: Relative gaps to the bound: an answer within the first is accepted; where a program is expected to end within the
 #: second, it is solved to a vertex; with all sides in the program the answer must be within the third.

@@ -83,7 +83,7 @@ _ROOM = 1e-10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilledLevel:
-    """One level over classes."""
+    """One level over classes: the classes that it raises, and its prices."""
 
     tier: int
     #: Classes that the level raises; utility of each class before; upper bound of it on the remaining rows (k,).
