@@ -35,7 +35,7 @@ class ProblemDetail(Body):
     detail: str = ""
     field: str = ""
     fix: str = ""
-    #: With `other_incarnation`: the cluster's id and its incarnation, for agents.
+    #: The cluster's id and its incarnation, for agents (with `other_incarnation`).
     cluster: dict[str, str] | None = None
 
 
@@ -46,7 +46,7 @@ class AttemptView(Body):
     reason: Reason | None = None
     pool: str
     accelerator: str
-    #: True where the accelerator is emulated: real steps paced to a speed table.
+    #: Whether the accelerator is emulated: real steps are paced to a speed table.
     emulated: bool = False
     #: "node:0,1" for every machine, in node-rank order.
     placement: list[str]
@@ -266,7 +266,7 @@ class SpeedView(Body):
     #: Bounds of the 80 % interval; null if the source gives none.
     low: float | None = None
     high: float | None = None
-    #: For a prediction: the predictors that contributed, such as `analytic`.
+    #: The predictors that contributed to a prediction, such as `analytic`.
     by: list[str] = []
 
 

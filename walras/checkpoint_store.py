@@ -27,7 +27,9 @@ _SETTING_MOST = 1000
 
 
 class CheckpointStore(Protocol):
-    """What holds checkpoints as trees of content. A transfer that was cut is begun again and sends what is missing."""
+    """A store that holds checkpoints as trees of content. A transfer that was cut begins again and sends what is
+    missing.
+    """
 
     #: Bytes that went to the store and came from it.
     sent_bytes: int

@@ -206,7 +206,7 @@ class Client(BudgetCalls, PeopleCalls, PolicyCalls, ReportCalls, ShadowCalls, Us
             shown, place.offset = place.attempt, 0
 
     async def log_start(self, /, job_id: int, **wanted: int | None) -> int:
-        """As `walras.log_reading.log_start`."""
+        """Does what `walras.log_reading.log_start` does."""
         return await log_start(self._transport, job_id, wanted)
 
     async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
@@ -342,7 +342,7 @@ class Client(BudgetCalls, PeopleCalls, PolicyCalls, ReportCalls, ShadowCalls, Us
         await self._transport.json(ApiCall("POST", f"{_API}/pools:revoke", body=body, repeatable=False))
 
     async def whoami(self) -> WhoAmI:
-        """Whose token this client uses."""
+        """Returns whose token this client uses."""
         return await self._body(WhoAmI, ApiCall("GET", "/api/v1/whoami"))
 
     async def audit(self, *, user: str = "", since: str = "", limit: int = 100) -> list[AuditView]:

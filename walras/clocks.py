@@ -1,4 +1,4 @@
-"""Where instants and chance come from in the shells: arguments, so that a whole system can run in virtual time.
+"""Sources of time and randomness for the shells. They are arguments, so that a whole system can run in virtual time.
 
 The server, the agents and the command line take a `Clocks` and a `random.Random`; the real ones are the defaults at
 their outermost edge (`main`). Code below the edge calls neither `time` nor `random` nor `secrets` itself.

@@ -76,9 +76,9 @@ class ClusterReport(Body):
     since: float
     until: float
     total: ReportRow
-    #: The accelerator types, by name.
+    #: The projects, by name.
     projects: list[ReportRow]
-    #: Empty where the caller sees only some projects.
+    #: The accelerator types; empty where the caller sees only some projects.
     types: list[TypeUse]
     #: Jobs that the bound leaves out, by reason.
     left_out: dict[str, int]

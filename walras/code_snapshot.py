@@ -1,4 +1,4 @@
-"""Which files of a working folder travel with a job: everything that no ignore file leaves out.
+"""Selects the files of a working folder that travel with a job: all that no ignore file excludes.
 
 `.gitignore` files are honoured at every level as git does, and so is `.walrasignore` beside them, which has the same
 form and is read last. Files of version control and of Python's caches do not travel, nor do keys in the usual folders,

@@ -57,7 +57,7 @@ class ConfigurationForecast:
     configuration: TrialConfiguration
     time_s: float
     usd: float
-    #: False: predicted by the fitted laws.
+    #: Whether it was measured; if not, the fitted laws predict it.
     measured: bool
 
 

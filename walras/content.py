@@ -254,7 +254,7 @@ class TreeDraft:
         remove_draft(self._folder)
 
 
-#: In a draft, names the tree that it is of.
+#: The name of a file in a draft that holds the name of the draft's tree.
 _LIST = "tree"
 
 

@@ -259,7 +259,7 @@ async def _send_folders(client: Client, parts: list[tuple[Path, ContentTree]]) -
         raise ConfigError(f"job: the working folder holds a {FOLDER} of its own", field="job.workdir", fix="remove it")
     files = sorted((file for _, tree in parts for file in tree.files), key=lambda file: file.path)
     whole = ContentTree(files=tuple(files))
-    # Its chunks are there: only the list is sent.
+    # The store has its chunks: only the list is sent.
     await client.send_folder(parts[0][0], whole)
     return whole
 

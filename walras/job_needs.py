@@ -57,7 +57,7 @@ class GitNeed(_Message):
 
 
 class JobNeeds(_Message):
-    """What a machine has to do for a job before its ranks start and after they have ended."""
+    """The work of a machine for a job before its ranks start and after they have ended."""
 
     #: Files and folders that are kept, relative to the working folder.
     outputs: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class JobNeeds(_Message):
 
 @dataclass(frozen=True)
 class ScriptLaunch:
-    """What every rank of a job is started with, wherever it runs."""
+    """The command and environment of every rank of a job, wherever it runs."""
 
     name: str
     #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
@@ -88,7 +88,7 @@ class ScriptLaunch:
     argv: tuple[str, ...]
     #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
     env: Mapping[str, str]
-    #: Empty: a fresh folder for each attempt.
+    #: The working folder; empty: a fresh folder for each attempt.
     workdir: str
     #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
     code: str = field(default="", kw_only=True)
@@ -127,7 +127,7 @@ class OutputsView(_Message):
     tree: str
     files: int
     size_bytes: int
-    #: When the server had them all.
+    #: When the server had all of them.
     collected_at: str
     problem: str = ""
 

@@ -30,10 +30,10 @@ MIXING_LOSS = 0.0
 AVERAGING_LOSS = 0.05
 
 
-#: Of a menu of plans, those that a text names.
+#: The most plans of a menu that a text names.
 _PLANS_NAMED = 4
 
-#: Of each entry, one.
+#: One of each entry.
 ToolNeeds = tuple[tuple[str, ...], ...]
 
 

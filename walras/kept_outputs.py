@@ -27,7 +27,7 @@ class KeptFiles:
     trees: dict[str, ContentTree] = field(default_factory=dict)
 
     def model_dump(self, mode: str = "json") -> dict[str, Any]:
-        """As JSON data."""
+        """Returns the files as JSON data."""
         sizes = {path: file.size for path, file in self.files.items()}
         return {"attempt": self.attempt, "collected_at": self.collected_at, "files": sizes, "problems": self.problems}
 

@@ -111,18 +111,18 @@ class PeopleCalls:
         return _channels.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/notify")))
 
     async def add_channel(self, url: str, kinds: Sequence[str]) -> ChannelCreated:
-        """Be told of these kinds of events at an address; the key of its signatures is shown this once."""
+        """Adds an address that is told of these kinds of events; only this answer shows the key of its signatures."""
         call = ApiCall("POST", f"{_API}/notify", body={"url": url, "kinds": list(kinds)}, repeatable=False)
         return ChannelCreated.model_validate(await self._transport.json(call))
 
     async def remove_channel(self, channel_id: int) -> ChannelView:
-        """Be told there no more."""
+        """Removes an address, which is told of nothing any more."""
         return ChannelView.model_validate(
             await self._transport.json(ApiCall("DELETE", f"{_API}/notify/{channel_id:d}"))
         )
 
     async def test_channel(self, channel_id: int) -> ChannelView:
-        """Send a test there and wait for what comes of it: `problem` says what went wrong."""
+        """Sends a test to an address and waits for the outcome: `problem` says what went wrong."""
         call = ApiCall("POST", f"{_API}/notify/{channel_id:d}/test", repeatable=False)
         return ChannelView.model_validate(await self._transport.json(call))
 

@@ -111,7 +111,7 @@ class QuotedOutcome:
 
     @property
     def text(self) -> str:
-        """What came of it, in words; the instant itself is not in it."""
+        """The outcome in words, without the instant itself."""
         if self.outcome == "late":
             return f"{format_length(self.late_s)} late"
         if self.outcome == "dearer":

@@ -89,7 +89,9 @@ def _exact_size(digits: str, unit: str) -> int:
 
 
 def parse_minimum_size(value: object) -> int:
-    """As `parse_size`; `24GB+` is accepted and means the same, because every size asked for is a minimum."""
+    """Does what `parse_size` does; `24GB+` is accepted and means the same, because every size asked for
+    is a minimum.
+    """
     return parse_size(_without_plus(value))
 
 
@@ -121,7 +123,7 @@ def _quoted(value: object) -> str:
 
 
 def format_length(seconds: float) -> str:
-    """At most two units, largest first: `0s`, `850ms`, `12s`, `3m20s`, `2h05m`, `4d06h`."""
+    """Returns at most two units, largest first: `0s`, `850ms`, `12s`, `3m20s`, `2h05m`, `4d06h`."""
     if seconds < 0:
         return "-" + format_length(-seconds)
     if not isfinite(seconds):
@@ -141,7 +143,7 @@ def format_length(seconds: float) -> str:
 
 
 def format_size(size_bytes: float) -> str:
-    """Three digits in powers of 1000: `512 B`, `24 GB`, `1.5 TB`."""
+    """Returns three digits in powers of 1000: `512 B`, `24 GB`, `1.5 TB`."""
     value, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB", "PB"]
     while value >= 999.5 and len(units) > 1:
         value, units = value / 1000, units[1:]
@@ -149,7 +151,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_money(usd: float) -> str:
-    """Cents from a dollar up, four digits below: `$12.40`, `$0.0031`, `$0`."""
+    """Returns cents from a dollar up, four digits below: `$12.40`, `$0.0031`, `$0`."""
     if usd < 0:
         return "-" + format_money(-usd)
     if usd == 0:
@@ -158,5 +160,5 @@ def format_money(usd: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """Whole numbers plainly with thousands separated, others to one place: `1,200`, `0.5`."""
+    """Returns whole numbers with thousands separated, others to one place: `1,200`, `0.5`."""
     return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"

@@ -62,7 +62,7 @@ class HeldByProject(Body):
 
     project: str
     accelerators: list[float]
-    #: The same in fair-share units: accelerators of the fleet's average speed for the jobs that held them.
+    #: The accelerators in fair-share units: of the fleet's average speed for the jobs that held them.
     units: list[float]
 
 

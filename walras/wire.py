@@ -112,7 +112,7 @@ class Registered(Message):
     heartbeat_s: Seconds
     lease_s: Seconds
     protocol: int = 1
-    #: None: the server is of the first release.
+    #: The cluster; None: the server is of the first release.
     cluster: ClusterIdentity | None = None
 
 
@@ -386,7 +386,7 @@ class StartCommand(AgentCommand):
     resume: Manifest | None
     steps: float | None  # the job is to do in all; None when unknown
     beside: int = 0  # the job whose devices it shares; 0: none
-    #: As with renewals, counted from the moment the heartbeat was *sent* that this command answers.
+    #: The lease, as with renewals: counted from the moment the heartbeat was *sent* that this command answers.
     lease_s: float
     grace_s: float
     job_token: str

@@ -66,7 +66,7 @@ class RoundOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookedSchedule:
-    """What one job holds in every round."""
+    """The booking of one job: what it holds in every round."""
 
     #: Workers by round and pool (R, p).
     use: IntArray

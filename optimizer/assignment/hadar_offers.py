@@ -184,7 +184,7 @@ class OfferMarket:
         stays = (facts.held == facts.use) & (facts.held.sum(axis=1, keepdims=True) == facts.use)
         lengths_s = run_time_s(facts.left_steps[:, None], facts.rate) + np.where(stays, 0.0, facts.restart_s[:, None])
         alone = hadar_value(facts.best_s[:, None], facts.age_s[:, None], lengths_s, facts.round_s)
-        # Of gangs in one pool, by pool (p, n): when a price changes, only its row is computed again.
+        # For gangs in one pool, by pool (p, n): when a price changes, only its row is computed again.
         self._runs = np.ascontiguousarray(facts.rate.T > 0)
         self._use = np.ascontiguousarray(facts.use.T)
         self._utility = np.ascontiguousarray(alone.utility.T)

@@ -33,7 +33,7 @@ class PastJob:
     ended_at: float
     #: The fewest accelerators that its gang takes.
     accelerators: int
-    #: Its work, > 0, in the unit of the speeds.
+    #: The work of the job, > 0, in the unit of the speeds.
     steps: float
     #: The highest known steps per second of the whole gang, by accelerator type that the job accepts; None where nobody
     #: measured it.

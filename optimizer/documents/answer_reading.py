@@ -1,4 +1,4 @@
-"""From an answer document back to a decision about a problem, and whether the document holds.
+"""Reads an answer document back into a decision about a problem, and checks whether the document holds.
 
 A document that names jobs, pools or configurations that the problem does not have is no answer to it: a ConfigError.
 `optimizer.check.certificate` says whether its numbers hold; this module writes that finding as a document, together

@@ -1,4 +1,4 @@
-"""From a decision to its document. Jobs, pools and configurations have the names of the problem document."""
+"""Writes a decision as a document. Jobs, pools and configurations have the names of the problem document."""
 
 import hashlib
 import json

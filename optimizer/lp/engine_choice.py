@@ -1,4 +1,4 @@
-"""Which engine solves a class problem: one table of thresholds, and the choice made by it.
+"""Chooses the engine that solves a class problem, by one table of thresholds.
 
     engine               what it solves                             where it is used
     -------------------  -----------------------------------------  ------------------------------------------
@@ -7,10 +7,10 @@
     interior_point       Lexicographic: MaxMin level by level       always; compiled where there is much to do
     column_generation    MaxMin, MaxSum with co-located pairs       wherever jobs may be co-located
 
-A threshold counts columns of a class problem (configurations of classes of equal jobs), unless its name says otherwise.
-Answers on both sides of one carry the same certificate. They differ in time, in rounding and, where the price method
-runs, in the gap that it leaves (1e-4 by default). The thresholds were measured on one core (docs/results.md); why there
-are several engines is in docs/decisions/0009-several-lp-engines.md.
+A threshold counts columns of a class problem (configurations of classes of equal jobs), unless its name says
+otherwise. Answers on both sides of one carry the same certificate. They differ in time, in rounding and, where the
+price method runs, in the gap that it leaves (1e-4 by default). The thresholds were measured on one core
+(docs/results.md); why there are several engines is in docs/decisions/0009-several-lp-engines.md.
 """
 
 from enum import Enum

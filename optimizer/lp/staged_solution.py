@@ -83,7 +83,7 @@ class SolveInput:
     problem: Problem
     utility: Utility
     classes: AggregatedProblem
-    #: True: jobs may be co-located in pairs; all jobs of a class are then of one kind.
+    #: Whether jobs may be co-located in pairs; all jobs of a class are then of one kind.
     packed: bool = False
 
 

@@ -1,4 +1,4 @@
-"""From a staged solution to the answer of a share policy: certificate, quoted prices, surplus of each job.
+"""Turns a staged solution into the answer of a share policy: certificate, quoted prices, surplus of each job.
 
 Fair policies quote in *fair-share units per accelerator*: at the quoted prices, one unit of fair-share utility (one
 accelerator of the fleet's average speed for the job) costs 1 on average over the jobs that pay. An average accelerator

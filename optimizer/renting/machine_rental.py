@@ -110,7 +110,7 @@ class Rental:
     status: Status
     #: Machines to hold rented in each pool, including those held now (p,).
     machines: IntArray
-    #: The same in accelerators (p,).
+    #: The accelerators of these machines in each pool (p,).
     accelerators: FloatArray
     #: Value less rent at these counts, and its upper bound if machines could be divided, in USD per hour.
     net_usd_per_h: float

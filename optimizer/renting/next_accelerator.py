@@ -1,4 +1,4 @@
-"""What one more accelerator of each pool is worth to the jobs of a plan, USD an hour.
+"""The value of one more accelerator of each pool to the jobs of a plan, in USD per hour.
 
     gain(p) = max( 0,  V e / a  of a waiting job that fits p,
                    (V e_p - V e_q) / a + gain(q)  of a job that runs in q and fits p )

@@ -26,9 +26,9 @@ from optimizer.problem import FloatArray, IntArray
 class CheckpointCosts:
     """The costs of going on after a revocation, in hours."""
 
-    #: Writing one checkpoint, during which no step is made.
+    #: Hours for writing one checkpoint, during which no step is made.
     checkpoint_h: float
-    #: From a revocation to the next step: getting a new machine, its start, and loading.
+    #: Hours from a revocation to the next step: for getting a new machine, its start, and loading.
     restart_h: float
     #: Warning before a revocation; if it is long enough for a checkpoint, no work is lost.
     notice_h: float = 0.0

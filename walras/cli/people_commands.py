@@ -338,7 +338,7 @@ def _share_row(share: "ShareView") -> list[str]:
 
 # ------------------------------------------------------------------------------------------ tokens
 
-#: What people try at a token, and the command for it.
+#: Words that people try at a token, and the command for each.
 _TOKEN_WORDS = {
     "ls": "list", "show": "list", "get": "list", "delete": "revoke", "rm": "revoke", "remove": "revoke",
     "new": "create", "add": "create", "make": "create",

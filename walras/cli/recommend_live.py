@@ -222,7 +222,7 @@ def job_on(
         "resources": resources,
         "num_nodes": machines,
         "throughput": {pool.accelerator: setup.steps_per_s},
-        # What is measured of it counts for the next plan of the same file, however this one changed the gang.
+        # Measurements of this job count for the next plan of the same file, however this plan changed the gang.
         "profile": kind_of(spec) if machines == spec.num_nodes else f"{kind_of(spec)} on {machines} machines"[:200],
         "plan": _plan_mapping(spec, setup, pool, machines, goal_text, network_bytes_per_s),
     }

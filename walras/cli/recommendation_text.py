@@ -1,4 +1,4 @@
-"""How a recommendation of machines is shown: the ways that no other beats, the one to take, and what was left out."""
+"""Shows a recommendation of machines: the ways that no other beats, the one to take, and what was left out."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

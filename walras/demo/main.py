@@ -76,7 +76,7 @@ PLAIN_WIDTH = 160
 
 @dataclass(slots=True)
 class FinishedRun:
-    """What the report needs of a run whose processes have ended."""
+    """The facts of a finished run that the report needs."""
 
     recording: DemoRecording
     job_ids: list[int]

@@ -23,7 +23,8 @@ from walras.demo.local_cluster import (
 from walras.errors import ClusterError
 from walras.spec.job_spec import JobSpec
 
-#: From the first job of the workload to the first one of its next run: what the five accelerators do meanwhile.
+#: Seconds from the first job of one run of the workload to that of the next: the five accelerators need them for one
+#: run.
 ROUND_S = 110.0
 
 

@@ -26,7 +26,7 @@ class Comparison:
     """Several policies on the same jobs and the same random draws, seed by seed. It prints itself as a table."""
 
     found: PolicyComparison
-    #: What the policies were called when they were given.
+    #: The names of the policies as they were given.
     labels: dict[str, str]
 
     def records(self) -> list[dict[str, Any]]:

@@ -201,7 +201,8 @@ class StallSeconds(Protocol):
     def network_s(self) -> float: ...
 
 
-#: From the seconds of a step alone, together, warm, cold and apart (None: no such run) to the seconds of each stall.
+#: A function from the seconds of a step alone, together, warm, cold and apart (None: no such run) to the seconds of
+#: each stall.
 AttributeStalls = Callable[[float, float, float, float, float | None], StallSeconds]
 
 

@@ -194,7 +194,7 @@ class IdleJobEntry(FileModel):
     below: Annotated[float, BeforeValidator(_percent), Field(gt=0, le=100)]
     #: Seconds for which it must stay so.
     lasting: Annotated[Length, Field(alias="for", ge=60, le=30 * 86_400)]
-    #: What happens then: its owner is told; or it is held as well, after its checkpoint.
+    #: The action: the owner is told; or the job is held as well, after its checkpoint.
     act: Literal["notify", "requeue-held"] = "notify"
 
 

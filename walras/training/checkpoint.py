@@ -23,7 +23,8 @@ from typing import Any
 from walras.training.supervisor_link import CheckpointReference, JobEnvironment
 
 MANIFEST = "manifest.json"
-#: Of `Checkpoint(every_s=)`: as often as the scheduler plans; and how often without one, seconds.
+#: The value of `Checkpoint(every_s=)` for an interval that the scheduler plans; and the interval without a plan, in
+#: seconds.
 PLANNED = "planned"
 UNPLANNED_S = 300.0
 MANIFEST_FORMAT = 1

@@ -50,7 +50,7 @@ EXIT_STOPPED = 143
 REPORT_EVERY_S = 0.5
 POLL_EVERY_S = 0.02
 DRAIN_S = 2.0
-#: What `next` returns after the last batch.
+#: The value that `next` returns after the last batch.
 _EXHAUSTED = object()
 
 
@@ -251,7 +251,7 @@ class Loop:
         except TornCheckpoint as error:  # only of what a scheduler named: it has others, and may know better machines
             self._log(f"cannot resume: {error}")
             sys.exit(EXIT_CHECKPOINT_LOST)
-        # Nobody saves before everybody has looked at what there was to resume from.
+        # No rank saves before all ranks have looked for a checkpoint to resume from.
         self._gang.all_succeeded(True)
         if checkpoint is not None and checkpoint.is_open:
             self._values.take({SAVES_VALUE: 1.0 if checkpoint.is_planned else SAVES_AS_STATED})

@@ -43,7 +43,7 @@ from optimizer.lp.column_generation.pair_pricing import (
 from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: How many segments a class asks for in each block and round, at most.
+#: The most segments that a class asks for in each block and round.
 _PARTNERS = 2
 #: Sides that stay in the program, per class; and sides per class that a coarse problem suggests to the finer one.
 _KEPT = 4
@@ -224,7 +224,7 @@ class _Search:
 
     @property
     def expected_gap(self) -> float:
-        """The same distance for the exact optimum of the last program, by its dual values."""
+        """The expected gap, from the exact optimum of the last program by its dual values."""
         return self._short_of_bound(self._likely)
 
     @property

@@ -32,7 +32,8 @@ from optimizer.lp.dual_newton.newton import (
 #: reduction of softness counts as too large.
 _STALLS = 3
 _PROGRESS = 0.8
-#: How often a step is shortened before the best point tried is taken, and by which factors.
+#: The most times that a step is shortened before the best point tried is taken; and the factors of shortening and
+#: lengthening.
 _SHORTER = 4
 _SHORTEN, _LENGTHEN = 0.3, 3.0
 _SHORTEST, _SHORTEN_LITTLE = 0.03, 0.7
@@ -81,7 +82,7 @@ class WorkBudget:
 
 @dataclass(frozen=True, slots=True)
 class ContinuationPath:
-    """What a continuation works on: the classes, the capacities that demand has to fit, and when to stop."""
+    """The work of a continuation: the classes, the capacities that demand has to fit, and when to stop."""
 
     engine: PassEngine
     task: DualTask

@@ -36,7 +36,7 @@ Run = Callable[[ClassProblem, PassGoals, FloatArray, FloatArray, FloatArray], Fl
 
 @dataclass(frozen=True, slots=True)
 class PassEngine:
-    """What runs a pass over all classes. The product has one engine; tests compare it with a pass in numpy."""
+    """The engine that runs a pass over all classes. The product has one; tests compare it with a pass in numpy."""
 
     #: The engine's name: "numba".
     name: str

@@ -44,8 +44,8 @@ class PassGoals(NamedTuple):
     #: Worth and value of each column (C,); an empty array of values means that nothing is earned.
     worth: FloatArray
     value: FloatArray
-    #: Of one member of each class: the worth that it must have, or the weight of its logarithm (k,); and the derivative
-    #: of that goal by the level (k,).
+    #: For one member of each class: the worth that it must have, or the weight of its logarithm (k,); and the
+    #: derivative of that goal by the level (k,).
     goal: FloatArray
     rise: FloatArray
 

@@ -112,7 +112,7 @@ def join_points(some: StoredPoints, others: StoredPoints) -> StoredPoints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointCriteria:
-    """What a mixture of points has to fit, and what is maximised."""
+    """The criteria for a mixture of points: what it has to fit, and what is maximised."""
 
     capacity: FloatArray
     level: bool

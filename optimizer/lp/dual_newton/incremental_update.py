@@ -45,7 +45,7 @@ _NONE = np.zeros(0)
 class LinearTargets:
     """Targets proportional to the level."""
 
-    #: Of one member of each class (k,).
+    #: The rate of one member of each class, in utility per level (k,).
     rate: FloatArray
     #: The level at which the first class has all that it can have; 0 where no class rises.
     highest: float

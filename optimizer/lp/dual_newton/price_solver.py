@@ -26,7 +26,7 @@ from optimizer.lp.dual_newton.newton import AggregateResponse, DemandLimit, Dual
 from optimizer.lp.dual_newton.primal_recovery import Incumbent, best_mixture, largest_overload, suggest_point
 from optimizer.problem import FloatArray
 
-#: Of each sample: its classes, and the softness and the misfit at which its answer suffices for the next.
+#: For each sample: its classes, and the softness and the misfit at which its answer suffices for the next.
 _SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
 #: A sample is used only if there are at least this many times as many classes.
 _WORTHWHILE = 2
@@ -44,7 +44,7 @@ _SLACK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class SolveLimits:
-    """When a solve stops."""
+    """The limits at which a solve stops."""
 
     #: Relative gap that suffices (for a NashWelfare: of the mean weighted logarithm).
     gap: float = 1e-4
