@@ -208,7 +208,7 @@ def _at_prices(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, capacity, pools, running, order, start, widest, top, size
 ):
     """Searches prices at which demand equals capacity; returns the best fill found, the prices with the smallest
-    bound, and it.
+    bound, and that bound.
     """
     n, rows = len(first) - 1, len(capacity)
     prices, load, rank = start.copy(), np.zeros(rows), np.zeros(n)

@@ -1,4 +1,4 @@
-"""Between a checked problem document and arrays, both ways.
+"""Converts a checked problem document to arrays, and arrays to a document.
 
 Reading puts pools and jobs in ascending order of their ids. Writing gives a document that reads back to the same
 problem; fields at their defaults are left out.

@@ -94,7 +94,7 @@ SCALARS = 5
 
 
 def pass_width(rows: int) -> int:
-    """Returns how many numbers a block of classes sums up."""
+    """Returns how many numbers the sums of one block of classes comprise."""
     return 3 * rows + rows * rows + SCALARS
 
 

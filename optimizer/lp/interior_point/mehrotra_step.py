@@ -175,7 +175,9 @@ class MehrotraStep:
         return (b22 * first - b12 * second) / det, (b11 * second - b12 * first) / det
 
     def _direction(self, product: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        """Newton's direction towards products changed by `product` and no residual."""
+        """Returns Newton's direction (of theta, all variables, all multipliers) towards products changed by `product`
+        and no residual.
+        """
         program, slope = self._program, self._slope
         c_x, c_idle, c_spare, c_left = program.split(product)
         _, idle, spare, left = self._primal
