@@ -60,8 +60,8 @@ class RoundRules:
     #: A move, and a preemption, to where a job's inputs are not cached must also pay for fetching them, as long as that
     #: was seen to take.
     count_fetches: bool = True
-    #: What users state of lengths and weights is judged by what their jobs came to (`length_records`,
-    #: `weight_records`); False: everybody is believed.
+    #: What users state of lengths and weights is judged by what their jobs came to (`statement_records`).
+    #: False: everybody is believed.
     use_records: bool = True
     #: Length of a round: running jobs are compared with waiting ones once a round. 0: at every event.
     round_s: float = 360.0

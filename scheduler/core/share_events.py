@@ -60,7 +60,7 @@ class RememberedUse(NamedTuple):
 
 
 class RememberedLengths(NamedTuple):
-    """How far what a user's jobs stated of their length came true (`length_records`), as of when the last one ended."""
+    """How far what a user's jobs stated of their length came true (`statement_records`), when the last one ended."""
 
     name: str
     at: float
@@ -71,7 +71,7 @@ class RememberedLengths(NamedTuple):
 
 
 class RememberedWeights(NamedTuple):
-    """How heavy a user's ended jobs were by what they stated (`weight_records`)."""
+    """How heavy a user's ended jobs were by what they stated (`statement_records`)."""
 
     name: str
     at: float

@@ -1,4 +1,4 @@
-"""Reports about speeds: of every job, of one that is faster or slower than its kind, and of machines that are slow.
+"""Reports about speeds: a job that is faster or slower than its kind, and machines whose network is slow.
 
 A job whose speed differs from its kind's, or whose machines exchange less than others of their pool, becomes a kind
 of its own for as long as it holds its machines: as fast as its kind times a factor. So a plan counts with its true
@@ -8,8 +8,6 @@ speed, and its measurements are not held against other jobs of the kind.
 from math import isfinite, log2
 
 from optimizer.prediction.step_time import ObtainedNetwork
-from scheduler.core.events import AttemptProgressed
-from scheduler.core.rules import OWED
 from scheduler.core.speed_events import (
     FactsTold,
     NetworkKnown,
@@ -21,35 +19,7 @@ from scheduler.core.speed_events import (
 )
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from walras.cluster import Placement
 from walras.job_request import Kind
-
-
-def saw_speed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> None:
-    """Learn the speed that a progress report tells, of the job's kind or of a slow machine."""
-    ledger = cycle.ledger
-    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
-        return  # the speed over several pools is no measurement of one
-    if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
-        return
-    shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    kind = ledger.kind_of(job)
-    cell = kind, shape.accelerator, job.placement.accelerators
-    if _is_of_slow_machine(cycle, job, job.placement, event.steps_per_s):
-        return  # its kind is as fast as it is on others
-    if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
-        ledger.classes.refresh_kind(kind)
-        cycle.solves.problem_changed = cycle.sharing.is_due = True
-
-
-def _is_of_slow_machine(cycle: Cycle, job: JobRecord, place: Placement, steps_per_s: float) -> bool:
-    """Learn from a report how fast the machine is against others; whether the report tells that, not of the kind."""
-    slow, pool = cycle.ledger.slow_machines, int(cycle.ledger.columns.pool[job.slot])
-    if cycle.policy.rules.mechanism != OWED or job.request.sizes or not cycle.sharing.is_settled(job.job_id):
-        return False  # another scheduler's world, or a job that is slower for another reason
-    if len(place.parts) == 1:
-        slow.saw(job.job_id, place.parts[0].node_id, (job.request.kind, pool, place.accelerators), steps_per_s)
-    return slow.any_slow(place) and cycle.ledger.kind_of(job) == job.request.kind
 
 
 def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:

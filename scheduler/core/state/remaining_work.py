@@ -15,7 +15,7 @@
 
 Speeds are those of the job's kind, measured or believed; 0 steps per second counts as unknown. "Unknown" is the answer
 for a job that states no steps; a guess is its submitter's. What a job states is corrected by what came of its user's
-former statements (`length_records`; `stated_by_record`), in all of these but `from_checkpoint_s`: a deadline is its
+former statements (`statement_records`; `stated_by_record`), in all of these but `from_checkpoint_s`: a deadline is its
 user's own risk. `expected_end_at`, `end_if_started_at` and `ready_at` are
 instants, include what a restart costs, and assume that nobody is stopped; everything else in seconds is time of work
 alone. `fetching_s` is what a start takes beyond that where inputs are not cached. Nothing here changes the ledger,
@@ -30,7 +30,7 @@ from optimizer.problem import FloatArray, IntArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.length_records import KEPT
+from scheduler.core.state.statement_records import KEPT
 from scheduler.core.state.tools_and_data import FetchTime
 
 #: A job that has made this many times the steps it stated is believed to be of unknown length. Otherwise it would keep
