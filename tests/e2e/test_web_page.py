@@ -247,6 +247,14 @@ def test_policies_are_checked_applied_and_rolled_back_and_a_way_is_taken(server:
         page.find_element("id", "remove").send_keys("a")
         page.find_element("xpath", "//button[text()='Compare']").click()
         until_text(page, "What would be different")
+        entered = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))"
+        page.execute_script(entered, page.find_element("id", "remove"), "")
+        page.execute_script(entered, page.find_element("id", "more-a"), "3")
+        until_text(page, "a, more: 3")
+        page.find_element("xpath", "//button[text()='Compare']").click()
+        wait(page, lambda: page.find_elements("css selector", ".spread"), "the bars of the differences", 90.0)
+        until_text(page, "If 3 x ax1 more")
+        keep(page, "whatif-difference")
         go(page, "submit", "Submit a job")
         wait(page, lambda: page.find_elements("id", "field-run"), "the fields")
         for name, value in (("name", "quoted"), ("run", "true"), ("steps", "60"), ("resources.accelerators", "a:1")):
