@@ -1,17 +1,17 @@
-"""How far what each user's jobs state of their length came true, and by how much what is stated next is corrected.
+"""How users' stated job lengths compare with true ones, and the factor by which later statements are corrected.
 
     said_g = sum_i a_i log r_i / sum_i a_i        factor_g = exp(said_g n / (n + 1) + min(said_g, 1/2) / sqrt(n + 1))
 
-r is what a job turned out to need over what it stated, a the accelerator-seconds that it had, n the number of such
-jobs; old jobs count half after the half-life of use. Weighing by what a job has had makes a record that trivial jobs
-cannot whiten. A job that has gone beyond its statement is counted while it runs, by as much as it has gone beyond; one
-that ended is counted if it succeeded, or had gone beyond. Jobs that needed less than they stated are set against others
-that needed more, but nobody's statement is shortened: who states too much harms nobody but himself.
+r is a job's true length over the stated one, a its accelerator-seconds, n the number of such jobs; old jobs decay with
+the half-life of use. The weight a means that trivial jobs cannot improve a record. A running job that has exceeded its
+statement counts with the ratio reached so far; one that ended counts if it succeeded, or had exceeded its statement.
+Jobs shorter than stated offset longer ones, but no statement is shortened: a user who states too much harms nobody
+else.
 
-A statement that came true within `KEPT` counts as true: users who know the lengths of their jobs are planned by what
-they say, to the bit. Of others the factor is the mean, with one job before it that kept its word, and a standard error
-above that (half a unit of the logarithm over the root of the number): what was gained before anything was known is paid
-for later, so that who states half of what he knows gains nothing by it.
+A statement within a factor of `KEPT` of the truth counts as true, so users who know the lengths of their jobs are
+planned exactly by what they state. For others the factor is the mean, with one true statement as prior, plus a standard
+error (half a unit of the logarithm over the root of the number): what a user gained before there was a record is paid
+back later, so stating half of a known length gains nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,17 +23,17 @@ import numpy as np
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.share_events import RememberedLengths
 
-#: What a job needs may exceed what it stated so many times before the statement counts as untrue.
+#: A statement counts as true while the job needs at most this many times what it stated.
 KEPT = 1.1
-#: Ratios beyond this, either way, count as this: a job that was given up says little.
+#: Ratios are clipped to [1 / this, this]: a job that was given up says little.
 _MOST = 16.0
-#: How much ratios of one user's jobs differ, at most: standard deviation of their logarithm.
+#: Assumed upper bound on the standard deviation of log ratios between one user's jobs.
 _SPREAD = 0.5
 
 
 @dataclass(slots=True)
 class _Record:
-    """Of one user in one project, until `at`."""
+    """Record of one user in one project, decayed until `at`."""
 
     at: float
     used_s: float = 0.0
@@ -61,7 +61,7 @@ class _Record:
 
 
 def _log_ratio(ratio: float) -> float:
-    """Of a ratio that counts; 0 of one that is a statement come true."""
+    """Returns the clipped logarithm of a ratio; 0 if the statement came true."""
     return 0.0 if 1.0 / KEPT <= ratio <= KEPT else log(min(max(ratio, 1.0 / _MOST), _MOST))
 
 
@@ -69,19 +69,19 @@ def _log_ratio(ratio: float) -> float:
 class LengthRecords:
     """Records by user, named as entities are ("project/user")."""
 
-    #: Changes whenever a factor may have: what was worked out with it holds no longer.
+    #: Changes whenever a factor may have changed, so that results computed with it are void.
     version: int = 0
-    #: False: everybody is believed.
+    #: False: stated lengths are used as they are.
     is_used: bool = True
     half_life_s: float = 7 * 86_400.0
     _ended: dict[str, _Record] = field(default_factory=dict)
-    #: The same with jobs that run and have gone beyond what they stated.
+    #: The records including running jobs that have exceeded what they stated.
     _now: dict[str, _Record] = field(default_factory=dict)
-    #: Such jobs are counted there.
+    #: Whether `_now` counts such jobs.
     _beyond: bool = False
 
     def ended(self, name: str, used_s: float, ratio: float, at: float) -> None:
-        """A job of this user has ended: what it had, accelerator-seconds, and true over stated length."""
+        """Records an ended job of this user: its accelerator-seconds, and its true over its stated length."""
         if used_s <= 0.0 or ratio <= 0.0:
             return
         record = self._ended.setdefault(name, _Record(at))
@@ -91,7 +91,7 @@ class LengthRecords:
         self.version += 1
 
     def running(self, beyond: Mapping[str, Sequence[tuple[float, float]]], at: float) -> None:
-        """These jobs alone run and have gone beyond: by user, what each has had, and how far it came over stated."""
+        """Replaces the running jobs that exceeded their statements: by user, accelerator-seconds and ratio of each."""
         if not beyond and not self._beyond:
             return
         before = {name: record.factor for name, record in self._now.items()}
@@ -106,12 +106,12 @@ class LengthRecords:
             self.version += 1
 
     def factor(self, name: str) -> float:
-        """By what a length that this user states is multiplied, at least 1."""
+        """Returns the factor, at least 1, by which a length that this user states is multiplied."""
         record = self._now.get(name)
         return 1.0 if record is None or not self.is_used else record.factor
 
     def factors(self, names: Iterable[str], entity: IntArray) -> FloatArray:
-        """`factor` of the users in these rows of `names` (n,)."""
+        """Returns `factor` of the users in these rows of `names` (n,)."""
         if not self.is_used or not any(record.said_s > 0.0 for record in self._now.values()):
             return np.ones(len(entity))
         known, by_row = list(names), np.ones(len(entity))
@@ -121,17 +121,17 @@ class LengthRecords:
         return by_row
 
     def jobs_of(self, name: str) -> float:
-        """How many jobs the record is of, old ones counting less."""
+        """Returns the number of jobs in the record, old ones decayed; 0.0 for an unknown user."""
         record = self._now.get(name)
         return 0.0 if record is None else record.jobs
 
     def remembered(self, most: int) -> tuple[RememberedLengths, ...]:
-        """Of so many users, those with most use first: what ended jobs showed, as of when the last of them ended."""
+        """Returns the records of at most `most` users, those with most use first, each as of its last ended job."""
         found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
         return tuple(RememberedLengths(name, each.at, each.used_s, each.said_s, each.jobs) for name, each in found)
 
     def recall(self, remembered: Iterable[RememberedLengths]) -> None:
-        """Take in what a former core knew."""
+        """Restores what a former core knew."""
         self._ended = {each.name: _Record(each.at, each.used_s, each.said_s, each.jobs) for each in remembered}
         self._now = {name: replace(record) for name, record in self._ended.items()}
         self.version += 1

@@ -1,11 +1,11 @@
-"""How heavy each user's jobs usually are by what he states, so that a plan can see which of his own he means.
+"""The weight that each user usually states, so that a plan can see which of the user's own jobs matter more.
 
     log usual_g = (sum_i a_i log w_i) / (sum_i a_i)
 
-w is the weight that a job states, a the accelerator-seconds that it had, or of an active one has had and still needs;
-ended jobs count half after the half-life of use. Who says that all his jobs weigh ten says nothing of any of them, and
-one job alone is as heavy as its user's usual one. No job counts for more than it states, or 1: a long job of next to no
-weight, left to wait for ever, moves up none of its user's others beyond what the caps of roles let them state.
+w is the weight that a job states, a its accelerator-seconds, for an active job had and still needed; ended jobs decay
+with the half-life of use. A user who gives all jobs weight ten distinguishes none of them, and a single job has its
+user's usual weight. No job counts for more than it states, or 1: so a long job of nearly no weight, left waiting for
+ever, lifts none of its user's other jobs beyond what the caps of roles let them state.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,19 +17,19 @@ import numpy as np
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.share_events import RememberedWeights
 
-#: Lighter than this a weight counts as this.
+#: Lower bound of weights.
 _LEAST = 1e-6
 
 
 def _at_most_as_stated(usual: FloatArray, weight: FloatArray) -> FloatArray:
-    """Usual weights over which no job counts for more than the larger of what it states and 1 (n,)."""
+    """Returns usual weights relative to which no job counts for more than the larger of its weight and 1 (n,)."""
     found: FloatArray = np.maximum(usual, np.minimum(weight, 1.0))
     return found
 
 
 @dataclass(slots=True)
 class _Record:
-    """Of one user in one project, until `at`."""
+    """Record of one user in one project, decayed until `at`."""
 
     at: float
     used_s: float = 0.0
@@ -49,11 +49,11 @@ class WeightRecords:
     #: False: weights count as they are stated.
     is_used: bool = True
     _ended: dict[str, _Record] = field(default_factory=dict)
-    #: Usual weights as of the last question, for jobs that come before the next.
+    #: Usual weights as of the last `ask`, for jobs that arrive before the next.
     _usual: dict[str, float] = field(default_factory=dict)
 
     def ended(self, name: str, used_s: float, weight: float, at: float) -> None:
-        """A job of this user has ended: what it had, accelerator-seconds, and the weight that it stated."""
+        """Records an ended job of this user: its accelerator-seconds, and the weight that it stated."""
         if used_s > 0.0:
             record = self._ended.setdefault(name, _Record(at))
             record.bring_to(at, self.half_life_s)
@@ -63,9 +63,9 @@ class WeightRecords:
     def ask(
         self, names: Sequence[str], entity: IntArray, weight: FloatArray, needs_s: FloatArray, at: float
     ) -> FloatArray:
-        """The usual weight of each active job's user (n,); empty where all is of one user, or nobody states a weight.
+        """Returns the usual weight of each job's user (n,); empty if there is one user only, or no weights are stated.
 
-        `entity`: rows of `names`; `needs_s`: accelerator-seconds of each job, had and to come (n,).
+        `entity` are rows of `names`; `needs_s` are accelerator-seconds of each job, had and to come (n,).
         """
         self._usual = {}
         users = np.unique(entity)
@@ -88,16 +88,16 @@ class WeightRecords:
         return _at_most_as_stated(usual[entity], weight)
 
     def usual(self, name: str, weight: float) -> float:
-        """The usual weight of a user as of the last question; of one who had no job then, that of the job he has."""
+        """Returns the user's usual weight as of the last `ask`; for a user without jobs then, the given weight."""
         if not self._usual:
             return 1.0
         return float(_at_most_as_stated(np.array([self._usual.get(name, weight)]), np.array([weight]))[0])
 
     def remembered(self, most: int) -> tuple[RememberedWeights, ...]:
-        """Of so many users, those with most use first, as of when the last of their jobs ended, or later."""
+        """Returns the records of at most `most` users, those with most use first, each as of its last update."""
         found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
         return tuple(RememberedWeights(name, each.at, each.used_s, each.said_s) for name, each in found if each.said_s)
 
     def recall(self, remembered: Iterable[RememberedWeights]) -> None:
-        """Take in what a former core knew."""
+        """Restores what a former core knew."""
         self._ended = {each.name: _Record(each.at, each.used_s, each.said_s) for each in remembered}
