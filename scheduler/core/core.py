@@ -1,4 +1,4 @@
-"""The core behind one entrance: `SchedulerCore.handle(event) -> [commands]`.
+"""The core and its only entry point: `SchedulerCore.handle(event) -> [commands]`.
 
 This file only dispatches. Each event goes to its handler (`_HANDLERS`); then the round mechanism in force turns what
 changed into starts, stops and solve requests (`cycle/round.py`), and a `WakeAt` tells the shells when to call the core

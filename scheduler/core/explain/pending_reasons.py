@@ -1,4 +1,4 @@
-"""Why a job is not running: every binding constraint with its numbers, and the smallest change that would help.
+"""Reasons why a job is not running: every binding constraint with its numbers, and the smallest change that would help.
 
 Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first.
 """

@@ -1,10 +1,10 @@
-"""Where projects and users stand now: what each is entitled to, holds, has used, and holds of what others leave.
+"""Standing of projects and users: what each is entitled to, holds, has used, and borrows of what others leave.
 
-entitled   by weight among those with work, guarantees first, never more than it asks for or may hold
-nominal    by weight if everybody had work
+entitled   by weight among those with work, guarantees first, at most what it asks for and may hold
+nominal    by weight if all had work
 borrowed   held above nominal; from whom: siblings by what they leave of their nominal part
 
-Also how budgets stand: of each limit what is used, what is left, what runs, and when it is filled again.
+Also the standing of budgets: for each limit what is used and left, its present rate, and when it is refilled.
 """
 
 from collections.abc import Iterator, Sequence

@@ -54,19 +54,19 @@ def _queue_entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int)
 class ShareOrdering:
     """Shares of time: the job owed most goes first; preemptions must pay for the restarts they cause (design 2).
 
-    Waiting jobs are ordered by their *arrears*: what they are owed beyond a tolerated part of what they have
-    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Running jobs are
-    weighed by what they are owed. So an arrival is served as soon as it is owed the cost of the preemption, and between
-    equals who run and wait in turns a turn is as long as it takes to fall behind by that part: each makes what one has
-    received grow by the same factor, and starts are logarithmic in a job's length, until its turns are as long as the
-    limit allows.
+    Waiting jobs are ordered by their *arrears*: what they are owed beyond a tolerated lag, which is a fraction of their
+    attained service (`RoundRules.tolerated_lag`), at most half the limit on owed time. Running jobs are compared by
+    what they are owed. So an arrival is served as soon as it is owed the cost of the preemption. Two equal jobs that
+    run in turns change places once one has fallen behind by the tolerated lag: each turn lets attained service grow by
+    the same factor, so the number of starts is logarithmic in a job's length, until turns are as long as the limit
+    allows.
 
-    The bound on lag: while a job waits and one of its class and gang g, which runs and may be displaced, has the place,
-    it is owed less than
+    The bound on lag: while a job waits, and one of its class with gang g that may be displaced runs in the place, the
+    waiting job is owed less than
 
         min(tolerated_lag * received, limit / 2) + hysteresis * g * (both restarts) + what a round adds to either
 
-    more than that one. With a part of 0 this is the bound that hysteresis alone keeps.
+    more than the running one. With `tolerated_lag` 0 this is the bound that hysteresis alone keeps.
     """
 
     compares = True
@@ -247,7 +247,6 @@ class ShareOrdering:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        """shares have already chosen the pool"""
         return []  # shares have already chosen the pool
 
     def may_profile(self, job: JobRecord, pool: int) -> bool:

@@ -63,7 +63,7 @@ class JobRecord:
     idle_yields: int = 0
     #: Whether it has shown that it can save its work.
     saves: bool = False
-    #: Whether it runs to its end on a machine that is drained or booked, apart from the fleet's capacity.
+    #: Whether it runs on a drained or booked machine, which does not count as the fleet's capacity.
     is_aside: bool = False
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
@@ -266,8 +266,9 @@ class Ledger:
         return iter(self.jobs.values())
 
     def class_of(self, job: JobRecord) -> JobClass:
-        """same as `class_row`, inlined"""
-        return self.classes.classes[self.columns.class_row.item(job.slot)]  # `class_row`, looked up often
+        return self.classes.classes[
+            self.columns.class_row.item(job.slot)
+        ]  # `class_row`, inlined because it is read often
 
     def rate_of(self, job: JobRecord) -> float:
         """Returns steps per second of the job where it runs, with its gang there; 0 while it holds nothing."""
