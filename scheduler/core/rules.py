@@ -60,8 +60,8 @@ class RoundRules:
     #: A move or preemption to a place where a job's inputs are not cached must also pay for downloading them, as long
     #: as such downloads were measured to take.
     count_fetches: bool = True
-    #: Lengths and weights that users state are corrected by what their former jobs needed (`length_records`,
-    #: `weight_records`); False: they are used as stated.
+    #: Lengths and weights that users state are corrected by what their former jobs needed (`statement_records`); False:
+    #: they are used as stated.
     use_records: bool = True
     #: Length of a round: running jobs are compared with waiting ones once a round. 0: at every event.
     round_s: float = 360.0

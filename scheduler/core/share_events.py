@@ -61,7 +61,7 @@ class RememberedUse(NamedTuple):
 
 
 class RememberedLengths(NamedTuple):
-    """How a user's stated lengths compare with true ones (`length_records`), as of the end of the user's last job."""
+    """How a user's stated lengths compare with true ones (`statement_records`), as of the user's last ended job."""
 
     name: str
     at: float
@@ -72,7 +72,7 @@ class RememberedLengths(NamedTuple):
 
 
 class RememberedWeights(NamedTuple):
-    """Weights that a user stated for ended jobs (`weight_records`)."""
+    """Weights that a user stated for ended jobs (`statement_records`)."""
 
     name: str
     at: float

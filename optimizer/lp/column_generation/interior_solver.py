@@ -87,7 +87,9 @@ def _settings(tolerance: float) -> Any:
 
 
 def solve_near_vertex(program: BoundedProgram, classes: int) -> ClarabelSolution | None:
-    """A vertex whose objective is optimal but for about 1e-5 of it; None where Clarabel finds no optimum.
+    """A vertex whose objective is optimal but for about 1e-5 of it.
+
+    Returns None where Clarabel finds no optimum, or the rows that hold with equality are too near to each other.
 
     Args:
         program: its last column is the level.
@@ -104,11 +106,17 @@ def solve_near_vertex(program: BoundedProgram, classes: int) -> ClarabelSolution
     unused = cost + program.matrix.T @ found.saves
     left = program.right - program.matrix @ found.x
     runs, tight = found.x > unused, program.equal | (left < found.saves)
-    return replace(found, x=_projected(program, found.x, runs, tight))
+    try:
+        return replace(found, x=_projected(program, found.x, runs, tight))
+    except RuntimeError:  # SuperLU's word for a matrix that is singular to the last digit
+        return None
 
 
 def _projected(program: BoundedProgram, x: FloatArray, runs: BoolArray, tight: BoolArray) -> FloatArray:
-    """Values that hold the tight rows with equality: those of the columns that run, changed least in proportion."""
+    """Values that hold the tight rows with equality: those of the columns that run, changed least in proportion.
+
+    Raises RuntimeError where the rows cannot be told apart.
+    """
     runs = runs.copy()
     runs[-1] = False  # the level stays as it is: its column is dense
     whole = np.where(runs, x, 0.0)

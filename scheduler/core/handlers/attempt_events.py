@@ -20,11 +20,11 @@ from scheduler.core.events import (
     RoundEnded,
 )
 from scheduler.core.handlers.machine_facts import parts_of_its_machine
-from scheduler.core.handlers.speed_reports import saw_speed
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
+from scheduler.core.rules import OWED
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import note_length
@@ -76,7 +76,20 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     if event.start_s is not None and not job.start_reported:
         job.start_reported = True  # once per start: reports repeat the value
         ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
-    saw_speed(cycle, job, event)
+    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
+        return  # a speed over several pools is no measurement of either
+    if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
+        return
+    pool = int(ledger.columns.pool[job.slot])
+    kind, accelerator = ledger.kind_of(job), ledger.fleet.pools[pool].pool.shape.accelerator
+    # Slow machines are not learnt from an emulated scheduler, or from jobs that are slower for another reason.
+    if cycle.policy.rules.mechanism == OWED and not job.request.sizes and cycle.sharing.is_settled(job.job_id):
+        is_slow = ledger.slow_machines.took_in(job.request, pool, job.placement, event.steps_per_s)
+        if is_slow and kind == job.request.kind:
+            return  # the kind keeps its speed from other machines
+    if ledger.table.measure(kind, accelerator, job.placement.accelerators, event.steps_per_s, ledger.classes.nominal):
+        ledger.classes.refresh_kind(kind)
+        cycle.solves.problem_changed = cycle.sharing.is_due = True
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:

@@ -1,4 +1,4 @@
-"""Reports about speeds: of every job, of jobs that differ from their kind, and of machines that are slow.
+"""Reports about speeds: jobs that are faster or slower than their kind, and machines whose network is slow.
 
 A job whose speed differs from its kind's, or whose machines exchange gradients slower than others of their pool,
 becomes a kind of its own for as long as it holds its machines, with its kind's speed times a factor. So a plan uses its
@@ -8,8 +8,6 @@ true speed, and its measurements do not affect other jobs of the kind.
 from math import isfinite, log2
 
 from optimizer.prediction.step_time import ObtainedNetwork
-from scheduler.core.events import AttemptProgressed
-from scheduler.core.rules import OWED
 from scheduler.core.speed_events import (
     FactsTold,
     NetworkKnown,
@@ -21,38 +19,7 @@ from scheduler.core.speed_events import (
 )
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from walras.cluster import Placement
 from walras.job_request import Kind
-
-
-def saw_speed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> None:
-    """Learns from a progress report the speed of the job's kind, or of a slow machine."""
-    ledger = cycle.ledger
-    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
-        return  # a speed over several pools is no measurement of either
-    if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
-        return
-    shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    kind = ledger.kind_of(job)
-    cell = kind, shape.accelerator, job.placement.accelerators
-    if _is_of_slow_machine(cycle, job, job.placement, event.steps_per_s):
-        return  # the kind keeps its speed from other machines
-    if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
-        ledger.classes.refresh_kind(kind)
-        cycle.solves.problem_changed = cycle.sharing.is_due = True
-
-
-def _is_of_slow_machine(cycle: Cycle, job: JobRecord, place: Placement, steps_per_s: float) -> bool:
-    """Learns how fast the machine is against others.
-
-    Returns whether the report is about a slow machine, not the kind.
-    """
-    slow, pool = cycle.ledger.slow_machines, int(cycle.ledger.columns.pool[job.slot])
-    if cycle.policy.rules.mechanism != OWED or job.request.sizes or not cycle.sharing.is_settled(job.job_id):
-        return False  # an emulated scheduler, or a job that is slower for another reason
-    if len(place.parts) == 1:
-        slow.saw(job.job_id, place.parts[0].node_id, (job.request.kind, pool, place.accelerators), steps_per_s)
-    return slow.any_slow(place) and cycle.ledger.kind_of(job) == job.request.kind
 
 
 def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:

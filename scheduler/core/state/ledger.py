@@ -25,13 +25,12 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
 from scheduler.core.state.job_columns import JobColumns
-from scheduler.core.state.length_records import LengthRecords
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
 from scheduler.core.state.slow_machines import SlowMachines
+from scheduler.core.state.statement_records import LengthRecords, WeightRecords
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
-from scheduler.core.state.weight_records import WeightRecords
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import JobState, Reason

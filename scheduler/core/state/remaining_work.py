@@ -15,7 +15,7 @@
 
 Speeds are those of the job's kind, measured or predicted; 0 steps per second counts as unknown. "Unknown" is the result
 for a job that states no steps; a guess is its submitter's. Stated lengths are corrected by the record of the user's
-former statements (`length_records`; `stated_by_record`), except in `from_checkpoint_s`: a deadline is its user's own
+former statements (`statement_records`; `stated_by_record`), except in `from_checkpoint_s`: a deadline is its user's own
 risk. `expected_end_at`, `end_if_started_at` and `ready_at` return instants, include the cost of a restart, and assume
 that no job is stopped; all other results in seconds are time of work alone. `fetching_s` is the additional time of a
 start where inputs are not cached. Nothing here changes the ledger, except that ends are cached on jobs and machines.
@@ -29,7 +29,7 @@ from optimizer.problem import FloatArray, IntArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.length_records import KEPT
+from scheduler.core.state.statement_records import KEPT
 from scheduler.core.state.tools_and_data import FetchTime
 
 #: A job that has made this many times the steps it stated is treated as of unknown length. Otherwise it would keep its

@@ -17,7 +17,7 @@ from statistics import median
 
 from scheduler.core.state.fleet import Fleet
 from walras.cluster import NodeId, Placement
-from walras.job_request import JobId, Kind
+from walras.job_request import JobId, JobRequest, Kind
 
 #: Minimum fraction by which a slow machine is slower than others.
 SLOW = 0.15
@@ -67,6 +67,13 @@ class SlowMachines:
             del self._own[next(iter(self._own))]
         if len(self._seen) > _MOST:
             del self._seen[next(iter(self._seen))]
+
+    def took_in(self, request: JobRequest, pool: int, place: Placement, steps_per_s: float) -> bool:
+        """Records a report. Returns whether a machine of the place is slow, so that it tells nothing of the kind."""
+        if len(place.parts) == 1:
+            cell = request.kind, pool, place.accelerators
+            self.saw(request.job_id, place.parts[0].node_id, cell, steps_per_s)
+        return self.any_slow(place)
 
     def _judge(
         self, job_id: JobId, node_id: NodeId, own: deque[float], others: list[tuple[NodeId, JobId, float]]

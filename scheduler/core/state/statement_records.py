@@ -1,4 +1,7 @@
-"""How users' stated job lengths compare with true ones, and the factor by which later statements are corrected.
+"""How what users state of their jobs compares with what became of these: records of lengths and weights, by user.
+
+**Lengths.** How users' stated job lengths compare with true ones, and the factor by which later statements are
+corrected.
 
     said_g = sum_i a_i log r_i / sum_i a_i        factor_g = exp(said_g n / (n + 1) + min(said_g, 1/2) / sqrt(n + 1))
 
@@ -12,6 +15,15 @@ A statement within a factor of `KEPT` of the truth counts as true, so users who 
 planned exactly by what they state. For others the factor is the mean, with one true statement as prior, plus a standard
 error (half a unit of the logarithm over the root of the number): what a user gained before there was a record is paid
 back later, so stating half of a known length gains nothing.
+
+**Weights.** The weight that each user usually states, so that a plan can see which of the user's own jobs matter more.
+
+    log usual_g = (sum_i a_i log w_i) / (sum_i a_i)
+
+w is the weight that a job states, a its accelerator-seconds, for an active job had and still needed; ended jobs decay
+with the half-life of use. A user who gives all jobs weight ten distinguishes none of them, and a single job has its
+user's usual weight. No job counts for more than it states, or 1: so a long job of nearly no weight, left waiting for
+ever, lifts none of its user's other jobs beyond what the caps of roles let them state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +33,7 @@ from math import exp, log, sqrt
 import numpy as np
 
 from optimizer.problem import FloatArray, IntArray
-from scheduler.core.share_events import RememberedLengths
+from scheduler.core.share_events import RememberedLengths, RememberedWeights
 
 #: A statement counts as true while the job needs at most this many times what it stated.
 KEPT = 1.1
@@ -29,10 +41,15 @@ KEPT = 1.1
 _MOST = 16.0
 #: Assumed upper bound on the standard deviation of log ratios between one user's jobs.
 _SPREAD = 0.5
+#: Lower bound of weights.
+_LEAST = 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ lengths
 
 
 @dataclass(slots=True)
-class _Record:
+class _LengthRecord:
     """Record of one user in one project, decayed until `at`."""
 
     at: float
@@ -74,9 +91,9 @@ class LengthRecords:
     #: False: stated lengths are used as they are.
     is_used: bool = True
     half_life_s: float = 7 * 86_400.0
-    _ended: dict[str, _Record] = field(default_factory=dict)
+    _ended: dict[str, _LengthRecord] = field(default_factory=dict)
     #: The records including running jobs that have exceeded what they stated.
-    _now: dict[str, _Record] = field(default_factory=dict)
+    _now: dict[str, _LengthRecord] = field(default_factory=dict)
     #: Whether `_now` counts such jobs.
     _beyond: bool = False
 
@@ -84,7 +101,7 @@ class LengthRecords:
         """Records an ended job of this user: its accelerator-seconds, and its true over its stated length."""
         if used_s <= 0.0 or ratio <= 0.0:
             return
-        record = self._ended.setdefault(name, _Record(at))
+        record = self._ended.setdefault(name, _LengthRecord(at))
         record.bring_to(at, self.half_life_s)
         record.add(used_s, ratio)
         self._now[name] = replace(record)
@@ -98,7 +115,7 @@ class LengthRecords:
         self._now = {name: replace(record) for name, record in self._ended.items()}
         self._beyond = bool(beyond)
         for name, jobs in beyond.items():
-            record = self._now.setdefault(name, _Record(at))
+            record = self._now.setdefault(name, _LengthRecord(at))
             record.bring_to(at, self.half_life_s)
             for used_s, ratio in jobs:
                 record.add(used_s, ratio)
@@ -132,6 +149,91 @@ class LengthRecords:
 
     def recall(self, remembered: Iterable[RememberedLengths]) -> None:
         """Restores what a former core knew."""
-        self._ended = {each.name: _Record(each.at, each.used_s, each.said_s, each.jobs) for each in remembered}
+        self._ended = {each.name: _LengthRecord(each.at, each.used_s, each.said_s, each.jobs) for each in remembered}
         self._now = {name: replace(record) for name, record in self._ended.items()}
         self.version += 1
+
+
+# ------------------------------------------------------------------------------------------------ weights
+
+
+def _at_most_as_stated(usual: FloatArray, weight: FloatArray) -> FloatArray:
+    """Returns usual weights relative to which no job counts for more than the larger of its weight and 1 (n,)."""
+    found: FloatArray = np.maximum(usual, np.minimum(weight, 1.0))
+    return found
+
+
+@dataclass(slots=True)
+class _WeightRecord:
+    """Record of one user in one project, decayed until `at`."""
+
+    at: float
+    used_s: float = 0.0
+    said_s: float = 0.0
+
+    def bring_to(self, at: float, half_life_s: float) -> None:
+        if at > self.at:
+            kept = 0.5 ** ((at - self.at) / half_life_s)
+            self.used_s, self.said_s, self.at = self.used_s * kept, self.said_s * kept, at
+
+
+@dataclass(slots=True)
+class WeightRecords:
+    """Records by user, named as entities are ("project/user")."""
+
+    half_life_s: float = 7 * 86_400.0
+    #: False: weights count as they are stated.
+    is_used: bool = True
+    _ended: dict[str, _WeightRecord] = field(default_factory=dict)
+    #: Usual weights as of the last `ask`, for jobs that arrive before the next.
+    _usual: dict[str, float] = field(default_factory=dict)
+
+    def ended(self, name: str, used_s: float, weight: float, at: float) -> None:
+        """Records an ended job of this user: its accelerator-seconds, and the weight that it stated."""
+        if used_s > 0.0:
+            record = self._ended.setdefault(name, _WeightRecord(at))
+            record.bring_to(at, self.half_life_s)
+            record.used_s += used_s
+            record.said_s += used_s * log(max(weight, _LEAST))
+
+    def ask(
+        self, names: Sequence[str], entity: IntArray, weight: FloatArray, needs_s: FloatArray, at: float
+    ) -> FloatArray:
+        """Returns the usual weight of each job's user (n,); empty if there is one user only, or no weights are stated.
+
+        `entity` are rows of `names`; `needs_s` are accelerator-seconds of each job, had and to come (n,).
+        """
+        self._usual = {}
+        users = np.unique(entity)
+        if (
+            not self.is_used
+            or len(users) < 2
+            or not (np.any(weight != 1.0) or any(each.said_s for each in self._ended.values()))
+        ):
+            return np.zeros(0)
+        used_s, said_s = np.zeros(len(names)), np.zeros(len(names))
+        np.add.at(used_s, entity, needs_s)
+        np.add.at(said_s, entity, needs_s * np.log(np.maximum(weight, _LEAST)))
+        for user in users.tolist():
+            if (record := self._ended.get(names[user])) is not None:
+                record.bring_to(at, self.half_life_s)
+                used_s[user] += record.used_s
+                said_s[user] += record.said_s
+        usual = np.exp(np.divide(said_s, used_s, out=np.zeros(len(names)), where=used_s > 0))
+        self._usual = {names[user]: float(usual[user]) for user in users.tolist()}
+        return _at_most_as_stated(usual[entity], weight)
+
+    def usual(self, name: str, weight: float) -> float:
+        """Returns the user's usual weight as of the last `ask`; for a user without jobs then, the given weight."""
+        if not self._usual:
+            return 1.0
+        return float(_at_most_as_stated(np.array([self._usual.get(name, weight)]), np.array([weight]))[0])
+
+    def remembered(self, most: int) -> tuple[RememberedWeights, ...]:
+        """Returns the records of at most `most` users, those with most use first, each as of its last update."""
+        found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
+        return tuple(RememberedWeights(name, each.at, each.used_s, each.said_s) for name, each in found if each.said_s)
+
+    def recall(self, remembered: Iterable[RememberedWeights]) -> None:
+        """Restores what a former core knew."""
+        self._ended = {each.name: _WeightRecord(each.at, each.used_s, each.said_s) for each in remembered}
