@@ -11,7 +11,7 @@ or come last where the place is free (`state/retry_places.py`). The searches dif
 
     search                               cost of a machine                          ties
     Fleet.find (an index of buckets)     free accelerators (best fit)               joined first
-    find_earliest_place                  when it has room if nobody is stopped      joined first
+    find_earliest_place                  when it has room if no job is stopped      joined first
     find_victims                         the weakest incumbents, in their order     first in that order
     planned_gangs: defragmentation       accelerator-seconds lost by stopped jobs   joined first
     planned_gangs: several pools         jobs stopped, then best fit                most free accelerators

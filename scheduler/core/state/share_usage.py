@@ -149,7 +149,7 @@ class ShareUsage:
             meter.held = meter.units = 0.0
             self._meters[each.name] = meter
 
-    # ---------------------------------------------------------------- what somebody is behind
+    # ---------------------------------------------------------------- entitled and not received
 
     def make_up_from(self, makes_up: bool, at: float) -> None:
         """Sets whether entities that are behind get larger weights; if not, what they are behind is dropped."""

@@ -20,7 +20,7 @@ back later, so stating half of a known length gains nothing.
 
     log usual_g = (sum_i a_i log w_i) / (sum_i a_i)
 
-w is the weight that a job states, a its accelerator-seconds, for an active job had and still needed; ended jobs decay
+w is the weight that a job states, a its accelerator-seconds (of an active job: had and still needed); ended jobs decay
 with the half-life of use. A user who gives all jobs weight ten distinguishes none of them, and a single job has its
 user's usual weight. No job counts for more than it states, or 1: so a long job of nearly no weight, left waiting for
 ever, lifts none of its user's other jobs beyond what the caps of roles let them state.
