@@ -1,29 +1,29 @@
-"""What became of what users state of their jobs: records of lengths and of weights, by user and project.
+"""How what users state of their jobs compares with what became of these: records of lengths and weights, by user.
 
-**Lengths.** How far what each user's jobs state of their length came true, and by how much what is stated next is
+**Lengths.** How users' stated job lengths compare with true ones, and the factor by which later statements are
 corrected.
 
     said_g = sum_i a_i log r_i / sum_i a_i        factor_g = exp(said_g n / (n + 1) + min(said_g, 1/2) / sqrt(n + 1))
 
-r is what a job turned out to need over what it stated, a the accelerator-seconds that it had, n the number of such
-jobs; old jobs count half after the half-life of use. Weighing by what a job has had makes a record that trivial jobs
-cannot whiten. A job that has gone beyond its statement is counted while it runs, by as much as it has gone beyond; one
-that ended is counted if it succeeded, or had gone beyond. Jobs that needed less than they stated are set against others
-that needed more, but nobody's statement is shortened: who states too much harms nobody but himself.
+r is a job's true length over the stated one, a its accelerator-seconds, n the number of such jobs; old jobs decay with
+the half-life of use. The weight a means that trivial jobs cannot improve a record. A running job that has exceeded its
+statement counts with the ratio reached so far; one that ended counts if it succeeded, or had exceeded its statement.
+Jobs shorter than stated offset longer ones, but no statement is shortened: a user who states too much harms nobody
+else.
 
-A statement that came true within `KEPT` counts as true: users who know the lengths of their jobs are planned by what
-they say, to the bit. Of others the factor is the mean, with one job before it that kept its word, and a standard error
-above that (half a unit of the logarithm over the root of the number): what was gained before anything was known is paid
-for later, so that who states half of what he knows gains nothing by it.
+A statement within a factor of `KEPT` of the truth counts as true, so users who know the lengths of their jobs are
+planned exactly by what they state. For others the factor is the mean, with one true statement as prior, plus a standard
+error (half a unit of the logarithm over the root of the number): what a user gained before there was a record is paid
+back later, so stating half of a known length gains nothing.
 
-**Weights.** How heavy each user's jobs usually are by what he states, so that a plan can see which of his own he means.
+**Weights.** The weight that each user usually states, so that a plan can see which of the user's own jobs matter more.
 
     log usual_g = (sum_i a_i log w_i) / (sum_i a_i)
 
-w is the weight that a job states, a the accelerator-seconds that it had, or of an active one has had and still needs;
-ended jobs count half after the half-life of use. Who says that all his jobs weigh ten says nothing of any of them, and
-one job alone is as heavy as its user's usual one. No job counts for more than it states, or 1: a long job of next to no
-weight, left to wait for ever, moves up none of its user's others beyond what the caps of roles let them state.
+w is the weight that a job states, a its accelerator-seconds (of an active job: had and still needed); ended jobs decay
+with the half-life of use. A user who gives all jobs weight ten distinguishes none of them, and a single job has its
+user's usual weight. No job counts for more than it states, or 1: so a long job of nearly no weight, left waiting for
+ever, lifts none of its user's other jobs beyond what the caps of roles let them state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,13 +35,13 @@ import numpy as np
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.share_events import RememberedLengths, RememberedWeights
 
-#: What a job needs may exceed what it stated so many times before the statement counts as untrue.
+#: A statement counts as true while the job needs at most this many times what it stated.
 KEPT = 1.1
-#: Ratios beyond this, either way, count as this: a job that was given up says little.
+#: Ratios are clipped to [1 / this, this]: a job that was given up says little.
 _MOST = 16.0
-#: How much ratios of one user's jobs differ, at most: standard deviation of their logarithm.
+#: Assumed upper bound on the standard deviation of log ratios between one user's jobs.
 _SPREAD = 0.5
-#: Lighter than this a weight counts as this.
+#: Lower bound of weights.
 _LEAST = 1e-6
 
 
@@ -50,7 +50,7 @@ _LEAST = 1e-6
 
 @dataclass(slots=True)
 class _LengthRecord:
-    """Of one user in one project, until `at`."""
+    """Record of one user in one project, decayed until `at`."""
 
     at: float
     used_s: float = 0.0
@@ -78,7 +78,7 @@ class _LengthRecord:
 
 
 def _log_ratio(ratio: float) -> float:
-    """Of a ratio that counts; 0 of one that is a statement come true."""
+    """Returns the clipped logarithm of a ratio; 0 if the statement came true."""
     return 0.0 if 1.0 / KEPT <= ratio <= KEPT else log(min(max(ratio, 1.0 / _MOST), _MOST))
 
 
@@ -86,19 +86,19 @@ def _log_ratio(ratio: float) -> float:
 class LengthRecords:
     """Records by user, named as entities are ("project/user")."""
 
-    #: Changes whenever a factor may have: what was worked out with it holds no longer.
+    #: Changes whenever a factor may have changed, so that results computed with it are void.
     version: int = 0
-    #: False: everybody is believed.
+    #: False: stated lengths are used as they are.
     is_used: bool = True
     half_life_s: float = 7 * 86_400.0
     _ended: dict[str, _LengthRecord] = field(default_factory=dict)
-    #: The same with jobs that run and have gone beyond what they stated.
+    #: The records including running jobs that have exceeded what they stated.
     _now: dict[str, _LengthRecord] = field(default_factory=dict)
-    #: Such jobs are counted there.
+    #: Whether `_now` counts such jobs.
     _beyond: bool = False
 
     def ended(self, name: str, used_s: float, ratio: float, at: float) -> None:
-        """A job of this user has ended: what it had, accelerator-seconds, and true over stated length."""
+        """Records an ended job of this user: its accelerator-seconds, and its true over its stated length."""
         if used_s <= 0.0 or ratio <= 0.0:
             return
         record = self._ended.setdefault(name, _LengthRecord(at))
@@ -108,7 +108,7 @@ class LengthRecords:
         self.version += 1
 
     def running(self, beyond: Mapping[str, Sequence[tuple[float, float]]], at: float) -> None:
-        """These jobs alone run and have gone beyond: by user, what each has had, and how far it came over stated."""
+        """Replaces the running jobs that exceeded their statements: by user, accelerator-seconds and ratio of each."""
         if not beyond and not self._beyond:
             return
         before = {name: record.factor for name, record in self._now.items()}
@@ -123,12 +123,12 @@ class LengthRecords:
             self.version += 1
 
     def factor(self, name: str) -> float:
-        """By what a length that this user states is multiplied, at least 1."""
+        """Returns the factor, at least 1, by which a length that this user states is multiplied."""
         record = self._now.get(name)
         return 1.0 if record is None or not self.is_used else record.factor
 
     def factors(self, names: Iterable[str], entity: IntArray) -> FloatArray:
-        """`factor` of the users in these rows of `names` (n,)."""
+        """Returns `factor` of the users in these rows of `names` (n,)."""
         if not self.is_used or not any(record.said_s > 0.0 for record in self._now.values()):
             return np.ones(len(entity))
         known, by_row = list(names), np.ones(len(entity))
@@ -138,17 +138,17 @@ class LengthRecords:
         return by_row
 
     def jobs_of(self, name: str) -> float:
-        """How many jobs the record is of, old ones counting less."""
+        """Returns the number of jobs in the record, old ones decayed; 0.0 for an unknown user."""
         record = self._now.get(name)
         return 0.0 if record is None else record.jobs
 
     def remembered(self, most: int) -> tuple[RememberedLengths, ...]:
-        """Of so many users, those with most use first: what ended jobs showed, as of when the last of them ended."""
+        """Returns the records of at most `most` users, those with most use first, each as of its last ended job."""
         found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
         return tuple(RememberedLengths(name, each.at, each.used_s, each.said_s, each.jobs) for name, each in found)
 
     def recall(self, remembered: Iterable[RememberedLengths]) -> None:
-        """Take in what a former core knew."""
+        """Restores what a former core knew."""
         self._ended = {each.name: _LengthRecord(each.at, each.used_s, each.said_s, each.jobs) for each in remembered}
         self._now = {name: replace(record) for name, record in self._ended.items()}
         self.version += 1
@@ -158,14 +158,14 @@ class LengthRecords:
 
 
 def _at_most_as_stated(usual: FloatArray, weight: FloatArray) -> FloatArray:
-    """Usual weights over which no job counts for more than the larger of what it states and 1 (n,)."""
+    """Returns usual weights relative to which no job counts for more than the larger of its weight and 1 (n,)."""
     found: FloatArray = np.maximum(usual, np.minimum(weight, 1.0))
     return found
 
 
 @dataclass(slots=True)
 class _WeightRecord:
-    """Of one user in one project, until `at`."""
+    """Record of one user in one project, decayed until `at`."""
 
     at: float
     used_s: float = 0.0
@@ -185,11 +185,11 @@ class WeightRecords:
     #: False: weights count as they are stated.
     is_used: bool = True
     _ended: dict[str, _WeightRecord] = field(default_factory=dict)
-    #: Usual weights as of the last question, for jobs that come before the next.
+    #: Usual weights as of the last `ask`, for jobs that arrive before the next.
     _usual: dict[str, float] = field(default_factory=dict)
 
     def ended(self, name: str, used_s: float, weight: float, at: float) -> None:
-        """A job of this user has ended: what it had, accelerator-seconds, and the weight that it stated."""
+        """Records an ended job of this user: its accelerator-seconds, and the weight that it stated."""
         if used_s > 0.0:
             record = self._ended.setdefault(name, _WeightRecord(at))
             record.bring_to(at, self.half_life_s)
@@ -199,9 +199,9 @@ class WeightRecords:
     def ask(
         self, names: Sequence[str], entity: IntArray, weight: FloatArray, needs_s: FloatArray, at: float
     ) -> FloatArray:
-        """The usual weight of each active job's user (n,); empty where all is of one user, or nobody states a weight.
+        """Returns the usual weight of each job's user (n,); empty if there is one user only, or no weights are stated.
 
-        `entity`: rows of `names`; `needs_s`: accelerator-seconds of each job, had and to come (n,).
+        `entity` are rows of `names`; `needs_s` are accelerator-seconds of each job, had and to come (n,).
         """
         self._usual = {}
         users = np.unique(entity)
@@ -224,16 +224,16 @@ class WeightRecords:
         return _at_most_as_stated(usual[entity], weight)
 
     def usual(self, name: str, weight: float) -> float:
-        """The usual weight of a user as of the last question; of one who had no job then, that of the job he has."""
+        """Returns the user's usual weight as of the last `ask`; for a user without jobs then, the given weight."""
         if not self._usual:
             return 1.0
         return float(_at_most_as_stated(np.array([self._usual.get(name, weight)]), np.array([weight]))[0])
 
     def remembered(self, most: int) -> tuple[RememberedWeights, ...]:
-        """Of so many users, those with most use first, as of when the last of their jobs ended, or later."""
+        """Returns the records of at most `most` users, those with most use first, each as of its last update."""
         found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
         return tuple(RememberedWeights(name, each.at, each.used_s, each.said_s) for name, each in found if each.said_s)
 
     def recall(self, remembered: Iterable[RememberedWeights]) -> None:
-        """Take in what a former core knew."""
+        """Restores what a former core knew."""
         self._ended = {each.name: _WeightRecord(each.at, each.used_s, each.said_s) for each in remembered}
