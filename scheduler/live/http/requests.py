@@ -140,7 +140,7 @@ class RequestContext:
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """Returns a true or false of the query, false where it is missing. Raises UserError naming it."""
+        """Returns a boolean of the query, False where it is missing. Raises UserError naming it."""
         text = self.request.query.get(name, "false").lower()
         if text not in ("true", "false", "1", "0"):
             raise UserError(f"{name}={text[:40]!r} is neither true nor false", field=name)

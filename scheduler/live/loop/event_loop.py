@@ -134,7 +134,7 @@ class CooperativeYield:
 
 
 def freeze_gc() -> None:
-    """Collect everything now; from then on automatic collections skip what exists and what grows old."""
+    """Run a full garbage collection; automatic ones then skip the objects that exist, and those that grow old."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)

@@ -1,12 +1,12 @@
-"""Which events users are told of, and in which words.
+"""The events of which users are notified, and the words of these notifications.
 
     failed        a job of theirs ended without success, unless they cancelled it themselves
     finished      a job of theirs succeeded
     budget        a job of theirs is held for its budget, or its project's
     at_risk       a job of theirs is expected to miss its deadline                  (`services/late_jobs.py`)
     stuck         a job of theirs has waited for longer than the cluster file says  (`services/late_jobs.py`)
-    idle          a job of theirs does nothing with its accelerators, likewise      (`services/idle_jobs.py`)
-    machine_lost  a machine is gone that nobody gave back: operators alone
+    idle          a job of theirs does not use its accelerators, likewise           (`services/idle_jobs.py`)
+    machine_lost  a machine is gone that was not given back: operators alone
 
 Names and reasons come from files, scripts and machines: they are bounded, and hold no control characters.
 """

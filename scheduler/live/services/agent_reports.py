@@ -279,7 +279,7 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
 
 
 def _keep_pair_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
-    """Write the measured speed of the job's kind when it shares an accelerator with a job of the other's kind."""
+    """Write the measured speed of the job's kind beside the kind with which it shares an accelerator."""
     core = transaction.core
     if job.row.job_id not in core.cycle.sharing.pairs:
         return

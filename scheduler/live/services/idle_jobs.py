@@ -39,7 +39,7 @@ class IdleJobs:
         self._looked_at = inf
 
     async def watch(self) -> None:
-        """Look for ever."""
+        """Look at all running jobs every half minute, for ever."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await self.look()

@@ -115,7 +115,7 @@ def paying_project(spec: JobSpec, caller: UserCaller) -> str:
 
 
 def sibling_positions(specs: Sequence[JobSpec | None]) -> list[tuple[int, ...]]:
-    """Returns each spec's positions of the batch's jobs that it names; of equal names, the last one before it."""
+    """Returns for each spec the positions of its dependencies in the batch; of equal names, the last before it."""
     places: dict[str, list[int]] = {}
     for position, spec in enumerate(specs):
         if spec is not None:

@@ -1,9 +1,9 @@
-"""Finds jobs of which their owners are to hear though nothing has happened: those that are late, and those that wait.
+"""Finds late and long-waiting jobs, of which no event tells, and notifies their owners.
 
-    at_risk   the middle of the forecast of its end is after its deadline, or the deadline has passed
+    at_risk   the median of the forecast of its end is after its deadline, or the deadline has passed
     stuck     it has waited for longer than `notify.stuck_after` of the cluster file, and could have started
 
-Each is told once for each job. Jobs of users whom nobody has to tell are not looked at.
+Each is sent once for each job. Jobs of users without channels are skipped.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class LateJobNotifications:
         self._loop, self._forecast, self._stuck_after_s = loop, forecast, stuck_after_s
 
     async def watch(self) -> None:
-        """Look for ever."""
+        """Look at all active jobs every minute, for ever."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await self.look()

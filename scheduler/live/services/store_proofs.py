@@ -51,7 +51,7 @@ class StoreProofs:
         return self.challenge if self._is_placed and node_id not in self._proved else None
 
     def take(self, node: LiveNode, proof: StoreProof | None) -> None:
-        """Take what a machine answers in its heartbeat; checking it in the store happens beside."""
+        """Take what a machine answers in its heartbeat; a background task then checks the proof in the store."""
         node_id, now = node.row.node_id, self._loop.clock.now()
         if proof is None or proof.nonce != self.challenge.nonce or node_id in self._proved:
             return

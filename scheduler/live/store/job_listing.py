@@ -47,7 +47,7 @@ def cursor_after(row: JobRow, sort: str) -> str:
 def parse_cursor(text: str, sort: str) -> tuple[Any, int] | None:
     """Returns (value of the column, job) of the job that the page is to follow; None for the first page.
 
-    Raises UserError for what is no cursor of such a listing.
+    Raises UserError for an invalid cursor.
     """
     if not text or text == "0":
         return None

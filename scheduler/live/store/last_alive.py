@@ -1,10 +1,10 @@
-"""How long the server was away: told from what its machine's clocks showed last, not from wall time alone.
+"""How long the server was away, by what its machine's clocks last showed, and not by wall time alone.
 
-* The machine has not been started anew since (same boot id): its boot clock counted on, whatever was done to the wall
-  clock. That much time has passed.
-* It has: the wall clock is asked, but it cannot have been less than the machine is up now. What wall time claims beyond
-  that is *unproved*. Waiting and lateness count it. A job's time limit and its charges count of it at most the lease:
-  without the server's word an attempt lives no longer.
+* If the machine has not been rebooted since (same boot id), its boot clock has counted the time, whatever was done to
+  the wall clock.
+* If it has, the wall clock says how long, but at least as long as the machine is up. What wall time claims beyond that
+  is *unproved*. Waiting and lateness count it. A job's time limit and its charges count at most a lease of it, because
+  without contact to the server an attempt lives no longer.
 """
 
 from dataclasses import dataclass

@@ -130,7 +130,7 @@ def change_budgets(db: Database) -> None:
 
 @migrations()
 def keep_scores(db: Database) -> None:
-    """Adds what was believed of speeds that were measured later, by source: predictors are weighted by it."""
+    """Adds a table of predicted and measured speeds by source, by which predictors are weighted."""
     db.execute(
         """CREATE TABLE scores (
         kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, source TEXT NOT NULL,
@@ -197,7 +197,7 @@ def keep_secrets(db: Database) -> None:
 
 @migrations()
 def name_agents(db: Database) -> None:
-    """Adds which agent speaks for a machine, and the incarnation in which jobs and attempts were numbered."""
+    """Adds columns for the agent of a machine, and for the incarnation in which jobs and attempts were numbered."""
     for column in ("agent", "boot_id", "version", "incarnation"):
         db.execute(f"ALTER TABLE nodes ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
     for table in ("jobs", "attempts"):
@@ -219,7 +219,7 @@ def chain_journal(db: Database) -> None:
 
 @migrations()
 def remember_clocks(db: Database) -> None:
-    """Adds when the server last wrote, by its machine's clocks, from which a start derives how long it was away."""
+    """Adds the clocks of the server's last write, from which a start derives how long the server was away."""
     db.execute(
         """CREATE TABLE last_alive (
         id INTEGER PRIMARY KEY CHECK (id = 0), at REAL NOT NULL, unix_s REAL NOT NULL, boot_id TEXT NOT NULL,
@@ -229,7 +229,7 @@ def remember_clocks(db: Database) -> None:
 
 @migrations()
 def remember_core_state(db: Database) -> None:
-    """Adds what a core knows that is in no other table, as of a recent instant (one row); and gentle drains."""
+    """Adds a table (one row) for what a core knows that is in no other table, and a column for gentle drains."""
     db.execute(
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
     )
@@ -274,7 +274,7 @@ def keep_sweeps(db: Database) -> None:
 
 @migrations()
 def keep_checkpoint_stores(db: Database) -> None:
-    """Adds where checkpoints are besides their path, and which are lost. A cluster with jobs keeps its shared disk."""
+    """Adds columns for checkpoints' content and loss. A cluster that has jobs keeps its shared disk."""
     db.execute("ALTER TABLE checkpoints ADD COLUMN content TEXT NOT NULL DEFAULT ''")
     for column in ("upload_s REAL", "lag_s REAL", "lost INTEGER"):
         db.execute(f"ALTER TABLE checkpoints ADD COLUMN {column} NOT NULL DEFAULT 0")
@@ -310,7 +310,7 @@ def keep_notifications(db: Database) -> None:
 
 @migrations()
 def keep_price_hours(db: Database) -> None:
-    """Adds what one more accelerator of each pool was worth, as hourly means."""
+    """Adds a table of hourly means of what one more accelerator of each pool was worth."""
     db.execute(
         """CREATE TABLE price_hours (
         pool_id TEXT NOT NULL, since_at REAL NOT NULL, until_at REAL NOT NULL, seconds REAL NOT NULL,

@@ -164,7 +164,7 @@ class LoadedState:
     speeds: tuple[SpeedRow, ...]
     #: What was believed of speeds before they were measured.
     scores: tuple[ScoredBelief, ...]
-    #: Of the kinds that were reported on last.
+    #: Facts of the kinds of jobs whose facts were counted or stated last.
     facts: tuple[FactsRow, ...]
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
