@@ -8,6 +8,7 @@ stops the simulation.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from itertools import count
 from math import inf
 from random import Random
@@ -99,9 +100,13 @@ class SimulatedMachines:
         self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
         #: For pools whose price has changed: integral of price over time until then, and the machine-seconds by then.
         self._repriced: dict[PoolId, tuple[float, float]] = {}
-        self.cloud = SimulatedCloud({pool_id: model.terms for pool_id, model in self.pools.items()})
         engine.on_command[Rent] = self._rent
         engine.on_command[ReleaseNode] = self._release
+
+    @cached_property
+    def cloud(self) -> SimulatedCloud:
+        """The provider of rented machines; a fleet that is owned never asks for it."""
+        return SimulatedCloud({pool_id: model.terms for pool_id, model in self.pools.items()})
 
     def begin(self, at: float) -> None:
         """Declares the pools, and lets the owned machines join."""

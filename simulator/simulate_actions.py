@@ -49,11 +49,21 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
         ran = execute_run(cell, watch=progress.watch) if out is None else _run_into_folder(cell, out, progress.watch)
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
-        stream_json(summary_document(ran.summary, jobs, ran.baselines, describe_run(cell)), sys.stdout)
+        document = summary_document(ran.summary, jobs, ran.baselines, describe_run(cell))
+        if ran.carbon is not None:
+            from simulator.reports.run_carbon import document_with_carbon
+
+            document = document_with_carbon(document, ran.carbon)
+        stream_json(document, sys.stdout)
     else:
         from simulator.reports.report_page import print_run_summary
 
         print_run_summary(ran.summary, console, "" if cell.world == WALRAS else cell.world)
+        if ran.carbon is not None:
+            from simulator.reports.run_carbon import carbon_table
+
+            console.print(carbon_table(ran.carbon))
+            _print_left_out(console, list(ran.carbon.left_out))
         if out is not None:
             from simulator.reports.run_folder import REPORT_FILE
 
@@ -142,6 +152,7 @@ def simulate_compare(
             console.print(f"nothing here is random: {left} not run, the figures would be the same", highlight=False)
         for what, path in written:
             console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
+        _print_left_out(console, comparison.left_out)
         _print_violations(console, comparison.violations)
     rows = [row for rows in comparison.rows.values() for row in rows]
     return _exit_code([row.outcome for row in rows], comparison.violations)
@@ -295,6 +306,14 @@ def _console() -> Console:
 
 def _exit_code(outcomes: Sequence[str], broken: Sequence[str]) -> int:
     return 1 if broken or any(outcome != RunOutcome.COMPLETE.value for outcome in outcomes) else 0
+
+
+def _print_left_out(console: Console, types: Sequence[str]) -> None:
+    if types:
+        text = (
+            f"left out of kWh and kg CO2, as their board power is unknown: {', '.join(types)}; state it: --watts TYPE=W"
+        )
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_violations(console: Console, broken: Sequence[str]) -> None:

@@ -60,20 +60,36 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call on the client's own event loop would never end")
-        future = self.start(work)
+        self._check_running(work)
+        tasks, is_stopped = list[asyncio.Task[Any] | None](), threading.Event()
+
+        async def stoppable() -> T:
+            tasks.append(asyncio.current_task())
+            if is_stopped.is_set():
+                work.close()
+                raise asyncio.CancelledError
+            return await work
+
         try:
-            return future.result()
+            return self.start(stoppable()).result()
         except BaseException:
-            future.cancel()
+            # An interrupt may come before the future of the call is known here: the call is reached without it.
+            is_stopped.set()
+            if self._thread.is_alive():
+                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks if task is not None])
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Begins the coroutine and returns its future. Raises RuntimeError as `run`."""
+        self._check_running(work)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _check_running(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Closes the coroutine and raises RuntimeError where there is no loop that could run it."""
         if os.getpid() != self._process or not self._thread.is_alive():
             work.close()
             is_forked = os.getpid() != self._process
             raise RuntimeError("make a client in each process" if is_forked else "the client is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs the last work on the loop and ends the thread. Does nothing if that has happened already."""
@@ -293,6 +309,8 @@ class BlockingClient(_Blocking):
     revoke_pool = _blocking(Client.revoke_pool)
     whoami = _blocking(Client.whoami)
     audit = _blocking(Client.audit)
+    held_history = _blocking(Client.held_history)
+    node_history = _blocking(Client.node_history)
     health = _blocking(Client.health)
     users = _blocking(Client.users)
     add_user = _blocking(Client.add_user)

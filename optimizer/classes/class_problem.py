@@ -290,7 +290,8 @@ def constraint_violation(problem: Problem, x: FloatArray) -> float:
         return 0.0
     columns, capacity = problem.columns, problem.pools.capacity
     time = sum_by(columns.job, x, len(problem.jobs))
-    used = sum_by(columns.use_pool, columns.use_count * x[columns.use_column], len(capacity))
+    held = x * problem.jobs.counts[columns.job]
+    used = sum_by(columns.use_pool, columns.use_count * held[columns.use_column], len(capacity))
     over = (used - capacity) / np.where(capacity > 0, capacity, 1.0)
     return max(0.0, float(-x.min()), float(time.max() - 1.0), float(over.max()))
 

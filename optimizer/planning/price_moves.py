@@ -6,7 +6,7 @@ places, and finally a new choice whenever prices change. Prices are step functio
 current price is known, later ones are not. A move pays if it saves more than it costs on the work that is left.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -52,7 +52,8 @@ class StepFunction:
 
     def integral(self, since_at: float, until_at: float) -> float:
         """Integrates over a span in seconds: 3600 times the cost if the value is a price per hour."""
-        edges = [since_at, *(at for at in self.starts_at if since_at < at < until_at), until_at]
+        inner = self.starts_at[bisect_right(self.starts_at, since_at) : bisect_left(self.starts_at, until_at)]
+        edges = [since_at, *inner, until_at]
         return sum((end - start) * self.at(start) for start, end in pairwise(edges))
 
 

@@ -1,7 +1,8 @@
-"""Budgets: what projects, users, groups and all may use, of money or of hours, in all or within a period.
+"""Budgets: limits in money or hours for projects, users, groups or the whole cluster, in total or per period.
 
-A policy's `rules.budgets` say it; `metered_limits` takes them apart into single limits, each of one owner, one unit and
-one period. When a period begins, only the shell knows: it has the calendar, and the books of what was used.
+A policy states them in `rules.budgets`; `metered_limits` splits them into single limits, each of one owner, one unit
+and one period. Only the shell knows when a calendar period begins, because it has the calendar and the accounts of past
+use.
 """
 
 import re
@@ -19,22 +20,22 @@ _DAYS = {"d": 1, "w": 7}
 
 
 class BudgetUnit(StrEnum):
-    """In what a budget is counted."""
+    """Unit in which a budget is counted."""
 
     USD = "usd"
     ACCELERATOR_H = "accelerator_h"
-    #: Hours of an accelerator of the fleet's average speed for the job.
+    #: Hours of an accelerator that has the fleet's average speed for the job.
     FAIR_SHARE_H = "fair_share_h"
 
     @property
     def words(self) -> str:
-        """After a number."""
+        """Returns the unit as it is written after a number."""
         return {"usd": "USD", "accelerator_h": "accelerator-hours", "fair_share_h": "fair-share hours"}[self]
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetOwner:
-    """Whose jobs pay: a project's, a user's (of a project or of all), a group's; all empty: everybody's."""
+    """Whose jobs a budget counts: a project's, a user's (in one or all projects), a group's; all empty: every job."""
 
     project: str = ""
     user: str = ""
@@ -42,7 +43,7 @@ class BudgetOwner:
 
     @property
     def words(self) -> str:
-        """Such as `vision`, `user ada in project vision`, `group students`; empty: the cluster."""
+        """Returns the owner's name: `vision`, `user ada in project vision`, `group students`; empty for the cluster."""
         inside = f" in project {self.project}" if self.project else ""
         if self.group:
             return f"group {self.group}{inside}"
@@ -51,11 +52,11 @@ class BudgetOwner:
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """What the books say of one limit: used since its period began, what was credited, when it is filled again."""
+    """State of one limit by the accounts: used since its period began, credited, and when the period ends."""
 
     owner: BudgetOwner
     unit: BudgetUnit
-    #: Its period; empty: in all.
+    #: Period of the limit, as in `Budget.every`; empty: the limit holds in total.
     every: str
     used: float
     credit: float = 0.0
@@ -64,25 +65,25 @@ class BudgetState:
 
 @dataclass(frozen=True, slots=True)
 class MeteredLimit:
-    """So much of a unit within a period (`every` empty: in all)."""
+    """One limit: an amount of one unit per period (`every` empty: in total)."""
 
     owner: BudgetOwner
     unit: BudgetUnit
     every: str
     amount: float
     warn_at: float
-    #: A date from which periods of a length are counted.
+    #: Date from which periods of a fixed length are counted.
     starts: str = ""
 
     @property
     def key(self) -> tuple[BudgetOwner, BudgetUnit, str]:
-        """What makes it another limit than the others."""
+        """Returns what identifies the limit: owner, unit and period."""
         return self.owner, self.unit, self.every
 
 
 @dataclass(frozen=True, slots=True)
 class UserGroup:
-    """Users who have a budget together, such as a team; nobody is in two."""
+    """Users who share a budget, such as a team. A user is in one group at most."""
 
     name: str
     users: tuple[str, ...]
@@ -90,35 +91,38 @@ class UserGroup:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be used: of whom, of what, and how often it is filled again."""
+    """A budget as a policy file states it: its owner, its amounts, and the period after which it is refilled."""
 
-    #: Whose jobs' use; empty, and neither user nor group: everybody's, rented machines that idle included.
+    #: Project whose jobs count. If project, user and group are all empty, everything counts, idle rented machines
+    #: included.
     project: str = ""
-    #: Only this user's jobs, of the project or (`project` empty) of all.
+    #: User whose jobs count: those in the project, or in all projects if `project` is empty.
     user: str = ""
-    #: In all (or within `every`), and in a month of the calendar (UTC), USD; None: no limit.
+    #: Limits in USD: in total (or per period if `every` is set), and per calendar month (UTC). None: no limit.
     usd: float | None = None
     month_usd: float | None = None
-    #: The part of a limit at which people are warned.
+    #: Fraction of a limit at which people are warned.
     warn_at: float = 0.8
-    #: Only jobs of this group's users.
+    #: Group whose users' jobs count.
     group: str = ""
-    #: The same in hours of accelerators, and in hours of accelerators of the fleet's average speed for each job.
+    #: Limits in accelerator-hours, and in hours of accelerators of the fleet's average speed for each job. None: no
+    #: limit.
     accelerator_h: float | None = None
     fair_share_h: float | None = None
-    #: Filled again with each: day, week, month, quarter, or a length of whole days such as 14d; empty: never.
+    #: Period after which the budget is refilled: day, week, month, quarter, or whole days or weeks such as 14d; empty:
+    #: never.
     every: str = ""
-    #: A date (2026-12-01) from which periods of a length are counted, forwards and back.
+    #: Date (2026-12-01) from which periods of a fixed length are counted, forwards and backwards.
     starts: str = ""
 
     @property
     def owner(self) -> BudgetOwner:
-        """Whose it is."""
+        """Returns the owner of the budget."""
         return BudgetOwner(self.project, self.user, self.group)
 
 
 def metered_limits(budgets: Iterable[Budget]) -> Iterator[MeteredLimit]:
-    """The single limits of all budgets."""
+    """Yields the single limits of all budgets."""
     for budget in budgets:
         amounts = (
             (BudgetUnit.USD, budget.every, budget.usd),
@@ -133,12 +137,15 @@ def metered_limits(budgets: Iterable[Budget]) -> Iterator[MeteredLimit]:
 
 
 def is_plain(limit: MeteredLimit) -> bool:
-    """Whether the accounts of money have it anyway: USD of a project, a user or the cluster, in all or by month."""
+    """Returns whether the accounts count it anyway: USD of project, user or cluster, in total or by month."""
     return limit.unit is BudgetUnit.USD and not limit.owner.group and limit.every in ("", "month")
 
 
 def period_days(every: str) -> int | None:
-    """Days of a period that is a length (`14d`, `2w`); None: it follows the calendar. Raises ValueError."""
+    """Returns the days of a period of fixed length (`14d`, `2w`); None for a calendar period.
+
+    Raises ValueError for any other text.
+    """
     if every in CALENDAR_PERIODS:
         return None
     number, unit = every[:-1], every[-1:]
@@ -152,13 +159,13 @@ def period_days(every: str) -> int | None:
 
 
 def users_with_budgets(budgets: Iterable[Budget]) -> tuple[tuple[str, str], ...]:
-    """(project, user) of each budget of a user in USD that is not filled again; project "" is all of them."""
+    """Returns (project, user) of each budget of a user in USD that is never refilled; project "" means all."""
     limits = (limit for limit in metered_limits(budgets) if is_plain(limit) and limit.owner.user)
     return tuple(dict.fromkeys((limit.owner.project, limit.owner.user) for limit in limits))
 
 
 def check_budgets(budgets: Sequence[Budget], groups: Sequence[UserGroup]) -> None:
-    """Each says what it is about, once, and has a limit. Raises ConfigError."""
+    """Raises ConfigError if a budget has no limit, a wrong period or an unknown group, or if one is stated twice."""
     _check_groups(groups)
     seen: set[tuple[BudgetOwner, BudgetUnit, str]] = set()
     for place, budget in enumerate(budgets):
@@ -224,7 +231,7 @@ def _check_period(name: str, budget: Budget) -> None:
 
 
 def _is_date(text: str) -> bool:
-    """Whether it is a day of the calendar, written as 2026-12-01 (the core has no calendar to ask)."""
+    """Returns whether the text is a date such as 2026-12-01. The core imports no calendar, so digits are checked."""
     if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
         return False
     year, month, day = (int(part) for part in text.split("-"))

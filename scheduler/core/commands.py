@@ -1,4 +1,4 @@
-"""Commands: what the shells are to do, as the core decided. Treated as immutable."""
+"""Commands: what the shells must do, as the core decided. Commands are treated as immutable."""
 
 from dataclasses import dataclass
 
@@ -13,26 +13,29 @@ from walras.states import AttemptState, JobState, Reason
 
 @dataclass(slots=True)
 class WakeAt:
-    """Send `Woke` at this instant. Only the earliest outstanding one counts; after every `Woke` the core asks again."""
+    """Asks for a `Woke` at this instant.
+
+    Only the earliest outstanding one counts; after every `Woke` the core asks again.
+    """
 
     at: float
 
 
 @dataclass(slots=True)
 class Solve:
-    """Answer with `Solved(request_id, ...)` or `SolveFailed`. At most one is outstanding."""
+    """Asks for a solve, answered by `Solved(request_id, ...)` or `SolveFailed`. At most one is outstanding."""
 
     request_id: int
     problem: Problem
     policy: PolicySpec
     memory: Memory
-    #: What an hour of a job is worth (for renting) if neither job nor project says so, USD.
+    #: Value of one hour of a job in USD, used to decide on renting, if neither job nor project states one.
     delay_usd_per_h: float
 
 
 @dataclass(slots=True)
 class Prepare:
-    """Hold the places of a gang over several machines; every machine answers `Prepared` or `StartRefused`."""
+    """Holds the places of a gang over several machines; every machine answers `Prepared` or `StartRefused`."""
 
     job_id: JobId
     attempt: int
@@ -41,25 +44,25 @@ class Prepare:
 
 @dataclass(slots=True)
 class Start:
-    """Start the ranks. `rendezvous` is None for a gang on one machine, which meets on its own loopback."""
+    """Starts the ranks. `rendezvous` is None for a gang on one machine, whose ranks meet on the loopback interface."""
 
     job_id: JobId
     attempt: int
     placement: Placement
     rendezvous: Rendezvous | None
-    #: Steps the job has behind it by its last recorded checkpoint.
+    #: Steps that the job's newest recorded checkpoint contains.
     resume_steps: float
-    #: True: started to learn the speed of this kind on this accelerator.
+    #: True if the attempt is a profiling lease: it measures the speed of this kind on this accelerator.
     profiling: bool
-    #: The job whose accelerators it shares.
+    #: The job with which this one shares its accelerators (co-location); None: it has its own.
     beside: JobId | None = None
-    #: Work for so long before each checkpoint, seconds; None: as the script has it.
+    #: Seconds of work between checkpoints; None: the script's own interval.
     checkpoint_every_s: float | None = None
 
 
 @dataclass(slots=True)
 class CheckpointEvery:
-    """From now on the attempt is to work for so long before each checkpoint."""
+    """Sets the attempt's interval between checkpoints, in seconds of work."""
 
     job_id: JobId
     attempt: int
@@ -68,9 +71,9 @@ class CheckpointEvery:
 
 @dataclass(slots=True)
 class BeginRound:
-    """Let every attempt go on for a round of this length, as the world counts it; `RoundEnded` follows.
+    """Lets every attempt go on for one round of this length, in simulated or real seconds; `RoundEnded` follows.
 
-    Only mechanisms that move in step with the world send it (`RoundRules.mechanism`).
+    Only mechanisms in which all jobs move in lockstep, round by round, send it (`RoundRules.mechanism`).
     """
 
     round_s: float
@@ -78,7 +81,7 @@ class BeginRound:
 
 @dataclass(slots=True)
 class Revoke:
-    """Ask the attempt to checkpoint and stop within `grace_s`; `AttemptEnded` follows."""
+    """Asks the attempt to checkpoint and stop within `grace_s` seconds; `AttemptEnded` follows."""
 
     job_id: JobId
     attempt: int
@@ -88,7 +91,7 @@ class Revoke:
 
 @dataclass(slots=True)
 class Rent:
-    """Rent `machines` machines of the pool. The token makes the request idempotent."""
+    """Rents `machines` machines of the pool. The token makes the request idempotent."""
 
     token: str
     pool_id: PoolId
@@ -97,16 +100,16 @@ class Rent:
 
 @dataclass(slots=True)
 class ReleaseNode:
-    """Give a rented machine back: it is empty."""
+    """Returns an empty rented machine to its provider."""
 
     node_id: NodeId
-    #: Why, for people.
+    #: The reason, for people.
     detail: str = ""
 
 
 @dataclass(slots=True)
 class JobTransitioned:
-    """The job's state changed (shells persist, show and count it)."""
+    """States that the job's state changed. Shells store, show and count it."""
 
     job_id: JobId
     state: JobState
@@ -120,13 +123,13 @@ class AttemptTransitioned:
     attempt: int
     state: AttemptState
     reason: Reason | None
-    #: Set with LEASED: where it is to run.
+    #: Where the attempt will run; set with LEASED.
     placement: Placement | None = None
 
 
 @dataclass(slots=True)
 class NodeCordoned:
-    """The machine takes no new jobs (it is leaving, or distinct jobs failed on it)."""
+    """States that the machine takes no new jobs, because it is leaving or because several jobs failed on it."""
 
     node_id: NodeId
     detail: str
@@ -134,14 +137,14 @@ class NodeCordoned:
 
 @dataclass(slots=True)
 class BudgetWarned:
-    """So much of a budget is used that people should know: once a budget, and once a period."""
+    """Warns people that part of a budget is used. Sent once per budget, or once per period of it."""
 
-    #: Project, "job 7", "group students", or empty for the whole cluster.
+    #: Owner of the budget: a project, "job 7", "group students", or empty for the whole cluster.
     account: str
-    #: In `unit`.
+    #: Amount used, in `unit` (USD unless stated otherwise).
     spent_usd: float
     limit_usd: float
-    #: Such as "80% this month".
+    #: What was reached, such as "80% this month".
     detail: str
     unit: BudgetUnit = BudgetUnit.USD
 

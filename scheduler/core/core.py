@@ -1,4 +1,4 @@
-"""The core behind one entrance: `SchedulerCore.handle(event) -> [commands]`.
+"""The core and its only entry point: `SchedulerCore.handle(event) -> [commands]`.
 
 This file only dispatches. Each event goes to its handler (`_HANDLERS`); then the round mechanism in force turns what
 changed into starts, stops and solve requests (`cycle/round.py`), and a `WakeAt` tells the shells when to call the core
@@ -39,14 +39,15 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.working_set import NOTHING_DUE, Cycle, RoundMechanism
 from walras.job_request import JobId
 
-#: What an event does.
+#: Function that applies one event to the cycle.
 Handler = Callable[[Cycle, Any], None]
 
 
 class SchedulerCore:
-    """Pure: the same events give the same commands in server, simulator and replay. The first one is `PolicyChanged`.
+    """The scheduler's state machine: the same events give the same commands in server, simulator and replay.
 
-    `make_policy` and `mechanisms` are what a policy file's names stand for.
+    It is pure. The first event must be `PolicyChanged`. `make_policy` and `mechanisms` resolve the names in a policy
+    file.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class SchedulerCore:
 
     @property
     def cycle(self) -> Cycle:
-        """The working set, for invariants and explanations: read only."""
+        """Returns the working set, for invariants and explanations. Callers must not change it."""
         return self._cycle
 
     def handle(self, event: ev.Event) -> list[Command]:
-        """Take in one event. Returns the commands that answer it, in order."""
+        """Applies one event. Returns the commands that answer it, in order."""
         cycle, ledger, at = self._cycle, self.ledger, event.at
         assert at >= ledger.now, f"time went back: {event} at {ledger.now}"
         ledger.now = cycle.now = at
@@ -85,7 +86,7 @@ class SchedulerCore:
 
 
 def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
-    """After every event: budgets and deadlines first, then the round, then idle machines and the next wake-up."""
+    """Runs after every event: budgets and deadlines first, then the round, then idle machines and the next wake-up."""
     if cycle.spending.has_news:
         budgets.settle_budgets(cycle)
     bookings = cycle.bookings
@@ -94,7 +95,7 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
     if cycle.ledger.retries.waiting:
         let_waiting_jobs_go_on(cycle)
     if cycle.deadlines.heap or cycle.deadlines.market.holds:
-        from scheduler.core.handlers.spot_holding import settle_spot_holding  # with the planner, which few runs need
+        from scheduler.core.handlers.spot_holding import settle_spot_holding  # only few runs need its planner
 
         settle_spot_holding(cycle)
     if cycle.deadlines.heap or cycle.deadlines.secured:
@@ -114,7 +115,7 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
 
 
 def _run_timers(cycle: Cycle) -> None:
-    """Run every timer that is due. Timers without a handler only wake the core."""
+    """Runs every timer that is due. Timers without a handler only wake the core."""
     while (due := cycle.timers.due(cycle.now)) is not None:
         kind, subject, number = due
         handler = _TIMERS.get(kind)
@@ -126,7 +127,7 @@ def _run_timers(cycle: Cycle) -> None:
 
 
 def _of_job(handler: Callable[[Cycle, JobRecord, Any], None]) -> Handler:
-    """The handler, for events about a job that is active."""
+    """Returns the handler guarded so that it only sees events about active jobs."""
 
     def handle(cycle: Cycle, event: Any) -> None:
         job = cycle.ledger.jobs.get(event.job_id)
@@ -137,7 +138,7 @@ def _of_job(handler: Callable[[Cycle, JobRecord, Any], None]) -> Handler:
 
 
 def _of_attempt(handler: Callable[[Cycle, JobRecord, Any], None]) -> Handler:
-    """The handler, for reports about a job's current attempt while that holds its place."""
+    """Guards a handler of attempt reports: it only sees those of a job's current attempt that holds its place."""
 
     def handle(cycle: Cycle, event: Any) -> None:
         job = cycle.ledger.jobs.get(event.job_id)
@@ -148,7 +149,7 @@ def _of_attempt(handler: Callable[[Cycle, JobRecord, Any], None]) -> Handler:
 
 
 def _of_machine(handler: Callable[[Cycle, FleetMachine, Any], None]) -> Handler:
-    """The handler, for events about a machine that is here."""
+    """Returns the handler guarded so that it only sees events about machines that the fleet has."""
 
     def handle(cycle: Cycle, event: Any) -> None:
         machine = cycle.ledger.fleet.machine(event.node_id)
@@ -159,7 +160,7 @@ def _of_machine(handler: Callable[[Cycle, FleetMachine, Any], None]) -> Handler:
 
 
 def _of_timed_job(handler: Callable[[Cycle, JobRecord, int], None]) -> Callable[[Cycle, int, int], None]:
-    """The handler, for timers of a job that is active; it is handed the number of the attempt they were set for."""
+    """Guards a handler of job timers: it only sees active jobs, and gets the attempt for which a timer was set."""
 
     def handle(cycle: Cycle, job_id: int, attempt: int) -> None:
         job = cycle.ledger.jobs.get(JobId(job_id))
@@ -218,7 +219,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.SolveFailed: policy_events.on_solve_failed,
 }
 
-#: By kind of timer; handed its subject and number (`Timers.set`).
+#: Handlers by kind of timer. Each gets the timer's subject and number (`Timers.set`).
 _TIMERS: dict[str, Callable[[Cycle, int, int], None]] = {
     "round": policy_events.on_round_timer,
     "gate": policy_events.on_solve_timer,

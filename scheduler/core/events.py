@@ -1,8 +1,8 @@
-"""What happened, as shells tell the core. Treated as immutable.
+"""Events: what happened, as shells report it to the core. Events are treated as immutable.
 
-An attempt is named by (job id, attempt number); a report about an attempt that is not the job's current one is
-ignored. Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`, those
-about what projects and users have in `share_events.py`, what people change of a job in `job_change_events.py`.
+An attempt is named by (job id, attempt number); a report about an attempt that is not the job's current one is ignored.
+Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`, those about shares
+of projects and users in `share_events.py`, changes of a job by people in `job_change_events.py`.
 """
 
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ from walras.states import JobState, Reason
 
 @dataclass(slots=True)
 class MoneyRestated:
-    """What has been spent by the books: a month has begun, or this core has just begun."""
+    """States what has been spent by the accounts, because a month has begun or this core has just started."""
 
     at: float
-    #: (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
+    #: (project, USD in total, USD this month); project "" is the whole cluster. Projects not named have spent nothing.
     spent: tuple[tuple[str, float, float], ...]
-    #: (project, user, USD in all, USD this month) of users with a budget, project "" being all of theirs.
+    #: (project, user, USD in total, USD this month) of users with a budget; project "" means all their projects.
     users: tuple[tuple[str, str, float, float], ...] = ()
-    next_month_at: float = inf  # when budgets of a month begin anew; inf: nobody knows
-    budgets: tuple[BudgetState, ...] = ()  # of limits that are counted otherwise, and credits
+    next_month_at: float = inf  # when monthly budgets are refilled; inf: unknown
+    budgets: tuple[BudgetState, ...] = ()  # limits with other periods or units, and credits
 
 
 @dataclass(slots=True)
@@ -42,13 +42,13 @@ class PolicyChanged:
     at: float
     policy: PolicySpec
     rules: RoundRules
-    #: Why the one before it left: it failed, and this is the last good one. Empty: somebody wanted it so.
+    #: Why the former policy was replaced, if it failed and this is the last good one. Empty: a person chose this one.
     put_back: str = ""
 
 
 @dataclass(slots=True)
 class PoolDeclared:
-    """A pool exists, or its market price or quota changed, or it is drained, or it is so no longer."""
+    """A pool exists, its market price or quota changed, or its drain began or ended."""
 
     at: float
     pool: Pool
@@ -56,7 +56,7 @@ class PoolDeclared:
 
 @dataclass(slots=True)
 class PoolRemoved:
-    """An administrator takes a pool without machines out of the cluster."""
+    """An administrator removed a pool without machines from the cluster."""
 
     at: float
     pool_id: PoolId
@@ -69,17 +69,17 @@ class NodeJoined:
     pool_id: PoolId
     #: The `Rent.token` that this machine answers; empty for owned machines.
     token: str = ""
-    #: Rented: since when it is paid for, if not from now on; and what of that no account of the core has seen, USD.
+    #: Of a rented machine: since when it is paid for, if not from now on; USD of that which the core has not counted.
     paid_since: float | None = None
     paid_usd: float = 0.0
-    #: What it has of what jobs may need (`walras.machine_tools`); None: it has not said, and is taken to have all.
+    #: Tools that jobs may need and the machine has (`walras.machine_tools`); None: not reported, taken to have all.
     tools: tuple[str, ...] | None = None
-    machine: str = ""  # that it is a part of, one of several types of accelerator; empty: it is a whole machine
+    machine: str = ""  # machine with several accelerator types of which this is a part; empty: a whole machine
 
 
 @dataclass(slots=True)
 class NodeUnreachable:
-    """No word from the machine; its ranks may well be alive."""
+    """Heartbeats of the machine are missing; its ranks may be alive."""
 
     at: float
     node_id: NodeId
@@ -93,7 +93,7 @@ class NodeBack:
 
 @dataclass(slots=True)
 class NodeLost:
-    """Every attempt on the machine is certainly over: the lease ran out, or the machine is proved dead."""
+    """Every attempt on the machine has certainly ended: its lease ran out, or the machine is known to be down."""
 
     at: float
     node_id: NodeId
@@ -102,13 +102,13 @@ class NodeLost:
 
 @dataclass(slots=True)
 class NodeLeaving:
-    """The machine will be gone at `gone_at` (spot notice, or an administrator drains it: `gone_at` = inf)."""
+    """The machine will be gone at `gone_at`: spot notice, or a drain by an administrator (`gone_at` = inf)."""
 
     at: float
     node_id: NodeId
     gone_at: float
     reason: Reason = Reason.INFRA_SPOT_RECLAIM
-    #: Jobs that would lose their work, or may not be stopped, go on there until they end, at most until `gone_at`.
+    #: If True, jobs that would lose their work or may not be stopped run on until they end, at most until `gone_at`.
     gentle: bool = False
 
 
@@ -122,7 +122,7 @@ class NodeUncordoned:
 
 @dataclass(slots=True)
 class NodePrivate:
-    """What jobs save on the machine can be had there alone (`private`), or elsewhere too."""
+    """States whether checkpoints that jobs save on the machine can be read there only (`private`)."""
 
     at: float
     node_id: NodeId
@@ -131,7 +131,7 @@ class NodePrivate:
 
 @dataclass(slots=True)
 class NodeTools:
-    """A machine that is here says what it has of what jobs may need; what runs there stays."""
+    """A machine of the fleet reports which tools it offers to jobs. Jobs that run there stay."""
 
     at: float
     node_id: NodeId
@@ -140,17 +140,17 @@ class NodeTools:
 
 @dataclass(slots=True)
 class NodeData:
-    """Data that a machine has in its cache, by the keys that requests have (`JobRequest.data`), and no other."""
+    """States all data in the machine's cache, by the keys that requests use (`JobRequest.data`)."""
 
     at: float
     node_id: NodeId
     data: tuple[str, ...]
-    fetched: tuple[tuple[str, int, float], ...] = ()  # of some: key, bytes, seconds that it took to fetch them
+    fetched: tuple[tuple[str, int, float], ...] = ()  # for some of them: key, bytes, seconds of the download
 
 
 @dataclass(slots=True)
 class RentFailed:
-    """Machines that were asked for will not come."""
+    """Requested machines will not come."""
 
     at: float
     token: str
@@ -166,7 +166,7 @@ class JobSubmitted:
 
 @dataclass(slots=True)
 class JobRestored:
-    """A job that was active before this core began: it waits or is held, or has a placement and may be alive."""
+    """A job that was active before this core started: it waits, is held, or has a placement and may be running."""
 
     at: float
     job: JobRequest
@@ -180,22 +180,22 @@ class JobRestored:
     hold_reason: Reason | None = None
     placement: Placement | None = None
     leased_at: float = 0.0
-    #: When all ranks were up; inf before.
+    #: When all ranks were up; inf if they were not yet.
     running_at: float = inf
-    #: Machines that hold their part of a gang which has not been started, and where its ranks will meet.
+    #: Machines that have prepared their part of a gang that is not started, and where its ranks will meet.
     prepared: tuple[NodeId, ...] = ()
     rendezvous: Rendezvous | None = None
-    #: Why the attempt was told to stop, if it was.
+    #: Why the attempt was told to stop; None if it was not.
     revoked: Reason | None = None
-    #: What it has cost.
+    #: Cost so far, USD.
     spent_usd: float = 0.0
-    #: It has shown that it can save its work.
+    #: Whether the job has shown that it can save its work.
     saves: bool = False
 
 
 @dataclass(slots=True)
 class RentRestored:
-    """Machines that were asked for before this core began and are not here yet."""
+    """Machines that were requested before this core started and have not joined yet."""
 
     at: float
     token: str
@@ -203,26 +203,26 @@ class RentRestored:
     machines: int
 
 
-#: Of a job: not before, refused starts in a row, failures of the world, idle yields in a row, whether it has lost work,
-#: whether it has shown that it saves, and accelerator-seconds owed by pool.
+#: Of a job: not to start before, refused starts in a row, infrastructure failures, idle yields in a row, whether it has
+#: lost work, whether it has shown that it saves, and accelerator-seconds owed by pool.
 RememberedJob = tuple[JobId, float, int, int, int, bool, bool, tuple[tuple[PoolId, float], ...]]
-#: Of a pool: failed requests for machines in a row, not asked again before, and why the last one failed.
+#: Of a pool: failed requests for machines in a row, not to be requested before, and why the last request failed.
 RememberedPool = tuple[PoolId, int, float, str]
 
 
 @dataclass(slots=True)
 class StateRestored:
-    """What the core before this one knew beyond jobs and machines. After those of machines, before those of jobs."""
+    """What the core before this one knew beyond jobs and machines. Sent after the machines and before the jobs."""
 
     at: float
     jobs: tuple[RememberedJob, ...] = ()
     pools: tuple[RememberedPool, ...] = ()
-    #: (machine, (instant, job) of failures there that may be the machine's fault).
+    #: (machine, (instant, job) of each failure there that may be the machine's fault).
     failures: tuple[tuple[NodeId, tuple[tuple[float, JobId], ...]], ...] = ()
     #: (job, (machine, its failures there in a row, when it may start there again if that was one)).
     retries: tuple[tuple[JobId, tuple[tuple[NodeId, int, float], ...]], ...] = ()
     saving_kinds: tuple[Kind, ...] = ()
-    policy: str = ""  # of the last prices, by pool, in which unit, and worth how much
+    policy: str = ""  # policy of the last prices; below: prices by pool, their unit, and the value of that unit
     prices: tuple[tuple[PoolId, float], ...] = ()
     price_unit: str = ""
     exchange: float = 1.0
@@ -234,7 +234,7 @@ class StateRestored:
 
 @dataclass(slots=True)
 class NodeQuarantined:
-    """A machine on which jobs failed before this core began still takes none."""
+    """A machine that was quarantined before this core started still takes no jobs."""
 
     at: float
     node_id: NodeId
@@ -263,7 +263,7 @@ class JobReleased:
 
 @dataclass(slots=True)
 class Prepared:
-    """One machine of a gang holds its place; node rank 0 also tells where the ranks will meet."""
+    """One machine of a gang holds its place; node rank 0 also reports where the ranks will meet."""
 
     at: float
     job_id: JobId
@@ -275,7 +275,7 @@ class Prepared:
 
 @dataclass(slots=True)
 class StartRefused:
-    """A machine cannot take the attempt (foreign process, no disk, start failed before any rank ran)."""
+    """A machine cannot take the attempt (foreign process, full disk, or the start failed before any rank ran)."""
 
     at: float
     job_id: JobId
@@ -286,7 +286,7 @@ class StartRefused:
 
 @dataclass(slots=True)
 class AttemptStarted:
-    """All ranks are up."""
+    """All ranks of the attempt are up."""
 
     at: float
     job_id: JobId
@@ -295,25 +295,25 @@ class AttemptStarted:
 
 @dataclass(slots=True)
 class AttemptProgressed:
-    """Coalesced: at most once per job and round, except for the first, which carries `start_s`."""
+    """Progress of an attempt: at most once per job and round, but the first report at once, with `start_s`."""
 
     at: float
     job_id: JobId
     attempt: int
-    #: Steps done by the job over all attempts.
+    #: Steps that the job has done over all attempts.
     steps: float
-    #: Median over undisturbed windows, gang steps per second; None while unknown.
+    #: Gang steps per second, median over undisturbed windows; None while unknown.
     steps_per_s: float | None = None
     samples: int = 0
-    #: Start command to first step done, seconds; with the first report only.
+    #: Seconds from the start command to the first step done; with the first report only.
     start_s: float | None = None
-    #: The script says that it has a checkpoint open: it can save its work when it is asked to stop.
+    #: Whether the script has a checkpoint open, so that it can save its work when it is asked to stop.
     saves: bool = False
 
 
 @dataclass(slots=True)
 class CheckpointRecorded:
-    """A manifest is recorded under the attempt's fence: these steps survive. `lost`: those after them do no longer."""
+    """A manifest is recorded under the attempt's fence: these steps survive. `lost`: later steps no longer do."""
 
     at: float
     job_id: JobId
@@ -321,17 +321,17 @@ class CheckpointRecorded:
     steps: float
     took_s: float = 0.0
     lost: bool = False
-    #: From the end of writing until it was where the end of its machine does no harm, seconds.
+    #: Seconds from the end of writing until the checkpoint was stored where it survives the loss of its machine.
     lag_s: float = 0.0
 
 
 class EndCause(StrEnum):
-    """What the supervisor saw."""
+    """How an attempt ended, as its supervisor observed it."""
 
     EXITED = "exited"
     #: The supervisor's own lease timer stopped the ranks.
     LEASE_EXPIRED = "lease_expired"
-    #: The supervisor itself died and its ranks with it.
+    #: The supervisor itself died, and its ranks with it.
     SUPERVISOR_LOST = "supervisor_lost"
 
 
@@ -343,22 +343,22 @@ class AttemptEnded:
     job_id: JobId
     attempt: int
     cause: EndCause
-    #: Of the first failing rank, else 0. A rank killed by a signal has exit_code None.
+    #: Exit code of the first failing rank, else 0; None if a signal killed that rank.
     exit_code: int | None = None
     signal: int | None = None
-    node_id: NodeId | None = None  # of the first failing rank
-    #: Steps done by the job, as far as anybody knows; None: as last reported.
+    node_id: NodeId | None = None  # machine of the first failing rank
+    #: Steps that the job has done; None: as last reported.
     steps: float | None = None
-    #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
+    #: Whether the supervisor died while its machine and agent lived on, so that the job itself most likely caused it.
     witnessed: bool = False
-    exceeded: str = ""  # the limit ("memory", "disk") for which it was ended on its machine; empty: none
+    exceeded: str = ""  # limit ("memory", "disk") for which its machine ended it; empty: none
 
 
 @dataclass(slots=True)
 class RoundEnded:
-    """Every attempt has made the steps of its round (`BeginRound`) and stands still, its work saved.
+    """Every attempt has made the steps of its round (`BeginRound`) and has stopped, its work saved.
 
-    Parallel: attempts that have not ended, steps of their jobs, when each stopped. Empty: jobs came, or none will.
+    Parallel: attempts that have not ended, steps of their jobs, when each stopped. Empty: jobs arrived, or none will.
     """
 
     at: float
@@ -376,7 +376,7 @@ class Woke:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A decision made compact: what a solve sends back, and what the journal keeps. A plan is shares of 1.
+    """A compact decision: what a solve returns and the journal keeps. A plan is expressed as shares of 1.
     Shares: parallel tuples of the columns with a positive share (job id, row in `pools`, accelerators, share).
     """
 
@@ -385,12 +385,12 @@ class Proposal:
     pool_rows: tuple[int, ...]
     counts: tuple[int, ...]
     shares: tuple[float, ...]
-    #: Jobs that the policy was asked about; one absent above has no share. Of a plan: most important first, as above.
+    #: Jobs that the policy was asked about; one without a share above gets none. A plan lists the most important first.
     asked: tuple[JobId, ...]
     prices: tuple[float, ...]
     price_unit: str
     exchange: float
-    #: Whole machines to hold rented in each pool.
+    #: Number of whole machines to hold rented in each pool.
     rent_machines: tuple[int, ...]
     status: str
     objective: float
@@ -400,12 +400,12 @@ class Proposal:
     memory: Any = None
     #: Shares of two jobs on the same accelerators: (job, job, pool row, share).
     packed: tuple[tuple[JobId, JobId, int, float], ...] = ()
-    #: Jobs of a plan that ride on paid machines: no reason to keep them.
+    #: Jobs of a plan that use machines paid for anyway: no machine is kept for them.
     riders: tuple[JobId, ...] = ()
-    marginal: tuple[JobId, ...] = ()  # of each pool, the job on it that gains least at the prices; 0: nobody is on it
-    worth_usd: tuple[float, ...] = ()  # of one accelerator more of each pool, USD/h; empty: nobody states values
-    usd_per_h: tuple[float, float] | None = None  # earned by a plan, and at most; None: nobody states values
-    entity_prices: tuple[tuple[str, float, float], ...] = ()  # name, price of its limit, of its guarantee, where > 0
+    marginal: tuple[JobId, ...] = ()  # by pool, the job on it with the least surplus at the prices; 0: no job is on it
+    worth_usd: tuple[float, ...] = ()  # USD/h of one accelerator more, by pool; empty: no values are stated
+    usd_per_h: tuple[float, float] | None = None  # value that a plan earns, and its bound; None: no values are stated
+    entity_prices: tuple[tuple[str, float, float], ...] = ()  # name, price of its limit, of its guarantee; those > 0
 
 
 @dataclass(slots=True)

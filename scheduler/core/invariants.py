@@ -1,4 +1,7 @@
-"""Invariants of the core's state, recomputed from scratch. For tests and simulations; O(everything)."""
+"""Invariants of the core's state, recomputed from scratch, for tests and simulations.
+
+Time grows with the whole state.
+"""
 
 from collections import Counter
 
@@ -8,7 +11,7 @@ from walras.states import JobState
 
 
 def check_invariants(core: SchedulerCore) -> None:
-    """Raise AssertionError with the broken rule."""
+    """Raises AssertionError with the broken rule."""
     _check_machines(core)
     _check_pools(core)
     _check_jobs(core)
@@ -17,7 +20,7 @@ def check_invariants(core: SchedulerCore) -> None:
 
 
 def _check_machines(core: SchedulerCore) -> None:
-    """No accelerator is lost, or held twice but by a pair of jobs; processors and memory add up."""
+    """Checks that no accelerator is lost or held twice except by a pair; processors and memory add up."""
     ledger = core.ledger
     for machine in ledger.fleet.machines:
         if machine is None:
@@ -40,7 +43,7 @@ def _check_machines(core: SchedulerCore) -> None:
 
 
 def _check_pools(core: SchedulerCore) -> None:
-    """The counters of a pool are the sums over its machines."""
+    """Checks that a pool's counters are the sums over its machines."""
     for state in core.ledger.fleet.pools:
         machines = [m for m in core.ledger.fleet.machines if m is not None and m.pool == state.row]
         up = [m for m in machines if m.condition is MachineCondition.UP]
@@ -54,7 +57,7 @@ def _check_pools(core: SchedulerCore) -> None:
 
 
 def _check_jobs(core: SchedulerCore) -> None:
-    """State, place and columns of a job agree; a gang is whole."""
+    """Checks that state, place and columns of a job agree, and that gangs are whole."""
     ledger, columns = core.ledger, core.ledger.columns
     slots = Counter(job.slot for job in ledger)
     assert all(count == 1 for count in slots.values()), "two jobs share a slot"
@@ -74,7 +77,7 @@ def _check_jobs(core: SchedulerCore) -> None:
 
 
 def _check_shared_accelerators(core: SchedulerCore) -> None:
-    """Two jobs that share an accelerator agreed to it, hold the same one, and fit its memory together."""
+    """Checks that jobs that share an accelerator agreed to it, hold the same one, and fit its memory together."""
     ledger, sharing = core.ledger, core.cycle.sharing
     assert set(sharing.willing) == {job.job_id for job in ledger if job.request.shared is not None}
     for pair in {id(each): each for each in sharing.pairs.values()}.values():
@@ -94,7 +97,7 @@ def _check_shared_accelerators(core: SchedulerCore) -> None:
 
 
 def _check_reservations(core: SchedulerCore) -> None:
-    """A reservation holds what it says on its machines, and what is missing is counted right."""
+    """Checks that a reservation holds what it states on its machines, and counts correctly what is missing."""
     cycle, ledger = core.cycle, core.ledger
     for reservation in cycle.reservations.values():
         job = ledger.jobs[reservation.job_id]

@@ -1,9 +1,8 @@
-"""What people change of a job that has not ended, as shells tell the core: priority, budget, deadline, machines,
-project.
+"""Changes that people make to jobs that have not ended: priority, budget, deadline, machines, project.
 
-The journal names events by their classes, wherever these stand. An event about a job that is over changes nothing.
-A change counts from its instant on: what was decided before stays until the next round, and places that a job holds
-are not taken away by the change alone.
+The journal names events by their classes, in whichever module these are. An event about a job that has ended changes
+nothing. A change takes effect at its instant: earlier decisions stand until the next round, and the change alone does
+not take away places that a job holds.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from walras.job_request import GangRequest, JobId
 
 @dataclass(slots=True)
 class JobBudgetChanged:
-    """A job may cost so much in all from now on. `spent_usd`: what it has cost, if it had no budget before."""
+    """Sets a job's total budget. `spent_usd` is what it has cost so far, if it had no budget before."""
 
     at: float
     job_id: JobId
@@ -24,7 +23,7 @@ class JobBudgetChanged:
 
 @dataclass(slots=True)
 class JobReprioritised:
-    """A job has another priority (0-100): its class of priority, or its place inside that, may be another."""
+    """Sets a job's priority (0-100), which may change its priority class or its order inside that class."""
 
     at: float
     job_id: JobId
@@ -33,23 +32,23 @@ class JobReprioritised:
 
 @dataclass(slots=True)
 class JobRedirected:
-    """A held job is to run on other machines: its gang, worth and declared speeds are these from now on."""
+    """Sets the gang, value and declared speeds with which a held job is to run on other machines."""
 
     at: float
     job_id: JobId
     gang: GangRequest
-    #: USD an hour at its best speed; None: the project's value.
+    #: USD per hour at its best speed; None: the project's value.
     value_usd_per_h: float | None = None
-    #: Accelerator type and steps per second, believed until measured.
+    #: Accelerator type and steps per second, used until a speed is measured.
     declared: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(slots=True)
 class JobDeadlineChanged:
-    """A job is wanted finished by another instant from now on; inf: it has no deadline any more.
+    """Sets a job's deadline; inf: it no longer has one.
 
-    A job that was moved for the former deadline keeps its place, and belongs to no pool for the new one before the last
-    moment for that has come.
+    A job that was moved for the former deadline keeps its place; it is assigned to no pool for the new one before the
+    last moment for that has come.
     """
 
     at: float
@@ -59,20 +58,20 @@ class JobDeadlineChanged:
 
 @dataclass(slots=True)
 class JobProjectChanged:
-    """A job that waits is of another project from now on: its shares, limits, bookings and budgets are those of that.
+    """Moves a waiting job to another project, whose shares, limits, bookings and budgets apply from now on.
 
-    What it has used and cost stays where that was counted. Said of a job that holds a place it changes nothing.
+    Past use and cost stay where they were counted. For a job that holds a place the event changes nothing.
     """
 
     at: float
     job_id: JobId
     project: str
-    #: As its owner states them, or as the new project has them by default.
+    #: Priority as its owner states it, or the new project's default.
     priority: int
     weight: float = 1.0
-    #: USD an hour at its best speed; None: the project's value.
+    #: USD per hour at its best speed; None: the project's value.
     value_usd_per_h: float | None = None
 
 
-#: The journal's names of these are the classes' own.
+#: The journal names these events by their class names.
 JobChangeEvent = JobBudgetChanged | JobReprioritised | JobRedirected | JobDeadlineChanged | JobProjectChanged

@@ -1,9 +1,9 @@
-"""The numbers of the round mechanism, and the policy file that sets them, which server and simulator read alike.
+"""The parameters of the round mechanism, and the policy file that sets them, which server and simulator both read.
 
-    policy: {name: max_min_fairness, parameters: {aware: true}}
-    rules: {round_s: 360, resolve_min_s: 60}
+policy: {name: max_min_fairness, parameters: {aware: true}}
+rules: {round_s: 360, resolve_min_s: 60}
 
-Rules are a value: another scheduler's mechanism is other numbers, never a flag.
+Rules are a value: another scheduler's mechanism differs in parameters, never by a flag.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from walras.job_request import JobRequest
 
 
 class Backfill(StrEnum):
-    """Which jobs may use places that the first job in the queue cannot use."""
+    """Which jobs may use places that the head of the queue cannot use."""
 
     NONE = "none"
     #: Jobs that end, or can be stopped, before the reservation needs the place.
     EASY = "easy"
-    #: Any job; the first in the queue is not protected.
+    #: Any job; the head of the queue is not protected.
     FREE = "free"
 
 
@@ -40,91 +40,91 @@ KNOWN_MECHANISMS = (OWED,)
 
 @dataclass(frozen=True, slots=True)
 class StatedValue:
-    """What an hour of running is worth, USD, of jobs that do not say so themselves."""
+    """Value of an hour of running, USD, for jobs that state none themselves."""
 
     project: str
     usd_per_h: float
-    #: Only this user's jobs; empty: all of the project.
+    #: User whose jobs it is for; empty: all users of the project.
     user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRules:
-    """The round mechanism (seconds unless said)."""
+    """Parameters of the round mechanism; seconds unless stated otherwise."""
 
-    #: Which mechanism these numbers are for. A server knows "owed"; a simulation may be handed others.
+    #: Mechanism that these parameters are for. A server knows "owed"; a simulation may register others.
     mechanism: str = OWED
-    #: How often jobs save that do not say it is planned from the time that writing takes and the lives of machines.
-    #: False: they save as their scripts have it, every 300 s where those say nothing.
+    #: Checkpoint intervals that a job does not state are planned from the time of writing and machines' lifetimes.
+    #: False: scripts use their own interval, or 300 s if they state none.
     plan_checkpoints: bool = True
-    #: A move, and a preemption, to where a job's inputs are not cached must also pay for fetching them, as long as that
-    #: was seen to take.
+    #: A move or preemption to a place where a job's inputs are not cached must also pay for downloading them, as long
+    #: as such downloads were measured to take.
     count_fetches: bool = True
-    #: What users state of lengths and weights is judged by what their jobs came to (`length_records`,
-    #: `weight_records`); False: everybody is believed.
+    #: Lengths and weights that users state are corrected by what their former jobs needed (`statement_records`); False:
+    #: they are used as stated.
     use_records: bool = True
     #: Length of a round: running jobs are compared with waiting ones once a round. 0: at every event.
     round_s: float = 360.0
-    #: A dirty core asks for a new solve no sooner than this after the last request.
+    #: Minimum of seconds between two solve requests.
     resolve_min_s: float = 60.0
-    #: An accelerator whose job ended stays idle until the round ends (other schedulers' mechanism).
+    #: An accelerator whose job ended stays idle until the round ends (mechanisms of other schedulers).
     idle_to_round_end: bool = False
     backfill: Backfill = Backfill.EASY
-    #: A challenger must be owed this many times the cost of the preemption more than the incumbent. Under an order: the
-    #: incumbent must have run this many times that long.
+    #: A challenger must be owed this many times the cost of the preemption more than the incumbent. Under an order, the
+    #: incumbent must have run this many times that cost.
     hysteresis: float = 2.0
-    #: Under shares: the part of what a job has received by which it may lag behind its share while others keep the
-    #: place that it waits for; at most half of what is remembered of owed time. 0: none, however long the jobs are.
+    #: Under shares: fraction of its attained service by which a job may lag behind its share while others keep the
+    #: place that it waits for, up to half the limit on owed time. 0: no lag is tolerated, however long the jobs are.
     tolerated_lag: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
-    #: An incumbent is safe from challengers of its class for this long.
+    #: Seconds for which an incumbent is protected from challengers of its class.
     min_runtime_s: float = 60.0
-    #: Reservations for gangs that fit nowhere, per pool.
+    #: Maximum of backfill reservations per pool.
     max_reservations: int = 1
-    #: A place where the job has no share may be used while free if the speed there is at least this part of its best.
+    #: A job may use a free place where it has no share if its speed there is at least this fraction of its best.
     opportunistic_rate: float = 0.25
-    #: Cost of a restart (checkpoint + start + warm-up) until it is measured for the kind.
+    #: Cost of a restart (checkpoint, start and warm-up) until it is measured for the kind.
     restart_default_s: float = 60.0
-    #: Entitlements not received (or received in advance) are remembered up to this many rounds.
+    #: Owed time is limited to this many rounds of entitlement, positive or negative.
     owed_limit_rounds: float = 10.0
-    #: Length of a profiling lease, and the largest part of the fleet that may profile at once.
+    #: Length of a profiling lease, and maximum fraction of the fleet that may profile at once.
     profiling_s: float = 60.0
     profiling_share: float = 0.25
-    #: A kind is sent to an unmeasured pool only if its jobs have this many times the cost of a restart left to run.
+    #: A kind is profiled on an unmeasured pool only if its jobs have this many times the cost of a restart left to run.
     profiling_payback: float = 10.0
-    #: A gang must be prepared on all machines within this time.
+    #: Seconds within which a gang must be prepared on all its machines.
     prepare_timeout_s: float = 60.0
-    #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
+    #: Seconds to wait after a failed attempt; doubled with each failure, up to 32 times this.
     backoff_s: float = 5.0
-    #: A job that loses its supervisor this many times in a row, without a checkpoint between, on machines that live on
+    #: Number of supervisors lost in a row, without a checkpoint between and on machines that live on, after which a job
     #: is held; 0: never.
     supervisor_losses_held: int = 5
     #: A machine on which this many distinct jobs failed within `quarantine_window_s`, and none succeeded since, takes
-    #: no more jobs; at most a quarter of a pool's owned machines.
+    #: no more jobs; at most a quarter of a pool's owned machines are quarantined.
     quarantine_jobs: int = 3
     quarantine_window_s: float = 3600.0
-    #: What an hour of a job is worth, USD, where neither job nor project says; 0: never rent for it.
+    #: Value of an hour of a job, USD, if neither job nor project states one; 0: no machine is rented for it.
     delay_usd_per_h: float = 0.0
-    #: What an hour of a project's jobs, or of one of its users' jobs, is worth where the job does not say.
+    #: Values of an hour of a project's or user's jobs, for jobs that state none.
     values: tuple[StatedValue, ...] = ()
-    #: What an accelerator-hour of a rented machine costs a job of which nobody says what it is worth, USD; never more
-    #: than the market price.
+    #: What an accelerator-hour of a rented machine costs a job without a stated value, USD; never more than the market
+    #: price.
     spare_usd_per_h: float = 0.0
-    #: What projects and users have used counts half after this long; an accelerator of a spot pool counts this much.
+    #: Half-life of the recorded use of projects and users; and the factor with which a spot accelerator counts.
     usage_half_life_s: float = 604_800.0
     usage_spot_factor: float = 1.0
-    #: A rented machine is kept idle this long before it is released.
+    #: Seconds for which a rented machine is kept idle before it is released.
     rent_keep_s: float = 300.0
-    #: After a request for machines that failed, the next one waits: this long, doubled with each failure in a row, at
-    #: most `rent_backoff_max_s`. A machine that joins resets the wait.
+    #: Seconds to wait after a failed request for machines; doubled with each failure in a row, up to
+    #: `rent_backoff_max_s`. A machine that joins resets the wait.
     rent_backoff_s: float = 30.0
     rent_backoff_max_s: float = 1800.0
-    #: What may be used, by project, user, group and in all; a job may also have a budget of its own.
+    #: Budgets of projects, users, groups and the cluster; a job may also have its own.
     budgets: tuple[Budget, ...] = ()
-    #: Users who have a budget together.
+    #: Groups of users who share a budget.
     groups: tuple[UserGroup, ...] = ()
 
     def value_of(self, request: JobRequest) -> tuple[float, str]:
-        """What an hour of the job is worth, USD, and who says so: job, user, project, policy; (0, "") if nobody."""
+        """Returns the value of an hour of the job, USD, and its source: job, user, project, policy; (0, "") if none."""
         if request.value_usd_per_h is not None:
             return request.value_usd_per_h, "job"
         stated = {each.user: each.usd_per_h for each in self.values if each.project == request.project}
@@ -135,17 +135,17 @@ class RoundRules:
         return self.delay_usd_per_h, "policy" if self.delay_usd_per_h > 0 else ""
 
     def most_usd_per_h(self, request: JobRequest) -> float:
-        """What an accelerator-hour of a rented machine costs the job at most, USD.
+        """Returns what an accelerator-hour of a rented machine costs the job at most, USD.
 
-        inf: its market price, for jobs of some worth, and for jobs with a deadline, for which machines are rented
-        whatever they cost.
+        It is inf (the market price) for jobs with a value, and for jobs with a deadline, for which machines are rented
+        at any price.
         """
         pays = request.deadline_at < inf or self.value_of(request)[0] > 0
         return inf if pays else self.spare_usd_per_h
 
     @property
     def owed_limit_s(self) -> float:
-        """Seconds of a gang that are remembered of owed time, either way."""
+        """Returns the limit on owed time, positive or negative, in seconds of a gang."""
         return self.owed_limit_rounds * max(self.round_s, 1.0)
 
 
@@ -153,7 +153,7 @@ class RoundRules:
 
 _RULES = TypeAdapter(RoundRules)
 _SHORTEST_S, _DAY_S, _YEAR_S = 0.1, 86_400.0, 365 * 86_400.0
-#: Least and most of each number. Lengths of time may be 0 too: "at every event", "at once", "never".
+#: Least and largest value of each parameter. Lengths of time may also be 0: "at every event", "at once", "never".
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "round_s": (_SHORTEST_S, 30 * _DAY_S),
     "resolve_min_s": (_SHORTEST_S, 30 * _DAY_S),
@@ -180,14 +180,14 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "rent_backoff_s": (_SHORTEST_S, _YEAR_S),
     "rent_backoff_max_s": (_SHORTEST_S, _YEAR_S),
 }
-#: As much as a job may say of itself.
+#: Upper bound, equal to that of a job's own value.
 _MOST_USD_PER_H = 1e9
 
 
 def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundRules]:
-    """Check a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix.
+    """Parses a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix.
 
-    `bounded` False: a policy that was accepted once, by a version with wider bounds, is read as it is.
+    `bounded` False accepts values outside the bounds: an earlier version with wider bounds accepted the policy.
     """
     if not isinstance(data, Mapping):
         raise ConfigError("a policy file is a mapping with `policy` and `rules`", field="policy")
@@ -202,12 +202,12 @@ def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundR
     if not isinstance(parameters, Mapping):
         raise ConfigError("policy.parameters: must be a mapping", field="policy.parameters")
     spec = PolicySpec(policy["name"], dict(parameters))
-    make(spec)  # refuses unknown names and parameters
+    make(spec)  # raises for unknown names and parameters
     return spec, parse_rules(data.get("rules") or {}, bounded=bounded)
 
 
 def refuse_listed_pairs(spec: PolicySpec) -> None:
-    """Raise ConfigError for `packed`, which pairs only kinds that a problem lists: a cluster's problems list none."""
+    """Raises ConfigError for `packed`, which pairs only kinds that a problem lists: a cluster's problems list none."""
     if spec.parameters.get("packed") is True:
         raise ConfigError(
             f"policy '{spec.name}': packed says nothing to a cluster: it is for problems that list pairs of kinds",
@@ -217,7 +217,7 @@ def refuse_listed_pairs(spec: PolicySpec) -> None:
 
 
 def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
-    """Check the `rules` part. Raises ConfigError."""
+    """Parses the `rules` part. Raises ConfigError."""
     if not isinstance(data, Mapping):
         raise ConfigError("rules: must be a mapping", field="rules")
     _refuse_unknown(data, tuple(field.name for field in fields(RoundRules)), "rules.")
@@ -252,7 +252,7 @@ def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
 
 
 def _check_values(data: Any, rules: RoundRules) -> None:
-    """Each is said once, and is an amount. Raises ConfigError."""
+    """Raises ConfigError if a value is stated twice, or is not an amount."""
     seen: set[tuple[str, str]] = set()
     for place, (raw, value) in enumerate(zip(data, rules.values, strict=True)):
         name = f"rules.values.{place}"
@@ -269,7 +269,7 @@ def _check_values(data: Any, rules: RoundRules) -> None:
 
 
 def dump_policy(spec: PolicySpec, rules: RoundRules) -> dict[str, Any]:
-    """The file's content, as plain values."""
+    """Returns the file's content as plain values."""
     return {
         "policy": {"name": spec.name, "parameters": dict(spec.parameters)},
         "rules": {name: (value.value if name == "backfill" else value) for name, value in asdict(rules).items()},

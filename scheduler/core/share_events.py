@@ -1,22 +1,22 @@
-"""Events about what projects and users have of the fleet: what people set, and what a former core had counted."""
+"""Events about shares of the fleet: shares and limits that people set, and what a former core had counted."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from walras.cluster import Pool
 
-#: The scope of a limit over all pools; other scopes are an accelerator type, or the id of a pool.
+#: Scope of a limit over all pools; other scopes are an accelerator type or a pool id.
 FLEET = "fleet"
 
 
 def scope_covers(scope: str, pool: Pool) -> bool:
-    """Whether accelerators of the pool count against a limit of this scope."""
+    """Returns whether accelerators of the pool count against a limit of this scope."""
     return scope in (FLEET, pool.pool_id, pool.shape.accelerator)
 
 
 @dataclass(frozen=True, slots=True)
 class ShareLimit:
-    """Accelerators of a scope that are held at once at most."""
+    """Maximum of accelerators of a scope that are held at once."""
 
     scope: str
     accelerators: int
@@ -24,58 +24,59 @@ class ShareLimit:
 
 @dataclass(frozen=True, slots=True)
 class EntityShare:
-    """What a project ("vision"), or a user inside one ("vision/ada"), has of the fleet."""
+    """Share of a project ("vision"), or of a user inside one ("vision/ada")."""
 
     name: str
-    #: Part of the parent's share against the siblings with work to do.
+    #: Weight against siblings that have work to do, in dividing the parent's share.
     weight: float = 1.0
-    #: Fraction of all accelerators that it gets before anybody gets more than that.
+    #: Fraction of all accelerators that it gets before others get more than their guarantees.
     guaranteed: float = 0.0
     limits: tuple[ShareLimit, ...] = ()
 
 
 @dataclass(slots=True)
 class SharesDeclared:
-    """From now on these hold, in place of all that were declared before. Who is not named has weight 1 alone."""
+    """Replaces all shares declared before by these. A project or user that is not named has weight 1 and no limit."""
 
     at: float
     shares: tuple[EntityShare, ...] = ()
 
 
 class RememberedUse(NamedTuple):
-    """What a project or user had used when that last changed, so that nothing is written while nothing changes."""
+    """Recorded use of a project or user, as of its last change, so that nothing is stored while nothing changes."""
 
     name: str
-    #: Instant of what follows: accelerator-seconds, old parts halved, and held then; both again in fair-share units.
+    #: `at` is the instant of the next four: decayed accelerator-seconds, accelerators held then; both in fair-share
+    #: units.
     at: float
     used_s: float
     units_s: float
     held: float
     units: float
-    #: Instant of what follows: accelerator-seconds behind its share, and how fast that grows; 0 under policies without
-    #: such memory.
+    #: Instant of the next two: accelerator-seconds behind its share, and their growth per second; 0 under policies that
+    #: do not count it.
     behind_at: float = 0.0
     behind_s: float = 0.0
     behind_rate: float = 0.0
 
 
 class RememberedLengths(NamedTuple):
-    """How far what a user's jobs stated of their length came true (`length_records`), as of when the last one ended."""
+    """How a user's stated lengths compare with true ones (`statement_records`), as of the user's last ended job."""
 
     name: str
     at: float
-    #: Accelerator-seconds of ended jobs, the same weighed by log(true over stated), and jobs; old ones halved.
+    #: Decayed sums over ended jobs: accelerator-seconds, the same times log(true / stated length), and number of jobs.
     used_s: float
     said_s: float
     jobs: float
 
 
 class RememberedWeights(NamedTuple):
-    """How heavy a user's ended jobs were by what they stated (`weight_records`)."""
+    """Weights that a user stated for ended jobs (`statement_records`)."""
 
     name: str
     at: float
-    #: Accelerator-seconds of ended jobs, and the same weighed by log(weight); old ones halved.
+    #: Decayed sums over ended jobs: accelerator-seconds, and the same times log(weight).
     used_s: float
     said_s: float
 

@@ -1,5 +1,6 @@
-"""Events about speeds: measured elsewhere, predicted, or not what the kind of a job usually reaches; work that is
-counted anew; networks of machines; facts about models.
+"""Events about speeds: measured elsewhere, predicted, or different from the kind's usual speed.
+
+Also work that a job counts anew, networks of machines, and facts about models.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from walras.model_facts import ModelFacts
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What one source takes a speed to be, steps per second; the truth lies inside four times out of five."""
+    """A source's estimate of a speed, steps per second; the interval holds the true speed with probability 0.8."""
 
     source: str
     steps_per_s: float
@@ -21,7 +22,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class PredictedSpeed:
-    """One unmeasured cell: what is to be believed of it, and what each predictor by itself would have said."""
+    """An unmeasured cell: its combined prediction, and what each predictor alone predicts."""
 
     kind: Kind
     accelerator: str
@@ -40,7 +41,7 @@ class SpeedsPredicted:
 
 @dataclass(slots=True)
 class NetworkMeasured:
-    """What the machines of an attempt exchange, bytes per second of one direction: its ranks measured it on meeting."""
+    """Bandwidth between an attempt's machines, bytes per second in one direction, measured by its ranks at start."""
 
     at: float
     job_id: JobId
@@ -50,7 +51,7 @@ class NetworkMeasured:
 
 @dataclass(slots=True)
 class NetworkKnown:
-    """What gangs that met in a pool exchanged before this core began: bytes per second of one direction."""
+    """Bandwidth that gangs measured in a pool before this core started, bytes per second in one direction."""
 
     at: float
     pool_id: PoolId
@@ -59,7 +60,7 @@ class NetworkKnown:
 
 @dataclass(slots=True)
 class SpeedDiffers:
-    """A job goes at another speed than others of its kind did in the same place, and that is no noise."""
+    """A job runs at a speed different from others of its kind in the same place, by more than noise."""
 
     at: float
     job_id: JobId
@@ -71,19 +72,19 @@ class SpeedDiffers:
 
 @dataclass(slots=True)
 class WorkRestated:
-    """The job counts its work anew (its batch size changed): from now on it is of this kind and has these steps."""
+    """The job counts its work anew (its batch size changed): from now on it has this kind and these steps."""
 
     at: float
     job_id: JobId
     kind: Kind
-    #: Steps in all and done, in the new count. What was saved is all that was done.
+    #: Total and done steps in the new count; all steps done are saved.
     steps_total: float
     steps: float
 
 
 @dataclass(slots=True)
 class FactsTold:
-    """What is known of a kind of job. `counted`: by a job of the kind; else people stated it."""
+    """Model facts of a kind of job; `counted` if a job of the kind counted them, else people stated them."""
 
     at: float
     kind: Kind

@@ -1,1 +1,1 @@
-"""When jobs start and end: the live state rolled forward by the same core, in virtual time, over many draws."""
+"""Forecasts: when jobs start and end, by rolling the live state forward with the same core over many random draws."""

@@ -1,9 +1,9 @@
-"""A core's state at one instant as plain data, and a core of one's own made from it, to be rolled forward or asked.
+"""A snapshot of a core's state as plain data, and a core made from it, to be rolled forward or asked.
 
-The state is told as a successor after a restart is told it: pools, machines, what is believed of speeds, arrears, then
-each job as it stands. The copy decides nothing before it knows everything. As after a restart, it makes its
-reservations anew and asks for a solve at once. Taking the state changes nothing in the core it is taken from; it is
-done in pieces of about a millisecond, between which that core must hear of nothing.
+The state is recorded as a restarted core is told it: pools, machines, known speeds, owed time, then each job. The copy
+decides nothing before it has the whole state. As after a restart, it makes its reservations anew and requests a solve
+at once. Taking the snapshot changes nothing in the original core; it is done in pieces of about a millisecond, between
+which that core must not handle events.
 """
 
 from collections.abc import Generator, Iterator
@@ -46,7 +46,7 @@ from walras.cluster import PoolId
 from walras.job_request import JobId, JobRequest
 from walras.states import Reason
 
-#: Jobs told between two pauses: about a millisecond of work.
+#: Number of jobs recorded between two pauses: about a millisecond of work.
 _JOBS_IN_A_BITE = 100
 
 
@@ -61,31 +61,31 @@ class CoreSnapshot:
     #: Machines that people have booked.
     bookings: tuple[Booking, ...]
     money: MoneyRestated
-    #: Pools and machines, in the order in which they are told.
+    #: Pools and machines, in the order in which a copy is told of them.
     fleet: tuple[Event, ...]
     remembered: StateRestored
-    #: Jobs that hold machines first.
+    #: Active jobs, those that hold machines first.
     jobs: tuple[JobRestored, ...]
     speeds: ThroughputTable
     costs: RestartCosts
     networks: NetworkTable
-    #: Service that each job had until now, seconds of its whole gang.
+    #: Attained service of each job until now, seconds of its whole gang.
     had_s: dict[JobId, float]
-    #: Of pools whose machines the market takes back: how often an hour of a machine, as far as was seen.
+    #: Observed revocations per machine-hour, of pools whose machines the market reclaims.
     revocations_per_h: dict[str, float]
 
     def open_lengths(self) -> list[EndedJob]:
-        """Active jobs that state no length and have run, as long as they have so far."""
+        """Returns active jobs that state no length and have run, with the seconds that they have run so far."""
         told = ((job.job, self.had_s.get(job.job.job_id, 0.0)) for job in self.jobs if job.job.steps is None)
         return [EndedJob(request.user, request.kind, had_s) for request, had_s in told if had_s > 0]
 
     def requests(self) -> dict[JobId, JobRequest]:
-        """The requests of the active jobs, by number."""
+        """Returns the requests of the active jobs, by job id."""
         return {job.job.job_id: job.job for job in self.jobs}
 
 
 def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, CoreSnapshot]:
-    """Take the state of a core that has a policy. `now`: not before its last event."""
+    """Generates the snapshot of a core that has a policy; yields pauses. `now` must not be before its last event."""
     ledger = core.ledger
     remembered = yield from gather_state(ledger)
     yield
@@ -122,7 +122,7 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
 
 
 def snapshot_at_once(core: SchedulerCore, now: float) -> CoreSnapshot:
-    """`snapshot_core` without pauses."""
+    """Returns the result of `snapshot_core`, without pauses."""
     pieces = snapshot_core(core, now)
     while True:
         try:
@@ -194,7 +194,7 @@ def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
 
 
 def _had_s(ledger: Ledger, job: JobRecord, now: float) -> float:
-    """Accelerator-seconds until now."""
+    """Returns the accelerator-seconds that the job has received until now."""
     columns, slot = ledger.columns, job.slot
     return float(columns.attained_s[slot] + columns.count[slot] * max(now - columns.settled_at[slot], 0.0))
 
@@ -213,7 +213,7 @@ class _GatedRounds:
         self._inner = inner
 
     def settle(self, cycle: Cycle) -> None:
-        """As the inner mechanism does, from the opening on."""
+        """Does what the inner mechanism does, once the gate is open."""
         if self._gate.is_open:
             self._inner.settle(cycle)
 
@@ -223,7 +223,7 @@ def _make_gated(gate: _Gate, make: MakeMechanism, cycle: Cycle, policy: Policy, 
 
 
 class CoreCopy:
-    """A core in the state that another core had. Changes to try are made first; `open` then lets it decide."""
+    """A core in the state of another core. Changes to try are told first; `open` then lets it decide."""
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
         self._gate = _Gate()
@@ -235,17 +235,17 @@ class CoreCopy:
         ledger.networks, ledger.classes = deepcopy(snapshot.networks), JobClasses(ledger.table)
         told = (snapshot.policy, snapshot.shares, snapshot.money, *snapshot.fleet, snapshot.remembered, *snapshot.jobs)
         for event in told:
-            # A core keeps no event, and changes none.
+            # A core neither keeps nor changes events, so they may be shared.
             self.core.handle(event)
 
     def tell(self, event: Event) -> None:
-        """Something else that is so when the copy begins to decide, at the instant of the snapshot."""
+        """Adds an event at the instant of the snapshot, before the copy begins to decide."""
         event.at = self.core.ledger.now
         self.core.handle(event)
 
     def open(self, at: float) -> list[Command]:
-        """Let it decide from now on. Returns its first commands."""
+        """Lets the copy decide from now on. Returns its first commands."""
         self._gate.is_open = True
-        # Not before: jobs of a booking that has begun start with it, and these commands would be lost.
+        # Not earlier: jobs of a booking that has begun start with it, and those commands would be lost.
         booked = self.core.handle(BookingsDeclared(at, self._bookings)) if self._bookings else []
         return [*booked, *self.core.handle(Woke(at))]

@@ -1,8 +1,8 @@
-"""When each job will start and end: many rollouts, their quantiles, and what experience says of such quantiles.
+"""When each job will start and end: quantiles over many rollouts, corrected by how earlier forecasts turned out.
 
-A question goes to a process of its own (`forecast_jobs`); its answer is made of raw quantiles. `IntervalCalibration`
-lives with whoever asks: it compares what was said with what came, and widens, narrows or shifts what is said next, so
-that four intervals in five hold.
+A question goes to a process of its own (`forecast_jobs`); its answer has raw quantiles. `IntervalCalibration` stays
+with the caller: it compares forecasts with outcomes, and widens, narrows or shifts later intervals so that four in five
+contain the outcome.
 """
 
 from collections import deque
@@ -17,17 +17,17 @@ from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import Rollout, RolloutLimits
 from walras.job_request import JobId
 
-#: The quantiles that are told.
+#: Quantiles of a forecast interval.
 LEVELS = (0.1, 0.5, 0.9)
-#: The quantile that an end is promised by.
+#: Quantile by which an end is promised.
 PROMISED = 0.95
-#: Fewer futures say nothing of p10 and p90.
+#: Minimum of futures from which p10 and p90 are computed.
 _DRAWS_LEAST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """p10, p50 and p90 of an instant; inf: later than was looked ahead."""
+    """p10, p50 and p90 of an instant; inf: later than the rollouts looked ahead."""
 
     p10: float
     p50: float
@@ -53,15 +53,15 @@ class ForecastQuestion:
     #: Processor time, seconds.
     cpu_s: float = 10.0
     seed: int = 0
-    #: What else is so when the future begins: a job that is tried, a changed one, more machines.
+    #: Events at the beginning of the future: a job that is tried, a changed one, more machines.
     told: tuple[Event, ...] = ()
-    #: The one job that is asked about: each future ends with it, and nothing is told of others. None: all.
+    #: The one job that is asked about: each future stops at its end, and only it has a forecast. None: all jobs.
     only: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastAnswer:
-    """Forecasts as of the question's instant, of every active job that is not held."""
+    """Forecasts as of the question's instant, for every active job that is not held."""
 
     at: float
     jobs: dict[JobId, JobForecast]
@@ -70,7 +70,7 @@ class ForecastAnswer:
 
 
 def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
-    """Roll forward until the draws are made or the time is spent."""
+    """Rolls the state forward until all draws are made or the processor time is spent. Returns the forecasts."""
     began_s, snapshot = process_time(), question.snapshot
     lengths = DrawnLengths(question.past.ended, snapshot.open_lengths())
     starts: dict[JobId, list[float]] = {}
@@ -85,7 +85,7 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
         for event in question.told:
             copy.tell(event)
         rollout = Rollout(snapshot, copy, question.past, lengths, f"{question.seed}/{draw}")
-        # One future may take what is left for it, if the fewest are to be made.
+        # A single future may use all time that is left per draw, so that the minimum of draws is made.
         limits = RolloutLimits(cpu_until_s=began_s + question.cpu_s * max(draw + 1, _DRAWS_LEAST) / _DRAWS_LEAST)
         rollout.run(limits, until_ended=question.only)
         draws += 1
@@ -102,15 +102,16 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
 
 
 def quantiles(values: Sequence[float]) -> Interval:
-    """p10, p50, p90, between the values that are nearest."""
+    """Returns p10, p50 and p90, interpolated between values."""
     ordered = sorted(values)
     return Interval(*(_quantile(ordered, level) for level in LEVELS))
 
 
 def promised_quantile(values: Sequence[float]) -> float:
-    """The quantile `PROMISED`; beyond all values where these are few.
+    """Returns the quantile `PROMISED`, extrapolated beyond all values if these are few.
 
-    There the upper half of the values counts as exponential: the largest of n lies where 1 in n is beyond.
+    Then the upper half of the values is taken as exponential, with the largest of n values at probability 1/n of being
+    exceeded.
     """
     ordered, many = sorted(values), len(values)
     if many < 3 or PROMISED * (many + 1) <= many or ordered[-1] == inf:
@@ -120,7 +121,7 @@ def promised_quantile(values: Sequence[float]) -> float:
 
 
 def _quantile(ordered: Sequence[float], level: float) -> float:
-    # As for a value still to come: of n values, the next lies below the k-th with probability k / (n + 1).
+    # As for a future value: of n values, the next one lies below the k-th with probability k / (n + 1).
     place = level * (len(ordered) + 1) - 1
     low = min(max(int(place), 0), len(ordered) - 1)
     high = min(low + 1, len(ordered) - 1)
@@ -129,21 +130,21 @@ def _quantile(ordered: Sequence[float], level: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * min(max(place - low, 0.0), 1.0)
 
 
-#: Slack of each half of an interval: seconds, and a part of how far ahead its middle lies.
+#: Slack of each half of an interval: seconds, and a fraction of how far ahead its middle lies.
 _SLACK_S, _SLACK_PART = 30.0, 0.01
-#: Outcomes remembered, and jobs that must have come before any of them is believed.
+#: Maximum of outcomes kept, and number of jobs that must have an outcome before any is used.
 _OUTCOMES_MAX, _JOBS_LEAST = 400, 10
-#: So many jobs are believed by half: what came and what was said count alike.
+#: Number of jobs at which outcomes and raw forecast have equal weight.
 _HALF_BELIEVED = 10
-#: Forecasts that wait for their outcome.
+#: Maximum of forecasts that await their outcome.
 _PENDING_MAX = 20_000
-#: What has not come counts once it is no more than a half of its interval early.
+#: An event that has not happened counts once its time is within one half-interval before the middle.
 _EARLY = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How far before and after the middle something came, in halves of the interval that was said."""
+    """How far before and after the middle an event happened, in halves of the forecast interval."""
 
     job_id: JobId
     low: float
@@ -151,27 +152,27 @@ class _Outcome:
 
 
 class IntervalCalibration:
-    """Corrects intervals by how former ones fared. One for starts and one for ends: they err differently.
+    """Corrects intervals by the errors of earlier ones. Starts and ends have one each, because their errors differ.
 
         before = (p50 - came) / (p50 - p10 + slack)     after = (came - p50) / (p90 - p50 + slack)
         told     p50 - q(before) (p50 - p10 + slack)  to  p50 + q(after) (p90 - p50 + slack)
 
-    q is the quantile of nine in ten of former outcomes: conformal prediction, an interval's own halves being its scale.
-    A wide one is corrected by as much of itself as a narrow one, and far ones by what near ones showed. What has not
-    come counts as at least as late as it is now (Kaplan and Meier): else only what came early would be known while a
-    queue grows. Few jobs say little: q is drawn towards 1.
+    q is the 0.9 quantile of earlier outcomes: conformal prediction, scaled by the interval's own halves. So wide
+    intervals are corrected in proportion to their width, and far ones by the outcomes of near ones. An event that has
+    not happened counts as at least as late as now (right-censored; Kaplan-Meier): otherwise only early events would be
+    known while a queue grows. With few jobs, q is drawn towards 1.
     """
 
     def __init__(self) -> None:
         self._outcomes: deque[_Outcome] = deque(maxlen=_OUTCOMES_MAX)
-        #: By job: (said at, what was said) of forecasts whose outcome is awaited.
+        #: By job: (instant, interval) of forecasts whose outcome is awaited.
         self._pending: dict[JobId, list[tuple[float, Interval]]] = {}
-        #: What was worked out last, and of which instant and how many outcomes.
+        #: The last factors, with the instant and the number of outcomes for which they were computed.
         self._known: tuple[float, int, float, float] | None = None
         self._came = 0
 
     def corrected(self, at: float, said: Interval) -> Interval:
-        """The interval to tell; in order, and never before `at`."""
+        """Returns the corrected interval, in ascending order and never before `at`."""
         if said.p50 == inf:
             return said
         before, after = self._factors(at)
@@ -181,7 +182,10 @@ class IntervalCalibration:
         return Interval(p10, min(max(said.p50, p10), p90), p90)
 
     def promised(self, at: float, said: Interval, end_by: float) -> float:
-        """The instant to promise an end by: `end_by` is the quantile `PROMISED` of the futures of this interval."""
+        """Returns the instant by which to promise an end.
+
+        `end_by` is the quantile `PROMISED` of this interval's futures.
+        """
         if said.p90 == inf or end_by == inf:
             return inf
         high_s = _halves(at, said)[1]
@@ -191,7 +195,7 @@ class IntervalCalibration:
         return max(said.p50 + (drawn + (came - drawn) * part) * high_s, self.corrected(at, said).p90)
 
     def _factors(self, at: float) -> tuple[float, float]:
-        """Of the lower and the upper half."""
+        """Returns the factors of the lower and the upper half."""
         if self._known is None or self._known[:2] != (at, self._came):
             self._known = (at, self._came, *self._quantiles(at))
         return self._known[2:]
@@ -205,17 +209,17 @@ class IntervalCalibration:
         return 1.0 + (before - 1.0) * part, 1.0 + (after - 1.0) * part
 
     def _belief(self) -> float:
-        """How far outcomes are believed: 0 of few jobs, towards 1 of many."""
+        """Returns the weight of outcomes: 0 with few jobs, towards 1 with many."""
         jobs = len({each.job_id for each in self._outcomes})
         return 0.0 if jobs < _JOBS_LEAST else jobs / (jobs + _HALF_BELIEVED)
 
     def _open_late(self, at: float) -> list[float]:
-        """How late those are that have not come, at least."""
+        """Returns lower bounds on the lateness of events that have not happened, in halves of their intervals."""
         late = ((at - raw.p50) / _halves(said_at, raw)[1] for told in self._pending.values() for said_at, raw in told)
         return [each for each in late if each > _EARLY]
 
     def said(self, job_id: JobId, at: float, raw: Interval) -> None:
-        """Remember what was forecast, before correction: at most once while the job's wait has not doubled."""
+        """Records a raw forecast; a job's next one is only recorded once its wait has doubled."""
         if raw.p90 == inf or (job_id not in self._pending and len(self._pending) >= _PENDING_MAX):
             return
         former = self._pending.setdefault(job_id, [])
@@ -223,27 +227,27 @@ class IntervalCalibration:
             former.append((at, raw))
 
     def came(self, job_id: JobId, at: float) -> None:
-        """What was forecast of this job has come."""
+        """Records that the forecast event of this job happened at `at`."""
         for said_at, raw in self._pending.pop(job_id, ()):
             low_s, high_s = _halves(said_at, raw)
             self._outcomes.append(_Outcome(job_id, (raw.p50 - at) / low_s, (at - raw.p50) / high_s))
             self._came += 1
 
     def forget(self, job_id: JobId) -> None:
-        """It will not come: the job was cancelled, or held."""
+        """Drops the job's forecasts, because it was cancelled or held."""
         self._pending.pop(job_id, None)
 
 
 def _halves(at: float, said: Interval) -> tuple[float, float]:
-    """Seconds from p10 to p50 and from there to p90, with slack."""
+    """Returns the seconds from p10 to p50 and from there to p90, each plus slack."""
     slack_s = _SLACK_S + _SLACK_PART * max(said.p50 - at, 0.0)
     return said.p50 - said.p10 + slack_s, said.p90 - said.p50 + slack_s
 
 
 def quantile_with_open(values: Sequence[float], at_least: Sequence[float], level: float) -> float:
-    """The quantile of values, some of which are only known to be at least so much (Kaplan and Meier).
+    """Returns the quantile of values of which some (`at_least`) are only lower bounds (Kaplan-Meier).
 
-    The largest value where even that many are not known to be below anything.
+    Returns the largest known value if the estimated distribution does not reach the level.
     """
     above, at_risk, reached = 1.0, len(values) + len(at_least), 0.0
     known, unknown = [(value, False) for value in values], [(value, True) for value in at_least]

@@ -1,14 +1,13 @@
-"""What the recent past tells of what nobody knows yet: how long jobs turn out to be, and which jobs will come.
+"""What past jobs tell about unknown quantities: how long jobs turn out to be, and which jobs will arrive.
 
-A job that states its length is as long as it says, times a ratio that ended jobs showed. One that states none is as
-long as ended jobs were, given that it has run so long already. Those that have not ended count as longer than they have
-run so far (the estimate of Kaplan and Meier): else a young cluster would take all jobs for short, for only short ones
-have ended. Jobs of the same user and kind count for more than others. Arrivals are those of past hours once more:
-bursts stay bursts.
+A job that states its length is as long as stated, times a ratio drawn from ended jobs. One that states none is as long
+as ended jobs were, conditional on having run so long already. Jobs that have not ended are right-censored at their run
+so far (Kaplan-Meier): otherwise a young cluster would underestimate lengths, because only short jobs have ended. Jobs
+of the same user and kind weigh more than others. Arrivals repeat past hours, so bursts remain bursts.
 
-How jobs are distributed is itself only known as far as jobs were seen. Futures that all drew from what was seen would
-agree on a wait for thirty jobs, for thirty draws average out, while a mean of twenty lengths may well be wrong by half:
-so each future weighs the past anew (Rubin's Bayesian bootstrap), and all its jobs by the same weights.
+The distribution of jobs is itself only estimated. Futures that all drew from the same estimate would agree too closely
+about a wait for thirty jobs, because thirty draws average out, while a mean of twenty lengths may well be wrong by
+half. So each future weights the past anew (Rubin's Bayesian bootstrap), with the same weights for all its jobs.
 """
 
 from bisect import bisect_left
@@ -20,39 +19,39 @@ from random import Random
 
 from walras.job_request import JobId, JobRequest
 
-#: Jobs remembered of each sort.
+#: Maximum of ended jobs, and of arrivals, that are kept.
 REMEMBERED_MAX = 2000
-#: So much more does a job of the same user and kind count than any other; and one of the same user.
+#: Weights of an ended job of the same user and kind, and of the same user, relative to any other.
 _ALIKE, _SAME_USER = 30.0, 6.0
-#: Spread of lengths about what was said or seen: speeds are not known exactly. Standard deviation of the logarithm;
-#: less where many jobs were seen that hardly differ.
+#: Spread of lengths about the drawn value, because speeds are not known exactly: standard deviation of the logarithm;
+#: less if many jobs were seen that hardly differ.
 _SPEED_NOISE = 0.03
-#: How far beyond all that was seen a value lies that is: of its logarithm, in units of their spread, exponential. The
-#: spread is taken as 1 before anything was seen, which counts as much as one value.
+#: Values beyond all that was seen: their logarithm exceeds it by an exponential variable in units of the spread. This
+#: is the prior spread, with the weight of one value.
 _SPREAD_BEFORE = 1.0
-#: The past is weighed anew for each future as long as it is no more than this: of more, the weights say little.
+#: Maximum of past jobs up to which each future weights them anew; with more, weights change little.
 _WEIGHED_MOST = 400
-#: Where nothing has ended yet: an hour, give or take.
+#: Median seconds, and spread of the logarithm, if no job has ended yet.
 _FIRST_GUESS_S, _FIRST_SPREAD = 3600.0, 1.5
-#: Past arrivals are repeated in pieces of this length.
+#: Length in seconds of the pieces in which past arrivals are repeated.
 _PIECE_S = 3600.0
 _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How long a job was, seconds of running with its whole gang."""
+    """Length of an ended job, in seconds of running with its whole gang."""
 
     user: str
     kind: str
     ran_s: float
-    #: What it turned out to be over what it had stated; None where it stated nothing.
+    #: True over stated length; None if it stated none.
     ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A job that was submitted."""
+    """A submitted job."""
 
     at: float
     request: JobRequest
@@ -64,11 +63,11 @@ class PastJobs:
 
     ended: deque[EndedJob] = field(default_factory=lambda: deque(maxlen=REMEMBERED_MAX))
     arrivals: deque[Arrival] = field(default_factory=lambda: deque(maxlen=REMEMBERED_MAX))
-    #: Since when arrivals are known; inf: none are.
+    #: Instant since when arrivals are known; inf: none are.
     since_at: float = inf
 
     def arrived(self, at: float, request: JobRequest) -> None:
-        """Note a submitted job."""
+        """Records a submitted job."""
         if len(self.arrivals) == self.arrivals.maxlen:
             self.since_at = self.arrivals[0].at
         self.since_at = min(self.since_at, at)
@@ -76,12 +75,12 @@ class PastJobs:
 
 
 class DrawnLengths:
-    """Draws lengths, each given what is known of its job."""
+    """Draws lengths of jobs, conditional on what is known of each."""
 
     def __init__(self, ended: Iterable[EndedJob], open_jobs: Iterable[EndedJob] = (), luck: str = "") -> None:
-        """`open_jobs`: those without a stated length that have not ended, as long as they have run so far.
+        """`open_jobs` are jobs without a stated length that have not ended, with their run so far.
 
-        `luck`: names the future that weighs them; empty: each counts alike.
+        `luck` names the future whose weights are used; empty: all past jobs weigh the same.
         """
         self._ended, self._open = list(ended), list(open_jobs)
         many, chance = len(self._ended) + len(self._open), Random(f"{luck}/past")
@@ -91,19 +90,19 @@ class DrawnLengths:
         self._ratios: dict[tuple[str, str], _Weighted] = {}
 
     def of_future(self, luck: str) -> "DrawnLengths":
-        """The same past as one future weighs it."""
+        """Returns the same past with the weights of one future."""
         is_short = len(self._ended) + len(self._open) <= _WEIGHED_MOST
         return DrawnLengths(self._ended, self._open, luck) if is_short else self
 
     def ratio(self, request: JobRequest, least: float, chance: Random) -> float:
-        """True work over stated work; above `least`, which has been done already."""
+        """Returns a drawn ratio of true to stated work, above `least`, the ratio done already."""
         known = self._table(self._ratios, request, is_ratio=True)
         if known is None:
             return chance.lognormvariate(0.0, _SPEED_NOISE) if least < 1.0 else _beyond(least, chance)
         return known.draw(least, chance)
 
     def length_s(self, request: JobRequest, had_s: float, chance: Random) -> float:
-        """Seconds of running in all of a job that states no length; above `had_s`."""
+        """Returns drawn seconds of running in total for a job that states no length, above `had_s`."""
         known = self._table(self._lengths, request, is_ratio=False)
         if known is None:
             middle_s = request.duration_s or _FIRST_GUESS_S
@@ -126,21 +125,24 @@ class DrawnLengths:
 
 
 def _alike(job: EndedJob, request: JobRequest) -> float:
-    """How much more a job says of this request than one of anybody's."""
+    """Returns the weight of an ended job for this request, relative to a job of another user."""
     is_same = job.user == request.user
     return _ALIKE if is_same and job.kind == request.kind else _SAME_USER if is_same else 1.0
 
 
 def _beyond(least: float, chance: Random, spread: float = 1.0) -> float:
-    """A value above `least` where nothing that large was seen: with `spread` 1 as likely above twice as below."""
+    """Draws a value above `least` where none that large was seen.
+
+    With `spread` 1 it is above twice `least` with probability 1/2.
+    """
     return least * exp(-spread * log(max(1.0 - chance.random(), 0.02)))
 
 
 class _Weighted:
-    """A distribution: values with weights, drawn from above a bound.
+    """A distribution of weighted values, drawn from above a bound.
 
-    `longer`: lower bounds of values that nobody knows yet. Each gives its weight to what is above it, in proportion;
-    where nothing is, to what was never seen.
+    `longer` are right-censored values. Each gives its weight to the values above it, in proportion; if there are none,
+    to values beyond all that were seen.
     """
 
     def __init__(self, weighted: list[tuple[float, float]], longer: list[tuple[float, float]]) -> None:
@@ -148,7 +150,7 @@ class _Weighted:
         self._sums: list[float] = []
         whole = at_risk = sum(weight for _, weight in (*weighted, *longer))
         left, total = 1.0, 0.0
-        # At equal values one that is known comes first: the other is longer.
+        # Among equal values the known one comes first, because the censored one is longer.
         known, unknown = ((value, False, weight) for value, weight in weighted), ((v, True, w) for v, w in longer)
         for value, is_open, weight in sorted([*known, *unknown]):
             if not is_open:
@@ -158,7 +160,7 @@ class _Weighted:
                 self._values.append(value)
                 self._sums.append(total)
             at_risk -= weight
-        #: Weight of what is above all that was seen, and the bounds that it lies above.
+        #: Weight of values above all that were seen, and the censored values above these.
         self._rest = max(left, 0.0) * whole if longer else 0.0
         self._spread, self._noise = _spread_of([value for value, _ in (*weighted, *longer)])
         self._bounds = [bound for bound, _ in longer if not self._values or bound >= self._values[-1]]
@@ -168,11 +170,11 @@ class _Weighted:
         return bool(self._values)
 
     def draw(self, least: float, chance: Random) -> float:
-        """One value above `least`; a little beyond what was seen is always possible."""
+        """Draws a value above `least`; values a little beyond all that were seen are always possible."""
         first = bisect_left(self._values, least * 1.0000001)
         below = self._sums[first - 1] if first else 0.0
         above = self._sums[-1] - below
-        # One more than was seen may be longer than all of them.
+        # One more value than was seen may be larger than all of them.
         if above <= 0.0 or chance.random() < (1.0 + self._rest) / (1.0 + self._rest + above):
             seen = self._values[-1] if above > 0.0 else 0.0
             if self._bounds and chance.random() * (1.0 + self._rest) < self._rest:
@@ -184,10 +186,10 @@ class _Weighted:
 
 
 def _spread_of(values: list[float]) -> tuple[float, float]:
-    """How far beyond them a value may lie, and how far from each: both of the logarithm.
+    """Returns spreads of the logarithm: of values beyond these, and about each of these.
 
-    The former is their standard deviation with one value of spread 1 before them, at most 1. The latter is the width
-    of a kernel (Silverman), and what is left of `_SPEED_NOISE` after so many.
+    The first is their standard deviation with one prior value of spread 1, at most 1. The second is the bandwidth of a
+    kernel (Silverman) plus the part of `_SPEED_NOISE` that remains with so many values.
     """
     if not values:
         return 1.0, _SPEED_NOISE
@@ -199,9 +201,9 @@ def _spread_of(values: list[float]) -> tuple[float, float]:
 
 
 def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arrival]:
-    """Jobs to come, for ever, ascending in time: hours of the past by chance, of the same hour of the day if known.
+    """Yields future arrivals without end, ascending: random past hours, of the same hour of the day if known.
 
-    Numbers and dependencies are those of the past; nothing where no job ever came.
+    Their job ids and dependencies are those of the past. Yields nothing if no job ever arrived.
     """
     known = list(past.arrivals)
     span_s = now - past.since_at
@@ -224,7 +226,7 @@ def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arriv
 
 
 def as_newcomer(arrival: Arrival, job_id: JobId) -> JobRequest:
-    """The request of a job that will come as that one did."""
+    """Returns the request of a future job like that past arrival."""
     request, later_s = arrival.request, 0.0
     deadline_at = request.deadline_at
     return replace(

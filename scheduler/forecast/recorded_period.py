@@ -1,8 +1,8 @@
-"""What a journal says of a period: what happened whatever the scheduler did, and what came of each job in life.
+"""A period read from a journal: external events that do not depend on the scheduler, and what each job really did.
 
-The period begins at a snapshot. From then on `PeriodReader` is told the recorded events and commands in order. Events
-of people and machines are kept, to happen again. Of attempts and commands it is kept where each job was, when, and what
-of that counted: so it is known how much work a job was, in steps at the speeds of today.
+The period begins at a snapshot. `PeriodReader` is then given the recorded events and commands in order. Events of
+people and machines are kept, to be repeated. Attempts and commands give where each job ran, when, and how much of that
+work counted: from this follows how much work a job was, in steps at the speeds known today.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import JobId, JobRequest
 from walras.states import AttemptState, JobState
 
-#: Events that nobody's decisions brought about: they happen again, whoever decides.
+#: External events: they happen again, whichever policy decides.
 HAPPENING = (
     JobSubmitted, JobCancelled, JobHeld, JobReleased, JobBudgetChanged, JobReprioritised, JobRedirected,
     JobDeadlineChanged, JobProjectChanged, PolicyChanged, PoolDeclared, PoolRemoved, NodeJoined, NodeUnreachable,
@@ -56,15 +56,15 @@ HAPPENING = (
 )  # fmt: skip
 _OF_ATTEMPTS = (AttemptStarted, CheckpointRecorded, AttemptEnded)
 _COMMANDS = (Start, ReleaseNode, JobTransitioned, AttemptTransitioned)
-#: What a reader wants of a journal, by the names of the types.
+#: Type names of the journal entries that a reader needs.
 WANTED_TYPES = tuple(each.__name__ for each in (*HAPPENING, *_OF_ATTEMPTS, *_COMMANDS))
 
 
 class PoolPrices:
-    """What an accelerator of each pool cost, by the instant."""
+    """Price of an accelerator of each pool over time."""
 
     def __init__(self, pools: Iterable[tuple[float, Pool]]) -> None:
-        """`pools`: from when on each was declared so, ascending."""
+        """`pools` are (instant, declaration), ascending."""
         self._changes: dict[PoolId, list[tuple[float, float]]] = {}
         for at, pool in pools:
             price = pool.usd_per_h / max(pool.shape.accelerators, 1)
@@ -73,7 +73,7 @@ class PoolPrices:
                 changes.append((at, price))
 
     def usd(self, pool_id: PoolId, accelerators: float, since_at: float, until_at: float) -> float:
-        """Of holding these accelerators from then till then."""
+        """Returns USD for holding these accelerators of the pool between two instants."""
         total, changes = 0.0, self._changes.get(pool_id, [])
         for index, (at, price) in enumerate(changes):
             begins_at = since_at if index == 0 else max(at, since_at)
@@ -84,7 +84,7 @@ class PoolPrices:
 
 @dataclass(slots=True)
 class HeldPlace:
-    """A job's hold of machines in life. `begins_steps`: what it had behind it, as far as that is told."""
+    """A job's real hold of machines. `begins_steps` are its steps at the start, as far as recorded."""
 
     placement: Placement
     since_at: float
@@ -92,23 +92,23 @@ class HeldPlace:
     until_at: float = inf
     begins_steps: float = 0.0
     safe_steps: float = 0.0
-    #: Part of its work that was not lost.
+    #: Fraction of its work that was not lost.
     kept: float = 1.0
 
     def ran_s(self, now: float) -> float:
-        """Seconds for which its ranks were up and whose work counts."""
+        """Returns the seconds in which its ranks were up and whose work counts."""
         return self.kept * max(min(self.until_at, now) - self.running_at, 0.0)
 
 
 @dataclass(slots=True)
 class PeriodJob:
-    """What came of a job in life, in the period; inf: it has not come."""
+    """What a job really did in the period; instants are inf if they were not reached."""
 
     request: JobRequest
     submitted_at: float
-    #: Nothing of it ran when the period began, or it came later.
+    #: Whether it did not run when the period began, or arrived later.
     waited: bool
-    #: Steps it had done when the period began.
+    #: Steps done when the period began.
     begins_steps: float = 0.0
     ends_steps: float | None = None
     starts_at: float = inf
@@ -119,11 +119,11 @@ class PeriodJob:
 
     @property
     def is_known(self) -> bool:
-        """Whether it ended by itself: its length is known then."""
+        """Returns whether it ended by itself, so that its length is known."""
         return self.ended is not None and self.ended is not JobState.CANCELLED and bool(self.places)
 
     def usd(self, prices: PoolPrices, now: float) -> float:
-        """What the machines it held cost, USD."""
+        """Returns the cost of the machines that it held, USD."""
         return sum(
             prices.usd(pool_id, count, place.since_at, min(place.until_at, now))
             for place in self.places
@@ -140,12 +140,12 @@ class RecordedPeriod:
     happened: tuple[Event, ...]
     jobs: Mapping[JobId, PeriodJob]
     prices: PoolPrices
-    #: Machines that the live scheduler gave back itself: that they went is its doing.
+    #: Machines that the live scheduler returned itself, so their loss is no external event.
     released: frozenset[str]
 
 
 class PeriodReader:
-    """Is told a journal from the snapshot's instant on, in order."""
+    """Reads a journal from the snapshot's instant on, in order."""
 
     def __init__(self, begin: CoreSnapshot) -> None:
         self._begin = begin
@@ -154,7 +154,7 @@ class PeriodReader:
         self._jobs = {told.job.job_id: _as_it_began(told, begin.at) for told in begin.jobs}
 
     def event(self, event: Event) -> None:
-        """One more event."""
+        """Reads one event."""
         if isinstance(event, HAPPENING):
             self._happened.append(event)
         if isinstance(event, JobSubmitted):
@@ -172,7 +172,7 @@ class PeriodReader:
                 _end_place(job, place, event.at, event.exit_code, event.steps)
 
     def command(self, at: float, command: Command) -> None:
-        """One more command, of the event at that instant."""
+        """Reads one command, which answers the event at that instant."""
         if isinstance(command, ReleaseNode):
             self._released.add(command.node_id)
             return
@@ -194,7 +194,7 @@ class PeriodReader:
                 job.places[-1].kept = 1.0
 
     def period(self, until_at: float) -> RecordedPeriod:
-        """What has been told, until now."""
+        """Returns what has been read so far, as the period until `until_at`."""
         pools = [(each.at, each.pool) for each in (*self._begin.fleet, *self._happened) if type(each) is PoolDeclared]
         return RecordedPeriod(
             self._begin, until_at, tuple(self._happened), self._jobs, PoolPrices(pools), frozenset(self._released)

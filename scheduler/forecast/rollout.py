@@ -1,9 +1,9 @@
-"""One future of a core's copy: virtual time, drawn lengths, arrivals, boots and revocations, until its jobs have ended.
+"""One future of a core's copy: virtual time, drawn lengths, arrivals, boots and revocations, until its jobs end.
 
-The copy decides; this world only carries out. A started job runs at the speed that the core believes. A job that is
-asked to stop saves its work if it ever did. A solve is answered at once near the present, and later the further ahead
-the future is (`Rollout.solve_slower`): the core goes on at its last prices meanwhile, as it does in life, and a future
-of days does not cost thousands of solves.
+The copy decides; this world only executes its commands. A started job runs at the speed that the core assumes. A job
+that is asked to stop saves its work unless it has never been seen to save. A solve is answered at once near the
+present, and later the further ahead the future is (`Rollout.solve_slower`): until then the core uses its last prices,
+as it does live, so that a future of days does not cost thousands of solves.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -51,21 +51,21 @@ from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 
-#: Saving takes at most so long, and spreads the boot times of machines by so much (of the logarithm).
+#: Maximum of seconds for saving; and spread of machines' boot times (standard deviation of the logarithm).
 _SAVING_MOST_S, _BOOT_SPREAD = 10.0, 0.25
-#: Numbers of jobs that will come; above those of any job that has.
+#: Job ids of future arrivals; above those of all existing jobs.
 _NEWCOMERS_FROM = 1 << 40
-#: Where none of the jobs holds a place, and nothing became of them for so long and for as long as it went on before,
-#: those that are left cannot run as things are.
+#: If no job holds a place and no job changed its state for this long (seconds), and for as long as the future lasted
+#: before, the remaining jobs cannot run.
 _PATIENCE_S = 4 * 3600.0
-#: The last few jobs of a future are those that others overtake again and again: they are waited for no longer than so
-#: many times what the first half of all took.
+#: The last fraction of a future's jobs are overtaken again and again, so they are awaited for at most this multiple of
+#: the time that the first half of all jobs took.
 _LAST_PART, _TAIL = 0.15, 12.0
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """When a future is given up: jobs that have not ended by then are said to end later than that."""
+    """When a future is given up; jobs that have not ended by then end later than that."""
 
     events: int = 30_000
     horizon_s: float = 14 * 86_400.0
@@ -75,7 +75,7 @@ class RolloutLimits:
 
 @dataclass(slots=True)
 class RolledJob:
-    """What became of a job in one future; instants, inf: not before the future was given up."""
+    """What a job did in one future. Instants are inf if they were not reached before the future was given up."""
 
     starts_at: float = inf
     ends_at: float = inf
@@ -86,7 +86,7 @@ class RolledJob:
 
 @dataclass(slots=True)
 class JobTruth:
-    """What one job still has to do, in steps, and its running attempt."""
+    """What a job still has to do, in steps, and its running attempt."""
 
     left: float
     attempt: int = 0
@@ -101,9 +101,9 @@ class JobTruth:
 def drawn_steps(
     lengths: DrawnLengths, request: JobRequest, done: tuple[float, float], best: float, chance: Random
 ) -> float:
-    """Steps left of a job that has done so many and had so many seconds of its whole gang (`done`).
+    """Returns the drawn steps left of a job that has done (steps, seconds of its whole gang) `done`.
 
-    `best`: its highest speed, steps per second.
+    `best` is its highest speed, steps per second.
     """
     steps, had_s = done
     if request.steps is not None and request.steps > 0:
@@ -113,9 +113,10 @@ def drawn_steps(
 
 
 class Rollout:
-    """Rolls one copy forward. `jobs` tells what became of those that were active at the beginning, or were added."""
+    """Rolls one copy forward. `jobs` has the results of jobs that were active at the beginning, or were added."""
 
-    #: A solve that is asked for t seconds ahead is answered this part of t later; two wakes are at least so far apart.
+    #: At t seconds ahead of the beginning, a solve takes this fraction of t, and two wakes are at least this fraction
+    #: of t apart.
     solve_slower, wake_slower = 0.1, 0.02
 
     def __init__(
@@ -127,8 +128,10 @@ class Rollout:
         luck: str,
         solve: Callable[[Solve], Proposal] = run_solve,
     ) -> None:
-        """`luck`: names the draws. Each thing that is unknown has draws of its own: futures of the same luck from
-        states that differ a little draw the same lengths, arrivals, boots and revocations.
+        """`luck` names the random streams.
+
+        Each unknown has a stream of its own, so that futures of the same luck from slightly different states draw the
+        same lengths, arrivals, boots and revocations.
         """
         self._snapshot, self._copy, self._core = snapshot, copy, copy.core
         self._past, self._lengths, self._luck, self._solve = past, lengths.of_future(luck), luck, solve
@@ -140,14 +143,14 @@ class Rollout:
         self._truths: dict[JobId, JobTruth] = {}
         self._newcomers = _NEWCOMERS_FROM
         self._nodes = 0
-        #: When something last became of a job of the beginning, and how many of them hold places.
+        #: When the state of a job of the beginning last changed, and how many of them hold places.
         self._moved_at, self._holding = snapshot.at, 0
-        #: Jobs of the beginning that will end, and when the others are given up.
+        #: Number of jobs of the beginning that will end, when half had ended, and when the others are given up.
         self._all, self._half_s, self._tail_until_at = 0, inf, inf
         self.jobs: dict[JobId, RolledJob] = {}
         self._open = 0
         self.events = 0
-        #: Why the first solve failed that did; empty: none.
+        #: Why the first failed solve failed; empty if none did.
         self.solve_failure = ""
 
     # ------------------------------------------------------------------------------------------------ the run
@@ -161,10 +164,10 @@ class Rollout:
         until_started: JobId | None = None,
         until_ended: JobId | None = None,
     ) -> bool:
-        """Roll forward until every job of the beginning has ended, or that one starts, or that one has ended; False:
-        given up before all had ended.
+        """Rolls forward until every job of the beginning has ended, or the given job has started or ended.
 
-        `then`: what somebody does as soon as the copy has settled; the jobs that it brings are told of too.
+        Returns False if given up before all had ended. `then` are events sent as soon as the copy has settled; jobs
+        that they submit have results too.
         """
         ledger = self._core.ledger
         for job in list(ledger):
@@ -223,7 +226,7 @@ class Rollout:
     # ------------------------------------------------------------------------------------------------ jobs
 
     def _begin(self, job: JobRecord) -> None:
-        """A job of the present: how much it has left is drawn once."""
+        """Adds a job of the present; its remaining work is drawn once."""
         self.jobs[job.job_id] = RolledJob()
         self._open += job.state is not JobState.HELD
         best, had_s = self._core.ledger.class_of(job).best_rate, self._snapshot.had_s.get(job.job_id, 0.0)
@@ -250,7 +253,7 @@ class Rollout:
             self._prepare(Prepare(job.job_id, job.attempt, job.placement))
 
     def _drawn_steps(self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random) -> float:
-        """Steps left."""
+        """Returns the drawn steps left."""
         return drawn_steps(self._lengths, request, (steps, had_s), best, chance)
 
     def _next_arrival(self, arrived: Arrival | None) -> None:
@@ -290,7 +293,7 @@ class Rollout:
         truth.since_at = inf
 
     def _current(self, subject: tuple[JobId, int]) -> tuple[JobRecord, JobTruth] | None:
-        """The job and what is true of it, while this attempt holds its place."""
+        """Returns the job and its truth while this attempt holds its place; else None."""
         job, truth = self._core.ledger.jobs.get(subject[0]), self._truths.get(subject[0])
         if job is None or truth is None or job.attempt != subject[1] or not job.place:
             return None
@@ -381,7 +384,7 @@ class Rollout:
         self._schedule(self.now, self._lost, command.node_id)
 
     def _draw_life(self, node_id: str, pool_id: str) -> None:
-        """When the market takes a machine back, if it ever does."""
+        """Schedules the instant at which the market reclaims a machine, if it ever does."""
         per_h = self._snapshot.revocations_per_h.get(pool_id, 0.0)
         row = self._core.ledger.fleet.pool_row(pool_id)  # type: ignore[arg-type]
         if per_h > 0 and row is not None and self._core.ledger.fleet.pools[row].pool.market is Market.SPOT:
@@ -412,16 +415,16 @@ class Rollout:
             self._send(Woke(self.now))
 
     def _ask(self, command: Solve) -> None:
-        # What a solver's process would do meanwhile is done here; the answer comes when it would be needed.
+        # The solve is computed here at once; its answer is delivered when a solver's would be.
         try:
             answer: Any = Solved(self.now, command.request_id, self._solve(command))
-        except Exception as error:  # a policy of others: whatever it was is an answer
+        except Exception as error:  # a foreign policy may raise anything; that is its answer
             answer = SolveFailed(self.now, command.request_id, f"{type(error).__name__}: {error}"[:200])
             self.solve_failure = self.solve_failure or answer.reason
         self._schedule(self.now + self._solve_s(), self._send, answer)
 
     def _solve_s(self) -> float:
-        """How long a solver takes that is asked now."""
+        """Returns the seconds that a solve requested now takes."""
         return self.solve_slower * (self.now - self._began_at)
 
 

@@ -1,13 +1,13 @@
-"""What would have happened since an instant under another policy: the period's own jobs, machines and prices again.
+"""What would have happened since an instant under another policy, with the period's own jobs, machines and prices.
 
-A shadow begins where the live core stood when it was started, and meets what really happened since: submissions,
-cancels, what people changed, machines that came, went or were taken back, prices. Jobs are as long as they turned out
-to be; of those that have not ended the rest is drawn, several times. Speeds are those known today. The live policy is
-run through the same world (`own`): what differs between life and `own` is the model's error, what differs between `own`
-and the shadow is the policy. Both meet the same luck.
+A shadow begins with the live core's state at its start, and gets the real events since: submissions, cancels, changes
+by people, machines that came, went or were reclaimed, prices. Jobs are as long as they turned out to be; for those that
+have not ended the rest is drawn, several times. Speeds are those known today. The live policy is run through the same
+world (`own`): differences between reality and `own` are the model's error, differences between `own` and the shadow are
+the policy's effect. Both use the same random draws.
 
-Two things are the scheduler's doing and so not repeated: machines that it rented come after their pool's boot time, and
-no attempt fails by itself. After the present no new jobs come.
+Two things depend on the scheduler and so are not repeated: machines that it rents arrive after their pool's boot time,
+and no attempt fails by itself. After the present no new jobs arrive.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,20 +48,20 @@ from walras.cluster import Market
 from walras.job_request import JobId, JobRequest
 from walras.states import AttemptState, JobState
 
-#: Lengths of jobs that have not ended are drawn so often.
+#: Number of draws of the lengths of jobs that have not ended.
 SHADOW_DRAWS = 5
-#: Nothing holds a place, and nothing became of any job for so long after the present: what is left cannot run.
+#: Seconds after the present without a held place and without a change of any job, after which the rest cannot run.
 _PATIENCE_S = 4 * 3600.0
-#: A solve takes this part of the period: a shadow of a week asks no more of them than one of an hour.
+#: A solve takes the period divided by this, so that a shadow of a week needs no more solves than one of an hour.
 _SOLVES_MOST = 1000
-#: A job's own speed over that of its kind is believed within these bounds.
+#: Bounds of a job's own speed relative to its kind's.
 _SLOWEST, _FASTEST = 0.1, 10.0
 _SHADOW_LIMITS = RolloutLimits(events=2_000_000, horizon_s=60 * 86_400.0)
 
 
 @dataclass(frozen=True, slots=True)
 class JobTimes:
-    """What became of a job: instants (inf: never), preemptions, and what its machines cost since the beginning, USD."""
+    """What became of a job: instants (inf: never), preemptions, and its machines' cost since the beginning, USD."""
 
     starts_at: float
     ends_at: float
@@ -71,13 +71,13 @@ class JobTimes:
 
 @dataclass(frozen=True, slots=True)
 class ShadowJob:
-    """A job of the period in life, and in each draw under the live policy and under the other."""
+    """A job of the period in reality, and in each draw under the live policy and under the other one."""
 
     job_id: JobId
     project: str
     submitted_at: float
     waited: bool
-    #: It ended by itself in life: its length was not drawn.
+    #: Whether it really ended by itself, so that its length was not drawn.
     is_known: bool
     is_cancelled: bool
     live: JobTimes
@@ -87,7 +87,10 @@ class ShadowJob:
 
 @dataclass(frozen=True, slots=True)
 class ShadowAnswer:
-    """As of an instant. `fault`: what the other policy did wrong; empty: nothing. Then nothing else is told."""
+    """The result as of an instant.
+
+    `fault` is what the other policy did wrong; if it is not empty, there are no jobs.
+    """
 
     at: float
     jobs: tuple[ShadowJob, ...] = ()
@@ -97,7 +100,7 @@ class ShadowAnswer:
 
 @dataclass(slots=True)
 class _Work:
-    """What a job has to do from the beginning on, and its speed over that of its kind."""
+    """Work of a job from the beginning on, in steps, and its speed relative to its kind's."""
 
     left: float
     faster: float = 1.0
@@ -112,9 +115,9 @@ def run_shadow(
     seed: int = 0,
     most_draws: int = SHADOW_DRAWS,
 ) -> ShadowAnswer:
-    """Run both policies through the period. `now`: the live core at its end, which knows the speeds.
+    """Runs both policies through the period. `now` is the live core at its end, whose speeds are used.
 
-    Gives up, and says so as the fault, after that processor time.
+    Gives up after `cpu_s` seconds of processor time, and states so as the fault.
     """
     began_s = process_time()
     measured = _Measured(period, now, DrawnLengths(past.ended, now.open_lengths()))
@@ -156,7 +159,7 @@ def _told_job(
 
 
 class _Measured:
-    """How much work each job is, by what it did in life and the speeds of today."""
+    """Measures how much work each job is, by what it really did and the speeds of today."""
 
     def __init__(self, period: RecordedPeriod, now: CoreSnapshot, lengths: DrawnLengths) -> None:
         self._period, self._lengths = period, lengths
@@ -165,7 +168,7 @@ class _Measured:
         self._had_s = now.had_s
 
     def work(self, luck: str) -> dict[JobId, _Work]:
-        """Of each job; what is not known is drawn."""
+        """Returns the work of each job; what is unknown is drawn."""
         return {job_id: self._of(job, Random(f"{luck}/{job_id}")) for job_id, job in self._period.jobs.items()}
 
     def _of(self, job: PeriodJob, chance: Random) -> _Work:
@@ -192,7 +195,7 @@ def _faster(made: float, work: float) -> float:
 
 
 def _speed(ledger: Ledger, job: PeriodJob, place: HeldPlace) -> float:
-    """Steps per second of the job's kind there, as known today; 0 where the pool is no more."""
+    """Returns steps per second of the job's kind there, as known today; 0 if the pool is gone."""
     rows = [(ledger.fleet.pool_row(pool_id), count) for pool_id, count in place.placement.by_pool.items()]
     parts = tuple((pool, count) for pool, count in rows if pool is not None)
     if not parts:
@@ -207,7 +210,7 @@ def _speed(ledger: Ledger, job: PeriodJob, place: HeldPlace) -> float:
 
 
 class _PeriodRollout(Rollout):
-    """One core through the period."""
+    """One core's run through the period."""
 
     solve_slower = wake_slower = 0.0
 
@@ -221,18 +224,18 @@ class _PeriodRollout(Rollout):
         self._places: dict[JobId, list[HeldPlace]] = {}
         self._preempted: dict[JobId, int] = {}
         self._policy = begin.policy
-        #: Machines that the market took back in life, and those that stand for them here.
+        #: Machines that were really reclaimed, and the machines that stand for them here.
         self._stands_for: dict[str, str] = {}
         self._pool_of = {each.node_id: each.pool_id for each in begin.fleet if isinstance(each, NodeJoined)}
 
     @property
     def fault(self) -> str:
-        """What the policy did wrong; empty: nothing."""
+        """Returns what the policy did wrong; empty if nothing."""
         fault = self._core.ledger.policy.fault
         return str(fault) if fault is not None else self.solve_failure and f"a solve failed: {self.solve_failure}"
 
     def run_period(self, limits: RolloutLimits) -> bool:
-        """Runs until every job has ended, or none of the rest can run. Returns False if it exceeded its time limit."""
+        """Runs until every job has ended, or none of the rest can run. Returns False if it exceeded its limits."""
         for job in list(self._core.ledger):
             self._begin(job)
             if job.holds and job.placement is not None:
@@ -259,7 +262,7 @@ class _PeriodRollout(Rollout):
         return True
 
     def times(self, job_id: JobId) -> JobTimes:
-        """What became of a job."""
+        """Returns what became of a job."""
         rolled, prices = self.jobs.get(job_id, RolledJob()), self._period.prices
         usd = sum(
             prices.usd(pool_id, count, place.since_at, min(place.until_at, self.now))
@@ -294,7 +297,7 @@ class _PeriodRollout(Rollout):
             self._send(happening)
 
     def _change_policy(self, event: PolicyChanged) -> None:
-        """The live policy's changes are those of the baseline alone; a restarted server states its own again."""
+        """Applies the live core's policy changes to the live policy's run only; a restarted server repeats them."""
         if self._is_own and (event.policy, event.rules) != (self._policy.policy, self._policy.rules):
             self._policy = event
             self._send(event)
@@ -331,9 +334,9 @@ class _PeriodRollout(Rollout):
             self._send(event)
 
     def _stand_in(self, event: Any) -> str | None:
-        """The machine here that stands for one in life: itself; of one that was rented since, another of its pool.
+        """Returns the machine that stands for a real one: itself, or another of the pool if rented since; else None.
 
-        Only what a market does to machines, which takes them back, is done to one that stands for another.
+        Only revocations by the market are applied to a machine that stands for another.
         """
         node_id = str(event.node_id)
         fleet = self._core.ledger.fleet
@@ -379,7 +382,7 @@ class _PeriodRollout(Rollout):
     # ------------------------------------------------------------------------------------------------ the world
 
     def _draw_life(self, node_id: str, pool_id: str) -> None:
-        """The market takes back what it took back in life."""
+        """Draws nothing, because the market reclaims what it really reclaimed."""
 
     def _solve_s(self) -> float:
         return self._solve_takes_s

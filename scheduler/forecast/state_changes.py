@@ -1,7 +1,7 @@
 """Changes of the cluster that people ask about, as the events that would bring them, and in words.
 
-Machines are added to a pool that the cluster has: of machines of an unknown shape nobody could say how fast a job is
-there. What is taken away leaves at once, as a machine does that is drained: jobs save what they can.
+Machines can be added only to an existing pool, because job speeds on an unknown shape are unknown. Removed machines
+leave at once, like drained ones: jobs save what they can.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from walras.errors import NotFound
 from walras.job_request import JobRequest
 from walras.states import Reason
 
-#: Names listed in an error.
+#: Maximum of names listed in an error.
 _NAMED_MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class AddedMachines:
-    """Accelerators of a type more, in whole machines. `market`: None for any, an owned pool first."""
+    """More accelerators of a type, in whole machines. `market` None: any, an owned pool first."""
 
     accelerator: str
     accelerators: int
@@ -33,10 +33,10 @@ class AddedMachines:
 
 @dataclass(frozen=True, slots=True)
 class StateChanges:
-    """All of these at once."""
+    """A set of changes that happen together."""
 
     added: tuple[AddedMachines, ...] = ()
-    #: Machines, pools, or accelerator types, each with all of it.
+    #: Machines, pools, or accelerator types to remove, each with all its machines.
     removed: tuple[str, ...] = ()
     policy: tuple[PolicySpec, RoundRules] | None = None
     submitted: tuple[JobRequest, ...] = ()
@@ -45,9 +45,9 @@ class StateChanges:
 
 
 def events_of_changes(snapshot: CoreSnapshot, changes: StateChanges) -> tuple[tuple[Event, ...], tuple[str, ...]]:
-    """The events, and words for each change but for jobs, which have no name here.
+    """Returns the events, and words for each change except changes of jobs, which have no names here.
 
-    Raises NotFound for what the cluster does not have.
+    Raises NotFound for names that the cluster does not have.
     """
     events, words = list[Event](), list[str]()
     fleet = _Fleet(snapshot)
@@ -75,7 +75,7 @@ def events_of_changes(snapshot: CoreSnapshot, changes: StateChanges) -> tuple[tu
 
 def _unlimited(declared: SharesDeclared, name: str) -> SharesDeclared:
     if not any(share.name == name and share.limits for share in declared.shares):
-        # Whoever asks may not see whom limits are set on.
+        # The caller may not see which other names have limits.
         raise NotFound(f"no limit is set on {name}", field="no_limit", fix="see the limits of yours: walras share")
     shares = tuple(replace(share, limits=()) if share.name == name else share for share in declared.shares)
     return SharesDeclared(declared.at, shares)
@@ -89,7 +89,10 @@ class _Fleet:
         self._nodes = {each.node_id: each.pool_id for each in snapshot.fleet if isinstance(each, NodeJoined)}
 
     def pool_for(self, added: AddedMachines) -> Pool:
-        """An owned pool before a rented one, a cheap one before a dear one."""
+        """Returns the pool to extend: an owned one before a rented one, then the cheaper.
+
+        Raises NotFound without one.
+        """
         wanted = added.accelerator.casefold()
         fits = [
             pool
@@ -110,7 +113,10 @@ class _Fleet:
         return min(fits, key=lambda pool: (pool.market is not Market.OWNED, pool.usd_per_h, pool.pool_id))
 
     def leaving(self, name: str, at: float) -> Iterator[Event]:
-        """The machine of this name; or the pool; or all pools of the type, of which nothing is rented any more."""
+        """Yields events that remove the machine, the pool, or all pools of the type. Raises NotFound for other names.
+
+        Removed pools rent no more machines.
+        """
         if name in self._nodes:
             yield NodeLeaving(at, NodeId(name), inf, Reason.HOLD_ADMIN)
             return

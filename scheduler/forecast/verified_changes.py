@@ -1,8 +1,8 @@
-"""Changes that would let a waiting job start now: each tried on a copy of the state before anybody is told of it.
+"""Changes that would let a waiting job start now, each tried on a copy of the state before it is shown.
 
-What looks as if it would help (`possible_remedies`) is done to a copy of the core, which then decides as it would. Only
-changes after which the copy starts the job within `_SOON_S`, or a round where the policy compares jobs once a round,
-are told, with the time that it took.
+Each possible remedy (`possible_remedies`) is applied to a copy of the core, which then decides as usual. Only changes
+after which the copy starts the job within `_SOON_S`, or a round where the policy compares jobs once a round, are
+returned, with the time that it took.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import Rollout, RolloutLimits
 from walras.job_request import JobId, JobRequest
 
-#: What is told to start a job where there is room starts it within this time, seconds.
+#: Seconds within which a change into free places must start the job.
 _SOON_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeQuestion:
-    """About one waiting job, and what looks as if it would help it."""
+    """A waiting job, and the remedies that might help it."""
 
     snapshot: CoreSnapshot
     job_id: JobId
@@ -32,14 +32,14 @@ class ChangeQuestion:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedChange:
-    """A change, as `Remedy.text` says it, and how long after it the job starts, seconds."""
+    """A change, in the words of `Remedy.text`, and the seconds after which the job starts."""
 
     text: str
     starts_in_s: float
 
 
 def verified_changes(question: ChangeQuestion) -> tuple[VerifiedChange, ...]:
-    """Those that do what they say, smallest first; none for a job that holds a place or is not known."""
+    """Returns the changes that work, smallest first; none for a job that holds a place or is unknown."""
     snapshot = question.snapshot
     told = next((each for each in snapshot.jobs if each.job.job_id == question.job_id), None)
     return () if told is None or told.placement is not None else tuple(_verified(question, told.job))
@@ -47,7 +47,7 @@ def verified_changes(question: ChangeQuestion) -> tuple[VerifiedChange, ...]:
 
 def _verified(question: ChangeQuestion, request: JobRequest) -> Iterator[VerifiedChange]:
     for remedy in question.remedies:
-        # Whoever has to make room saves its work first, and is asked at the end of a round.
+        # Jobs that make room save their work first, and are asked at the end of a round.
         soon_s = _SOON_S if remedy.priority is None else _SOON_S + question.snapshot.policy.rules.round_s
         starts_in_s = starts_after(question.snapshot, request, remedy, soon_s)
         if starts_in_s <= soon_s:
@@ -55,7 +55,7 @@ def _verified(question: ChangeQuestion, request: JobRequest) -> Iterator[Verifie
 
 
 def change_events(request: JobRequest, remedy: Remedy, at: float, anew: JobId) -> Iterator[Event]:
-    """What a person would do who follows the remedy; `anew`: the number of the job if it is submitted again."""
+    """Yields the events of a person who follows the remedy. `anew`: the job id if the job is submitted again."""
     if remedy.priority is not None:
         yield JobReprioritised(at, request.job_id, remedy.priority)
     if remedy.demands:
@@ -64,11 +64,11 @@ def change_events(request: JobRequest, remedy: Remedy, at: float, anew: JobId) -
 
 
 def starts_after(snapshot: CoreSnapshot, request: JobRequest, remedy: Remedy, within_s: float) -> float:
-    """Seconds from the change to the start of the job, or of what is submitted in its place; inf: not within that."""
+    """Returns the seconds from the change to the start of the job, or of its replacement; inf if not in time."""
     at, anew = snapshot.at, JobId(max(snapshot.requests()) + 1)
     job_id = anew if remedy.demands else request.job_id
     rollout = Rollout(snapshot, CoreCopy(snapshot), PastJobs(), DrawnLengths(()), "one")
-    # Others may take what becomes free by the change: it is made while the copy decides, as it is in life.
+    # Other jobs may take what the change frees, so it is made while the copy decides, as in reality.
     events = change_events(request, remedy, at, anew)
     rollout.run(RolloutLimits(horizon_s=within_s), arrivals=False, then=events, until_started=job_id)
     rolled = rollout.jobs.get(job_id)

@@ -1,8 +1,8 @@
-"""What would be if something else were so: futures with and without a change, under the same luck.
+"""What would happen if something else were so: futures with and without a change, with the same random draws.
 
-Each future is rolled forward twice or more: as things are, and once for each alternative, with the same lengths of
-jobs, the same arrivals, boots and revocations (`Rollout`). What is told are the differences between the two, as p10,
-p50 and p90 over the futures: luck that touches both is no difference. A change that changes nothing differs by 0 in
+Each future is rolled forward at least twice: without a change, and once for each alternative, with the same lengths of
+jobs, arrivals, boots and revocations (`Rollout`). Results are the differences between the two, as p10, p50 and p90 over
+the futures (common random numbers): randomness that affects both cancels out. A change without effect differs by 0 in
 every future.
 """
 
@@ -18,7 +18,7 @@ from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import RolledJob, Rollout, RolloutLimits
 from walras.job_request import JobId
 
-#: Fewer futures say nothing of p10 and p90: they are made whatever time they take.
+#: Minimum of futures for p10 and p90; they are made whatever time they take.
 _DRAWS_LEAST = 5
 
 
@@ -28,9 +28,9 @@ class WhatIfQuestion:
 
     snapshot: CoreSnapshot
     past: PastJobs
-    #: Each is tried by itself: events that come before the copy decides anything.
+    #: Alternatives, each tried by itself: events that come before the copy decides anything.
     alternatives: tuple[tuple[Event, ...], ...]
-    #: Projects that are told of by name; None: all. The others are told of together, under "".
+    #: Projects that are named in the answer; None: all. The others are summed up under "".
     visible: frozenset[str] | None = None
     draws: int = 20
     #: Processor time, seconds.
@@ -40,20 +40,20 @@ class WhatIfQuestion:
 
 @dataclass(frozen=True, slots=True)
 class GroupDifference:
-    """What becomes different for the jobs of a project that are active now; negative is sooner, or less."""
+    """Change for a project's jobs that are active now; negative is sooner, or less."""
 
     jobs: int
-    #: Of the mean instant at which its jobs end, seconds.
+    #: Change of the mean instant at which its jobs end, seconds.
     completion_s: Interval
-    #: Of the mean instant at which those of them start that wait now, seconds; None: none waits.
+    #: Change of the mean instant at which its waiting jobs start, seconds; None: none waits.
     waiting_s: Interval | None
-    #: Of what the machines they hold cost in all, USD.
+    #: Change of the total cost of the machines they hold, USD.
     usd: Interval
 
 
 @dataclass(frozen=True, slots=True)
 class JobDifference:
-    """Of one job: when it starts (None: it runs) and ends, seconds."""
+    """Change of when one job starts (None: it runs) and ends, seconds."""
 
     start_s: Interval | None
     end_s: Interval
@@ -61,31 +61,31 @@ class JobDifference:
 
 @dataclass(frozen=True, slots=True)
 class AddedJob:
-    """What becomes of a job that the alternative brings: instants, and what its machines cost, USD."""
+    """Results of a job that the alternative submits: instants, and the cost of its machines, USD."""
 
     start: Interval
     end: Interval
     usd: Interval
-    #: By when its end could be promised (`job_forecasts.PROMISED`).
+    #: Instant by which its end could be promised (`job_forecasts.PROMISED`).
     end_by: float
 
 
 @dataclass(frozen=True, slots=True)
 class AlternativeOutcome:
-    """One alternative beside things as they are."""
+    """One alternative compared with no change."""
 
     total: GroupDifference
     projects: dict[str, GroupDifference]
-    #: Those that start or end at another time in some future.
+    #: Jobs that start or end at another time in some future.
     jobs: dict[JobId, JobDifference]
     added: dict[JobId, AddedJob]
-    #: Jobs that had not ended where the futures were given up, mean: as things are, and with the change.
+    #: Mean number of jobs that had not ended when the futures were given up: without and with the change.
     unfinished: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """As of the question's instant."""
+    """The results as of the question's instant."""
 
     at: float
     outcomes: tuple[AlternativeOutcome, ...]
@@ -97,7 +97,7 @@ class WhatIfAnswer:
 class _Future:
     jobs: dict[JobId, RolledJob]
     until_at: float
-    #: It was given up for the time it took, not because nothing became of the jobs that were left.
+    #: Whether it was given up for its limits, not because the remaining jobs cannot run.
     is_cut: bool
 
 
@@ -115,7 +115,7 @@ class _Pairs:
 
 
 def what_if(question: WhatIfQuestion) -> WhatIfAnswer:
-    """Roll forward until the draws are made or the time is spent."""
+    """Rolls the state forward until all draws are made or the processor time is spent. Returns the differences."""
     began_s, snapshot = process_time(), question.snapshot
     lengths = DrawnLengths(question.past.ended, question.snapshot.open_lengths())
     groups, waiting = _groups(question), {job.job.job_id for job in snapshot.jobs if job.placement is None}
@@ -137,7 +137,7 @@ def what_if(question: WhatIfQuestion) -> WhatIfAnswer:
 
 
 def _groups(question: WhatIfQuestion) -> dict[str, list[JobId]]:
-    """Jobs of the present by the name under which their project is told."""
+    """Returns the present jobs by the name under which their project is shown."""
     groups: dict[str, list[JobId]] = {}
     for job in question.snapshot.jobs:
         project = job.job.project
@@ -186,9 +186,10 @@ def _compare(
 
 
 def _compared_until(as_is: _Future, changed: _Future) -> float:
-    """The instant at which a job counts as ended that has not: the end of what both have seen, where one was cut.
+    """Returns the instant at which jobs that have not ended count as ended.
 
-    Else that of the longer one. A job that cannot run is then late by no more than it really is.
+    If a future was cut, it is the earlier end of the two; else the later one, so that a job that cannot run counts as
+    late by at most the span seen.
     """
     choose = min if as_is.is_cut or changed.is_cut else max
     return choose(as_is.until_at, changed.until_at)

@@ -1,17 +1,17 @@
 """Builds a server from a data folder and a configuration, and restores its core from the tables.
 
-What is built here is started in order: core and live state as the tables have them, the event loop, the policy and
-pools of the files, HTTP, then machines and solver.
+It is started in this order: core and live state as the tables have them, the event loop, the policy and pools of the
+files, HTTP, then machines and solver.
 
 Every start begins a new *generation* of the journal: a fresh core receives, as events, the policy, the pools, all
 measurements, the machines as they are, the open requests for machines, the attempts that may be alive, and the waiting
 jobs. The order matters: jobs that hold machines come first, so that no occupied machine is given away. The fresh core
-gives no command about attempts that go on; whatever else it starts is an ordinary decision. So a restart costs what is
-active (about 0.3 ms a job) and not what has happened, and a new version can take over from an old one. Arrears, the
+gives no command about attempts that continue; whatever else it starts is an ordinary decision. So a restart costs what
+is active (about 0.3 ms a job) and not what has happened, and a new version can take over from an old one. Arrears, the
 waits between tries (of failed jobs, refused starts, machines that could not be rented), the last prices and the
-failures seen on machines are written down every few seconds and at an orderly stop, and told to the fresh core; the
-policy's memory begins anew, and so do reservations. A solve follows at once. Commands that agents have not confirmed
-are in the outbox and go out again under their old ids.
+failures seen on machines are stored every few seconds and at an orderly stop, and given to the fresh core; the policy's
+memory begins anew, and so do the core's reservations for gangs. A solve follows at once. Commands that agents have not
+confirmed are in the outbox and are sent again under their old ids.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ from walras.states import AttemptState, Reason
 
 @dataclass(frozen=True, slots=True)
 class PriorUsage:
-    """What a job has had."""
+    """The accelerator-seconds and USD that a job has used."""
 
     accelerator_s: float = 0.0
     usd: float = 0.0
@@ -106,8 +106,8 @@ def restore_core(
     used: dict[JobId, PriorUsage],
     shares: tuple[EntityShare, ...] = (),
 ) -> None:
-    """Begin a generation with a core that knows what its predecessor's tables say."""
-    # Charged until now: what the fresh core is told of the books is all that came before it.
+    """Begin a generation with a fresh core, and give it what the tables have."""
+    # Charges are written first, so that the fresh core's books contain all use until now.
     transaction.state.users_with_budgets = users_with_budgets(in_force.rules.budgets)
     transaction.state.budgets.put_in_force(in_force.rules)
     spent = billing.restate_spending(transaction)
@@ -142,7 +142,7 @@ def restore_core(
         here = sum(node.row.rent_token == rent.token and node.is_member for node in transaction.state.nodes.values())
         if rent.machines > here:
             emit(transaction, RentRestored(transaction.at, rent.token, rent.pool_id, rent.machines - here))
-    # Those that hold places first: a waiting job may be started as soon as the core hears of it.
+    # Jobs that hold machines come first, because a waiting job may start as soon as the core gets it.
     for job in sorted(transaction.state.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
         emit(
             transaction,
@@ -152,7 +152,7 @@ def restore_core(
 
 
 def _restore_node(transaction: Transaction, node: LiveNode) -> None:
-    """A machine as it stands."""
+    """Give the core a machine in its present state."""
     row = node.row
     state, cordon, detail = row.state, row.cordon, row.detail
     paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
@@ -164,7 +164,7 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
         emit(transaction, NodeQuarantined(transaction.at, row.node_id, detail))
     if state == "unreachable":
         emit(transaction, NodeUnreachable(transaction.at, row.node_id))
-    # A release that was under way is forgotten with the core that wanted it.
+    # The core that wanted to release the machine is gone, so its detail is dropped.
     row.detail = detail if cordon or state != "up" else ""
 
 
@@ -216,12 +216,12 @@ class ServerConfig:
     policy: Mapping[str, Any] | None
     settings: LiveSettings
     clocks: Clocks = SYSTEM_CLOCKS
-    #: None: tokens and secrets cannot be guessed.
+    #: The source of tokens and secrets; None: the system's, which cannot be guessed.
     chance: Random | None = None
 
 
 def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
-    """The paces that follow from the length of a lease: several heartbeats, and a warning, before one runs out."""
+    """Returns settings for the cluster's lease length: several heartbeats, and `unreachable`, fit into one lease."""
     settings = LiveSettings()
     if cluster is None:
         return settings
@@ -239,10 +239,10 @@ def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
 
 @dataclass(slots=True)
 class AssembledServer:
-    """A server and what only its owner needs."""
+    """A server, with what only its owner needs."""
 
     server: Server
-    #: By name; the server's owner attaches, watches and closes them.
+    #: Providers by name; the server's owner attaches, watches and closes them.
     providers: dict[str, LiveProvider]
     loaded: LoadedState
     requests: dict[JobId, JobRequest]
@@ -250,7 +250,7 @@ class AssembledServer:
 
 
 def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
-    """Build the server on what the tables hold. Blocks."""
+    """Returns the server, built on what the tables hold. Blocks on the disk."""
     folder, settings = config.folder, config.settings
     epoch_unix_s, absence = store.epoch_unix_s(), store.absence()
     clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absence.now_at if absence else None)
@@ -267,7 +267,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     state.identity, state.epoch_unix_s = store.identity(), epoch_unix_s
     former = store.former_incarnations()
     begin_after_restore(state, former)
-    if former or state.next_job_id == 1:  # the tables may be younger than the files beside them
+    if former or state.next_job_id == 1:  # the files may have numbers that the tables lack
         state.next_job_id = max(state.next_job_id, highest_number_used(folder) + 1)
     if absence is not None:
         log.info("away for %.0f s, %.0f s of it by wall time alone", absence.elapsed_s, absence.unproved_s)
@@ -346,7 +346,7 @@ def _store_access(config: ServerConfig, state: LiveState, proofs: StoreProofs | 
 
 
 def _store_proofs(config: ServerConfig, loaded: LoadedState, loop: ServerLoop) -> StoreProofs | None:
-    """How machines show that they reach the store; None with the server itself, which they reach all the time."""
+    """Returns the check of machines' access to the checkpoint store; None where the store is the server itself."""
     places = _places_of_checkpoints(config, loaded)
     if places.store == SERVER_STORE:
         return None
@@ -355,9 +355,9 @@ def _store_proofs(config: ServerConfig, loaded: LoadedState, loop: ServerLoop) -
 
 
 def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping[str, float]) -> None:
-    """Count of the time that only the wall clock claims at most a lease for each live attempt.
+    """Count at most a lease, for each live attempt, of the time that only the wall clock shows.
 
-    Without the server's word it ended then; so it did not run (and is not charged) for longer.
+    Without contact to the server the attempt ended then, so it did not run (and is not charged) for longer.
     """
     for job in state.jobs.values():
         if job.attempt is None:
@@ -372,7 +372,7 @@ def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping
 
 
 def _prior_usage(store: Store, job_ids: Iterable[JobId], at: float) -> dict[JobId, PriorUsage]:
-    """What each of the jobs has had until then; nothing of one that never ran."""
+    """Returns what each of the jobs has used until then; jobs that never ran are left out."""
     used: dict[JobId, PriorUsage] = {}
     for each in store.usage(job_ids, at):
         before = used.get(each.job_id, PriorUsage())
@@ -390,14 +390,14 @@ def _spec(store: Store, job_id: JobId) -> SpecRow:
 
 
 async def restore_and_configure(assembled: AssembledServer, config: ServerConfig) -> None:
-    """Let a fresh core take over, then change what the files say differently. The loop must be running."""
+    """Give the tables to a fresh core, then apply what the files state differently. The loop must be running."""
     server, policies = assembled.server, assembled.server.policies
 
     def trial_of(spec: PolicySpec) -> PolicyTrial | None:
         had_s = {job_id: had.accelerator_s for job_id, had in assembled.used.items()}
         return trial_on_stored_jobs(spec, assembled.loaded.jobs, assembled.requests, had_s, server.loop.clock.now())
 
-    # Before the core hears of a single job: a policy that fails must not decide who begins.
+    # Tried before the core gets any job, so that a failing policy decides nothing.
     chosen = await policies.choose(config.policy, trial_of)
 
     def begin(transaction: Transaction) -> None:
@@ -413,7 +413,7 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
     def step(transaction: Transaction) -> None:
         for pool in pools:
             known = transaction.state.pools.get(pool.pool_id)
-            declared = replace(pool, drained=known is not None and known.drained)  # no file says that
+            declared = replace(pool, drained=known is not None and known.drained)  # no file states that
             if known != declared:
                 emit(transaction, PoolDeclared(transaction.at, declared))
 
@@ -422,7 +422,7 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
 
 async def _ensure_admin(server: Server, folder: DataFolder) -> None:
-    """Somebody must be able to come in."""
+    """Make sure that there is an administrator's token, by which somebody can use the server."""
     people, tokens, unix_s = server.secrets.people, server.secrets.users, server.clocks.wall()
     adopted = adopt_token_owners(people, tokens.values(), unix_s)
     if adopted:

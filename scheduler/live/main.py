@@ -46,18 +46,18 @@ from walras.spec.file_model import load_mapping, load_yaml
 
 log = logging.getLogger(__name__)
 
-#: sysexits' EX_SOFTWARE: a mistake of ours ended the server; a restart begins from what was committed.
+#: sysexits' EX_SOFTWARE: a bug ended the server; a restart begins from what was committed.
 EXIT_CRASHED = 70
-#: EX_TEMPFAIL: another server leads, or the database is gone; started again, this one stands by.
+#: sysexits' EX_TEMPFAIL: another server leads, or the database is gone; when started again, this one stands by.
 EXIT_NOT_LEADING = 75
 _SHUTDOWN_S = 1.0
-#: At an orderly stop what the core knows is written down, unless that takes longer than this.
+#: The longest time, seconds, in which an orderly stop stores what only the core knows.
 _KEEP_STATE_WITHIN_S = 5.0
 _WATCH_AGAIN_S = 1.0
 _PRUNE_EVERY_S = 86_400.0
-#: An idle connection of somebody known is closed after this.
+#: Seconds after which an idle authenticated connection is closed.
 _KEEPALIVE_S = 75.0
-#: Of a body, taken from the network before it is asked for.
+#: The most bytes of a body that are read from the network before the handler asks for them.
 _READ_BYTES = 256 * 1024
 
 
@@ -66,23 +66,23 @@ class ListenOptions:
     """Where the server listens, and how it is encrypted."""
 
     host: str = "127.0.0.1"
-    #: 0: the port of the last start, else any that is free.
+    #: 0: the port of the last start, or else any free one.
     port: int = 0
-    #: A certificate and its key; or one of the server's own (`tls_self`).
+    #: A certificate and its key; None: without TLS, or with the server's own certificate (`tls_self`).
     tls: TlsFiles | None = None
     tls_self: bool = False
-    #: Others may reach it without TLS: something in front of it encrypts, or nobody listens in.
+    #: Others may connect without TLS, because something in front of the server encrypts, or nobody can listen in.
     insecure: bool = False
 
     def check(self) -> None:
-        """Raise ConfigError where tokens would cross a network in the clear."""
+        """Raise ConfigError where tokens would cross a network unencrypted."""
         if self.tls is not None and self.tls_self:
             raise ConfigError("two certificates", field="--tls", fix="give --tls self, or --tls-cert with --tls-key")
         if self.tls is None and not self.tls_self and not self.insecure:
             check_host(self.host)
 
     def material(self, folder: DataFolder) -> TlsMaterial | None:
-        """What to listen with; None: without TLS. Raises ConfigError for files that will not do."""
+        """Returns the TLS context to listen with; None without TLS. Raises ConfigError for unusable files."""
         files = own_certificate(folder.path) if self.tls_self else self.tls
         return None if files is None else load_tls(files)
 
@@ -97,20 +97,20 @@ def run_server(
     new_cluster: bool = False,
     greet: Callable[[str], None] | None = None,
 ) -> int:
-    """Run until SIGTERM or SIGINT; answers the exit code. `new_cluster`: what is in the folder is put aside.
+    """Run until SIGTERM or SIGINT; returns the exit code. `new_cluster` puts what is in the folder aside.
 
     `store`: the address of a PostgreSQL database; while another server leads there, this one stands by.
 
     `greet` is called with the URL once the server is ready, at the first start in this folder.
 
-    Raises ConfigError for files or an address that will not do, Conflict where another server holds the folder.
+    Raises ConfigError for unusable files or addresses, Conflict where another server holds the folder.
     """
     listen = listen or ListenOptions()
     listen.check()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if listen.insecure:
         log.warning("--insecure: tokens cross the network readable unless something else encrypts")
-    # What anybody can cause without a token must not fill the disk.
+    # Log lines that callers without a token can cause must not fill the disk.
     for noisy in ("aiohttp.server", "asyncio"):
         logging.getLogger(noisy).addFilter(SummedLines())
     cluster_config = None if cluster is None else load_yaml(cluster, ClusterConfig)
@@ -153,7 +153,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # What a former server announced stays until this one is ready: killed before that, the next start needs it.
+    # The earlier server's announcement stays until this one is ready: if killed before, the next start needs it.
     wanted = replace(listen, port=listen.port or config.folder.kept_port())
     assembled = await loop.run_in_executor(None, assemble_server, config, opened.store)
     server = assembled.server
@@ -195,7 +195,7 @@ async def _serve(
 async def _start_parts(
     assembled: AssembledServer, config: ServerConfig, tasks: list[asyncio.Task[None]], url: str, port: int
 ) -> None:
-    """Machines, solver, readiness."""
+    """Start machines, background tasks and the solver, and announce that the server is ready."""
     server, providers = assembled.server, assembled.providers
     for provider in providers.values():
         provider.attach(url, server.providers.gone)
@@ -245,7 +245,7 @@ async def _start_parts(
 
 
 async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run what watches something for ever; where the database cannot be written it begins again a little later."""
+    """Run a watch for ever; if the database cannot be written, start it again a little later."""
     while True:
         try:
             return await watch()
@@ -256,7 +256,7 @@ async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) ->
 async def _prune_daily(
     server: Server, delete_old: Callable[..., PruneReport], folder: DataFolder, keep: KeepEntry
 ) -> None:
-    """Delete what is older than it is to be kept, for ever. A bite that finds no room or no turn waits for tomorrow."""
+    """Delete once a day what is older than `keep` says. What fails, for lack of space or a lock, waits a day."""
     work = partial(
         delete_old,
         folder.path,
@@ -277,7 +277,7 @@ async def _prune_daily(
 async def _listen(
     runner: web.AppRunner, guard: ConnectionGuard, wanted: ListenOptions, tls: TlsMaterial | None, *, exact: bool
 ) -> tuple[str, int]:
-    """Listen; a port that was only remembered may have been taken meanwhile."""
+    """Listen; returns URL and port. If a remembered port (not `exact`) is taken, any free port is used instead."""
     await runner.setup()
     host, context = wanted.host, None if tls is None else tls.context
     try:
@@ -294,11 +294,11 @@ async def _listen(
 
 
 class _Crashed(Exception):
-    """The loop ended while others waited for it."""
+    """The loop has ended while others waited for it."""
 
 
 async def _until_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    """Wait for work that needs the loop, but not for ever if the loop has ended."""
+    """Wait for work that needs the loop. Raises _Crashed if the loop ends first."""
     task = asyncio.ensure_future(work)
     await asyncio.wait([task, tasks[0]], return_when=asyncio.FIRST_COMPLETED)
     if tasks[0].done():
@@ -316,7 +316,7 @@ async def _wait_for_stop(stop: asyncio.Event) -> None:
 
 
 def _exit_code(tasks: list[asyncio.Task[None]]) -> int:
-    """0 for an orderly stop; a task that ended by itself is a crash."""
+    """Returns 0 for an orderly stop; another code if a task ended by itself."""
     for task in tasks:
         if task.done() and task.get_name() != "stop":
             if not task.cancelled() and isinstance(task.exception(), LeadershipLost):
@@ -335,8 +335,8 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await server.providers.close()
     for provider in assembled.providers.values():
         await provider.close()
-    if tasks and not tasks[0].done():  # the loop is alive: this is an orderly stop
-        # A loop that ends meanwhile cancels who waits for it.
+    if tasks and not tasks[0].done():  # the loop is alive, so this is an orderly stop
+        # If the loop ends meanwhile, it cancels this step.
         with contextlib.suppress(Exception, asyncio.CancelledError):
             await asyncio.wait_for(server.loop.perform_in_pieces(keep_core_state), _KEEP_STATE_WITHIN_S)
     for task in tasks:

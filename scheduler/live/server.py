@@ -1,4 +1,4 @@
-"""The parts of a running server, joined: everything that an HTTP handler may use. It starts nothing."""
+"""The parts of a running server together: everything that an HTTP handler may use. It starts nothing."""
 
 import asyncio
 import functools
@@ -48,20 +48,20 @@ _READERS = 4
 
 @dataclass(slots=True)
 class Secrets:
-    """What opens the server. User tokens by the hash of their secret."""
+    """Tokens and keys that open the server; user tokens by the hash of their secret."""
 
     join_token: str
     job_tokens: JobTokens
     enrolment_tokens: EnrolmentTokens
     users: dict[str, TokenRow]
     people: People
-    #: Fingerprint of the certificate, which tokens carry to those who use them; empty: none is pinned.
+    #: The certificate's fingerprint, which tokens carry to their users; empty: none is pinned.
     pin: str = ""
 
 
 @dataclass(slots=True)
 class Server:
-    """Everything a handler needs."""
+    """All parts that an HTTP handler needs."""
 
     loop: ServerLoop
     store: Store
@@ -84,7 +84,7 @@ class Server:
     store_access: StoreAccessDesk
     version: str
     clocks: Clocks = SYSTEM_CLOCKS
-    #: None: what is drawn cannot be guessed.
+    #: The source of random tokens; None: the system's, which cannot be guessed.
     chance: Random | None = None
     is_ready: bool = False
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_READERS, "store-reader"))
@@ -98,12 +98,12 @@ class Server:
         return self.loop.core
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call something that blocks (the store, log files) in a reader thread."""
+        """Returns what a blocking call (of the store, or of log files) returns, made in a reader thread."""
         work = functools.partial(call, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self.readers, work)
 
     def identify(self, token: str) -> Caller | None:
-        """Whose token this is; None if no caller has it, or it is no longer valid."""
+        """Returns whose token this is; None if no caller has it, or it is no longer valid."""
         if token.startswith("wlr_u_"):
             return self.user_behind(token_hash(token))
         if token.startswith("wlr_a_"):
@@ -121,12 +121,12 @@ class Server:
         return None
 
     def user_behind(self, digest: str) -> UserCaller | None:
-        """Whose token has this hash; None if there is none, or it or its user is no longer valid."""
+        """Returns the user whose token has this hash; None if there is none, or token or user is no longer valid."""
         row = self.secrets.users.get(digest)
         return None if row is None else self.secrets.people.caller(row, self.clocks.wall())
 
     async def check_health(self) -> dict[str, str]:
-        """The loop turns and the database takes writes; "ok", or what is wrong."""
+        """Check that the loop runs and the database takes writes. Returns "ok", or what is wrong, by part."""
         began = self.clocks.monotonic()
         await asyncio.sleep(0)
         lag_s = self.clocks.monotonic() - began

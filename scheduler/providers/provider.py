@@ -1,8 +1,8 @@
-"""What a cloud is to the scheduler: offers, request, describe, terminate.
+"""The protocol between the scheduler and a cloud: offers, request, describe, terminate.
 
-A request carries a token that is written down before the call, so that repeating it after a crash rents nothing twice;
-`describe` lists every machine with its token, so that a janitor can compare what is paid for with what is known.
-Whether to rent, and what, is the core's decision; when to call is the shell's.
+A request carries a token that is stored before the call, so that repeating it after a crash rents nothing twice;
+`describe` lists every machine with its token, so that a janitor can compare what is paid for with what is known. The
+core decides whether to rent, and what; the shell decides when to call.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from walras.errors import ClusterError
 
 
 class MachineState(StrEnum):
-    """Where a rented machine is in its life."""
+    """State of a rented machine."""
 
     BOOTING = "booting"
     RUNNING = "running"
@@ -25,12 +25,12 @@ class MachineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RentalOffer:
-    """What the cloud sells now."""
+    """What the cloud offers now."""
 
     pool_id: PoolId
-    #: One machine, USD per hour.
+    #: Price of one machine, USD per hour.
     usd_per_h: float
-    #: Machines that may be held at most.
+    #: Maximum of machines that may be held.
     quota: int
 
 
@@ -40,35 +40,35 @@ class RentedMachine:
 
     node_id: NodeId
     pool_id: PoolId
-    #: The token of the request it answers.
+    #: Token of the request that it answers.
     token: str
     state: MachineState
 
 
 class ProviderProblemKind(StrEnum):
-    """Why a cloud did not do what was asked: who can mend it, and whether asking again helps."""
+    """Why a cloud did not do what was requested: who can fix it, and whether a retry helps."""
 
-    #: The account may not hold more: an administrator asks for more, or machines are given back.
+    #: The account may not hold more: an administrator must raise the quota, or machines must be returned.
     QUOTA = "quota"
-    #: The cloud has none left of this kind there: other pools may have some, later this one too.
+    #: The cloud has no machines of this kind left there: other pools may have some, and later this one too.
     CAPACITY = "capacity"
-    #: Too many calls: the same call, later.
+    #: Too many calls; the same call may succeed later.
     THROTTLED = "throttled"
-    #: The cloud did not answer, or said that it failed. What was asked for may have been done all the same.
+    #: The cloud did not answer, or reported an internal failure. The request may have been carried out nevertheless.
     UNAVAILABLE = "unavailable"
-    #: It will never do this as it was asked: credentials, permissions, an image, a name.
+    #: The request can never succeed as it is: wrong credentials, permissions, image or name.
     REFUSED = "refused"
-    #: The machines of this request have been and gone.
+    #: The machines of this request existed and have ended.
     GONE = "gone"
 
 
 class ProviderProblem(ClusterError):
-    """A call to a provider that did not do all that was asked."""
+    """A call to a provider that was not fully carried out."""
 
     def __init__(self, kind: ProviderProblemKind, message: str, missing: int | None = None) -> None:
         super().__init__(f"{kind}: {message}")
         self.kind = kind
-        #: Machines of a request that will not come; None: none of them will.
+        #: Number of requested machines that will not come; None: none of them will.
         self.missing = missing
 
 
@@ -76,30 +76,29 @@ class CloudProvider(Protocol):
     """A source of rented machines. Every call may be repeated; what was done already is not done again."""
 
     async def offers(self) -> tuple[RentalOffer, ...]:
-        """What may be rented now, and at what price."""
+        """Returns what may be rented now, and at what price."""
         ...
 
     async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
-        """Rent machines of a pool. A known token answers with its machines.
+        """Rents machines of a pool and returns them. A known token returns the machines of its first request.
 
         Raises:
-            ProviderProblem: nothing, or only a part, can be had; machines that were obtained are returned by
-                `describe`.
+            ProviderProblem: no machines, or only some, are available; `describe` returns those obtained.
         """
         ...
 
     async def describe(self) -> tuple[RentedMachine, ...]:
-        """Every machine that is held.
+        """Returns every machine that is held.
 
         Raises:
-            ProviderProblem: it is not known; nothing may be concluded.
+            ProviderProblem: the held machines are unknown; the caller must conclude nothing.
         """
         ...
 
     async def terminate(self, node_id: NodeId) -> None:
-        """Give a machine back. Unknown or gone machines are no error.
+        """Returns a machine to the cloud. Unknown or gone machines are no error.
 
         Raises:
-            ProviderProblem: it may still be there; ask again.
+            ProviderProblem: the machine may still be held; call again.
         """
         ...

@@ -1,8 +1,8 @@
-"""A cloud in virtual time: boot delays, quotas, a market that has only so much, revocations with notice, and the bill.
+"""A cloud in virtual time: boot delays, quotas, a market of limited capacity, revocations with notice, and the bill.
 
-Pure: time comes in as `at`, what will happen goes out as events with their instants. The caller delivers them, and
-before it does asks `holds`, because a machine may have been given back, or have died, meanwhile. Whether to rent is
-decided by the scheduler, when the market takes machines back by whoever drives this.
+It is pure: time is an argument `at`, and future events are returned with their instants. The caller delivers them, and
+first asks `holds`, because a machine may have been returned, or have died, meanwhile. The scheduler decides whether to
+rent; the caller decides when the market reclaims machines.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from walras.states import Reason
 class RentalTerms:
     """How machines of one pool are rented, besides the price, quota and notice that the pool itself states."""
 
-    #: Request to machine ready.
+    #: Seconds from request to a ready machine.
     boot_s: float = 0.0
-    #: A machine that was ready is paid for this long at least.
+    #: Minimum of seconds for which a machine that was ready is billed.
     minimum_billing_s: float = 0.0
-    #: Machines that the market has; what is asked for beyond is not granted. inf: the quota alone counts.
+    #: Number of machines that the market has; requests beyond it are refused. inf: only the quota counts.
     capacity: float = inf
 
 
@@ -33,7 +33,7 @@ class _Rented:
     pool: Pool
     token: str
     ready_at: float
-    #: When it is to be gone, once notice was given.
+    #: When it will be gone, once notice was given; inf before.
     leaves_at: float = inf
     #: Since when its price is the pool's, and its bill until then.
     priced_at: float = -inf
@@ -49,12 +49,12 @@ class SpotRevocation:
 
 
 class SimulatedCloud:
-    """Machines by the hour: billed from the moment they are ready until they are given back or taken away."""
+    """Machines by the hour: billed from the moment they are ready until they are returned or reclaimed."""
 
     def __init__(self, terms: Mapping[PoolId, RentalTerms]) -> None:
         self._terms = dict(terms)
         self._tokens: set[str] = set()
-        #: Machines held, in order of being asked for.
+        #: Machines held, in order of request.
         self._held: dict[PoolId, dict[NodeId, _Rented]] = {}
         #: Bill of machines that are gone, USD.
         self._settled_usd: dict[PoolId, float] = {}
@@ -62,11 +62,10 @@ class SimulatedCloud:
     def request(
         self, at: float, token: str, pool: Pool, machines: int, boot_s: float | None = None
     ) -> tuple[NodeJoined | RentFailed, ...]:
-        """Rent machines: a `NodeJoined` for each that is to be had, one `RentFailed` for the others.
+        """Rents machines. Returns a `NodeJoined` for each that is available, and one `RentFailed` for the others.
 
-        `boot_s`: how long these take to be ready, where that is not what the terms say.
-
-        A token that is known already rents nothing more and answers nothing.
+        `boot_s` are the seconds until these are ready, if other than the terms state. A token that is known already
+        rents nothing more and returns nothing.
         """
         if token in self._tokens:
             return ()
@@ -88,7 +87,7 @@ class SimulatedCloud:
         return tuple(answers)
 
     def describe(self, at: float) -> tuple[RentedMachine, ...]:
-        """Every machine that is held, pool by pool in order of being asked for."""
+        """Returns every machine that is held, pool by pool in order of request."""
         return tuple(
             RentedMachine(machine.node_id, pool_id, machine.token, _state(machine, at))
             for pool_id, held in self._held.items()
@@ -96,16 +95,16 @@ class SimulatedCloud:
         )
 
     def terminate(self, at: float, node_id: NodeId) -> None:
-        """The machine is given back, or no more; its bill ends. Unknown or gone machines are no error."""
+        """Ends the bill of a machine that was returned or is gone. Unknown machines are no error."""
         for pool_id, held in self._held.items():
             machine = held.pop(node_id, None)
             if machine is not None:
                 self._settled_usd[pool_id] = self._settled_usd.get(pool_id, 0.0) + self._usd(machine, at)
 
     def revoke(self, at: float, pool_id: PoolId, machines: int | None = None) -> tuple[SpotRevocation, ...]:
-        """Take machines of a pool away, those that are ready longest first; None: all of them.
+        """Reclaims machines of a pool, those that are ready longest first; None: all of them.
 
-        Each has the notice that its pool states. Machines that boot or are leaving already do not count.
+        Each gets the notice that its pool states. Machines that boot or are leaving already do not count.
         """
         held = self._held.get(pool_id, {}).values()
         ready = sorted(
@@ -115,7 +114,7 @@ class SimulatedCloud:
         return tuple(self._take_back(at, machine) for machine in ready[:machines])
 
     def reprice(self, at: float, pool: Pool) -> None:
-        """The market asks another price: all machines of the pool cost that from now on."""
+        """Sets the market's price for all machines of the pool from now on."""
         for machine in self._held.get(pool.pool_id, {}).values():
             if at > machine.ready_at:
                 since = max(machine.priced_at, machine.ready_at)
@@ -124,24 +123,24 @@ class SimulatedCloud:
             machine.pool = pool
 
     def limit(self, pool_id: PoolId, capacity: float) -> int:
-        """The market has this many machines from now on. Answers how many of those held (and staying) are beyond."""
+        """Sets the market's capacity. Returns how many of the machines held (and staying) exceed it."""
         self._terms[pool_id] = replace(self._terms.get(pool_id, RentalTerms()), capacity=capacity)
         held = sum(machine.leaves_at == inf for machine in self._held.get(pool_id, {}).values())
         return int(max(0.0, held - capacity))
 
     def revoke_one(self, at: float, node_id: NodeId) -> SpotRevocation | None:
-        """Take this machine away; None if it is not there, or is leaving already."""
+        """Reclaims this machine; returns None if it is not there, or is leaving already."""
         machine = self._find(node_id)
         if machine is None or machine.ready_at > at or machine.leaves_at < inf:
             return None
         return self._take_back(at, machine)
 
     def holds(self, node_id: NodeId) -> bool:
-        """True while the machine is rented (booting included)."""
+        """Returns whether the machine is rented (booting included)."""
         return self._find(node_id) is not None
 
     def usd(self, at: float, pool_id: PoolId) -> float:
-        """The whole bill of a pool until `at`."""
+        """Returns the whole bill of a pool until `at`, USD."""
         running = sum(self._usd(machine, at) for machine in self._held.get(pool_id, {}).values())
         return self._settled_usd.get(pool_id, 0.0) + running
 
@@ -156,7 +155,7 @@ class SimulatedCloud:
         )
 
     def _usd(self, machine: _Rented, at: float) -> float:
-        """One machine's bill: nothing before it is ready, then at least the minimum and whole steps."""
+        """Returns one machine's bill: nothing before it is ready, then at least the minimum and whole steps."""
         if at <= machine.ready_at:
             return 0.0
         least_s = self._terms.get(machine.pool.pool_id, RentalTerms()).minimum_billing_s

@@ -22,7 +22,13 @@ from simulator.reports.repeated_runs import (
     paired_difference,
 )
 from simulator.reports.run_spec import RunSpec, may_be_without_chance
-from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, MetricDefinition, nonfinite_to_none
+from simulator.reports.run_summary import (
+    CARBON_METRICS,
+    RUN_METRICS,
+    TIME_METRICS,
+    MetricDefinition,
+    nonfinite_to_none,
+)
 from walras.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -105,6 +111,17 @@ class PolicyComparison:
         ]
 
     @property
+    def metrics(self) -> tuple[MetricDefinition, ...]:
+        """Returns the metrics of the runs; energy and carbon where they were counted."""
+        is_counted = CARBON_METRICS[0].name in self.rows[self.policies[0]][0].values
+        return (*RUN_METRICS, *(CARBON_METRICS if is_counted else ()), *TIME_METRICS)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Returns the accelerator types that some run's energy and carbon leave out."""
+        return sorted({name for rows in self.rows.values() for row in rows for name in row.left_out})
+
+    @property
     def nothing_random(self) -> bool:
         """Returns whether several seeds were requested and change nothing."""
         return bool(self.unused_seeds)
@@ -177,7 +194,7 @@ def _best(means: Sequence[float], lower_is_better: bool | None) -> float | None:
 
 def comparison_tables(comparison: PolicyComparison) -> list[Table]:
     """Returns tables of the metrics with their intervals, and of the differences to the first policy."""
-    shown = [measure for measure in (*RUN_METRICS, *TIME_METRICS) if _worth_showing(comparison, measure)]
+    shown = [measure for measure in comparison.metrics if _worth_showing(comparison, measure)]
     figures = Table(title=f"{_title(comparison)}; * best")
     figures.add_column("figure")
     for policy in comparison.policies:
@@ -256,7 +273,7 @@ def format_number(value: float) -> str:
 def comparison_json(comparison: PolicyComparison) -> dict[str, Any]:
     """Returns every metric with its interval, its difference to the first policy, and the value of each seed."""
     measures: dict[str, Any] = {}
-    for measure in (*RUN_METRICS, *TIME_METRICS):
+    for measure in comparison.metrics:
         measures[measure.name] = {
             "unit": measure.unit,
             "policies": {
@@ -277,6 +294,7 @@ def comparison_json(comparison: PolicyComparison) -> dict[str, Any]:
         "intervals_over": _intervals_over(comparison),
         "outcomes": {policy: [row.outcome for row in rows] for policy, rows in comparison.rows.items()},
         "violations": comparison.violations,
+        **({"carbon_left_out": comparison.left_out} if CARBON_METRICS[0].name in measures else {}),
         "measures": measures,
     }
     data: dict[str, Any] = nonfinite_to_none(body)

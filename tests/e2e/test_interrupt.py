@@ -44,7 +44,7 @@ def _left_to_see(said: str) -> list[str]:
     return [line for line in (re.sub(r"\x1b\[\??[0-9;]*[a-zA-Z]", "", line).strip() for line in lines) if line]
 
 
-@pytest.mark.parametrize("after_s", [2.0, 4.3, 6.1])
+@pytest.mark.parametrize("after_s", [2.0, *(pytest.param(late_s, marks=pytest.mark.slow) for late_s in (4.3, 6.1))])
 def test_ctrl_c_ends_a_simulation_in_one_line(tmp_path: Path, after_s: float) -> None:
     """At several moments: while files are read, while code is loaded or compiled, between and inside solves."""
     made = ["generate:gavel", "--trace-jobs", "3000", "--cluster", "gavel-36-36-36"]
@@ -54,7 +54,7 @@ def test_ctrl_c_ends_a_simulation_in_one_line(tmp_path: Path, after_s: float) ->
     assert _left_to_see(said) == ["walras: interrupted"], said
 
 
-@pytest.mark.parametrize("after_s", [1.5, 3.1])
+@pytest.mark.parametrize("after_s", [1.5, pytest.param(3.1, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_a_solve_in_one_line(tmp_path: Path, after_s: float) -> None:
     """While the problem is read, and while code is loaded, compiled or at work on it."""
     pools = {f"p{number}": {"capacity": 40, "machine_size": 4} for number in range(30)}

@@ -190,6 +190,32 @@ def test_a_job_from_the_form_to_its_log(server: RealServer) -> None:
     assert [server.state(1), server.state(2)] == ["SUCCEEDED", "CANCELLED"]
 
 
+_KEEP_WHAT_IS_SAVED = """
+const make = URL.createObjectURL;
+URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return make.call(URL, blob); };
+"""
+
+
+def test_a_file_that_a_job_left_is_listed_and_saved(server: RealServer) -> None:
+    """Its path, its size, and its bytes as the job wrote them."""
+    server.start_agent()
+    spec: dict[str, Any] = {
+        "name": "leaves-a-file",
+        "run": "mkdir -p out && printf 'loss 0.25' > 'out/<b>result.txt'",
+        "outputs": ["out/"],
+        "resources": {"accelerators": "a:1"},
+    }
+    job = server.submit(**spec)
+    with browser() as page:
+        sign_in(page, server.url, (server.data / "admin.token").read_text().strip())
+        go(page, f"jobs/{job}", "out/<b>result.txt")
+        until_text(page, "9 B")
+        page.execute_script(_KEEP_WHAT_IS_SAVED)
+        page.find_element("xpath", "//*[@aria-labelledby='files']//button[text()='Save']").click()
+        wait(page, lambda: page.execute_script("return window.saved") == "loss 0.25", "the bytes of the file")
+        assert complaints(page) == []
+
+
 def test_policies_are_checked_applied_and_rolled_back_and_a_way_is_taken(server: RealServer) -> None:
     """What administrators and submitters do with the policy and with futures, from the page alone."""
     server.start_agent()
@@ -221,6 +247,14 @@ def test_policies_are_checked_applied_and_rolled_back_and_a_way_is_taken(server:
         page.find_element("id", "remove").send_keys("a")
         page.find_element("xpath", "//button[text()='Compare']").click()
         until_text(page, "What would be different")
+        entered = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))"
+        page.execute_script(entered, page.find_element("id", "remove"), "")
+        page.execute_script(entered, page.find_element("id", "more-a"), "3")
+        until_text(page, "a, more: 3")
+        page.find_element("xpath", "//button[text()='Compare']").click()
+        wait(page, lambda: page.find_elements("css selector", ".spread"), "the bars of the differences", 90.0)
+        until_text(page, "If 3 x ax1 more")
+        keep(page, "whatif-difference")
         go(page, "submit", "Submit a job")
         wait(page, lambda: page.find_elements("id", "field-run"), "the fields")
         for name, value in (("name", "quoted"), ("run", "true"), ("steps", "60"), ("resources.accelerators", "a:1")):

@@ -19,6 +19,7 @@ def _ran(source: WorkloadSource, cluster: str, policy: str, world: str) -> Compl
     return ran
 
 
+@pytest.mark.slow
 def test_gavels_world(reference_data: Path) -> None:
     """Every job at its recorded millisecond; no bound is above what came of it."""
     trace, _ = STATIC

@@ -123,6 +123,7 @@ class Scene:
                 assert not waiting, f"{waiting} wait beside {machine.node_id}, which is theirs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "walras", "max_min_fairness"])
 def test_a_booked_machine_serves_its_project_alone(policy: str) -> None:
     """Over some hours of several random days; some bookings began, and jobs of others ran around them."""

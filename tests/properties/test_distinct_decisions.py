@@ -54,6 +54,7 @@ def test_equal_jobs_are_decided_about_once(name: str, setting: Setting, deadline
         assert np.ptp(once.surplus[member == group]) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(setting=settings_of_problems(max_jobs=12))
 def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):

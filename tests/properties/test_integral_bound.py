@@ -87,6 +87,7 @@ def _largest_product(gains: FloatArray, weight: FloatArray) -> float:
     return float(program.value) + float(weight[rising] @ np.log(scale))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", BOUNDED, ids=name_of)
 @settings(max_examples=25, deadline=None)
 @given(problem=timed_problems(whole=True))

@@ -1,6 +1,7 @@
 """The price path against general solvers, on any small market."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markets import exact, levels, markets, nashes, totals
@@ -64,6 +65,7 @@ def test_totals_agree_with_a_linear_program(data: st.DataObject) -> None:
     _agrees(market, data.draw(totals(market, worth, floors=data.draw(st.booleans()))))
 
 
+@pytest.mark.slow
 @given(st.data())
 @_SETTINGS
 def test_levels_agree_with_linear_programs(data: st.DataObject) -> None:

@@ -1,6 +1,7 @@
 """Bounds from prices hold at any prices, and are tight at the right ones."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markets import exact, levels, markets, nashes, prices_of, totals
@@ -31,6 +32,7 @@ def test_no_total_exceeds_a_bound_and_the_best_prices_prove_the_optimum(data: st
         assert _close(dual_bound(market, objective, found.prices), found.objective)
 
 
+@pytest.mark.slow
 @given(st.data())
 @_SETTINGS
 def test_no_level_exceeds_a_bound_and_the_best_prices_prove_the_optimum(data: st.DataObject) -> None:

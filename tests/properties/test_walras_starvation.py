@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ def promises(problem: Problem, urgent: list[int], known: set[int]) -> dict[int, 
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(workloads())
 def test_an_urgent_job_ends_by_its_promise(jobs: list[SimulatedJob]) -> None:

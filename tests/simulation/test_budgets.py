@@ -127,6 +127,7 @@ def prices(random: Random, models: tuple[PoolModel, ...]) -> list[Incident]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [FIFO, SHARES, WALRAS], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("seed", range(4))
 def test_projects_and_jobs_never_pass_their_limit_and_what_stopping_costs(seed: int, policy: PolicySpec) -> None:

@@ -95,6 +95,7 @@ def test_without_spot_it_is_moved_at_the_last_moment() -> None:
     assert ended_at <= 4.0 * HOUR_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("notice_s", [30.0, 0.0])
 @pytest.mark.parametrize("worth", [2.0, 0.0])
@@ -134,6 +135,7 @@ def billed(told: Scenario, hours: float, deadline_h: float) -> float:
     return sum(result.bills.values()) / (hours * SURE.usd_per_h)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notice_s", [30.0, 0.0])
 def test_slack_saves_money_where_spot_comes_and_goes(notice_s: float) -> None:
     """Eight hours of work in eleven: in time from every seed, and far cheaper than on demand alone in the mean."""
@@ -142,6 +144,7 @@ def test_slack_saves_money_where_spot_comes_and_goes(notice_s: float) -> None:
     assert max(parts) < 1.1
 
 
+@pytest.mark.slow
 def test_two_zones_are_cheaper_than_one() -> None:
     other = replace(SPOT, pool_id=PoolId("box/spot/y"), zone="y")
     one, two = [], []

@@ -8,6 +8,7 @@ from benchmarks.revocation_runs import Weather, losses
 from simulator.ground_truth import AttemptCosts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_s", [300.0, 900.0])
 def test_a_revocation_without_notice_costs_at_most_one_interval_and_half_of_it_in_the_mean(every_s: float) -> None:
     """Machines that live an hour in the mean, jobs that save by themselves; the mean to 5 % of the interval."""

@@ -210,6 +210,7 @@ def test_who_arrives_where_there_is_room_starts_in_the_same_step() -> None:
     assert admitted >= 0.5 * room
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_s", [0.0, HOUR_S])
 def test_a_machine_that_riders_took_over_from_a_payer_is_given_back(step_s: float) -> None:
     """Payers and riders by chance on one owned and many rented machines: all payers end, and nothing is rented then."""

@@ -88,7 +88,9 @@ def _settings(tolerance: float) -> Any:
 
 
 def solve_near_vertex(program: BoundedProgram, classes: int) -> ClarabelSolution | None:
-    """Returns a vertex whose objective is within about 1e-5 of the optimum; None where Clarabel finds no optimum.
+    """Returns a vertex whose objective is within about 1e-5 of the optimum.
+
+    Returns None where Clarabel finds no optimum, or the rows that hold with equality are too near to each other.
 
     Args:
         program: its last column is the level.
@@ -105,12 +107,16 @@ def solve_near_vertex(program: BoundedProgram, classes: int) -> ClarabelSolution
     unused = cost + program.matrix.T @ found.saves
     left = program.right - program.matrix @ found.x
     runs, tight = found.x > unused, program.equal | (left < found.saves)
-    return replace(found, x=_projected(program, found.x, runs, tight))
+    try:
+        return replace(found, x=_projected(program, found.x, runs, tight))
+    except RuntimeError:  # SuperLU's word for a matrix that is singular to the last digit
+        return None
 
 
 def _projected(program: BoundedProgram, x: FloatArray, runs: BoolArray, tight: BoolArray) -> FloatArray:
-    """Returns the values after projection onto the tight rows: only columns that run change, in proportion to their
-    values.
+    """Returns the values after projection onto the tight rows: only columns that run change, in proportion to them.
+
+    Raises RuntimeError where the rows cannot be told apart.
     """
     runs = runs.copy()
     runs[-1] = False  # The level stays as it is: its column is dense.

@@ -1,1 +1,1 @@
-"""One scheduling round (start with `round.py`): arrivals, backfill, solves, profiling leases."""
+"""The scheduling round (start with `round.py`): arrivals, backfill, solve requests and profiling leases."""

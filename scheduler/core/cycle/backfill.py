@@ -1,8 +1,8 @@
 """Backfill: free places go to the most urgent jobs that fit, and one place is reserved for a gang that does not.
 
-`fill_free_places` runs whenever something became free or a job arrived, and costs the number of resource shapes in
-the queues. `reserve` keeps the machines that will be free earliest; a job may borrow them meanwhile if it ends, or
-can be stopped, before they are needed (EASY backfill).
+`fill_free_places` runs whenever places became free or a job arrived; its cost grows with the number of resource shapes
+in the queues. `reserve` keeps the machines that will be free earliest; another job may borrow them meanwhile if it
+ends, or can be stopped, before they are needed (EASY backfill).
 """
 
 from collections.abc import Iterable
@@ -31,21 +31,21 @@ from scheduler.core.state.remaining_work import end_if_started_at, ready_at
 from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle, Reservation, enqueue_job
 
-#: Jobs of a shape tried for one that may borrow from a reservation.
+#: Number of jobs of a shape that are tried as borrowers of a reservation.
 BACKFILL_DEPTH = 64
 
-#: The head of a queue: its key, the job, the pool and the shape's row.
+#: Head of a queue: its key, the job, and the rows of pool and shape.
 _QueueHead = tuple[QueueKey, JobRecord, int, int]
 
 
 # ------------------------------------------------------------------------------------------------ fill
 
-#: Attempts that one event starts at most, about 10 ms of work: the core wakes at once for the others.
+#: Maximum of attempts that one event starts, about 10 ms of work. The core wakes at once for the others.
 STARTS_AT_ONCE = 200
 
 
 def fill_free_places(cycle: Cycle) -> None:
-    """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
+    """Gives free places in changed pools to the most urgent jobs that fit; reserves one for a gang that does not."""
     strict = cycle.ordering.strict or cycle.policy.rules.backfill is Backfill.NONE
     if not (cycle.backlog.stale_pools or strict):
         return
@@ -71,19 +71,19 @@ def fill_free_places(cycle: Cycle) -> None:
             place = _place_for_smaller_gang(cycle, job, pool, most)
             if place is None:
                 cycle.limits.hold_back(job, pool)
-                continue  # it is passed by, under a strict order too: what it waits for is its own project's places
+                continue  # passed by even under a strict order: it waits for places of its own project only
         else:
             shape = cycle.ledger.classes.shapes[shape_row]
             place = find_free_place(cycle, job, pool, shape) or _place_for_smaller_gang(cycle, job, pool, most)
         if place is None and cycle.bookings.declared and cycle.bookings.keeps_off(job, pool):
             cycle.solves.problem_changed = True
-            continue  # others of its shape may have the place: they end sooner, or it is booked for them
+            continue  # another job of its shape may have the place: it ends sooner, or the place is booked for it
         has_failed = place is None and job.job_id in cycle.ledger.retries.failed
         if has_failed and waits_for_other_machine(cycle, job, pool):
             if cycle.policy.rules.backfill is Backfill.EASY and _full_reservation(cycle, pool) is None:
                 reserve(cycle, job, pool)
                 filling.look_again()
-            continue  # and so here, because it failed there
+            continue  # continue with other jobs: this one may not start here because it failed here
         if place is None:
             filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
@@ -91,16 +91,16 @@ def fill_free_places(cycle: Cycle) -> None:
             filling.look_again()
             continue
         pool, place = _fastest_place(cycle, job, pool, place)
-        drop_reservation(cycle, job.job_id)  # a reservation it does not need any more
+        drop_reservation(cycle, job.job_id)  # it starts now, so it needs no reservation
         start_attempt(cycle, job, pool, place)
         started += 1
         filling.look_again()
 
 
 def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int, room: float) -> Place | None:
-    """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none.
+    """Returns a place for the largest smaller gang as which an elastic job may run; None if there is none.
 
-    `room`: accelerators that the job may hold.
+    `room` is the number of accelerators that the job may hold.
     """
     if not job.request.sizes or not cycle.ordering.shrinks_gangs or cycle.deadlines.sizes_gang_of(job):
         return None
@@ -112,29 +112,29 @@ def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int, room: float
 
 @dataclass(slots=True)
 class _FillPass:
-    """What one pass over the queues has found out."""
+    """What one pass over the queues has found out so far."""
 
     pools: list[int]
     strict: bool
-    #: (pool, shape) for which there is no place.
+    #: (pool, shape) pairs that have no free place.
     full: set[tuple[int, int]] = field(default_factory=set)
-    #: By pool, as long as nothing has started, was lent or was reserved.
+    #: Bounds on free capacity by pool, valid until a job starts or a place is lent or reserved.
     bound: dict[int, FreeCapacityBound] = field(default_factory=dict)
     #: Pools whose queue head has been served or passed over.
     begun: set[int] = field(default_factory=set)
 
     def look_again(self) -> None:
-        """Drop the cached bounds: a job was started, or a place lent or reserved."""
+        """Drops the cached bounds, because a job was started, or a place was lent or reserved."""
         self.bound.clear()
 
     def pass_over(self, cycle: Cycle, key: QueueKey, pool: int) -> None:
-        """Mark queue heads ahead of `key` on the other pools as not fitting, so that the scan skips their shape."""
+        """Marks queue heads ahead of `key` on the other pools as not fitting, so that the scan skips their shape."""
         if len(self.begun) == len(self.pools):
             return
         for other in self.pools:
             if other in self.begun:
                 continue
-            is_first = other == pool and self.bound[pool] is UNBOUNDED_CAPACITY  # all who wait there were looked at
+            is_first = other == pool and self.bound[pool] is UNBOUNDED_CAPACITY  # all its waiting jobs were examined
             if not is_first and cycle.ledger.fleet.pools[other].free:
                 first = _most_urgent_on(cycle, self, other, UNBOUNDED_CAPACITY)
                 if first is None or (first[0], other) > (key, pool):
@@ -145,7 +145,7 @@ class _FillPass:
 
 
 def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
-    """The most urgent waiting job over these pools and all shapes that may have room and are not known to be full."""
+    """Returns the most urgent head of a queue over these pools that is not known to be full; None if none is left."""
     best: _QueueHead | None = None
     for pool in filling.pools:
         bound = filling.bound.get(pool)
@@ -158,7 +158,7 @@ def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
 
 
 def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, bound: FreeCapacityBound) -> _QueueHead | None:
-    """Returns the most urgent waiting job in those of the pool's queues that are not known to be full."""
+    """Returns the most urgent waiting job in the pool's queues that are not known to be full; None if none waits."""
     if bound is NO_CAPACITY:
         return None
     best: _QueueHead | None = None
@@ -174,12 +174,12 @@ def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, bound: FreeCapa
 
 
 def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
-    """Whether an elastic job of the pool could start with a smaller gang."""
+    """Returns whether an elastic job of the pool could start with a smaller gang."""
     return cycle.ledger.fleet.pools[pool].free > 0 and cycle.ordering.shrinks_gangs
 
 
 def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
-    """Under an order, the fastest pool with room; shares have already chosen the pool."""
+    """Returns the fastest pool with a free place under an order; under shares the pool is chosen already."""
     for other in cycle.ordering.alternatives(job, pool):
         found = find_free_place(cycle, job, other)
         if found is not None and cycle.ledger.count_on(job, other) <= cycle.limits.room(job, other):
@@ -188,7 +188,7 @@ def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tup
 
 
 def settle_limits(cycle: Cycle) -> None:
-    """Before anything is started: who waited for room below a limit of its project goes on once there is some."""
+    """Queues jobs again that waited for room below a limit, once there is room. Runs before any start."""
     limits = cycle.limits
     for job_id in tuple(limits.parked):
         job = cycle.ledger.jobs.get(job_id)
@@ -208,7 +208,7 @@ def settle_limits(cycle: Cycle) -> None:
 
 
 def _fits_limit(cycle: Cycle, job: JobRecord) -> bool:
-    """Whether the smallest gang that the job may run as has room below its limits."""
+    """Returns whether the smallest gang that the job may run as has room below its limits."""
     classes = cycle.ledger.classes
     shapes = [classes.shapes[cycle.ledger.class_of(job).shape]]
     if job.request.sizes and cycle.ordering.shrinks_gangs:
@@ -217,7 +217,7 @@ def _fits_limit(cycle: Cycle, job: JobRecord) -> bool:
 
 
 def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass) -> bool:
-    """Reserve for the queue head that does not fit, or lend to it. False if jobs behind it may not start either."""
+    """Reserves for the queue head that does not fit, or lends to it. Returns False if jobs behind it may not start."""
     if filling.strict:
         return any(find_free_place(cycle, job, other) is not None for other in range(len(cycle.ledger.fleet.pools)))
     if cycle.policy.rules.backfill is Backfill.EASY:
@@ -236,18 +236,18 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass
 
 
 def _full_reservation(cycle: Cycle, pool: int) -> Reservation | None:
-    """The pool's reservation, once as many are open as the rules allow."""
+    """Returns a reservation of the pool if as many are open as the rules allow; else None."""
     found = cycle.backfill_reservations.get(pool)
     return next(iter(found.values())) if found and len(found) >= cycle.policy.rules.max_reservations else None
 
 
 def _can_lend(reservation: Reservation, count: int) -> bool:
-    """Whether a machine of the reservation has `count` accelerators to lend."""
+    """Returns whether a machine of the reservation has `count` accelerators to lend."""
     return any(reservation.wanted[row] - need >= count for row, need in reservation.needs.items())
 
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
-    """Reserve the place that is free earliest for a gang that fits nowhere."""
+    """Reserves the place that is free earliest for a gang that fits nowhere."""
     count = cycle.ledger.count_on(job, pool)
     if count < 2 or job.job_id in cycle.reservations or not cycle.ordering.is_entitled(job, pool):
         return
@@ -257,7 +257,7 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
 
 
 def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
-    """Lend to the first of these jobs that may borrow. They share a shape: if one has no room, none has."""
+    """Lends to the first of these jobs that may borrow. They share a shape: if one does not fit, none does."""
     for job in jobs:
         count, pool = cycle.ledger.count_on(job, reservation.pool), reservation.pool
         if _may_borrow(cycle, job, reservation) and count <= cycle.limits.room(job, pool):
@@ -266,7 +266,7 @@ def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRec
 
 
 def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
-    """Return whether the job ends, or can be stopped, before the reservation needs the place."""
+    """Returns whether the job ends, or can be stopped, before the reservation needs the place."""
     if reservation.job_id == job.job_id:
         return False
     if cycle.ordering.can_be_stopped(job) and not may_lose_work(cycle.ledger, job):

@@ -1,9 +1,11 @@
-"""The ledger as a `Problem`: a snapshot of eligible jobs, their configurations and the pools, for a policy to solve.
+"""Builds a `Problem` from the ledger: a snapshot of eligible jobs, their configurations and the pools for a policy.
 
-On spot pools a configuration's speed is multiplied by the part of its time that becomes lasting work. Each pool (a
-zone of a shape) is believed by its own record of revocations, with a prior pooled over all spot pools: a zone that
-takes machines back is left for others, and found again as its record grows old against theirs. A planning policy
-also reads lengths, restart costs, pinned jobs and places over several pools (`plan_problem`).
+On spot pools a configuration's speed is multiplied by the fraction of its time that becomes lasting work. The
+revocation rate of each pool (a zone of a shape) is estimated from the pool's own record, with a prior pooled over all
+spot pools: jobs leave a zone that revokes machines, and come back as its record ages. A planning policy also reads
+lengths, restart costs, pinned jobs and places over several pools (`plan_problem`).
+
+Shapes: n jobs, c columns, p pools, w configurations (ways to run one job on one pool).
 """
 
 from collections.abc import Mapping, Set
@@ -32,13 +34,14 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState
 
-#: A machine that is paid for a round and this long yet costs nothing now: jobs can be moved off it before its step.
+#: Seconds. A machine that is paid for one round plus this counts as free of charge: jobs can leave before its next
+#: billing step.
 PREPAID_MARGIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpotRuns:
-    """Ways to run jobs, as far as risk goes: pool and accelerators of each, and what a restart costs its job (w,)."""
+    """Configurations as far as risk goes: pool, accelerators, and seconds that a restart costs the job, each (w,)."""
 
     pool: IntArray
     count: FloatArray
@@ -46,7 +49,7 @@ class SpotRuns:
 
 
 def revocation_rates(pools: list[PoolState], now: float) -> FloatArray:
-    """Revocations per machine-hour; 0 where machines stay (p,)."""
+    """Returns revocations per machine-hour of each pool; 0 where machines are not spot (p,)."""
     seen = [(state.lives.revocations, state.lives.lived_s(now) / SECONDS_PER_HOUR) for state in pools]
     spot = [row for row, state in enumerate(pools) if state.pool.market is Market.SPOT]
     rates = np.zeros(len(pools))
@@ -57,7 +60,10 @@ def revocation_rates(pools: list[PoolState], now: float) -> FloatArray:
 
 
 def lasting_fractions(pools: list[PoolState], now: float, runs: SpotRuns) -> FloatArray:
-    """Part of each way's time that becomes work that lasts (w,). A gang stops when any of its machines goes."""
+    """Returns the part of each configuration's time that becomes lasting work (w,).
+
+    A gang stops with any of its machines.
+    """
     parts = np.ones(len(runs.pool))
     rates = revocation_rates(pools, now)
     risky = np.flatnonzero(rates[runs.pool] > 0)
@@ -75,7 +81,7 @@ def lasting_fractions(pools: list[PoolState], now: float, runs: SpotRuns) -> Flo
 
 
 def build_problem(ledger: Ledger) -> Problem:
-    """The ledger as a problem: eligible jobs in ascending id, one column per job, pool and gang size it can have."""
+    """Returns the problem: eligible jobs in ascending id, one column per job, pool and possible gang size."""
     columns, pools = ledger.columns, ledger.fleet.pools
     ledger.columns.settle_all(ledger.now, inf)
     note_lengths_exceeded(ledger)
@@ -137,7 +143,7 @@ def build_problem(ledger: Ledger) -> Problem:
 
 
 def _entities(ledger: Ledger, rows: IntArray, gang: FloatArray, capacity: float) -> Entities:
-    """Projects and users with their terms; under a policy that follows weights, those with which each catches up."""
+    """Returns projects and users with weights and limits, adjusted if the policy makes up for past use."""
     usage = ledger.usage
     entities = usage.entities(ledger.entities, ledger.entity_parents, capacity)
     if not (usage.makes_up and usage.shares and len(entities)):
@@ -152,21 +158,21 @@ def _entities(ledger: Ledger, rows: IntArray, gang: FloatArray, capacity: float)
 
 
 def _machines_to_be_had(state: PoolState, now: float) -> int:
-    """Machines that may be held rented: the quota; what is there or coming while the provider gives no more."""
+    """Returns how many rented machines the pool may hold: its quota; while requests fail, those it has or awaits."""
     if state.rent_not_before <= now or not state.rent_refused:
         return state.quota
     return min(state.quota, state.machines + sum(state.awaited.values()))
 
 
 def _values(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """What an hour of each job is worth, USD, as it, its user or its project says; nan: nobody does (n,)."""
+    """Returns the value of an hour of each job in USD, as job, user or project state it; nan if none does (n,)."""
     columns = ledger.columns
     stated = columns.value_usd_per_h[rows]
     if not ledger.policy.rules.values or not np.isnan(stated).any():
         return stated
     by_entity = np.full(len(ledger.entities), np.nan)
     names, values = list(ledger.entities), ledger.policy.rules.values
-    for value in sorted(values, key=lambda each: bool(each.user)):  # a user's own comes last
+    for value in sorted(values, key=lambda each: bool(each.user)):  # a user's overrides the project's
         whose = f"{value.project}/{value.user}"
         for row, name in enumerate(names):
             if name == whose if value.user else name.startswith(f"{value.project}/"):
@@ -175,7 +181,7 @@ def _values(ledger: Ledger, rows: IntArray) -> FloatArray:
 
 
 def _prepaid(ledger: Ledger) -> FloatArray:
-    """Accelerators of machines whose next billing step is further away than the next plans (p,); empty: none."""
+    """Returns accelerators of machines that are paid for until after the next plan (p,); empty if there are none."""
     found, soon_at = np.zeros(len(ledger.fleet.pools)), ledger.now + ledger.policy.rules.round_s + PREPAID_MARGIN_S
     for state in ledger.fleet.pools:
         if not state.rented or not (state.pool.billing_step_s or state.pool.minimum_billing_s):
@@ -188,7 +194,7 @@ def _prepaid(ledger: Ledger) -> FloatArray:
 
 
 def _counted(ledger: Ledger) -> FloatArray:
-    """What an accelerator of each pool counts against a share (p,); empty: 1."""
+    """Returns the factor by which an accelerator of each pool counts against a share (p,); empty if all are 1."""
     if ledger.usage.spot_factor == 1.0:
         return np.zeros(0)
     return np.array([ledger.usage.factor(state) for state in ledger.fleet.pools])
@@ -196,7 +202,7 @@ def _counted(ledger: Ledger) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Configurations:
-    """Parallel arrays: each way to run each job on one pool; by job, then by pool, then by gang size (w,)."""
+    """Parallel arrays of configurations, sorted by job, then pool, then gang size (w,)."""
 
     job: IntArray
     pool: IntArray
@@ -205,12 +211,12 @@ class Configurations:
 
 
 def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArray) -> Configurations:
-    """Configurations of jobs of these classes (n,) on pools that may come to have `most` accelerators (p,)."""
+    """Returns configurations of jobs of these classes (n,) on pools that may come to have `most` accelerators (p,)."""
     owner, option = classes.option_table
     counts, rates = classes.counts[option], classes.rates[option]
     at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0) & classes.fits_machines(most))
     count, steps_per_s = counts[at, pool], rates[at, pool]
-    if len(owner) > len(classes.classes):  # several sizes of a class
+    if len(owner) > len(classes.classes):  # a class may have several gang sizes
         order = np.lexsort((count, pool, owner[at]))
         at, pool, count, steps_per_s = at[order], pool[order], count[order], steps_per_s[order]
     first = np.searchsorted(owner[at], class_rows)
@@ -228,7 +234,7 @@ def _without_booked_ways(kept_off: Set[tuple[int, int]], job_ids: IntArray, way:
 
 
 def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> FloatArray:
-    """Part of each way's time that becomes work that lasts: less than 1 where the market takes machines back (w,)."""
+    """Returns the fraction of each configuration's time that becomes lasting work: below 1 on spot pools (w,)."""
     if not any(state.pool.market is Market.SPOT for state in ledger.fleet.pools):
         return np.ones(len(way.job))
     rules = ledger.policy.rules
@@ -241,7 +247,7 @@ def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> Float
 
 
 def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobRecord]) -> Problem:
-    """The problem with who may be spread, and with what runs spread, or is on its way to it, as a configuration."""
+    """Returns the problem with columns for jobs that may run, run or will run over several pools."""
     requests = [job.request for job in records]
     mixes = np.array([request.mixed for request in requests], dtype=np.bool_)
     forks = np.array([float(request.fork_max) for request in requests])
@@ -267,7 +273,7 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
 def _with_stated_plans(
     ledger: Ledger, problem: Problem, records: list[JobRecord], held: Mapping[int, list[int]]
 ) -> Problem:
-    """The problem with the plans that jobs state, but for the one that each holds (by row: accelerators by pool)."""
+    """Returns the problem with the plans that jobs state, except those that they hold (accelerators by pool)."""
     rows, rates, uses = [], [], []
     for row, job in enumerate(records):
         for parts, steps_per_s in ledger.classes.plan_ways(job.class_row) if job.request.plans else ():
@@ -292,9 +298,9 @@ def _gangs(rows: list[int], rates: list[float], uses: list[list[int]]) -> MultiP
 
 
 def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
-    """The ledger as a problem, with all that a planning policy reads.
+    """Returns the problem with all that a planning policy reads.
 
-    A job on its way to its planned place counts as running there: a plan half carried out must not look like another
+    A job on its way to its planned place counts as running there, so that a half-executed plan does not look like a new
     situation.
     """
     rules, problem = ledger.policy.rules, build_problem(ledger)
@@ -323,7 +329,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
 
 
 def _usual_weights(ledger: Ledger, problem: Problem) -> FloatArray:
-    """What the users of the jobs usually state as weight (n,); empty: it does not matter."""
+    """Returns the weights that the jobs' users usually state (n,); an empty array if the policy does not use them."""
     jobs, gang = problem.jobs, np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 1.0)
     best = max_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
     left_s = np.divide(jobs.remaining_steps, best, out=np.full(len(jobs), inf), where=best > 0)
@@ -333,12 +339,12 @@ def _usual_weights(ledger: Ledger, problem: Problem) -> FloatArray:
 
 
 def _unstoppable(records: list[JobRecord]) -> BoolArray:
-    """Jobs that nobody could ask to leave a paid machine (n,)."""
+    """Returns which jobs could not be asked to leave a machine that is paid for (n,)."""
     return np.array([not job.request.preemptible or job.loses_work for job in records], dtype=np.bool_)
 
 
 def _running_columns(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:
-    """Columns in which jobs run, or to which they are on their way (c,)."""
+    """Returns the columns in which jobs run, or to which they are on their way (c,)."""
     columns = problem.columns
     if not len(columns):
         return columns.running

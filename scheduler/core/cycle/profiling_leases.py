@@ -1,8 +1,7 @@
-"""Profiling leases: real jobs run for a short while where the speed of their kind is unknown. Their steps count.
+"""Profiling leases: short runs of real jobs where the speed of their kind is unknown. Their steps count.
 
-Every start on an unmeasured pool is such a lease by itself. This file adds the deliberate ones, at round ends: one
-cell (kind, pool) at a time per free part of the profiling budget, only where the kind has enough work left to repay
-it.
+Every start on an unmeasured pool is such a lease. This module adds deliberate ones at round ends: one cell (kind, pool)
+at a time per free part of the profiling budget, and only where the kind has enough work left to repay it.
 """
 
 from functools import partial
@@ -19,13 +18,13 @@ from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.job_request import JobId
 
-#: Cells tried in one round, and jobs tried for each: the first that fit are as good as any.
+#: Cells tried in one round, and jobs tried for each cell. The limit bounds the work of a round.
 CELLS_MAX = 8
 CANDIDATES_MAX = 4
 
 
 def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
-    """Open profiling leases within the budget, most work first. Returns who is to learn its speed on which pool."""
+    """Opens profiling leases within the budget, most remaining work first. Returns (job, pool row) of each lease."""
     ordering, opened = cycle.ordering, list[tuple[JobRecord, int]]()
     if not ordering.profiles or cycle.policy.rules.profiling_share <= 0:
         return opened
@@ -45,7 +44,7 @@ def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
 
 
 def _budget(cycle: Cycle) -> float:
-    """Accelerators that may still start profiling; at least one gang at a time, however small the fleet."""
+    """Returns the accelerators that may still start profiling: one gang may always profile, in a small fleet too."""
     ledger = cycle.ledger
     capacity = sum(state.capacity for state in ledger.fleet.pools)
     learning = [ledger.jobs[job_id] for job_id in ledger.profiling if ledger.jobs[job_id].profiling_until > ledger.now]
@@ -55,7 +54,7 @@ def _budget(cycle: Cycle) -> float:
 
 
 def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
-    """Return (class, pool) of every unmeasured cell worth a lease, most remaining work first."""
+    """Returns (class, pool) of every unmeasured cell worth a lease, most remaining work first."""
     ledger, rules = cycle.ledger, cycle.policy.rules
     columns, classes = ledger.columns, ledger.classes.classes
     rows = np.flatnonzero(columns.active & columns.eligible)
@@ -73,7 +72,7 @@ def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
             break
         usable = [p.row for p in ledger.fleet.pools if p.capacity and job_class.rates[p.row] > 0]
         if len(usable) < 2:
-            continue  # it runs where it must: knowing its speed would decide nothing
+            continue  # the job must run where it is, so its speed elsewhere would change no decision
         for pool in usable:
             if not job_class.measured[pool] and pool not in reserved and (job_class.kind, pool) not in learning:
                 cells.append((class_row, pool))
@@ -81,7 +80,7 @@ def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
 
 
 def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) -> list[JobRecord]:
-    """Jobs of the class that could go to the pool now: waiting ones first, then those with most work left."""
+    """Returns jobs of the class that could go to the pool now: waiting ones first, then those with most work left."""
     columns = cycle.ledger.columns
     rows = np.flatnonzero(columns.active & columns.eligible & (columns.class_row == class_row))
     left = columns.steps_total[rows] - columns.steps[rows]
@@ -95,20 +94,20 @@ def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) 
 
 
 def _may_go(cycle: Cycle, job: JobRecord) -> bool:
-    """Return whether a job waits, or runs long enough elsewhere, and has enough work left to repay the lease."""
+    """Returns whether the job waits, or has run long enough elsewhere, and has enough work left to repay the lease."""
     rules = cycle.policy.rules
     if job.job_id in cycle.queues.nominated or job.job_id in cycle.sharing.pairs or job.ready_at > cycle.now:
-        return False  # what would be learned of one in a pair is how fast it is alone
+        return False  # a lease of a co-located job would measure its speed alone
     if unreported_on_best_s(cycle.ledger, job) < rules.profiling_s + cycle.ledger.restart_s(job, rules):
         return False
     if job.waits:
-        return not may_lose_work(cycle.ledger, job)  # it would stay there to its end, however slow that is
+        return not may_lose_work(cycle.ledger, job)  # it could not be moved away again, however slow the pool is
     can_leave = is_preemptible(cycle, job) and not job.loses_work
     return can_leave and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
 
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Take a place for the lease: a free one, else that of incumbents who had their minimum run. False if none."""
+    """Takes a free place for the lease, else that of incumbents past their minimum run. Returns False if none."""
     if shape_of(cycle, job).counts[pool] > cycle.limits.room(job, pool):
         return False
     place = find_free_place(cycle, job, pool)

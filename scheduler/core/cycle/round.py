@@ -1,15 +1,15 @@
-"""One round, event by event: freed machines and arrivals, backfill, preemption, profiling leases, a solve request.
+"""One scheduling round: freed machines and arrivals, backfill, preemption, profiling leases, a solve request.
 
-Two mechanisms turn a policy's decision into starts and stops. `OwedRounds` serves shares and orders: free places are
-filled at once, running jobs are compared with waiting ones once a round. `PlanRounds` serves plans: jobs that run
-where they are planned are left alone; others start as places become free, or jobs that are not planned there are
-asked to leave (a reservation keeps the place). A job that the plan leaves out runs on until another needs its place.
-The plan has priced restarts already, so nothing weighs them again. `RoundRules.mechanism` names the mechanism in
-force; a core may be handed others, such as those that reproduce another scheduler's.
+Two mechanisms turn a policy's decision into starts and stops. `OwedRounds` executes shares and orders: free places are
+filled at once, and running jobs are compared with waiting ones once a round. `PlanRounds` executes plans: jobs that run
+where they are planned continue; others start as places become free, or jobs that are not planned there are asked to
+leave (a reservation keeps the place). A job that the plan leaves out runs on until another needs its place. The plan
+has priced restarts already, so they are not weighed again. `RoundRules.mechanism` names the mechanism in force; a core
+may be given others, such as those that reproduce another scheduler.
 
-An arrival is judged at the current prices: it takes the configuration with the largest value minus price if that is
-positive and free, else it enters the queues. Under a plan it waits instead for a place that has a price, if the next
-plan is nearer than the restart that a hasty start may cost.
+The arrival rule judges a newcomer at the current prices: it takes the configuration with the largest value minus price
+if that is positive and free, else it enters the queues. Under a plan it waits instead for a place that has a price, if
+the next plan is nearer than the restart that a hasty start may cost.
 """
 
 from collections.abc import Callable
@@ -40,15 +40,15 @@ from scheduler.core.state.remaining_work import guesses_by_record, unreported_st
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.contract import HIGH_PRIORITY_CLASS
 
-#: Unit of prices before there are any.
+#: Unit of prices before the first solve.
 _NO_UNIT = "none"
 
-#: Makes a mechanism for a policy that has just come into force.
+#: Function that makes a mechanism for a policy that has just come into force.
 MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
 
 
 class OwedRounds:
-    """The job owed most runs: free places are filled at once, running jobs compared with waiting ones once a round."""
+    """Runs the jobs that are owed most: fills free places at once, compares running with waiting jobs once a round."""
 
     def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
         if isinstance(policy, OrderPolicy):
@@ -57,7 +57,7 @@ class OwedRounds:
             cycle.ordering = ShareOrdering(cycle.ledger, rules)
 
     def settle(self, cycle: Cycle) -> None:
-        """Freed machines and arrivals, backfill, and once a round preemption and profiling leases; a solve request."""
+        """Handles freed machines and arrivals, fills places, once a round preempts and profiles; requests a solve."""
         backlog, rules = cycle.backlog, cycle.policy.rules
         if backlog.rebuild_queues:
             rebuild_queues(cycle)
@@ -79,10 +79,10 @@ class OwedRounds:
         set_round_timer(cycle)
 
     def _awaits_answer(self, cycle: Cycle) -> bool:
-        """Whether a solve is asked for at this round's end: its answer, or its failure, is when jobs are compared.
+        """Returns whether jobs are compared only once the solve requested at this round's end is answered or failed.
 
-        Preemptions by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
-        the next round ends is waited for no longer.
+        Preemptions by shares that are about to be replaced would cost restarts in vain. If no answer is there when the
+        next round ends, jobs are compared without it.
         """
         if not cycle.due.solve_ended and cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
@@ -90,16 +90,16 @@ class OwedRounds:
 
 
 class PlanRounds:
-    """Carries out plans: asks for one at events, and at round ends because time has passed."""
+    """Carries out plans. Requests a plan at events, and at round ends because time has passed."""
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
         self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
         self._carried_out: Proposal | None = None
-        #: When the next lease ends, as far as is known.
+        #: When the next profiling lease ends, as far as is known.
         self._lease_ends_at = inf
 
     def settle(self, cycle: Cycle) -> None:
-        """Carry out a new plan, give free places to the jobs planned there, ask for the next plan."""
+        """Carries out a new plan, gives free places to the jobs planned there, and requests the next plan."""
         proposal = cycle.policy.proposal
         is_new = proposal is not None and proposal is not self._carried_out
         if is_new:
@@ -127,7 +127,7 @@ class PlanRounds:
         set_round_timer(cycle)
 
     def _watch_leases(self, cycle: Cycle) -> None:
-        """A profiling job cannot be stopped before its lease ends; when it ends, another plan is asked for."""
+        """Requests another plan when a profiling lease ends, because a profiling job cannot be stopped before."""
         if cycle.now >= self._lease_ends_at:
             self._lease_ends_at, cycle.solves.problem_changed = inf, True
         learners = (self._ordering.lease_ends_at(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
@@ -137,13 +137,13 @@ class PlanRounds:
             cycle.timers.set(ends_at, "lease")  # only wakes the core
 
     def _open_leases(self, cycle: Cycle) -> None:
-        """Open profiling leases. The plan has placed every job already; the next one takes the leases into account."""
+        """Opens profiling leases. All jobs are in the plan already; the next plan takes the leases into account."""
         for job, pool in open_profiling_leases(cycle):
             self._ordering.grant_lease(job, pool)
             cycle.solves.problem_changed = True
 
     def _drop_stale_reservations(self, cycle: Cycle) -> None:
-        """Drop places kept for jobs that are planned elsewhere now, and all backfill reservations: the plan decides."""
+        """Drops reservations of jobs that are planned elsewhere now, and all of backfill, because the plan decides."""
         for reservation in tuple(cycle.reservations.values()):
             if not reservation.preempting or not self._ordering.is_planned(reservation):
                 drop_reservation(cycle, reservation.job_id)
@@ -153,11 +153,11 @@ class PlanRounds:
 
 
 def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
-    """`PlanRounds` for a policy that plans, `OwedRounds` for shares and orders."""
+    """Returns `PlanRounds` for a policy that plans, `OwedRounds` for shares and orders."""
     return PlanRounds(cycle, policy, rules) if isinstance(policy, PlanPolicy) else OwedRounds(cycle, policy, rules)
 
 
-#: What every core knows (`rules.KNOWN_MECHANISMS`).
+#: Mechanisms that every core knows (`rules.KNOWN_MECHANISMS`).
 MECHANISMS: dict[str, MakeMechanism] = {OWED: _native_mechanism}
 
 
@@ -165,7 +165,7 @@ MECHANISMS: dict[str, MakeMechanism] = {OWED: _native_mechanism}
 
 
 def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
-    """Offer freed machines to reservations and judge arrivals, until neither is left. Returns the arrivals."""
+    """Offers freed machines to reservations and judges arrivals until none is left. Returns the arrivals."""
     seen: list[JobRecord] = []
     backlog = cycle.backlog
     while backlog.freed or backlog.arrived:
@@ -184,7 +184,7 @@ def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
 
 
 def rebuild_queues(cycle: Cycle) -> None:
-    """Fill every queue afresh, if something changed that concerns all of them."""
+    """Fills every queue anew, if a change concerns all of them."""
     if cycle.backlog.rebuild_queues:
         cycle.backlog.rebuild_queues = False
         cycle.queues.clear()
@@ -193,7 +193,7 @@ def rebuild_queues(cycle: Cycle) -> None:
 
 
 def set_round_timer(cycle: Cycle) -> None:
-    """Set the timer of the round's end, if the ordering compares jobs then and there is a job."""
+    """Sets the timer of the round's end, if the ordering compares jobs then and there is a job."""
     if cycle.now < cycle.timers.round_at < inf:
         return
     rules = cycle.policy.rules
@@ -213,9 +213,9 @@ def set_round_timer(cycle: Cycle) -> None:
 
 
 def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
-    """The arrival rule: the configuration worth most above its price is taken at once if it is free (design 2).
+    """Applies the arrival rule: the job takes the configuration worth most above its price if that is free (design 2).
 
-    Before the first solve nothing has a price. True if the job was started.
+    Before the first solve no pool has a price. Returns whether the job was started.
     """
     pricing = cycle.policy.pricing
     if pricing is None or (job.request.sizes and cycle.deadlines.sizes_gang_of(job)):
@@ -233,7 +233,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
         return False
     pool = int(ways.pool[best])
     is_wanted = quote.unit == _NO_UNIT or bool(quote.prices[pool] > 0)
-    # A plan weighs a whole menu, of which this place is one entry.
+    # A job with several plans waits too, because the solve weighs all its plans and this place is only one of them.
     if _waits_for_plan(cycle, job, is_wanted=is_wanted or bool(job.request.plans)):
         return False
     if job.request.sizes:
@@ -243,7 +243,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if pools[pool].rented and _would_hold_up_payers(cycle, job):
         return False
-    # Until the next solve it is entitled to what it was given.
+    # Until the next solve the job is entitled to the configuration that it took.
     ledger.columns.settle(job.slot, cycle.now)
     ledger.columns.entitled[job.slot] = 0.0
     ledger.columns.entitled[job.slot, pool] = ways.count[best]
@@ -252,10 +252,10 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
 
 
 def _waits_for_plan(cycle: Cycle, job: JobRecord, *, is_wanted: bool) -> bool:
-    """Whether a plan will be made sooner than a start that it might undo would cost.
+    """Returns whether the next plan comes sooner than a restart would take, so that the job should wait for it.
 
-    A place without a price (`is_wanted` False) is the one that the plan would give: nobody who waits would take it, and
-    the job gains most there. Only an answer that is on its way may have it for somebody else.
+    A place without a price (`is_wanted` False) is taken at once unless a solve is in flight: no waiting job competes
+    for it, and the job gains most there, so the plan would give the same.
     """
     policy = cycle.policy
     if not policy.plans:
@@ -266,13 +266,13 @@ def _waits_for_plan(cycle: Cycle, job: JobRecord, *, is_wanted: bool) -> bool:
 
 
 def _would_hold_up_payers(cycle: Cycle, job: JobRecord) -> bool:
-    """Whether nobody pays for the job, and nobody could ask it to leave a paid machine."""
+    """Returns whether the job has no stated value and could not be asked to leave a machine that others pay for."""
     can_leave = job.request.preemptible and not job.loses_work
     return cycle.policy.plans and not can_leave and cycle.policy.rules.value_of(job.request)[0] <= 0
 
 
 def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:
-    """What a policy reads of a waiting job with these configurations."""
+    """Returns what a policy reads of a waiting job with these configurations."""
     columns, slot = ledger.columns, job.slot
     usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
     return Newcomer(
@@ -293,12 +293,12 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
 
 
 def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
-    """The job may start from now on: judge it at current prices, else queue it."""
+    """Judges a job that may start from now on at current prices, and queues it if it is not started."""
     took_part = cycle.ledger.columns.eligible.item(job.slot)
     cycle.ledger.set_eligible(job)
     if not job.waits or job.ready_at > cycle.now:
         return
-    # A job that comes back for its reserved place took part all the time: the problem has not changed.
+    # A job that returns to its reserved place took part all the time, so the problem has not changed.
     cycle.solves.problem_changed = cycle.solves.problem_changed or not took_part
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None:
@@ -310,6 +310,6 @@ def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
 
 
 def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
-    """A job of the high class that found no free place preempts one of a lower class now."""
+    """Lets a job of the high priority class that found no free place preempt one of a lower class now."""
     if job.request.priority_class >= HIGH_PRIORITY_CLASS and job.waits and job.ready_at <= cycle.now:
         preempt_now(cycle, job)

@@ -1,8 +1,8 @@
 """A solve from request to answer: the core asks, `run_solve` computes (in another process), the core applies.
 
-At most one solve is in flight. Its answer is never dropped for being old: jobs that ended since are skipped, and
-capacity that was lost since scales the shares of that pool down. Only an answer to a question asked before a policy
-change is void.
+At most one solve is in flight. Its answer is never dropped for its age: jobs that have ended are skipped, and if
+capacity was lost the shares of that pool are scaled down. Only an answer to a question from before a policy change is
+void.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ from scheduler.core.state.working_set import Cycle
 from walras.cluster import PoolId
 from walras.job_request import JobId
 
-#: Shares below this are solver noise.
+#: Shares below this are treated as solver noise.
 SMALLEST_SHARE = 1e-6
 
 
 def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> Proposal:
-    """Decide, and make the decision compact. Shares are rounded to 1e-6: noise must not look like a change.
+    """Solves the problem and returns a compact decision. Shares are rounded to 1e-6, so noise looks like no change.
 
-    `tighten`: looks for a smaller bound of a plan, which it leaves as it is otherwise.
+    `tighten` looks for a smaller upper bound of a plan and otherwise leaves the plan as it is.
     """
     decision, memory, rental = answer_problem(
         make(command.policy), command.problem, command.memory, command.delay_usd_per_h
@@ -75,7 +75,7 @@ def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> 
 
 
 def _in_usd(proposal: Proposal, problem: Problem, plan: Plan, value: FloatArray, *, stated: bool) -> Proposal:
-    """The proposal with what is told in money; few simulations state what jobs are worth."""
+    """Returns the proposal with figures in money; unchanged where no values are stated, as in most simulations."""
     from optimizer.renting.next_accelerator import worth_of_one_more
     from optimizer.renting.usd_certificate import usd_certificate
 
@@ -85,7 +85,7 @@ def _in_usd(proposal: Proposal, problem: Problem, plan: Plan, value: FloatArray,
 
 
 def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray | IntArray) -> Proposal:
-    """A plan is shares of 1, in the order of importance; so are the jobs that were asked about."""
+    """Returns a plan as shares of 1, in order of importance; the jobs that were asked about are in the same order."""
     columns, yardstick = problem.columns, plan.yardstick
     job_id = problem.jobs.job_id
     first = np.searchsorted(columns.use_column, plan.column)
@@ -116,7 +116,7 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
 
 
 def _paying_uses(problem: Problem, plan: Plan) -> IntArray:
-    """Rows of the uses that the plan gives to jobs for which prices count: riders pay none."""
+    """Returns rows of the plan's uses by jobs that pay prices; riders (jobs on prepaid machines) pay none."""
     chosen = np.zeros(len(problem.columns), dtype=np.bool_)
     priced = plan.column >= 0
     priced[plan.riders] = False
@@ -135,9 +135,9 @@ def _marginal_jobs(problem: Problem, uses: IntArray, surplus: FloatArray) -> tup
 
 
 def integral_gang_bound(command: Solve) -> float | None:
-    """What whole gangs can reach at best, in the unit of the answer's objective; None where nothing bounds them.
+    """Returns an upper bound for whole gangs, in the unit of the answer's objective; None where there is none.
 
-    It costs the solve and a search on top: computed when a person asks, never for a decision.
+    It costs the solve and a search on top, so it is computed when a person asks and never for a decision.
     """
     decision, _, _ = answer_problem(make(command.policy), command.problem, command.memory, command.delay_usd_per_h)
     problem, decision = with_added(command.problem, decision)
@@ -148,9 +148,9 @@ def integral_gang_bound(command: Solve) -> float | None:
 
 
 def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None = None) -> None:
-    """Send `Solve` if something changed, none is in flight and the last request is long enough ago.
+    """Sends `Solve` if something changed, none is in flight and the last request is long enough ago.
 
-    `build` makes the problem of the ledger; `build_problem` by default.
+    `build` makes the problem from the ledger; `build_problem` by default.
     """
     policy = cycle.policy
     if not cycle.solves.problem_changed or cycle.solves.in_flight or policy.pricing is None:
@@ -168,7 +168,7 @@ def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None
 
 
 def request_solve(cycle: Cycle, problem: Problem) -> None:
-    """Send `Solve` about the ledger as it is."""
+    """Sends `Solve` about the ledger as it is."""
     policy = cycle.policy
     assert not cycle.solves.in_flight, "one solve at a time"
     cycle.solves.problem_changed = False
@@ -190,7 +190,7 @@ def request_solve(cycle: Cycle, problem: Problem) -> None:
 
 
 def apply_proposal(cycle: Cycle, event: Solved) -> bool:
-    """Take the answer over: new entitlements and prices. False if it is void."""
+    """Applies the answer: new entitlements and prices. Returns False if the answer is void."""
     if event.request_id != cycle.solves.in_flight:
         return False
     cycle.solves.in_flight = 0
@@ -210,9 +210,9 @@ def apply_proposal(cycle: Cycle, event: Solved) -> bool:
 
 
 def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
-    """Elastic jobs take the sizes that the answer gives them: of several on one type, the one given most.
+    """Gives elastic jobs the gang sizes of the answer; of several sizes on one type, the one with the largest share.
 
-    What is owed evens out the rest. A job whose place is being made keeps its size until it has started there.
+    Owed time evens out the rest. A job whose place is being prepared keeps its size until it has started there.
     """
     ledger = cycle.ledger
     if not ledger.classes.elastic_shapes:
@@ -235,11 +235,11 @@ def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
         before = job.class_row
         ledger.resize(job, {name: max(sizes, key=lambda size: (sizes[size], -size)) for name, sizes in by_type.items()})
         if job.class_row != before:
-            drop_reservation(cycle, job_id)  # a reservation of another size
+            drop_reservation(cycle, job_id)  # the reservation is for the old size
 
 
 def _replace_entitlements(ledger: Ledger, proposal: Proposal) -> None:
-    """Replace the entitlements of the jobs that were asked about; owed time follows them to their new pools."""
+    """Replaces the entitlements of the jobs that were asked about, and moves what they are owed to their new pools."""
     columns = ledger.columns
     if not columns.counts_owed:
         return

@@ -1,10 +1,10 @@
 """Predicted speeds of unmeasured cells (kind, accelerator, count): the question to predictors, and its answer. Pure.
 
-A server predicts in another process and sends the core a `SpeedsPredicted`, which the journal keeps, so a replay
-needs no predictor. Cells of a kind without any measurement and without model facts are not asked about; the
-throughput table has a rule for those. `ModelFactsPredictor` is the analytic predictor (roofline and all-reduce) for
-kinds whose model facts are known; networks between machines are as gangs measured them on the pools of a type, or as
-slow as the slowest measured anywhere.
+A server predicts in another process and sends the core a `SpeedsPredicted`, which the journal keeps, so a replay needs
+no predictor. Cells of a kind with neither measurements nor model facts are not asked about; the throughput table has a
+rule for them. `ModelFactsPredictor` is the analytic predictor (roofline and all-reduce) for kinds whose model facts are
+known. The bandwidth between machines of a type is the median that gangs measured on its pools, else the slowest
+measured anywhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,27 +32,27 @@ from scheduler.core.state.throughput import MeasuredCell, ScoredBelief, SpeedSou
 from walras.job_request import Kind
 from walras.model_facts import ModelFacts
 
-#: A cell of the table.
+#: A cell of the throughput table: kind, accelerator type, accelerators.
 CellKey = tuple[Kind, str, int]
-#: Kinds with facts that are taken into one question, the newest of them; and declared speeds.
+#: Maximum of kinds with facts in one question (the newest), and of declared speeds.
 _KINDS_MOST, _DECLARED_MOST = 500, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ModelKnowledge:
-    """Model facts of kinds, declared speeds, gang sizes and networks: what the analytic predictor needs."""
+    """Model facts of kinds, declared speeds, gang sizes and networks: the input of the analytic predictor."""
 
     kinds: tuple[tuple[Kind, ModelFacts], ...] = ()
-    #: Speeds that submitters declared of these kinds, where nothing of the kind was measured.
+    #: Speeds that submitters declared for these kinds, if no speed of the kind was measured.
     declared: tuple[MeasuredCell, ...] = ()
-    #: Cells that lie on more than one machine, and on how many.
+    #: Cells whose gangs need more than one machine, and how many machines.
     machines: tuple[tuple[CellKey, int], ...] = ()
-    #: Bytes per second between machines with this accelerator.
+    #: Bandwidth between machines with this accelerator, bytes per second.
     networks: tuple[tuple[str, float], ...] = ()
 
 
 def model_knowledge(ledger: Ledger, known: Sequence[MeasuredCell], wanted: Iterable[CellKey]) -> ModelKnowledge:
-    """What the ledger knows that a question about these cells needs. `known`: the measured ones that it goes by."""
+    """Returns what a prediction of these cells needs of the ledger. `known` are the measured cells asked with."""
     kinds = {kind: facts for kind in ledger.facts.kinds()[-_KINDS_MOST:] if (facts := ledger.facts.of(kind))}
     if not kinds:
         return ModelKnowledge()
@@ -71,11 +71,11 @@ def model_knowledge(ledger: Ledger, known: Sequence[MeasuredCell], wanted: Itera
 
 
 class _GangMachines:
-    """Over how many machines gangs lie."""
+    """Finds over how many machines gangs of a kind are spread."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._classes = ledger.classes
-        #: Accelerators of the largest machine of a type; machines that a kind's gang is spread over at least.
+        #: Accelerators of the largest machine by type; fewest machines that a kind's jobs ask for.
         self._sizes: dict[str, int] = {}
         self._nodes: dict[Kind, int] = {}
         for pool in ledger.fleet.pools:
@@ -83,7 +83,7 @@ class _GangMachines:
             self._sizes[shape.accelerator] = max(shape.accelerators, self._sizes.get(shape.accelerator, 0))
 
     def machines(self, key: CellKey) -> int:
-        """Fewest machines of the type that hold such a gang of the kind."""
+        """Returns the fewest machines of the type that hold such a gang of the kind."""
         kind, accelerator, count = key
         if kind not in self._nodes:
             self._nodes[kind] = min((each.request.nodes for each in self._classes.of(kind)), default=1)
@@ -91,7 +91,7 @@ class _GangMachines:
 
 
 def _networks(ledger: Ledger) -> dict[str, float]:
-    """By accelerator type; two digits, so that noise asks no question again."""
+    """Returns bytes per second by accelerator type, rounded to two digits so that noise causes no new question."""
     got: dict[str, list[float]] = {}
     for pool in ledger.fleet.pools:
         planned = ledger.networks.planned(pool.pool.pool_id)
@@ -104,9 +104,9 @@ def _networks(ledger: Ledger) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFactsPredictor:
-    """Analytic (roofline and all-reduce) predictor. Skips accelerators that are not in `accelerators`.
+    """Analytic predictor (roofline and all-reduce). It skips accelerators that are not in `accelerators`.
 
-    `is_rated`: the accelerators' figures are ratings, usable only as ratios.
+    `is_rated`: the accelerators' figures are ratings, of which only ratios mean something.
     """
 
     knowledge: ModelKnowledge
@@ -119,7 +119,7 @@ class ModelFactsPredictor:
         return self.law.name
 
     def fit(self, observations: Sequence[Observation]) -> "FittedModelFacts":
-        """Raises CannotPredict where no kind has facts."""
+        """Fits to measured and declared speeds. Raises CannotPredict if no kind has facts."""
         cells = _Cells(self.knowledge, self.accelerators)
         seen = {observation.cell.kind.name for observation in observations}
         stated = [
@@ -138,11 +138,11 @@ class ModelFactsPredictor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedModelFacts:
-    """How far kinds stay behind their facts."""
+    """The fitted predictor: by which factor each kind is slower than its facts say."""
 
     cells: "_Cells"
     model: RooflineModel
-    #: Kinds that may be predicted; None: all with facts.
+    #: Kinds that may be predicted; None: all kinds with facts.
     only: frozenset[str] | None
 
     def predict(self, cell: SpeedCell) -> Prediction:
@@ -156,7 +156,7 @@ class FittedModelFacts:
 
 
 class _Cells:
-    """Cells with all that is known of kind, accelerator and network."""
+    """Makes cells with all known facts of kind, accelerator and network."""
 
     def __init__(self, knowledge: ModelKnowledge, accelerators: Mapping[str, AcceleratorSpecs]) -> None:
         self._kinds: dict[str, ModelFacts] = dict(knowledge.kinds)
@@ -167,18 +167,18 @@ class _Cells:
         }
 
     def knows(self, kind: str, accelerator: str) -> bool:
-        """Whether the kind's FLOPs and the accelerator's peak are known."""
+        """Returns whether the kind's FLOPs and the accelerator's peak are known."""
         facts, of_type = self._kinds.get(kind), self._accelerators.get(accelerator)
         if facts is None or of_type is None or facts.flops_per_sample is None:
             return False
         return of_type.doing(facts.precision) is not None
 
     def like(self, cell: SpeedCell) -> SpeedCell:
-        """The same cell with the facts that are known of it."""
+        """Returns the same cell with the facts that are known of it."""
         return self.of(Kind(cell.kind.name), cell.accelerator.name, cell.layout.accelerators)
 
     def of(self, kind: Kind, accelerator: str, count: int) -> SpeedCell:
-        """Only of what it `knows`."""
+        """Returns a cell with its facts. Only for kinds and accelerators that `knows` accepts."""
         facts = self._kinds[kind]
         own = self._accelerators[accelerator].doing(facts.precision)
         assert own is not None, "it is known"
@@ -186,17 +186,17 @@ class _Cells:
         return SpeedCell(KindFacts.of(kind, facts), own, layout)
 
 
-#: Cells asked about at once, measured ones learned from, and outcomes remembered: what a fit of seconds can take.
+#: Limits of one question: cells asked about, measured cells, and past outcomes. They bound a fit to seconds.
 WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 2000, 2000
-#: An accelerator of nominal speed 1, where no data sheet is known: only ratios of these matter.
+#: Peak of an accelerator of nominal speed 1 without a data sheet. Only ratios matter, so the figures are arbitrary.
 _FLOPS_PER_S, _BYTES_PER_S = 1e13, 1e12
-#: FLOPs of a sample where none were counted; each accelerator is assumed to take one sample a step.
+#: FLOPs of a sample whose FLOPs were not counted; each accelerator is assumed to process one sample per step.
 _FLOPS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class DataWait:
-    """In which part of its steps a kind waits for its data, from 0 to 1, on the accelerators where that was seen."""
+    """Fraction (0 to 1) of its steps that a kind waits for input data, on accelerators where that was measured."""
 
     kind: Kind
     accelerator: str
@@ -206,13 +206,13 @@ class DataWait:
 
 @dataclass(frozen=True, slots=True)
 class PredictionQuestion:
-    """What was measured, and what is wanted. `nominal`: by accelerator type, as an administrator rates it."""
+    """Measured cells and wanted cells. `nominal` are an administrator's ratings by accelerator type."""
 
     known: tuple[MeasuredCell, ...]
     wanted: tuple[tuple[Kind, str, int], ...]
     nominal: tuple[tuple[str, float], ...]
     past: tuple[ScoredBelief, ...]
-    #: Of kinds whose facts are known.
+    #: Facts about kinds whose model facts are known.
     facts: ModelKnowledge = field(default_factory=ModelKnowledge)
     data_waits: tuple[DataWait, ...] = ()
 
@@ -222,20 +222,20 @@ class PredictionQuestion:
 
     @property
     def types(self) -> list[str]:
-        """Accelerators that it is about."""
+        """Returns the accelerator types that occur in the question."""
         known = {each.accelerator for each in (*self.known, *self.facts.declared)}
         return sorted(known | {accelerator for _, accelerator, _ in self.wanted})
 
 
 def prediction_versions(ledger: Ledger) -> tuple[int, int, int]:
-    """Others than before wherever another question may be due."""
+    """Returns version numbers that change whenever another question may be due."""
     return ledger.classes.version, ledger.facts.version, ledger.networks.version
 
 
 def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> PredictionQuestion:
-    """What is to be predicted now. `past`: what was believed before this core began, and what was measured then."""
+    """Returns what is to be predicted now. `past` are predictions older than this core, with what was measured."""
     known = tuple(islice(ledger.table.known(), KNOWN_MOST))[::-1]
-    # A kind whose measured cells are not among those is left to what the table scales from them.
+    # A kind whose measured cells are beyond the limit is left to the throughput table, which scales its speeds.
     by_facts = (kind for kind in ledger.facts.kinds() if not ledger.table.is_measured(kind))
     kinds = {each.kind for each in known} | set(by_facts)
     pools = [(pool.row, pool.pool.shape.accelerator) for pool in ledger.fleet.pools]
@@ -253,7 +253,7 @@ def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> Predict
 
 
 def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[PredictedSpeed, ...]:
-    """Predicts every wanted cell for which a predictor has an answer. `sheets`: data sheets of accelerators."""
+    """Returns predictions of the wanted cells that a predictor can answer. `sheets` are accelerators' data sheets."""
     facts = _Facts(question, sheets)
     observations = [
         Observation(facts.cell(each.kind, each.accelerator, each.count), each.steps_per_s, each.spread, each.samples)
@@ -276,9 +276,9 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
 
 
 def _data_bound(question: PredictionQuestion, found: Iterable[PredictedSpeed]) -> tuple[PredictedSpeed, ...]:
-    """The same, where the wait for data is of a known length: it lasts as long on any accelerator.
+    """Returns the predictions corrected for the wait for data, which takes the same seconds on any accelerator.
 
-    Only of kinds that were measured on one type: speeds on two have it in them already.
+    Corrects only kinds that were measured on one type: speeds measured on two types contain the wait already.
     """
     types: dict[Kind, set[str]] = {}
     for cell in question.known:
@@ -302,18 +302,18 @@ def _data_bound(question: PredictionQuestion, found: Iterable[PredictedSpeed]) -
 
 
 def _waiting(guess: Guess, share: float, step_s: float) -> Guess:
-    """A guess of the whole step's speed, where that share of a step of this length (seconds) does not scale."""
+    """Returns a guess for the whole step, of whose `step_s` seconds the fraction `share` does not scale."""
     bounds = (guess.steps_per_s, guess.low, guess.high)
     found = [1.0 / (share * step_s + (1.0 - share) / speed) for speed in bounds]
     return Guess(guess.source, *found)
 
 
 def _predictors(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[Predictor, ...]:
-    """The analytic predictors by data sheets and ratings, and the learned ones.
+    """Returns the analytic predictors by data sheets and ratings, and the learned ones.
 
-    Nominal speeds that are all equal are mere defaults, so they do not compete with data sheets.
+    If all nominal speeds are equal they are mere defaults, so they do not compete with data sheets.
     """
-    # Brings SciPy: half a second that only who predicts should pay.
+    # Imported here because it loads SciPy, which takes half a second.
     from optimizer.prediction.gaussian_process import GaussianProcess
 
     nominal = dict(question.nominal)
@@ -326,19 +326,19 @@ def _predictors(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSp
 
 
 def _roofline(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> ModelFactsPredictor:
-    """On types with a data sheet; where a fleet has none at all, on types as they are rated against each other."""
+    """Returns the roofline predictor: for types with a data sheet, or by ratings for all types if none has one."""
     known = {name: sheets[name] for name in question.types if name in sheets}
     return ModelFactsPredictor(question.facts, known or _rated(question), is_rated=not known)
 
 
 def _rated(question: PredictionQuestion) -> dict[str, AcceleratorSpecs]:
-    """Types as an administrator rates them: only ratios of these facts mean something."""
+    """Returns types with specifications made from an administrator's ratings: only their ratios mean something."""
     worth = {name: dict(question.nominal).get(name, 1.0) for name in question.types}
     return {name: AcceleratorSpecs(name, _FLOPS_PER_S * speed, _BYTES_PER_S * speed) for name, speed in worth.items()}
 
 
 class _Facts:
-    """The facts of cells for predictors: data sheets if all types have one, else nominal speeds for all types."""
+    """Facts of cells for predictors: data sheets if all types have one, else nominal speeds for all types."""
 
     def __init__(self, question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> None:
         is_known = all(name in sheets for name in question.types)
@@ -349,7 +349,7 @@ class _Facts:
 
 
 def _outcomes(past: Iterable[ScoredBelief]) -> Iterable[PredictionOutcome]:
-    """Of predictions that stated an interval: what fusion weighs its members by."""
+    """Yields outcomes of predictions that stated an interval; the ensemble weighs its members by them."""
     for each in past:
         if each.low is not None and each.high is not None and each.measured > 0:
             prediction = Prediction(each.predicted, each.low, each.high)

@@ -1,1 +1,1 @@
-"""Why a job waits, whether it could ever run, and what would help. Computed when a person asks."""
+"""Explanations: why a job waits, whether it could ever run, and what would help. Computed when a person asks."""

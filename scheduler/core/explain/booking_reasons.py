@@ -1,4 +1,4 @@
-"""Which booking keeps a job waiting, when it ends, and what would let the job run beside it."""
+"""Which booking keeps a job waiting, when the booking ends, and what would let the job run beside it."""
 
 from collections.abc import Iterator
 from math import inf
@@ -12,9 +12,9 @@ from walras.units import format_length
 
 
 def deciding_booking(core: SchedulerCore, job: JobRecord) -> tuple[Booking, int] | None:
-    """The booking without which a waiting job would have a place, and the pool's row; None if that is not why.
+    """Returns the booking without which a waiting job would have a place, and the pool's row; None if there is none.
 
-    Of several, the one that ends first.
+    Of several bookings it is the one that ends first.
     """
     bookings = core.cycle.bookings
     if not bookings.declared or job.holds:
@@ -31,18 +31,18 @@ def deciding_booking(core: SchedulerCore, job: JobRecord) -> tuple[Booking, int]
 
 
 def _would_have_place(core: SchedulerCore, job: JobRecord, booking: Booking, row: int, count: int) -> bool:
-    """Whether what is idle on the booked machines, with what is free beside them, would do."""
+    """Returns whether the idle accelerators of the booked machines, with those free beside them, would suffice."""
     if (job.job_id, row) in core.cycle.bookings.barred:
         return True
     if not booking.is_active(core.ledger.now):
-        return False  # it keeps the job off only while there is something free, and then the job is barred
+        return False  # an upcoming booking only blocks a job while places are free, and then the job is in `barred`
     state = core.ledger.fleet.pools[row]
     idle = sum(len(each.free) for each in core.cycle.bookings.machines(booking) if each.pool == row)
     return state.free < count <= state.free + idle
 
 
 def booking_reason(core: SchedulerCore, job: JobRecord) -> Iterator[tuple[str, str]]:
-    """(What is booked, for whom and until when; what would help), if that is what keeps the job waiting."""
+    """Yields (what is booked, for whom and until when; what would help) if a booking keeps the job waiting."""
     found = deciding_booking(core, job)
     if found is None:
         return

@@ -1,7 +1,7 @@
-"""The one reason that keeps a job waiting, as a sentence for people: who goes first, who holds places, how long.
+"""The reason that keeps a job waiting, as one sentence for people: who goes first, who holds places, how long.
 
-`pending_reasons` lists every constraint with its numbers; this says which of them decides, and names the jobs behind it
-and their times. Every active job that does not run has such a sentence. Nothing here changes the core.
+`pending_reasons` lists every constraint with its numbers; this module says which of them decides, and names the jobs
+behind it and their times. Every active job that does not run has such a sentence. Nothing here changes the core.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,9 @@ from walras.job_request import JobId
 from walras.states import Reason
 from walras.units import format_length
 
-#: Jobs that are named, of many; and how many of those ahead are looked at.
+#: Number of jobs that are named, and number of jobs ahead that are examined.
 _NAMED_MAX, _AHEAD_LOOKED_AT = 3, 500
-#: Reasons that are about places: who has them, and who goes first. Others say by themselves what has to happen.
+#: Reasons about places: the sentence says who holds them and who goes first. Other reasons explain themselves.
 _OF_PLACES = frozenset(
     {
         Reason.WAIT_CAPACITY,
@@ -38,7 +38,7 @@ _OF_PLACES = frozenset(
 
 
 def dominant_reason(core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] | None = None) -> str:
-    """Say why an active job does not run; of one that runs, which plan of its menu; else empty."""
+    """Returns why an active job does not run; for a running job with several plans, which plan it runs; else ""."""
     job = core.ledger.jobs.get(job_id)
     first = first_pending_reason(core, job_id, expected or {})
     if job is None or first is None:
@@ -59,7 +59,7 @@ def dominant_reason(core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId
 
 
 def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
-    """Reasons that are not about places."""
+    """Returns the sentence for reasons that are not about places."""
     if first.reason is Reason.WAIT_DEPENDENCY:
         return f"it waits for {_named(job.blocked_by)} to end{_times(core, job.blocked_by)}"
     if first.reason in (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE):
@@ -75,7 +75,7 @@ def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
 
 
 def _pools_by_preference(core: SchedulerCore, job: JobRecord) -> list[PoolState]:
-    """Pools that can hold the job: where it has a share first, then where it is fastest."""
+    """Returns the pools that can hold the job: where it has a share first, then by speed."""
     ledger = core.ledger
     job_class = ledger.class_of(job)
     counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
@@ -84,9 +84,9 @@ def _pools_by_preference(core: SchedulerCore, job: JobRecord) -> list[PoolState]
 
 
 def _ahead(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> list[JobRecord]:
-    """Waiting jobs that go before it on its best pool, the first first; a strict order's first in line among them."""
+    """Returns waiting jobs that go before this one on its best pool, the most urgent first; [] if none does."""
     ordering, columns, queues = core.cycle.ordering, core.ledger.columns, core.cycle.queues
-    # Computing a key settles the job's row. This is undone: a question must not change later decisions by a bit.
+    # Computing a key settles the job's row. This is undone, because a question must not change later decisions.
     before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
     keys = dict(ordering.keys(job))
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
@@ -106,7 +106,7 @@ def _ahead(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> l
 
 
 def _holders(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> list[JobRecord]:
-    """Jobs that hold something of the pools that it could use; those that end first are first."""
+    """Returns the jobs that hold machines of the pools that this job could use; those that end first come first."""
     jobs = core.ledger.jobs
     found = {job_id for state in pools for machine in state.members.values() for job_id in machine.holders}
     holding = [jobs[job_id] for job_id in found if job_id != job.job_id and jobs[job_id].holds]
@@ -114,7 +114,7 @@ def _holders(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) ->
 
 
 def _go_first(core: SchedulerCore, job: JobRecord, ahead: Sequence[JobRecord]) -> str:
-    """Such as `jobs 18 and 19 go first: they need 20 min, it needs 9 h`."""
+    """Returns a text such as `jobs 18 and 19 go first: they need 20 min, you 9 h`."""
     verb = "goes" if len(ahead) == 1 else "go"
     slots = np.array([each.slot for each in (*ahead[:_NAMED_MAX], job)])
     needs = remaining_on_best_s(core.ledger, slots, core.ledger.columns.attained_s[slots])
@@ -151,7 +151,7 @@ def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
 
 
 def _sizes(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> str:
-    """What it needs, and what is free of it: by its request alone where no pool can hold it, or its plans say it."""
+    """Returns what the job needs and what is free of it; only its need if no pool can hold it or it has plans."""
     if not pools:
         return f"it needs {job.request.text}"
     counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
@@ -174,7 +174,7 @@ def _times(core: SchedulerCore, job_ids: Iterable[JobId]) -> str:
 
 
 def _named(job_ids: Iterable[JobId]) -> str:
-    """`job 18`, `jobs 18 and 19`, `jobs 3, 4, 7 and 12 others`."""
+    """Returns `job 18`, `jobs 18 and 19`, or `jobs 3, 4, 7 and 12 others`."""
     ids = list(job_ids)
     if len(ids) == 1:
         return f"job {ids[0]}"

@@ -1,9 +1,9 @@
 """Whether a fleet could ever run a job, and what its submitter could change to run sooner.
 
-`infeasibility` is the one answer for admission, dry runs and explanations. The caller knows how large a pool may
-become: the core counts machines that it has seen and machines that it may rent; a server also those of its cluster
-file. `remedies` looks at machines one by one, for one job that a person asks about, and names only changes that
-would help at this moment.
+`infeasibility` answers for admission, dry runs and explanations alike. The caller knows how large a pool may become:
+the core counts machines that it has seen and machines that it may rent; a server also counts those of its cluster file.
+`remedies` examines machines one by one, for one job that a person asks about, and names only changes that would help at
+this moment.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,34 +34,34 @@ from walras.states import Reason
 from walras.units import format_length
 
 _GIB = 2**30
-#: Between two remedies.
+#: Separates two remedies in a text.
 _OR = "; or "
-#: What `--priority high` stands for.
+#: The priority that `--priority high` sets.
 _HIGH_PRIORITY = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Infeasibility:
-    """Why no waiting will help."""
+    """Why the job can never run, however long it waits."""
 
     reason: Reason
-    #: The field of a job spec to change.
+    #: Field of the job spec to change.
     field: str
-    #: The constraint with its numbers.
+    #: The violated constraint with its numbers.
     detail: str
     fix: str
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimit:
-    """A pool, and the accelerators it may come to have (inf if unknown)."""
+    """A pool, and the accelerators that it may come to have (inf if unknown)."""
 
     pool: Pool
     most: float
 
 
 def pool_limits(fleet: Fleet, expected: Mapping[PoolId, int]) -> list[PoolLimit]:
-    """What each pool may come to have; `expected`: machines known of from elsewhere, joined or not."""
+    """Returns what each pool may come to have. `expected` are machines known from elsewhere, joined or not."""
     return [
         PoolLimit(state.pool, _largest_size(state, expected.get(state.pool.pool_id, 0)))
         for state in fleet.pools
@@ -70,7 +70,7 @@ def pool_limits(fleet: Fleet, expected: Mapping[PoolId, int]) -> list[PoolLimit]
 
 
 def removed_pools_text(fleet: Fleet, request: JobRequest) -> str:
-    """Pools that were removed and that the job accepts; empty if there is none."""
+    """Returns the removed pools that the job accepts, in words; empty if there is none."""
     gone = [state.pool.pool_id for state in fleet.pools if state.pool.removed and request.accepts(state.pool)]
     if not gone:
         return ""
@@ -86,7 +86,7 @@ def _largest_size(state: PoolState, expected: int) -> float:
 
 
 def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibility | None:
-    """What keeps the job from ever running on these pools; None if nothing does, or there is no pool yet."""
+    """Returns what keeps the job from ever running on these pools; None if nothing does, or if there is no pool yet."""
     pools = list(pools)
     if not pools:
         return None
@@ -112,7 +112,7 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
 
 
 def _plan_fits(request: JobRequest, plan: GangPlan, pools: list[PoolLimit]) -> bool:
-    """Whether owned pools, one for each type, may come to hold this plan."""
+    """Returns whether owned pools, one for each type, may come to hold this plan."""
     return all(
         any(limit.most >= use.count and request.accepts_part(use, limit.pool) for limit in pools) for use in plan.uses
     )
@@ -140,7 +140,7 @@ def _no_such_type(request: JobRequest, wanted: str, pools: list[PoolLimit]) -> I
 
 
 def _fits_machines(request: JobRequest, pool: Pool) -> bool:
-    """Whether empty machines of this shape could hold the gang's parts."""
+    """Returns whether empty machines of this shape could hold the gang's parts."""
     count, shape = request.size_on(pool), pool.shape
     if not count:
         return False
@@ -173,13 +173,13 @@ def _too_large_for_machines(request: JobRequest, typed: list[PoolLimit]) -> Infe
 
 
 def shape_text(shape: Shape) -> str:
-    """A kind of machine in words."""
+    """Returns the kind of machine in words."""
     memory = f"{shape.memory_bytes / _GIB:.3g} GiB"
     return f"{shape.name}: {shape.accelerators} x {shape.accelerator}, {shape.cpus:g} cpus, {memory}"
 
 
 def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
-    """When a reserved place will be free if its present jobs are left alone, in words."""
+    """Returns in words when a reserved place will be free if the jobs on it are left alone."""
     ledger, longest_s = core.ledger, 0.0
     for row, missing in reservation.needs.items():
         machine = ledger.fleet.machines[row]
@@ -196,16 +196,16 @@ def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
 class Remedy:
     """A change to a waiting job that looks as if it would let it start now."""
 
-    #: For people.
+    #: Text for people.
     text: str
-    #: Submitted anew with these; empty: it stays as it is.
+    #: Demands with which to submit it anew; empty: the job is not resubmitted.
     demands: tuple[Demand, ...] = ()
-    #: It gets this priority; None: it keeps its own.
+    #: New priority; None: the job keeps its own.
     priority: int | None = None
 
 
 def possible_remedies(core: SchedulerCore, job: JobRecord) -> list[Remedy]:
-    """What would help a gang on one machine, smallest change first; empty where nothing does but time."""
+    """Returns remedies for a gang on one machine, smallest change first; empty if only waiting helps."""
     shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
     if shape.nodes > 1:
         return []
@@ -214,12 +214,12 @@ def possible_remedies(core: SchedulerCore, job: JobRecord) -> list[Remedy]:
 
 
 def without_failing(fix: str, looks: Collection[str], helps: Collection[str]) -> str:
-    """A fix without those remedies among its parts that look as if they would help (`looks`), and do not (`helps`)."""
+    """Returns the fix without those parts that are in `looks` (they seem to help) but not in `helps` (they do not)."""
     return _OR.join(part for part in fix.split(_OR) if part not in looks or part in helps)
 
 
 def remedies(core: SchedulerCore, job: JobRecord) -> str:
-    """The same in words."""
+    """Returns the possible remedies in words; empty if there is none."""
     return _OR.join(each.text for each in possible_remedies(core, job))
 
 
@@ -247,7 +247,7 @@ def _other_types(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
 
 
 def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[Remedy]:
-    """Shares decide inside a class of priority; a higher class takes the places of a lower one."""
+    """Yields a higher priority class if that would let the job stop others. Inside a class shares decide."""
     policy, jobs = core.cycle.policy, core.ledger.jobs
     if policy.pricing is None or policy.plans or job.request.priority_class >= HIGH_PRIORITY_CLASS:
         return
@@ -265,16 +265,16 @@ def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
 
 
 def _most_free(state: PoolState, job: JobRecord, shape: ResourceShape) -> int:
-    """Accelerators of one machine that the job could have now."""
+    """Returns the most accelerators of one machine of the pool that the job could have now."""
     up = (machine for machine in state.members.values() if machine.condition is MachineCondition.UP)
     return max((_free_for(machine, job, shape) for machine in up), default=0)
 
 
 def _free_for(machine: FleetMachine, job: JobRecord, shape: ResourceShape) -> int:
-    """Return the accelerators of a machine that the job could have now, its own reservation there included.
+    """Returns the accelerators of a machine that the job could have now, its own reservation there included.
 
-    Only as many as there are processors and memory for, and none where it could not be prepared. What is free on a
-    closed machine is kept for others.
+    They are limited by processors and memory; 0 if the machine could not prepare the job. What is free on a closed
+    machine is kept for others.
     """
     if not can_prepare(machine.tools, shape.tools):
         return 0

@@ -1,5 +1,4 @@
-"""What is to be noted of an active job (deadline at risk, budget low, speed differs, no steps), and how fast it is
-believed to be on each pool.
+"""Conditions of an active job (deadline at risk, budget low, speed differs, no steps), and its believed speeds by pool.
 
 Computed on demand from the ledger alone.
 """
@@ -20,9 +19,9 @@ from walras.units import format_size
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
 CANNOT_BE_MOVED, SPENDS_SLACK, FETCHES_INPUTS = "cannot_be_moved", "spends_slack", "fetches_inputs"
 LENGTH_CORRECTED = "length_corrected"
-#: A job that states its steps is expected to report one within this time after its ranks were up.
+#: Seconds after its ranks were up within which a job that states its steps is expected to report one.
 NO_STEPS_AFTER_S = 600.0
-#: Pools of which it is said what a job has to fetch there: the fastest for it.
+#: Number of pools, the fastest ones, for which the job's downloads are stated.
 _POOLS_TOLD = 3
 
 
@@ -33,7 +32,7 @@ class JobCondition:
 
 
 def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ...]:
-    """All that hold now; none of a job that is not active."""
+    """Returns all conditions that hold now; none for a job that is not active."""
     if (job := core.ledger.jobs.get(job_id)) is None:
         return ()
     found = []
@@ -69,7 +68,7 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
 
 
 def _corrected_length_text(ledger: Ledger, job: JobRecord) -> str:
-    """With what length the job is planned instead of what it states, and why; empty where it is believed."""
+    """Returns the corrected length with which the job is planned, and why; empty if the stated one is used."""
     request, factor = job.request, ledger.lengths.factor(job.request.owners[-1])
     if factor == 1.0 or (request.steps is None and request.duration_s is None):
         return ""
@@ -87,14 +86,14 @@ def _corrected_length_text(ledger: Ledger, job: JobRecord) -> str:
 
 
 def _slow_machines_text(ledger: Ledger, job: JobRecord) -> str:
-    """Which of its machines are slow; empty: none is known to be."""
+    """Returns which of the job's machines are slow; empty if none is known to be."""
     nodes = () if job.placement is None else [part.node_id for part in job.placement.parts]
     told = [(node_id, ledger.slow_machines.told(node_id)) for node_id in nodes]
     return "; ".join(f"{node_id} is {detail}" for node_id, detail in told if detail)
 
 
 def _fetches_text(ledger: Ledger, job: JobRecord) -> str:
-    """How long a start takes longer where inputs are not there, pool by pool; empty where nobody told their bytes."""
+    """Returns by how much downloads of inputs delay a start, pool by pool; empty where their bytes are unknown."""
     told = []
     for row in ledger.class_of(job).fastest[:_POOLS_TOLD]:
         place = warmest_place(ledger, job, row)
@@ -107,7 +106,7 @@ def _fetches_text(ledger: Ledger, job: JobRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpeed:
-    """Of the whole gang."""
+    """Speed of the whole gang on one pool."""
 
     pool_id: PoolId
     accelerator: str
@@ -116,7 +115,7 @@ class PoolSpeed:
 
 
 def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]:
-    """On every pool where the job can run, fastest first; empty for an unknown job."""
+    """Returns the speeds on every pool where the job can run, fastest first; empty for an unknown job."""
     if (job := core.ledger.jobs.get(job_id)) is None:
         return ()
     ledger, found = core.ledger, list[PoolSpeed]()

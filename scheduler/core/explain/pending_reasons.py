@@ -1,4 +1,4 @@
-"""Why a job is not running: every binding constraint with its numbers, and the smallest change that would help.
+"""Reasons why a job is not running: every binding constraint with its numbers, and the smallest change that would help.
 
 Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first.
 """
@@ -34,9 +34,9 @@ from walras.states import JobState, Reason
 from walras.units import format_length
 
 _NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
-#: Jobs ahead are counted up to here.
+#: Maximum up to which jobs ahead are counted.
 _AHEAD_MAX = 5000
-#: Jobs or machines that are named, of many.
+#: Number of jobs or machines that are named.
 _NAMED_MAX = 5
 
 
@@ -45,18 +45,18 @@ class PendingReason:
     reason: Reason
     #: The constraint with its numbers.
     detail: str
-    #: What would change it; empty when only time will.
+    #: What would change it; empty if only time will.
     fix: str = ""
-    #: Worth and price of the place in units of the policy's own, for those who look closely; empty: it has none.
+    #: Value and price of the place in the policy's own units, for closer inspection; empty if the place has none.
     figures: str = ""
 
 
 def pending_reasons(
     core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
 ) -> tuple[PendingReason, ...]:
-    """All reasons why an active job does not run, most binding first; empty for a running or unknown job.
+    """Returns why an active job does not run, most binding reason first; empty for a running or unknown job.
 
-    `expected`: machines of a pool that are known of elsewhere, joined or not.
+    `expected` are machines of a pool that are known from elsewhere, joined or not.
     """
     job = core.ledger.jobs.get(job_id)
     if job is None:
@@ -67,7 +67,10 @@ def pending_reasons(
 def first_pending_reason(
     core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
 ) -> PendingReason | None:
-    """The most binding reason alone, without the position in the queue: cheap enough for every row of a listing."""
+    """Returns the most binding reason, without the position in the queue: cheap enough for every row of a listing.
+
+    Returns None for a running or unknown job.
+    """
     job = core.ledger.jobs.get(job_id)
     return None if job is None else next(_reasons(core, job, expected, counts_ahead=False), None)
 
@@ -133,7 +136,7 @@ def _held_reason(core: SchedulerCore, job: JobRecord) -> PendingReason:
 
 
 def _budget_reason(core: SchedulerCore, account: SpendingAccount, reason: Reason) -> PendingReason:
-    """Which budget, with its numbers."""
+    """Returns the reason that names the exceeded budget, with its numbers."""
     spending = core.cycle.spending
     if account.is_of_job:
         job_id = account.name.removeprefix("job ")
@@ -174,7 +177,7 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
 
 
 def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
-    """Its project, or user, holds all that a limit of the policy allows."""
+    """Yields a reason if the job's project or user holds all that a limit of the policy allows."""
     counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
     limit, least = core.cycle.limits.reached_everywhere(job, counts)
     if limit is None:
@@ -193,8 +196,8 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
     if first is not None:
         yield _behind(core, first)
     ledger, reservation = core.ledger, core.cycle.reservations.get(job.job_id)
-    # Remedies are computed once, for the most binding reason, and only if a person asks about this job. While others
-    # leave for it, nothing else would help.
+    # Remedies are computed once, for the most binding reason, and only if a person asks about this job. While other
+    # jobs are stopped for it, no remedy would help.
     is_preempting = reservation is not None and reservation.preempting
     fix = remedies(core, job) if counts_ahead and not is_preempting and first is None else ""
     if reservation is not None:
@@ -211,7 +214,7 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
         fix = ""
     job_class, worth = ledger.class_of(job), values_and_costs(core, job)
     counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
-    # Where it has a share comes first, then where it is fastest.
+    # Pools where the job has a share come first, then the fastest.
     for row in np.lexsort((-job_class.rates, -entitled)).tolist():
         if counts[row]:
             line = _pool_reason(core, job, ledger.fleet.pools[row], counts_ahead=counts_ahead)
@@ -221,7 +224,7 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
 
 
 def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
-    """Where nobody may pass: the job that this one, which has a place, waits for. None: it waits for a place itself."""
+    """Returns the head of the queue that blocks this job under a strict order, although it has a place; else None."""
     cycle, rules = core.cycle, core.cycle.policy.rules
     if not (cycle.ordering.strict or rules.backfill is Backfill.NONE) or cycle.policy.plans:
         return None
@@ -241,7 +244,7 @@ def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
 
 
 def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
-    """The first in line blocks all others: what it waits for, and what would let them pass."""
+    """Returns the reason of a job behind the head of a strict queue: what the head waits for, and what would help."""
     ledger, shape = core.ledger, core.ledger.classes.shapes[core.ledger.class_of(first).shape]
     pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
     waits = ", ".join(f"{shape.counts[state.row]} of {state.pool.pool_id}, {state.free} free" for state in pools)
@@ -257,7 +260,7 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
 
 
 def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> PendingReason:
-    """Why it does not run on one pool."""
+    """Returns why the job does not run on one pool."""
     ledger, columns = core.ledger, core.ledger.columns
     shape = ledger.classes.shapes[ledger.class_of(job).shape]
     is_shared, is_planned = core.cycle.policy.pricing is not None, core.cycle.policy.plans
@@ -296,7 +299,7 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, count
 
 
 def _failed_there(core: SchedulerCore, job: JobRecord, state: PoolState) -> str:
-    """The machines that keep it waiting because it failed on them; empty: none do."""
+    """Returns the machines on which the job failed and which it therefore avoids; empty if there are none."""
     if (job.job_id, state.row) not in core.ledger.retries.waiting:
         return ""
     fleet, failed = core.ledger.fleet, core.ledger.retries.failed.get(job.job_id, {})
@@ -307,7 +310,7 @@ def _failed_there(core: SchedulerCore, job: JobRecord, state: PoolState) -> str:
 
 
 def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> PendingReason:
-    """Who would have to pay more than a place is worth to it waits for the price."""
+    """Returns the reason with its price figures; a WAIT_PRICE reason if the price exceeds the place's worth."""
     figures = f"worth {value:.3g} here, price {cost:.3g} ({unit})"
     if cost <= value:
         return replace(line, figures=figures)
@@ -315,7 +318,7 @@ def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> Pe
 
 
 def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:
-    """Why a pool has too little free, and what is under way."""
+    """Returns why a pool has too little free, and which machines are requested."""
     if state.pool.drained:
         return Reason.WAIT_CAPACITY, "it is drained: it takes no new jobs, and nothing is rented there"
     if state.awaited:
@@ -331,7 +334,7 @@ def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, 
 
 
 def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str]:
-    """Who else holds the machines of a pool, and which of them take no jobs: the first few."""
+    """Returns which other jobs hold the machines of a pool, and which machines take no jobs: the first few of each."""
     machines = state.members.values()
     holders = sorted({job_id for each in machines for job_id in each.holders} - {job.job_id})
     away = [_away_text(each) for each in machines if each.condition is not MachineCondition.UP]
@@ -341,7 +344,7 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
 
 
 def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """The jobs that cannot be stopped now, whatever waits for their places: under a plan for any reason."""
+    """Returns which holders cannot be stopped now; under shares and orders only those that would lose their work."""
     ordering, jobs, plans = core.cycle.ordering, core.ledger.jobs, core.cycle.policy.plans
     if not plans:
         return _losing(core, holders)
@@ -355,7 +358,7 @@ def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
 
 
 def _losing(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """The jobs that keep their places because their work would be lost."""
+    """Returns the jobs that keep their places because their work would be lost."""
     fixed = [job_id for job_id in holders if is_fixed(core.ledger, core.ledger.jobs[job_id])]
     if not fixed:
         return []
@@ -369,7 +372,7 @@ def _away_text(machine: FleetMachine) -> str:
 
 
 def _taking_jobs_again(state: PoolState) -> str:
-    """What an administrator could let take jobs."""
+    """Returns the command by which an administrator could let machines take jobs again; empty if there is none."""
     if state.pool.drained:
         return f"walras admin pool drain {state.pool.pool_id} --off"
     aside = [each for each in state.members.values() if each.condition is MachineCondition.QUARANTINED]
@@ -378,9 +381,9 @@ def _taking_jobs_again(state: PoolState) -> str:
 
 
 def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
-    """Number of waiting jobs ahead in the pool's queues, counted up to `_AHEAD_MAX`."""
+    """Returns the number of waiting jobs ahead in the pool's queues, counted up to `_AHEAD_MAX`."""
     ordering, columns = core.cycle.ordering, core.ledger.columns
-    # Computing a key settles the job's row. This is undone: a question must not change later decisions by a bit.
+    # Computing a key settles the job's row. This is undone, because a question must not change later decisions.
     before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
     mine = dict(ordering.keys(job)).get(pool)
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before

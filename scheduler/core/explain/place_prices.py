@@ -1,8 +1,8 @@
-"""What places are worth to a job and cost: why no machine is rented for it, the plan of its menu, figures of a plan.
+"""Values and prices of places: why no machine is rented for a job, which of its plans it runs, a plan's figures.
 
-The worth that a plan compares is in units of the policy's own: it ranks the places of one solve, and alone it means
-nothing to people. The reasons why a job waits say in words who has its place and who goes first, and carry the figures
-beside, for those who look closely.
+The values that a plan compares are in the policy's own unit: they rank the places of one solve and mean little to
+people. The reasons why a job waits therefore say in words who has its place and who goes first, and carry these figures
+beside.
 """
 
 from math import inf
@@ -20,7 +20,10 @@ from walras.job_request import JobRequest
 
 
 def values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float, str]]:
-    """Under a plan, by pool: what the place is worth to the job, what it costs at the plan's prices, and their unit."""
+    """Returns by pool, under a plan: the place's worth to the job, its cost at the plan's prices, and their unit.
+
+    Empty under other policies, and before the first plan.
+    """
     ledger, policy = core.ledger, core.cycle.policy
     quote, pools = policy.quote, ledger.fleet.pools
     if policy.pricing is None or not policy.plans or quote is None or len(quote.prices) != len(pools):
@@ -31,12 +34,12 @@ def values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[flo
         return {}
     value = policy.value(describe_newcomer(ledger, job, ways, capacity), quote)
     cost = ways.count * quote.prices[ways.pool]
-    # Of several gang sizes on a pool, the one that gains most.
+    # Of several gang sizes on a pool, the one with the largest surplus comes last and is kept.
     return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
 
 
 def plan_taken(core: SchedulerCore, job: JobRecord) -> str:
-    """Of a job with a menu of plans, the one that it holds accelerators for; empty for others, and while it waits."""
+    """Returns which of its stated plans the job runs; empty for a job without plans, or while it waits."""
     menu, ledger = job.request.plans, core.ledger
     held: dict[str, int] = {}
     for pool, count in ledger.parts_of(job) if menu else ():
@@ -50,7 +53,7 @@ def plan_taken(core: SchedulerCore, job: JobRecord) -> str:
 
 
 def price_figure(core: SchedulerCore, pool: int) -> str:
-    """Under shares: what an accelerator of the pool costs at their prices; empty where the policy has none."""
+    """Returns the price of an accelerator of the pool in the last solve; empty where the policy has no prices."""
     policy = core.ledger.policy
     if policy.quote is None or pool >= len(policy.quote.prices):
         return ""
@@ -58,7 +61,7 @@ def price_figure(core: SchedulerCore, pool: int) -> str:
 
 
 def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, count: int) -> tuple[str, str]:
-    """Why no machine of a pool is rented for a job by what it is worth, and the remedy; empty if that is not why."""
+    """Returns why the job's value pays for no machine of the pool, and the remedy; empty texts if that is not why."""
     if not state.rented or state.pool.drained or request.deadline_at < inf:
         return "", ""
     value, by = rules.value_of(request)

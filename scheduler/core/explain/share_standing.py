@@ -1,10 +1,10 @@
-"""Where projects and users stand now: what each is entitled to, holds, has used, and holds of what others leave.
+"""Standing of projects and users: what each is entitled to, holds, has used, and borrows of what others leave.
 
-entitled   by weight among those with work, guarantees first, never more than it asks for or may hold
-nominal    by weight if everybody had work
+entitled   by weight among those with work, guarantees first, at most what it asks for and may hold
+nominal    by weight if all had work
 borrowed   held above nominal; from whom: siblings by what they leave of their nominal part
 
-Also how budgets stand: of each limit what is used, what is left, what runs, and when it is filled again.
+Also the standing of budgets: for each limit what is used and left, its present rate, and when it is refilled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,13 +21,13 @@ from scheduler.core.share_events import EntityShare
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.spending_accounts import SpendingAccount
 
-#: Less than this is nothing, accelerators.
+#: Amounts below this count as zero, accelerators.
 _NOTHING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class HeldThere:
-    """What somebody holds of one accelerator type, and what that is worth to its jobs in fair-share units."""
+    """What a project or user holds of one accelerator type, and what that is worth to its jobs in fair-share units."""
 
     accelerator: str
     accelerators: float
@@ -36,16 +36,16 @@ class HeldThere:
 
 @dataclass(frozen=True, slots=True)
 class ShareStanding:
-    """One project or user. Accelerators, as many as there are machines for; use counts spot at its factor."""
+    """Standing of one project or user, in accelerators for which machines exist; use counts spot at its factor."""
 
     name: str
     share: EntityShare
-    #: What its active jobs ask for.
+    #: Accelerators that its active jobs ask for.
     demand: float
     entitled: float
     nominal: float
     held: tuple[HeldThere, ...]
-    #: Accelerator-seconds and unit-seconds, old parts halved; its part of what its siblings and it have used.
+    #: Decayed use in accelerator-seconds and unit-seconds; its fraction of what its siblings and itself have used.
     used_s: float
     units_s: float
     used_part: float
@@ -54,17 +54,17 @@ class ShareStanding:
 
     @property
     def accelerators(self) -> float:
-        """What it holds."""
+        """Returns the accelerators that it holds."""
         return sum(each.accelerators for each in self.held)
 
     @property
     def units(self) -> float:
-        """The same in accelerators of the fleet's average speed for its jobs."""
+        """Returns what it holds in accelerators of the fleet's average speed for its jobs."""
         return sum(each.units for each in self.held)
 
     @property
     def because(self) -> str:
-        """Why its units are not its accelerators, in a sentence; empty where it holds nothing."""
+        """Returns a sentence on why its units differ from its accelerators; empty if it holds nothing."""
         if not self.held:
             return ""
         parts = [
@@ -77,7 +77,7 @@ class ShareStanding:
 
 
 def share_standings(core: SchedulerCore, at: float) -> list[ShareStanding]:
-    """Everybody who has jobs, a declared share, or use that is remembered at this instant, in order of names."""
+    """Returns all projects and users that have jobs, a declared share or remembered use at this instant, by name."""
     ledger, usage = core.ledger, core.ledger.usage
     capacity = float(sum(state.capacity for state in ledger.fleet.pools))
     names, parents = _everybody(ledger)
@@ -132,7 +132,7 @@ def _add_holdings(ledger: Ledger, job: JobRecord, holdings: dict[str, tuple[floa
 
 
 def _nominal(weight: FloatArray, parent: IntArray, capacity: float) -> FloatArray:
-    """Parts by weight if everybody had work (g,); parents stand first."""
+    """Returns the parts by weight if every project and user had work (g,). Parents must precede their children."""
     nominal = np.zeros(len(weight))
     for above in (-1, *sorted({int(each) for each in parent if each >= 0})):
         family = parent == above
@@ -162,7 +162,7 @@ def _borrowed(
 
 
 def realised_fraction(ledger: Ledger) -> float | None:
-    """What ran, as a part of the bound (0..1); None before anything was promised, and under policies that only rank."""
+    """Returns delivered over promised time, times (1 - gap) of the last solve (0..1); None if nothing was promised."""
     policy, columns = ledger.policy, ledger.columns
     if policy.proposal is None:
         return None
@@ -189,7 +189,7 @@ class BudgetStanding:
     unit: BudgetUnit
     every: str
     used: float
-    #: With `credit`.
+    #: Limit, credit included.
     limit: float
     credit: float
     per_h: float
@@ -199,7 +199,7 @@ class BudgetStanding:
 
 
 def budget_standings(core: SchedulerCore, at: float) -> Iterator[BudgetStanding]:
-    """Every limit that the policy in force sets, those of the cluster first; changes nothing."""
+    """Yields the standing of every limit of the policy in force, the cluster's first. Changes nothing."""
     spending = core.cycle.spending
     for owner, account in spending.owned_accounts():
         used = account.used_by(at)

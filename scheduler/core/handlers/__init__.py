@@ -1,1 +1,1 @@
-"""What each kind of event changes: jobs, attempts, machines, deadlines, budgets."""
+"""Handlers: what each kind of event changes in jobs, attempts, machines, deadlines and budgets."""

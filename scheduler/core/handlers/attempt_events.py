@@ -1,8 +1,8 @@
-"""What attempts report (machines prepared, ranks running, steps, checkpoints), and how they end.
+"""Reports of attempts (machines prepared, ranks running, steps, checkpoints), and how attempts end.
 
-At its end an attempt is judged: whose fault was it, and what becomes of the job? Preemption and infrastructure
-failures never consume a retry and never end a job. A job ends by its own failures, by a person's wish, by a limit or
-by a failed dependency.
+When an attempt ends, its handler decides whose fault it was and what becomes of the job. Preemption and infrastructure
+failures never consume a retry and never end a job. A job ends by its own failures, by a person's wish, by a limit or by
+a failed dependency.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ from scheduler.core.events import (
     RoundEnded,
 )
 from scheduler.core.handlers.machine_facts import parts_of_its_machine
-from scheduler.core.handlers.speed_reports import saw_speed
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
+from scheduler.core.rules import OWED
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import note_length
@@ -36,7 +36,7 @@ from walras.states import AttemptState, JobState, Reason
 
 
 def on_prepared(cycle: Cycle, job: JobRecord, event: Prepared) -> None:
-    """One machine of a gang holds its part; when all do, the ranks may start."""
+    """Notes that one machine holds its part of a gang. When all do, the ranks are started."""
     node_id = event.node_id
     if job.revoked is not None or job.state is not JobState.STARTING or job.placement is None:
         return
@@ -55,7 +55,7 @@ def on_attempt_started(cycle: Cycle, job: JobRecord, event: AttemptStarted) -> N
 
 
 def _mark_running(cycle: Cycle, job: JobRecord) -> None:
-    """All ranks are up."""
+    """Marks the job as running, because all its ranks are up."""
     if job.state is JobState.STARTING:
         job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
@@ -66,7 +66,7 @@ def _mark_running(cycle: Cycle, job: JobRecord) -> None:
 
 
 def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> None:
-    """Take in a progress report. Classes and the next solve follow if the kind's published speed changed by it."""
+    """Applies a progress report. Classes of jobs and the next solve follow if it changed the kind's published speed."""
     ledger = cycle.ledger
     _mark_running(cycle, job)
     if event.saves:
@@ -74,13 +74,26 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     job.steps = max(job.steps, event.steps)
     ledger.columns.steps_at[job.slot] = cycle.now
     if event.start_s is not None and not job.start_reported:
-        job.start_reported = True  # counted once a start, though reports repeat it: the kind's median is over starts
+        job.start_reported = True  # once per start: reports repeat the value
         ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
-    saw_speed(cycle, job, event)
+    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
+        return  # a speed over several pools is no measurement of either
+    if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
+        return
+    pool = int(ledger.columns.pool[job.slot])
+    kind, accelerator = ledger.kind_of(job), ledger.fleet.pools[pool].pool.shape.accelerator
+    # Slow machines are not learnt from an emulated scheduler, or from jobs that are slower for another reason.
+    if cycle.policy.rules.mechanism == OWED and not job.request.sizes and cycle.sharing.is_settled(job.job_id):
+        is_slow = ledger.slow_machines.took_in(job.request, pool, job.placement, event.steps_per_s)
+        if is_slow and kind == job.request.kind:
+            return  # the kind keeps its speed from other machines
+    if ledger.table.measure(kind, accelerator, job.placement.accelerators, event.steps_per_s, ledger.classes.nominal):
+        ledger.classes.refresh_kind(kind)
+        cycle.solves.problem_changed = cycle.sharing.is_due = True
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
-    """These steps survive whatever happens."""
+    """Records the steps that the checkpoint contains as safe."""
     if event.lost:
         job.safe_steps, job.lost_checkpoint = event.steps, True
         return
@@ -94,7 +107,7 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
         if job.running_at < inf:
             cycle.ledger.columns.steps_at[job.slot] = (
                 cycle.now
-            )  # counted on from an older report, they would count twice
+            )  # extrapolation from an older report would count them twice
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
     cycle.ledger.costs.saw_lag(job.request.kind, event.lag_s)
     job.checkpoint_at = cycle.now
@@ -102,7 +115,7 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
 
 
 def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
-    """The job may be moved from now on, which a plan should know."""
+    """Notes that the job can save its work and so may be moved, which the next plan should know."""
     if not saw_saving(cycle.ledger, job):
         return
     cycle.solves.problem_changed = True
@@ -113,7 +126,7 @@ def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
 
 
 def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
-    """What all attempts made in a round in step, in one report; their work is saved."""
+    """Applies one report of the steps of all attempts in a lockstep round; their work is saved."""
     jobs = [cycle.ledger.jobs[job_id] for job_id in event.job_ids]
     for job, steps in zip(jobs, event.steps, strict=True):
         job.safe_steps, job.saved = steps, True
@@ -125,22 +138,24 @@ def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
 
 #: Yields in a row without a step between them, after which the job is held.
 IDLE_YIELDS_MAX = 5
-#: Starts in a row that machines refused, after which the job is held: waiting longer will not cure it.
+#: Refused starts in a row after which the job is held, because waiting longer would not help.
 REFUSALS_MAX = 5
-#: Backoff doubles up to this factor.
+#: Maximum factor of the exponential backoff.
 BACKOFF_MAX = 32
-#: At most one in this many of a pool's owned machines (one, if there are fewer) is quarantined for failures of jobs.
+#: At most one in this many of a pool's owned machines (one, if there are fewer) is quarantined because jobs failed
+#: there.
 QUARANTINE_ONE_IN = 4
 
 
-#: Said of a job whose checkpoint is torn, or gone from where it was kept.
+#: Detail of a requeue whose cause is a torn or missing checkpoint.
 _LOST_TEXT = "its newest checkpoint is lost: it goes on from the one before"
 
 
 def _lost_its_work(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> bool:
-    """Whether the stop that ended the attempt shows that the job cannot save what it does.
+    """Returns whether the stop that ended the attempt shows that the job cannot save its work.
 
-    A job that says it can is not judged by an attempt as young as a restart is long: its script was still starting.
+    A job that says it can is not judged by an attempt younger than a restart takes, because its script was still
+    starting.
     """
     if job.saved or event.exit_code == EXIT_CHECKPOINTED or job.running_at == inf:
         return False
@@ -149,7 +164,7 @@ def _lost_its_work(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> bool:
 
 
 def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
-    """Judge the end of the job's current attempt."""
+    """Handles the end of the job's current attempt: decides who was at fault and what becomes of the job."""
     if event.steps is not None:
         count_steps(cycle, job, event.steps)
     reason, node_id = job.revoked, event.node_id
@@ -182,10 +197,10 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
 
 
 def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
-    """The lease ran out or the supervisor is gone: no fault of the job's, unless it happens to it alone, every time.
+    """Requeues a job whose lease ran out or whose supervisor died: an infrastructure failure, within a limit.
 
-    A machine that is lost takes its agent along; a supervisor that is lost under the eyes of its agent was most likely
-    ended by its own ranks. The job waits longer after each, then it is held; the machine is not blamed.
+    A supervisor that dies while its agent lives on (`witnessed`) was most likely killed by its own ranks. The job then
+    waits longer after each loss and is finally held; the machine is not blamed.
     """
     if event.cause is EndCause.LEASE_EXPIRED:
         lost = _place_of(job, event.node_id)
@@ -208,13 +223,13 @@ def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
 
 
 def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Reason) -> list[JobRecord]:
-    """The machine is gone. Attempts that ran only there have ended; returns gangs with ranks left elsewhere."""
+    """Ends attempts that ran only on the lost machine. Returns the gangs that have ranks left elsewhere."""
     ledger = cycle.ledger
     left: list[JobRecord] = []
     for job_id in tuple(machine.holders):
         job = ledger.jobs[job_id]
         if all(row != machine.row for row, _ in job.place):
-            continue  # held by a reservation, which is dropped with the machine
+            continue  # only a reservation holds it, and that is dropped with the machine
         job.lost.add(machine.node_id)
         assert job.placement is not None
         if all(part.node_id in job.lost for part in job.placement.parts):
@@ -231,9 +246,9 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
 
 
 def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Reason, detail: str) -> None:
-    """The attempt never got a rank running: its places are free at once. The machine is remembered."""
+    """Ends an attempt of which no rank ran: its places are free at once, and the failure is noted for the machine."""
     release_attempt(cycle, job)
-    if job.lost_checkpoint and reason is not Reason.USER_CANCELLED:  # no fault of the machine's
+    if job.lost_checkpoint and reason is not Reason.USER_CANCELLED:  # the checkpoint is at fault, not the machine
         reason, node_id = Reason.INFRA_CHECKPOINT_LOST, None
     _blame(cycle, job, node_id)
     if job.revoked is Reason.USER_CANCELLED or reason is Reason.USER_CANCELLED:
@@ -244,7 +259,7 @@ def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Rea
 
 
 def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | None = None, detail: str = "") -> None:
-    """End an attempt of which no rank can be running yet: the machines drop it, and its places are free at once."""
+    """Ends an attempt of which no rank can be running yet: the machines drop it, and its places are free at once."""
     cycle.commands.append(Revoke(job.job_id, job.attempt, reason, 0.0))
     if reason is Reason.USER_CANCELLED:
         cycle.set_job_state(job, JobState.CANCELLING, reason)
@@ -259,9 +274,9 @@ def requeue_after_infra_failure(
     detail: str = "",
     blamed: Iterable[NodeId] = (),
 ) -> None:
-    """Infrastructure failed the job: requeue it with growing backoff, at no cost to its retries.
+    """Requeues a job after an infrastructure failure, with growing backoff and at no cost to its retries.
 
-    `blamed`: machines that may be at fault, which the next attempt avoids.
+    `blamed` are machines that may be at fault, which the next attempt avoids.
     """
     job.infra_failures += 1
     cycle.set_attempt_state(job, state, reason)
@@ -277,7 +292,7 @@ def requeue_after_infra_failure(
 
 
 def _place_of(job: JobRecord, node_id: NodeId | None) -> tuple[NodeId, ...]:
-    """The machine that is named, else that of an attempt that had only one; else none: nobody knows which it was."""
+    """Returns the named machine, else the only machine of the attempt; empty if it had several."""
     if node_id is not None:
         return (node_id,)
     parts = () if job.placement is None else job.placement.parts
@@ -285,16 +300,16 @@ def _place_of(job: JobRecord, node_id: NodeId | None) -> tuple[NodeId, ...]:
 
 
 def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> None:
-    """Requeue the job; it resumes from its newest recorded checkpoint."""
+    """Requeues the job; it resumes from its newest recorded checkpoint."""
     job.steps = job.safe_steps
     if job.hold_reason is not None:
         cycle.set_job_state(job, JobState.HELD, job.hold_reason, detail)
-        cycle.solves.problem_changed = True  # one fewer to share with; a job that only changes places changes nothing
+        cycle.solves.problem_changed = True  # changes of place alone change no problem
         return
     cycle.set_job_state(job, JobState.PENDING, reason, detail)
     enqueue_job(cycle, job)
     if job.job_id in cycle.reservations:
-        cycle.backlog.arrived.append(job.job_id)  # its place may be complete already
+        cycle.backlog.arrived.append(job.job_id)  # its reserved place may be free already
 
 
 def end_job(
@@ -305,7 +320,7 @@ def end_job(
     reason: Reason | None = None,
     detail: str = "",
 ) -> None:
-    """The job is over: its row is freed, and jobs that depend on it are unblocked or cancelled."""
+    """Ends the job: its row is freed, and jobs that depend on it are unblocked or cancelled."""
     if attempt_state is not None:
         cycle.set_attempt_state(job, attempt_state, reason)
     cycle.set_job_state(job, state, reason, detail)
@@ -339,12 +354,12 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
 
 
 def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
-    """The job has done at least this many steps."""
+    """Notes that the job has done at least this many steps."""
     job.steps = max(job.steps, steps)
 
 
 def _yielded(cycle: Cycle, job: JobRecord) -> None:
-    """The job checkpointed and asked to be requeued (exit 85)."""
+    """Requeues a job that checkpointed and asked for it (exit 85); holds it after too many yields without a step."""
     cycle.set_attempt_state(job, AttemptState.PREEMPTED)
     job.idle_yields = job.idle_yields + 1 if job.steps <= job.start_steps else 0
     if job.idle_yields >= IDLE_YIELDS_MAX:
@@ -355,7 +370,7 @@ def _yielded(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId | None) -> None:
-    """The job itself failed: retry if its rule allows, else it is over."""
+    """Handles a failure of the job itself: it is retried if its rule allows, else it has failed."""
     _blame(cycle, job, node_id)
     reason = Reason.USER_EXIT_CODE if event.signal is None else Reason.USER_SIGNAL
     detail = f"exit code {event.exit_code}" if event.signal is None else f"signal {event.signal}"
@@ -385,7 +400,7 @@ def _back_off(cycle: Cycle, job: JobRecord, times: int) -> None:
 
 
 def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
-    """Remember where it failed: a machine on which distinct jobs fail, and none succeeds, takes no more of them."""
+    """Records where the job failed. A machine on which distinct jobs fail and none succeeds is quarantined."""
     machine = None if node_id is None else cycle.ledger.fleet.machine(node_id)
     if machine is None:
         return
@@ -405,7 +420,7 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
 
 
 def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:
-    """Whether others would carry on: where jobs fail on all machines alike, it is the jobs.
+    """Returns whether enough other machines remain: where jobs fail on all machines alike, the jobs are at fault.
 
     A rented machine is exchanged for another one. Of a pool's owned machines, faulty jobs must not quarantine the last
     one, nor most of them.
@@ -419,7 +434,7 @@ def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:
 
 
 def _clear_failures(cycle: Cycle, job: JobRecord) -> None:
-    """A job succeeded there: what failed before it says nothing of its machines any more."""
+    """Clears recorded failures on machines where the job succeeded, since they no longer point to the machines."""
     for row, _ in job.place:
         machine = cycle.ledger.fleet.machines[row]
         if machine is not None:

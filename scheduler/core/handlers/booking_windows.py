@@ -1,14 +1,13 @@
-"""Bookings carried out: machines are empty of others when one begins, its project's jobs run there, and they return.
+"""Bookings in effect: machines are cleared when a booking begins, its project's jobs run there, and they return.
 
-Before a booking begins, whoever it is not for and may be stopped is asked to leave its machines, as long before as that
-takes (`bookings.notice_s`). While it lasts its machines are BOOKED: they are no part of what the policy shares out, so
-every kind of policy respects it. The project's waiting jobs get them here, by priority and then by age; beside what the
-fleet has to share (`JobRecord.is_aside`), they count as nothing of the project's share in the next problem. When it
-ends, what runs there goes on as any other job does.
+Before a booking begins, jobs that it excludes and that may be stopped are asked to leave its machines, as long before
+as that takes (`bookings.notice_s`). While it lasts its machines are BOOKED: they are not in the capacity that the
+policy shares out, so every kind of policy respects it. The project's waiting jobs get them here, by priority and then
+by age; their use is apart from the fleet's capacity (`JobRecord.is_aside`) and does not count against the project's
+share in the next problem. When the booking ends, jobs that run there continue as any other job.
 
-A booked machine that is lost, or sent away, is replaced by another one of the type that can be empty soonest. Jobs
-whose owners do not let them be stopped are never stopped for a booking; `booking_choice` refuses those that would need
-it.
+A booked machine that is lost, or leaves, is replaced by the machine of its type that can be empty soonest. Jobs whose
+owners do not let them be stopped are never stopped for a booking; `booking_choice` refuses bookings that would need it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,13 +33,13 @@ from walras.states import JobState, Reason
 
 
 def on_bookings_declared(cycle: Cycle, event: BookingsDeclared) -> None:
-    """These hold from now on; what they change is settled with every event."""
+    """Replaces the bookings in force; their effects are settled with every event."""
     cycle.bookings.declare(event.bookings)
     cycle.solves.problem_changed = True
 
 
 def settle_bookings(cycle: Cycle) -> None:
-    """Before the round: machines taken and returned, others asked to leave, the project's jobs started."""
+    """Runs before the round: takes and returns machines, asks others to leave, and starts the project's jobs."""
     bookings = cycle.bookings
     if any(booking.until_at <= cycle.now for booking in bookings.declared):
         bookings.declare(bookings.declared)
@@ -58,7 +57,7 @@ def settle_bookings(cycle: Cycle) -> None:
 
 
 def _replace_lost_machines(cycle: Cycle) -> None:
-    """What was booked by type and number moves from machines that are gone, or leave, to others that can be empty."""
+    """Moves bookings by type and number from machines that are gone, or leave, to others that can be empty."""
     bookings, fleet, changed = cycle.bookings, cycle.ledger.fleet, False
     found = list(bookings.declared)
     for number, booking in enumerate(found):
@@ -84,7 +83,7 @@ def _replace_lost_machines(cycle: Cycle) -> None:
 
 
 def _take_and_return_machines(cycle: Cycle) -> None:
-    """Machines of bookings that have begun are BOOKED; machines of those that have ended take any job again."""
+    """Marks machines of bookings that have begun as BOOKED; machines of ended bookings take any job again."""
     bookings, fleet = cycle.bookings, cycle.ledger.fleet
     booked: dict[int, Booking] = {}
     for booking in bookings.declared:
@@ -139,7 +138,7 @@ def _jobs_with_parts_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
 
 
 def _those_to_leave(cycle: Cycle, booking: Booking) -> Iterator[JobRecord]:
-    """Jobs on its machines that it is not for, and that may be stopped."""
+    """Yields jobs on the booking's machines that it excludes and that may be stopped."""
     for machine in cycle.bookings.machines(booking):
         for job in _jobs_with_parts_on(cycle, machine):
             if job.request.preemptible and not booking.is_open_to(job.request.project) and job.revoked is None:
@@ -147,7 +146,7 @@ def _those_to_leave(cycle: Cycle, booking: Booking) -> Iterator[JobRecord]:
 
 
 def _ask_others_to_leave(cycle: Cycle, booking: Booking) -> None:
-    """With notice, so that they are gone when it begins; an unreachable one cannot be asked, and leaves later."""
+    """Asks excluded jobs to leave in time for the booking's begin. On an unreachable machine they leave later."""
     for job in list(_those_to_leave(cycle, booking)):
         if cycle.now < booking.from_at - notice_s(job) or job.revoked is not None:
             continue
@@ -159,7 +158,7 @@ def _ask_others_to_leave(cycle: Cycle, booking: Booking) -> None:
 
 
 def _drop_claims(cycle: Cycle) -> None:
-    """Places kept for jobs that would not be gone in time are kept no longer: these jobs look for others."""
+    """Drops reservations of jobs that would not be gone in time; these jobs search for other places."""
     machines, bookings = cycle.ledger.fleet.machines, cycle.bookings
     for reservation in tuple(cycle.reservations.values()):
         job = cycle.ledger.jobs[reservation.job_id]
@@ -174,7 +173,7 @@ def _drop_claims(cycle: Cycle) -> None:
 
 
 def _start_in_booked_places(cycle: Cycle) -> None:
-    """The project's waiting jobs get what is free on its machines: the highest priority first, then the oldest."""
+    """Gives the project's waiting jobs the free places on its booked machines: highest priority first, then oldest."""
     for project in dict.fromkeys(booking.project for booking in cycle.bookings.declared if booking.project):
         rows = [
             machine.row
@@ -203,7 +202,7 @@ def _waiting_jobs_of(cycle: Cycle, project: str) -> list[JobRecord]:
 
 
 def _place_among(cycle: Cycle, job: JobRecord, rows: Iterable[int]) -> tuple[int, Place] | None:
-    """A place for the whole gang, or the largest smaller one that it may run as, on these machines alone."""
+    """Returns a place on these machines alone for the gang, or for its largest smaller size; None if there is none."""
     ledger, job_class = cycle.ledger, cycle.ledger.class_of(job)
     shapes = [shape_of(cycle, job)]
     if job.request.sizes:
@@ -232,7 +231,7 @@ def _offer_of(shape: ResourceShape, machine: FleetMachine, part: int) -> Machine
 
 
 def _let_barred_jobs_go_on(cycle: Cycle) -> None:
-    """Jobs that a booking kept out of a queue are looked at again where they have a place now."""
+    """Queues jobs again that a booking kept out of a queue, where they have a place now."""
     fleet, bookings = cycle.ledger.fleet, cycle.bookings
     for job_id, pool in sorted(bookings.barred - cycle.ledger.retries.waiting):
         job = cycle.ledger.jobs.get(JobId(job_id))
@@ -247,7 +246,7 @@ def _let_barred_jobs_go_on(cycle: Cycle) -> None:
 
 
 def _set_timer(cycle: Cycle) -> None:
-    """The core is to be woken when a booking begins or ends, and when somebody has to be asked to leave."""
+    """Wakes the core when a booking begins or ends, and when jobs have to be asked to leave."""
     at = inf
     for booking in cycle.bookings.declared:
         marks = [booking.from_at, booking.until_at]

@@ -1,9 +1,9 @@
-"""Budgets: people are warned at a part of the limit; no job starts once money spent plus the cost of stopping
-exceeds the limit; at the limit running jobs checkpoint and are held, and idle rented machines are given back.
+"""Budgets in effect: warnings, held jobs and released machines.
 
-So no more is spent than the limit, what running jobs cost until they have stopped, and minimum billing that has not
-run out. Jobs held because of a budget go on by themselves once there is room: with the next month, or a larger
-budget.
+People are warned at a fraction of the limit. No job starts once the money spent plus the cost of stopping exceeds the
+limit; at the limit running jobs checkpoint and are held, and idle rented machines are returned. So spending exceeds the
+limit by no more than what running jobs cost until they have stopped, and minimum billing that has not run out. Jobs
+held because of a budget are released by themselves once there is room: with the next period, or a larger budget.
 """
 
 from math import inf
@@ -19,13 +19,13 @@ from walras.states import JobState, Reason
 
 
 def on_money_restated(cycle: Cycle, event: MoneyRestated) -> None:
-    """What has been spent by the books of the shell."""
+    """Takes over what has been spent by the shell's accounts."""
     cycle.spending.restate(event.spent, event.users, event.budgets)
     cycle.spending.next_month_at = event.next_month_at
 
 
 def settle_budgets(cycle: Cycle) -> None:
-    """Before anything is started: warn, hold, close, open."""
+    """Runs before any start: sends warnings, holds and releases jobs, closes and opens accounts."""
     spending = cycle.spending
     changed = spending.take_changed()
     opened = False
@@ -51,7 +51,7 @@ def settle_budgets(cycle: Cycle) -> None:
 
 
 def settle_budgets_after_starts(cycle: Cycle) -> None:
-    """After jobs were started: set timers for the instants at which accounts reach their next limit."""
+    """Runs after starts: sets timers for the instants at which accounts reach their next limit."""
     for account in cycle.spending.take_changed():
         if account.is_limited:
             cycle.spending.check(account)
@@ -83,7 +83,7 @@ def _hold(cycle: Cycle, account: SpendingAccount) -> None:
 
 
 def _release_held(cycle: Cycle) -> None:
-    """Release jobs that were held because of an account that is open again."""
+    """Releases jobs that were held because of an account that is open again."""
     spending = cycle.spending
     for job_id in sorted(spending.held):
         job = cycle.ledger.jobs[job_id]
@@ -95,7 +95,7 @@ def _release_held(cycle: Cycle) -> None:
 
 
 def _release_idle_machines(cycle: Cycle) -> None:
-    """No job may start, so every rented machine that holds none is released now."""
+    """Releases every rented machine that holds no job, because no job may start."""
     for machine in cycle.ledger.fleet.machines:
         if machine is None or not machine.token or machine.condition is not MachineCondition.UP or machine.holders:
             continue

@@ -1,14 +1,13 @@
-"""Deadlines: a job runs where its policy has it until the last moment at which it would still end in time on the
-cheapest on-demand or owned machines, boot and one restart included; then it moves there (or stays there), and
-machines are rented for it, whatever an hour of it is worth.
+"""Deadlines: a job runs where its policy has it until the last moment to move to safe machines and end in time.
 
-The cheapest machines are those that cost least until the job has ended, whole machines counted: waiting longer would
-save little on spot and leave only faster machines, which cost more. The moment is computed from what is safe: steps
-of the newest checkpoint, the speed there, and a margin. It recedes as the job makes progress, so it is computed
-again only when it has come. A job that was moved stays until it has ended, because going back would cost the
-restarts that the margin was kept for. Only machines that do not come are given up for others, at the last moment for
-these. Jobs that may be on spot, and of which nobody says what an hour is worth, choose by their slack instead
-(`handlers/spot_holding.py`).
+Safe machines are the cheapest on-demand or owned ones; the moment includes boot time and one restart. Then the job
+moves there (or stays there), and machines are rented for it, whatever its value per hour. Cheapest means least cost
+until the job has ended, whole machines counted: waiting longer would save little on spot and leave only faster
+machines, which cost more. The moment is computed conservatively: from the steps of the newest checkpoint, the speed
+there, and a margin. It recedes as the job makes progress, so it is computed again only when it has come. A job that was
+moved stays until it has ended, because going back would cost the restarts that the margin was kept for. Only if its
+machines do not come are others taken, at the last moment for those. Jobs without a stated value that may run on spot
+are handled by their slack instead (`handlers/spot_holding.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -30,43 +29,43 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState, Reason
 
-#: The margin beyond one restart: this part of the time needed, and this long.
+#: Margin beyond one restart: a fraction of the time needed, plus a constant (seconds).
 _MARGIN_PART = 0.05
 _MARGIN_S = 30.0
-#: Looked at again at least this much later.
+#: Minimum of seconds before a deadline is checked again.
 _RECHECK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineOutlook:
-    """How a job with a deadline would end in time for sure."""
+    """How a job with a deadline would certainly end in time."""
 
     pool: int
     pool_id: PoolId
-    #: Seconds from now to its end there, moving and booting included; the margin on top; and the time left.
+    #: Seconds: from now to its end there, moving and booting included; the margin on top; and the time to the deadline.
     needs_s: float
     margin_s: float
     left_s: float
-    #: Of its machines until it has ended; 0 on owned ones.
+    #: Cost of the machines until the job has ended, USD; 0 on owned ones.
     usd: float
-    #: It runs there already.
+    #: Whether the job runs there already.
     is_there: bool
-    #: Row of the class as which it would run there: of an elastic job the size of its gang.
+    #: Row of the class as which it would run there; for an elastic job it fixes the gang size.
     class_row: int
 
     @property
     def slack_s(self) -> float:
-        """Until the last moment to move."""
+        """Seconds until the last moment to move."""
         return self.left_s - self.needs_s - self.margin_s
 
     @property
     def is_feasible(self) -> bool:
-        """It would end in time, margin used up or not."""
+        """Returns whether the job would end in time, even if that uses up the margin."""
         return self.left_s >= self.needs_s
 
     @property
     def is_safe(self) -> bool:
-        """It would end in time though the work takes a little longer: checkpoints and a warm-up are not in speeds."""
+        """Returns whether it would end in time if the work takes a little longer (checkpoints, warm-up)."""
         return self.left_s >= self.needs_s + reserve_s(self.needs_s)
 
     @property
@@ -75,7 +74,7 @@ class DeadlineOutlook:
 
 
 def settle_deadlines(cycle: Cycle) -> None:
-    """Before anything else is started: jobs whose last moment has come get machines that nobody takes away."""
+    """Runs before other starts: jobs whose last moment has come get machines that cannot be reclaimed."""
     heap = cycle.deadlines.heap
     while heap and heap[0][0] <= cycle.now:
         job = cycle.ledger.jobs.get(heappop(heap)[1])
@@ -92,7 +91,7 @@ def settle_deadlines(cycle: Cycle) -> None:
 
 
 def entitle_secured_jobs(cycle: Cycle) -> None:
-    """After a solve: jobs that were moved stay entitled to the pool they were moved to, and to nothing else."""
+    """Runs after a solve: jobs that were moved stay entitled to that pool and to nothing else."""
     for job_id in sorted(cycle.deadlines.secured):
         job = cycle.ledger.jobs.get(job_id)
         if job is not None:
@@ -102,15 +101,16 @@ def entitle_secured_jobs(cycle: Cycle) -> None:
 def deadline_outlook(
     ledger: Ledger, job: JobRecord, without: int = -1, class_row: int | None = None
 ) -> DeadlineOutlook | None:
-    """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
-    end first; of an elastic job with the size of its gang there. None without a deadline, or where length or speed are
-    not known.
+    """Returns the cheapest safe pool where the job would end in time, with some reserve if there is one.
+
+    If it would end in time nowhere, returns where it would end first; for an elastic job with its gang size there.
+    Returns None without a deadline, or if length or speed are unknown.
 
     Args:
-        ledger: what is known.
-        job: whose deadline it is.
-        without: a pool not to count on.
-        class_row: the one class as which it may run; None: any size that an elastic job may have.
+    ledger: what is known.
+    job: whose deadline it is.
+    without: row of a pool to leave out.
+    class_row: the one class as which it may run; None: any size that an elastic job may have.
     """
     if job.request.deadline_at == inf or job.request.steps is None:
         return None
@@ -124,9 +124,9 @@ def deadline_outlook(
 
 
 def gang_classes(ledger: Ledger, job: JobRecord) -> tuple[int, ...]:
-    """Return the rows of the classes as which the job may run: its own first, of an elastic job those of other sizes.
+    """Returns the rows of the classes as which the job may run: its own first, then other sizes of an elastic job.
 
-    One that holds machines of several pools, or is forked, keeps what it has.
+    A job that holds machines of several pools, or is forked, keeps the class it has.
     """
     if not job.request.sizes or job.request.spreads:
         return (job.class_row,)
@@ -134,7 +134,7 @@ def gang_classes(ledger: Ledger, job: JobRecord) -> tuple[int, ...]:
 
 
 def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState, class_row: int) -> DeadlineOutlook | None:
-    """What the job would need on this pool as one of this class; None where it cannot run, or nothing is sure."""
+    """Returns the job's outlook on this pool as one of this class; None if it cannot run there for sure."""
     job_class = ledger.classes.classes[class_row]
     shape = ledger.classes.shapes[job_class.shape]
     rate, count = float(job_class.rates[state.row]), int(shape.counts[state.row])
@@ -145,14 +145,14 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState, class_row: int
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
     restart_s = ledger.restart_s(job, ledger.policy.rules)
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row and ledger.columns.count[job.slot] == count:
-        # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
+        # Until it is held there for its deadline, the policy may move it, and it would have to come back.
         needs_s = remaining_here_s(ledger, job)
         margin_s = 2 * restart_s + state.pool.boot_s + reserve_s(needs_s)
         usd = needs_s * usd_per_s
         return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, True, class_row)
     is_free = ledger.fleet.find(state.row, shape) is not None
     if not is_free and (not state.rented or state.pool.drained):
-        return None  # others hold the owned ones
+        return None  # other jobs hold the owned ones
     stop_s = job.request.grace_s if job.holds else 0.0
     needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
     margin_s = restart_s + reserve_s(needs_s)
@@ -161,7 +161,7 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState, class_row: int
 
 
 def reserve_s(needs_s: float) -> float:
-    """Return seconds kept in reserve for work that takes a little longer than its speed says."""
+    """Returns the seconds kept in reserve in case the work takes a little longer than its speed says."""
     return _MARGIN_S + _MARGIN_PART * needs_s
 
 
@@ -171,7 +171,7 @@ def _may_have(state: PoolState, count: int) -> bool:
 
 
 def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
-    """Secure the job if it is time, else say when to look again."""
+    """Secures the job if its last moment has come, else sets the next check."""
     found, left_s = deadline_outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
     is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
@@ -184,7 +184,7 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
 
 
 def secure(cycle: Cycle, job: JobRecord, pool: int, class_row: int) -> None:
-    """The job goes to this pool, as one of this class, and stays there, whatever the policy says."""
+    """Moves the job to this pool as one of this class and keeps it there, whatever the policy decides."""
     resize_gang(cycle, job, class_row)
     job.deadline_pool = pool
     job.is_secured = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
@@ -194,7 +194,7 @@ def secure(cycle: Cycle, job: JobRecord, pool: int, class_row: int) -> None:
 
 
 def resize_gang(cycle: Cycle, job: JobRecord, class_row: int) -> None:
-    """From its next start on the job is one of this class; it leaves what was kept for a gang of another size."""
+    """Changes the job's class from its next start on, and drops a reservation for a gang of another size."""
     if class_row != job.class_row:
         drop_reservation(cycle, job.job_id)
         cycle.ledger.reclass(job, class_row)
@@ -202,7 +202,7 @@ def resize_gang(cycle: Cycle, job: JobRecord, class_row: int) -> None:
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
-    """Machines that do not come are asked for until the last moment to take others; then those are."""
+    """Checks a job whose machines have not come; at the last moment to take others, secures those instead."""
     state = cycle.ledger.fleet.pools[job.deadline_pool]
     if job.is_secured or not state.rent_failures or state.awaited or state.pool.market is Market.SPOT:
         return
@@ -221,7 +221,7 @@ def _reconsider(cycle: Cycle, job: JobRecord) -> None:
 
 
 def leave_pool(cycle: Cycle, row: int) -> None:
-    """Nothing comes to this pool any more: jobs that were to move there look for another sure one."""
+    """Lets jobs that were to move to this pool choose another safe one, because no machines come to it any more."""
     for job_id in sorted(cycle.deadlines.secured & cycle.ledger.jobs.keys()):
         job = cycle.ledger.jobs[job_id]
         if job.deadline_pool == row and not job.is_secured:
@@ -239,7 +239,7 @@ def _entitle(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _move(cycle: Cycle, job: JobRecord) -> None:
-    """Onto its sure pool if there is a place, else rent one; until it is there the job goes on where it is."""
+    """Moves the job onto its safe pool if there is a place, else rents one; until then it runs on where it is."""
     ledger, row = cycle.ledger, job.deadline_pool
     is_there = job.holds and int(ledger.columns.pool[job.slot]) == row
     if (is_there and not _is_resized(ledger, job)) or (job.holds and job.revoked is not None):
@@ -248,7 +248,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     if reservation is not None and reservation.pool == row:
         return
     if ledger.count_on(job, row) > cycle.limits.room(job, row):
-        return  # its project holds all that it may
+        return  # its project holds all that its limit allows
     place = place_with_own(cycle, job, row) if is_there else find_free_place(cycle, job, row)
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
@@ -265,13 +265,13 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
 
 
 def place_with_own(cycle: Cycle, job: JobRecord, row: int) -> Place | None:
-    """Return a place for the gang of a job that runs in the pool with another one, what it holds counted as free."""
+    """Returns a place in the pool for a new gang of a job that runs there, what it holds counted as free; or None."""
     found = find_victims(cycle, job, row, ())
     return None if found is None else found.place
 
 
 def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
-    """Machines for all that wait for this pool, less what is free there and those on their way."""
+    """Rents machines for all jobs that wait for this pool, less those free there and those requested."""
     if not state.rented or cycle.spending.everything.closed or cycle.now < state.rent_not_before:
         return
     count = accelerators_awaited(cycle, state.row)
@@ -279,16 +279,16 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
     needed = ceil((count - state.free) / state.pool.shape.accelerators) - coming
     missing = min(needed, state.quota - state.machines - coming)
     if missing > 0:
-        # Unique, though several jobs may ask at one instant, or one may ask again: a cloud answers a token once.
+        # Unique, though several jobs may ask at one instant, or one may ask again: a cloud answers a token only once.
         token = f"{state.pool.pool_id}@{cycle.now:.6f}/deadline-{job.job_id}-{state.machines + coming}"
         state.awaited[token] = missing
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
 
 
 def accelerators_awaited(cycle: Cycle, row: int, *, held: bool = False) -> int:
-    """Return the accelerators that jobs being moved to the pool, or that asked for spot machines there, wait for.
+    """Returns the accelerators that jobs moving to the pool, or awaiting requested spot machines there, still lack.
 
-    `held`: with those that jobs which are to have more of them there hold already.
+    If `held`, accelerators that these jobs hold there already are included.
     """
     ledger, counts = cycle.ledger, dict[JobId, int]()
     for job_id in cycle.deadlines.secured & ledger.jobs.keys():
@@ -304,17 +304,17 @@ def accelerators_awaited(cycle: Cycle, row: int, *, held: bool = False) -> int:
 
 
 def _is_resized(ledger: Ledger, job: JobRecord) -> bool:
-    """Whether it is to have a gang of another size where it runs."""
+    """Returns whether the job is to have a gang of another size where it runs."""
     return bool(job.request.sizes) and not job.request.spreads and ledger.is_resized(job)
 
 
 def _held_on(ledger: Ledger, job: JobRecord, row: int) -> int:
-    """Accelerators that it has in the pool."""
+    """Returns the accelerators that the job holds in the pool."""
     return int(ledger.columns.count[job.slot]) if job.holds and int(ledger.columns.pool[job.slot]) == row else 0
 
 
 def deadline_risk_text(found: DeadlineOutlook) -> str:
-    """The numbers, in hours."""
+    """Returns the outlook's numbers in words, in hours."""
     where = f"on {found.pool_id}" + ("" if found.is_there else ", moving there included")
     return (
         f"needs {found.needs_s / SECONDS_PER_HOUR:.2f} h more {where}; has {found.left_s / SECONDS_PER_HOUR:.2f} h left"
@@ -322,9 +322,9 @@ def deadline_risk_text(found: DeadlineOutlook) -> str:
 
 
 def on_job_deadline_changed(cycle: Cycle, job: JobRecord, event: JobDeadlineChanged) -> None:
-    """The job is looked at anew, as one that was just submitted with this deadline.
+    """Judges the job anew, as if it was just submitted with this deadline.
 
-    Where it was moved for an earlier one, it goes on as the policy has it until the last moment for this one comes. One
+    If it was moved for an earlier deadline, the policy decides again until the last moment for the new one comes. A job
     that holds machines by its slack chooses again at once.
     """
     watch, is_later = cycle.deadlines, event.deadline_at > job.request.deadline_at
@@ -344,7 +344,7 @@ def on_job_deadline_changed(cycle: Cycle, job: JobRecord, event: JobDeadlineChan
 
 
 def let_go(cycle: Cycle, job: JobRecord) -> None:
-    """The job belongs to no pool for its deadline until that is decided anew."""
+    """Ends the job's assignment to a pool for its deadline, until that is decided anew."""
     job.deadline_pool, job.is_secured = -1, False
     cycle.deadlines.secured.discard(job.job_id)
     cycle.deadlines.stranded.pop(job.job_id, None)

@@ -1,8 +1,8 @@
 """What people do to jobs (submit, cancel, hold, release, reprioritise), the limits they set, and jobs restored.
 
-After a restart a fresh core receives, as events, what the tables know. The rest begins anew: reservations, the policy's
-memory; a solve follows at once. Restoring gives no commands: machines go on with their
-work and report it as always.
+After a restart a fresh core receives, as events, what the database's tables contain. Reservations and the policy's
+memory begin anew, and a solve follows at once. Restoring emits no commands: machines go on with their work and report
+it as always.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ from walras.states import JobState, Reason
 
 
 def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
-    """A new job: queued, or blocked by its dependencies, its start time or its submitter."""
+    """Adds a new job: queued, or blocked by its dependencies, its start time or its submitter."""
     ledger, request = cycle.ledger, event.job
     assert request.job_id not in ledger.jobs, f"job {request.job_id} submitted twice"
     if request.declared:
@@ -45,7 +45,7 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
     cycle.sharing.take_job(job)
     if request.deadline_at < inf:
         heappush(cycle.deadlines.heap, (event.at, request.job_id))
-    # Dependencies that are not active have ended; the shells refuse jobs whose dependencies failed.
+    # Dependencies that are not active have succeeded; the shells refuse jobs whose dependencies failed.
     job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
     for dependency in sorted(job.blocked_by):
         ledger.dependents.setdefault(dependency, []).append(request.job_id)
@@ -79,7 +79,7 @@ def on_job_held(cycle: Cycle, job: JobRecord, event: JobHeld) -> None:
 
 
 def hold_job(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
-    """Hold the job: at once if it waits, after its checkpoint if it runs."""
+    """Holds the job: at once if it waits, after its checkpoint if it runs."""
     if job.state in (JobState.HELD, JobState.CANCELLING):
         return
     drop_reservation(cycle, job.job_id)
@@ -99,7 +99,7 @@ def on_job_released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
 
 
 def release_job(cycle: Cycle, job: JobRecord) -> None:
-    """Let a held job, or one that was to be held, go on."""
+    """Lets a held job, or one that was to be held, run again."""
     job.hold_reason = None
     job.idle_yields = job.refusals = job.supervisor_losses = 0
     if job.state is JobState.HELD:
@@ -117,14 +117,15 @@ def on_job_reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) 
 
 
 def on_job_budget_changed(cycle: Cycle, job: JobRecord, event: JobBudgetChanged) -> None:
-    """The job's budget is another; whether it may run is decided with all accounts (`budgets.py`)."""
+    """Sets the job's budget; whether the job may run is decided with all accounts (`budgets.py`)."""
     job.request = replace(job.request, budget_usd=event.budget_usd)
     cycle.spending.limit_job(job, event.spent_usd)
 
 
 def on_job_redirected(cycle: Cycle, job: JobRecord, event: JobRedirected) -> None:
-    """Nothing of a job that is not held, or that runs otherwise than as one gang: only where it has no place is it
-    as if it had been submitted so.
+    """Changes the machines, value and declared speeds of a held job, as if it had been submitted with these.
+
+    Does nothing if the job is not held, holds a place, or runs otherwise than as one gang.
     """
     if job.holds or job.state is not JobState.HELD or job.request.spreads:
         return
@@ -142,8 +143,9 @@ def on_job_redirected(cycle: Cycle, job: JobRecord, event: JobRedirected) -> Non
 
 
 def on_job_project_changed(cycle: Cycle, job: JobRecord, event: JobProjectChanged) -> None:
-    """Only of a job that holds nothing: it is to the new project as if it had been submitted there, at its old place
-    among those who arrived, and what it was owed under the shares of the former is owed no more.
+    """Moves a job that holds nothing to another project, as if it had been submitted there at its old instant.
+
+    What it was owed under the former project's shares is dropped. Does nothing if the job holds a place.
     """
     if job.holds:
         return
@@ -169,7 +171,10 @@ def on_job_project_changed(cycle: Cycle, job: JobRecord, event: JobProjectChange
 
 
 def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
-    """The job counts its work differently: another kind (other speeds) and length. It stays where it runs."""
+    """Changes the job's kind (and so its speeds) and length, because it counts its work differently.
+
+    It stays where it runs.
+    """
     columns, slot = cycle.ledger.columns, job.slot
     job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
     job.steps = job.safe_steps = event.steps
@@ -181,7 +186,7 @@ def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
 
 
 def on_job_ready(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """The job's backoff, or its `not_before`, is over."""
+    """Lets the job start again, because its backoff or its `not_before` is over."""
     if job.waits and job.ready_at <= cycle.now:
         cycle.backlog.arrived.append(job.job_id)
     reservation = cycle.reservations.get(job.job_id)
@@ -190,7 +195,7 @@ def on_job_ready(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 
 def on_max_queue_time(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """It never started within its `max_queue_time`."""
+    """Ends a job that never started within its `max_queue_time`."""
     if job.attempt == 0 and not job.holds:
         drop_reservation(cycle, job.job_id)
         detail = f"waited {job.request.max_queue_s:g} s, its limit"
@@ -201,7 +206,7 @@ def on_max_queue_time(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 
 def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """The attempt has held accelerators for the job's `max_runtime`."""
+    """Stops an attempt that has held accelerators for the job's `max_runtime`."""
     if job.attempt != attempt or not job.holds or job.revoked is Reason.USER_CANCELLED:
         return
     if is_prepared(job):
@@ -211,12 +216,12 @@ def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 
 def on_start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
-    """A machine cannot take its part; no rank of the gang runs."""
+    """Ends a start that one of its machines refused; no rank of the gang runs."""
     abort_start(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, f"{event.node_id}: {event.detail}")
 
 
 def on_prepare_timeout(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """Not every machine of the gang answered in time: the whole gang lets go."""
+    """Ends the start of a gang whose machines did not all answer in time."""
     if job.attempt == attempt and job.holds and not is_prepared(job):
         _give_up_preparing(cycle, job)
 
@@ -226,7 +231,7 @@ def _give_up_preparing(cycle: Cycle, job: JobRecord) -> None:
 
 
 def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
-    """A job as it was before the restart: queued, held, or with an attempt under way."""
+    """Adds a job as it was before the restart: queued, held, or with a running attempt."""
     ledger, columns, request = cycle.ledger, cycle.ledger.columns, event.job
     assert request.job_id not in ledger.jobs, f"job {request.job_id} restored twice"
     if request.declared:
@@ -293,7 +298,7 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
 
 
 def _shares_with(cycle: Cycle, job: JobRecord, placement: Placement) -> JobRecord | None:
-    """The restored job on whose accelerator this one runs too; None: it has its own."""
+    """Returns the restored job with which this one shares its accelerator; None if it has its own."""
     if job.request.shared is None or len(placement.parts) != 1:
         return None
     machine = cycle.ledger.fleet.machine(placement.parts[0].node_id)
@@ -302,7 +307,7 @@ def _shares_with(cycle: Cycle, job: JobRecord, placement: Placement) -> JobRecor
 
 
 def _resume_waiting(cycle: Cycle, job: JobRecord) -> None:
-    """Dependencies that are not active any more have ended well: otherwise the job would have ended with them."""
+    """Queues the job. Dependencies that are not active have succeeded, or the job would have ended with them."""
     ledger, request = cycle.ledger, job.request
     job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
     for dependency in sorted(job.blocked_by):

@@ -1,9 +1,9 @@
-"""Machines that join, fall silent, leave and are lost; machines that are rented and given back (autoscaling).
+"""Machines that join, become unreachable, leave and are lost; machines that are rented and returned (autoscaling).
 
-The last solve and deadlines decide how many machines a pool is to have. What is paid for is kept: an idle machine is
-given back just before its next billing step begins, or when its minimum billing has run out. Where billing has no
-steps, or short ones, it goes when it has been idle for `rent_keep_s`. A quarantined machine goes as soon as it is
-empty. The machines that a pool holds at least (`Pool.least`) are asked for without a solve.
+The last solve and deadlines decide how many machines a pool should have. A machine is kept while it is paid for: an
+idle one is returned just before its next billing step begins, or when its minimum billing has run out. Without billing
+steps, or with short ones, it is returned when it has been idle for `rent_keep_s`. A quarantined machine is returned as
+soon as it is empty. The minimum of machines that a pool holds (`Pool.least`) is requested without a solve.
 """
 
 from math import ceil, inf
@@ -34,23 +34,23 @@ from scheduler.core.state.working_set import Cycle
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
 
-#: Giving a machine back takes this long at most; so long before a billing step it is begun.
+#: Maximum of seconds that returning a machine takes; the return begins this long before a billing step.
 GIVING_BACK_S = 30.0
-#: Machines are looked at again after this time at the soonest, or wakes would never end where nothing is kept idle.
+#: Minimum of seconds between two idle checks; otherwise wakes would never end where `rent_keep_s` is 0.
 _IDLE_CHECK_S = 5.0
-#: A look that comes this much late still gives a machine back before its step.
+#: A check that is at most this many seconds late still returns a machine before its billing step.
 _LATE_S = 10.0
-#: After this time a pool is looked at that may hold fewer machines than its least.
+#: Seconds until a pool is checked that may hold fewer machines than its minimum.
 _LEAST_AFTER_S = 1.0
-#: Conditions of machines that are there for jobs, now or once they are heard of again.
+#: Conditions of machines that can run jobs, now or once their heartbeats return.
 _STAYING = (MachineCondition.UP, MachineCondition.UNREACHABLE)
 
 
 def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float, now: float, stop_s: float = 0.0) -> float:
-    """When a machine is to be given back for which nobody pays until then.
+    """Returns when a machine that no paying job uses until then should be returned.
 
-    It is kept for `keep_s` if that costs anything, and through the steps that are paid for. A step longer than `keep_s`
-    is never begun for it. `stop_s`: those who ride on it take this long to leave.
+    It is kept for `keep_s` seconds if that costs anything, and through billing steps that are paid for. A step longer
+    than `keep_s` is never begun for it. Jobs on it take `stop_s` seconds to leave.
     """
     since = min(machine.unpaid_since, now if machine.holders else machine.idle_since)
     wanted_at = max(since + max(0.0, keep_s - state.pool.billing_step_s), now - _LATE_S)
@@ -59,7 +59,7 @@ def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float, now: 
 
 
 def settle_idle_machines(cycle: Cycle) -> None:
-    """After things were started: machines that have become empty, and stayed so."""
+    """Runs after starts: sets checks for machines that have become empty and stayed so."""
     emptied, cycle.backlog.emptied = cycle.backlog.emptied, {}
     for row in emptied:
         machine = cycle.ledger.fleet.machines[row]
@@ -71,22 +71,22 @@ def settle_idle_machines(cycle: Cycle) -> None:
             state = cycle.ledger.fleet.pools[machine.pool]
             _set_idle_timer(cycle, state, _release_at(cycle, machine, state))
         elif cycle.ledger.fleet.pools[machine.pool].pool.drained:
-            # Not at once: a core that takes over hears of a machine before it hears of the job there.
+            # Not at once, because a restarted core hears of a machine before it hears of the job there.
             _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)
 
 
 def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
-    """Once it may be time to give a machine back; one timer for each pool, however often this is asked."""
+    """Sets the pool's next idle check, for the first machine that may be returned; the pool has only one timer."""
     _set_idle_timer(
         cycle, state, min((_due_at(cycle, machine, state) for machine in state.members.values()), default=inf)
     )
 
 
 def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
-    """Give back the idle machines whose time has come, beyond what the last solve and deadlines want."""
+    """Returns idle machines whose time has come, beyond the number that the last solve and deadlines want."""
     state, policy = cycle.ledger.fleet.pools[row], cycle.policy
     if cycle.now < state.idle_look_at:
-        return  # another look was asked for since
+        return  # an earlier timer that a later request replaced
     state.idle_look_at = inf
     if not state.rented:
         return
@@ -97,7 +97,7 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
         _give_back_drained(cycle, state)
         return
     if policy.proposal is None and policy.pricing is not None:
-        _set_idle_timer(cycle, state, _again_at(cycle))  # no solve has answered yet how many machines are wanted
+        _set_idle_timer(cycle, state, _again_at(cycle))  # no solve has stated yet how many machines are wanted
         return
     target = _wanted(cycle, state)
     excess = sum(machine.condition in _STAYING for machine in state.members.values()) - target
@@ -113,7 +113,7 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
 
 
 def _give_back_drained(cycle: Cycle, state: PoolState) -> None:
-    """Nobody will use the empty machines of a pool that is drained."""
+    """Returns the empty machines of a drained pool to their provider."""
     for machine in list(state.members.values()):
         is_leaving = machine.condition is MachineCondition.LEAVING
         if is_leaving and machine.token and not _runs_something(cycle, machine):
@@ -121,7 +121,7 @@ def _give_back_drained(cycle: Cycle, state: PoolState) -> None:
 
 
 def _give_back(cycle: Cycle, machine: FleetMachine, state: PoolState, target: int) -> None:
-    """Release the machine; at once if it is idle, else when those who ride on it have left."""
+    """Releases the machine: at once if it is idle, else when its riders have left."""
     worth = f"at {state.pool.usd_per_h:g} USD/h {target} of {state.machines} machines are worth their price"
     if _is_idle(machine):
         release_machine(cycle, machine, f"given back: idle for {cycle.now - machine.idle_since:.0f} s, and {worth}")
@@ -138,7 +138,7 @@ def _give_back(cycle: Cycle, machine: FleetMachine, state: PoolState, target: in
 
 
 def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
-    """An empty rented machine goes now."""
+    """Releases an empty rented machine now."""
     assert machine.token, f"{machine.node_id} is not rented"
     assert not _runs_something(cycle, machine), f"{machine.node_id} is used by {sorted(machine.holders)}"
     drop_reservations_on(cycle, machine)
@@ -148,7 +148,7 @@ def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
 
 
 def _wanted(cycle: Cycle, state: PoolState) -> int:
-    """Number of machines that the last solve wants, and that jobs with deadlines are about to move to."""
+    """Returns the number of machines that the last solve wants, plus those to which jobs with deadlines move."""
     proposal = cycle.policy.proposal
     by_pool = {} if proposal is None else dict(zip(proposal.pools, proposal.rent_machines, strict=True))
     coming = deadlines.accelerators_awaited(cycle, state.row, held=True)
@@ -161,7 +161,7 @@ def _is_idle(machine: FleetMachine) -> bool:
 
 
 def _has_riders_only(cycle: Cycle, machine: FleetMachine) -> bool:
-    """Whether all who hold something of a rented machine are no reason to keep it, and can be asked to leave."""
+    """Returns whether only riders, which are no reason to keep a rented machine, hold it, and all can be stopped."""
     if machine.condition is not MachineCondition.UP or not machine.token or not machine.holders:
         return False
     jobs, riders = (cycle.ledger.jobs[job_id] for job_id in machine.holders), cycle.policy.riders
@@ -173,13 +173,13 @@ def _has_riders_only(cycle: Cycle, machine: FleetMachine) -> bool:
 
 
 def _release_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
-    """`release_due_at` of a machine that is idle, or that only riders hold."""
+    """Returns `release_due_at` of a machine that is idle or that only riders hold."""
     stop_s = max((cycle.ledger.jobs[job_id].request.grace_s for job_id in machine.holders), default=0.0)
     return release_due_at(machine, state, cycle.policy.rules.rent_keep_s, cycle.now, stop_s)
 
 
 def _due_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
-    """When to look whether the machine is to go: of one that works, before its next step."""
+    """Returns when to check whether to return the machine: while in use, before its next billing step."""
     if _is_idle(machine) or _has_riders_only(cycle, machine):
         return max(_release_at(cycle, machine, state), cycle.now)
     if state.pool.billing_step_s <= 0:
@@ -193,7 +193,7 @@ def _again_at(cycle: Cycle) -> float:
 
 
 def _runs_something(cycle: Cycle, machine: FleetMachine) -> bool:
-    """Whether an attempt has a part on the machine; mere reservations do not count."""
+    """Returns whether an attempt has a part on the machine; reservations alone do not count."""
     jobs = (cycle.ledger.jobs[job_id] for job_id in machine.holders)
     return any(row == machine.row for job in jobs for row, _ in job.place)
 
@@ -229,7 +229,7 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
 
 
 def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreachable) -> None:
-    """Heartbeats are missing. Its ranks may be alive, so its jobs are not restarted; no job is started there."""
+    """Stops starting jobs on a machine without heartbeats. Its ranks may be alive, so its jobs are not restarted."""
     if machine.condition is MachineCondition.UNREACHABLE:
         return
     machine.before = machine.condition
@@ -241,7 +241,7 @@ def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreacha
 
 
 def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
-    """Heartbeats are back before the lease ran out: nothing restarts."""
+    """Readmits a machine whose heartbeats returned before its leases ran out: nothing restarts."""
     if machine.condition is not MachineCondition.UNREACHABLE:
         return
     cycle.ledger.fleet.set_condition(machine, machine.before)
@@ -262,14 +262,14 @@ def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
 
 
 def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
-    """Attempts that ran there have ended. Gangs with ranks elsewhere are revoked; they end when those ranks have."""
+    """Ends attempts that ran there. Gangs with ranks elsewhere are revoked and end when those ranks have ended."""
     drop_reservations_on(cycle, machine)
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "was lost")
     for job in end_attempts_on_lost_machine(cycle, machine, event.reason):
         if job.revoked is None:
             revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} is lost")
-    # What the scheduler gave back itself, the market did not take: a provider may say the one of the other.
+    # A machine that the scheduler returned was not reclaimed, though a provider may report one as the other.
     taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
     state = cycle.ledger.fleet.pools[machine.pool]
     state.lives.ended(cycle.now, machine.joined_at, taken=taken)
@@ -287,7 +287,7 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
 
 
 def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> None:
-    """The machine will be gone: it gets no new jobs, and its jobs checkpoint while there is time."""
+    """Stops starting jobs on a machine that will be gone, and lets its jobs checkpoint while there is time."""
     drop_reservations_on(cycle, machine)
     cycle.ledger.fleet.set_condition(machine, MachineCondition.LEAVING, f"leaves: {event.reason}")
     cycle.commands.append(NodeCordoned(machine.node_id, machine.detail))
@@ -309,12 +309,12 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
 
 
 def _runs_to_its_end(cycle: Cycle, job: JobRecord) -> bool:
-    """Whether a gentle drain waits for the job: stopping it would lose its work, or its owner does not allow it."""
+    """Returns whether a gentle drain waits for the job: a stop would lose its work, or its owner forbids it."""
     return not job.request.preemptible or may_lose_work(cycle.ledger, job) or is_on_private(cycle.ledger, job)
 
 
 def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
-    """What a gentle drain has waited for has had its time: all that still runs there is asked to stop."""
+    """Stops all jobs that still run on the machine when a gentle drain has reached its end."""
     machine = cycle.ledger.fleet.machines[row] if row < len(cycle.ledger.fleet.machines) else None
     if machine is None or not -inf < machine.gentle_until <= cycle.now:
         return
@@ -325,7 +325,7 @@ def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
 
 
 def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
-    """Gangs that wait for their other machines cannot start any more."""
+    """Ends starts of gangs that wait for their other machines, because this one is lost to them."""
     for job in _jobs_on(cycle, machine):
         if not is_prepared(job):
             detail = f"{machine.node_id} {what} before the gang started"
@@ -333,7 +333,7 @@ def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
 
 
 def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordoned) -> None:
-    """An administrator lets the machine take jobs again; not while its whole pool is emptied."""
+    """Lets the machine take jobs again, as an administrator wishes; not while its whole pool is drained."""
     if cycle.ledger.fleet.pools[machine.pool].pool.drained:
         return
     machine.failures.clear()
@@ -349,7 +349,7 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
 
 
 def _jobs_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
-    """Jobs whose attempt has a part on the machine; mere reservations do not count."""
+    """Returns the jobs whose attempt has a part on the machine; reservations alone do not count."""
     jobs = (cycle.ledger.jobs[job_id] for job_id in tuple(machine.holders))
     return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
 
@@ -358,7 +358,7 @@ def _jobs_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
 
 
 def rent_for_proposal(cycle: Cycle, proposal: Proposal) -> None:
-    """Ask for the machines that are worth their price; others leave once idle."""
+    """Requests the machines that are worth their price; surplus ones are returned once idle."""
     for pool_id, target in zip(proposal.pools, proposal.rent_machines, strict=True):
         row = cycle.ledger.fleet.pool_row(pool_id)
         if row is not None and cycle.ledger.fleet.pools[row].rented:
@@ -367,7 +367,7 @@ def rent_for_proposal(cycle: Cycle, proposal: Proposal) -> None:
 
 
 def _note_who_pays(cycle: Cycle, state: PoolState) -> None:
-    """Since when each machine has had nobody who pays for it."""
+    """Notes for each machine since when no paying job holds it."""
     riders = cycle.policy.riders
     for machine in state.members.values():
         if not machine.holders.keys() <= riders:
@@ -377,9 +377,7 @@ def _note_who_pays(cycle: Cycle, state: PoolState) -> None:
 
 
 def on_rent_timer(cycle: Cycle, row: int, number: int) -> None:
-    """The wait after a request that failed is over: the pool may be rented again, and what the last solve still wants
-    is asked for.
-    """
+    """Requests what the last solve still wants, because the wait after a failed request is over."""
     proposal, state = cycle.policy.proposal, cycle.ledger.fleet.pools[row]
     cycle.solves.problem_changed = True
     if proposal is not None and state.pool.pool_id in proposal.pools:
@@ -389,22 +387,22 @@ def on_rent_timer(cycle: Cycle, row: int, number: int) -> None:
 
 
 def ask_for_least(cycle: Cycle, state: PoolState) -> None:
-    """Soon, see to it that the pool has the machines that it holds at least.
+    """Sets a timer after which the pool's minimum of machines is requested.
 
-    Not at once: a core that takes over hears of a pool before it hears of the machines and requests there.
+    Not at once, because a restarted core hears of a pool before it hears of the machines and requests there.
     """
     if state.pool.least and state.rented:
         cycle.timers.set(cycle.now + _LEAST_AFTER_S, "rent", state.row)
 
 
 def _scale_pool(cycle: Cycle, state: PoolState, target: int) -> None:
-    """Bring a pool towards `target` machines, or those that it holds at least."""
+    """Brings the pool towards `target` machines, but not below its minimum."""
     target = max(target, state.pool.least)
     missing = min(target, state.quota) - state.machines - sum(state.awaited.values())
     if missing > 0 and cycle.spending.everything.closed:
-        return  # asked again once there is money
+        return  # requested again once there is budget
     if missing > 0 and cycle.now >= state.rent_not_before:
-        # Unique: one request per pool and instant. A successor of this core must never use it again.
+        # Unique: one request per pool and instant. A restarted core must never use the token again.
         token = f"{state.pool.pool_id}@{cycle.now:.6f}"
         state.awaited[token] = missing
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
@@ -413,8 +411,9 @@ def _scale_pool(cycle: Cycle, state: PoolState, target: int) -> None:
 
 
 def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
-    """These machines will not come. Asked again later, ever less often: a provider without machines, or without credit,
-    stays so for a while.
+    """Notes that these machines will not come.
+
+    The request is repeated with growing delay, because a provider without capacity or credit stays so for a while.
     """
     rules = cycle.policy.rules
     for state in cycle.ledger.fleet.pools:
@@ -433,9 +432,9 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
 
 
 def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
-    """The machine was quarantined before the core was restarted."""
+    """Marks a machine as quarantined that was so before the core was restarted."""
     if machine.condition is MachineCondition.UP:
         cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)
         if machine.token:
-            # Not at once: a core that takes over hears of a machine before it hears of the job there.
+            # Not at once, because a restarted core hears of a machine before it hears of the job there.
             _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)

@@ -1,10 +1,9 @@
-"""What machines say of themselves: tools that jobs need, data in their caches, whether what is saved there can be had
-elsewhere.
+"""Facts that machines report: tools that jobs need, data in their caches, and whether checkpoints there are private.
 
-Tools limit where jobs start. A pool counts as able to prepare a job as long as one of its machines may, or none is
-there that has said anything; within a pool a job goes to a machine that has what it needs. What runs on a machine stays
-there, and its pool goes on counting as able, whatever the machine says later: the speed and the size of a gang in a
-pool where it runs must never become nothing.
+Tools limit where jobs start. A pool counts as able to prepare a job as long as one of its machines is, or none of them
+has reported tools; within a pool a job goes to a machine that has what it needs. Jobs that run on a machine stay there,
+and its pool keeps counting as able, whatever the machine reports later: the speed and the gang size of a running job in
+its pool must never become 0.
 """
 
 from collections.abc import Iterable
@@ -18,14 +17,14 @@ from walras.job_request import ToolNeeds
 
 
 def parts_of_its_machine(cycle: Cycle, machine: FleetMachine) -> list[FleetMachine]:
-    """Returns all parts of the machine of several types that this one belongs to; itself alone where it is whole."""
+    """Returns all parts of the machine with several accelerator types to which this one belongs, or itself."""
     if not machine.whole:
         return [machine]
     return [each for each in cycle.ledger.fleet.machines if each is not None and each.whole == machine.whole]
 
 
 def join_parts(cycle: Cycle, machine: FleetMachine, whole: str) -> None:
-    """The machine that joined is a part of this one: where a job fails on one part, its machine may be at fault."""
+    """Joins a new part to its machine: failures on any part count against the whole machine."""
     machine.whole = whole
     for other in parts_of_its_machine(cycle, machine):
         machine.failures = other.failures
@@ -37,7 +36,7 @@ def on_node_tools(cycle: Cycle, machine: FleetMachine, event: NodeTools) -> None
 
 
 def take_tools(cycle: Cycle, machine: FleetMachine, tools: Iterable[str] | None) -> None:
-    """The machine has these tools; None: it has not said."""
+    """Sets the machine's tools; None: it has not reported any."""
     fleet = cycle.ledger.fleet
     fleet.knows_tools = fleet.knows_tools or tools is not None
     machine.tools = None if tools is None else frozenset(tools)
@@ -46,7 +45,7 @@ def take_tools(cycle: Cycle, machine: FleetMachine, tools: Iterable[str] | None)
 
 
 def keep_where_it_runs(cycle: Cycle, job: JobRecord) -> None:
-    """A job that has needs was restored: it runs where it runs, whatever the machines there have said since."""
+    """Keeps a restored job's pool able to hold it, whatever its machines have reported since it started."""
     for row, _ in job.place:
         machine = cycle.ledger.fleet.machines[row]
         if machine is not None and machine.tools is not None:
@@ -54,7 +53,7 @@ def keep_where_it_runs(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _count(cycle: Cycle, machine: FleetMachine, in_use: Iterable[ToolNeeds]) -> None:
-    """Count the machine among those of its pool, with what is in use there."""
+    """Counts the machine in its pool's tool statistics, together with the tools in use there."""
     used = {name for needs in in_use for any_of in needs for name in any_of}
     before, now = machine.counted_tools, None if machine.tools is None else machine.tools | used
     cycle.ledger.fleet.pools[machine.pool].tools.recount(before, now)
@@ -63,13 +62,13 @@ def _count(cycle: Cycle, machine: FleetMachine, in_use: Iterable[ToolNeeds]) -> 
 
 
 def settle_tools(cycle: Cycle) -> None:
-    """Machines came, went or said something: jobs that need tools may fit other pools now."""
+    """Updates which pools fit jobs that need tools, after machines came, left or reported."""
     if cycle.ledger.classes.tools_changed([state.tool_sets for state in cycle.ledger.fleet.pools]):
         cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
 
 
 def on_node_data(cycle: Cycle, machine: FleetMachine, event: NodeData) -> None:
-    """Jobs that start from now on know it; none that waits is looked at again for that."""
+    """Records the machine's cached data for later starts. Waiting jobs are not judged again for that."""
     told = {key: (size_bytes, seconds) for key, size_bytes, seconds in event.fetched}
     now = {key: told.get(key, (0, 0.0)) for key in event.data}
     machine.data = cycle.ledger.fleet.caches.tell(machine.row, machine.data, now, machine.pool)

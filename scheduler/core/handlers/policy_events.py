@@ -1,4 +1,4 @@
-"""What the policy brings: another policy, an answered or failed solve, and the timers of rounds and solves."""
+"""Events of the policy: a new policy, an answered or failed solve, and the timers of rounds and solves."""
 
 from dataclasses import replace
 from math import inf
@@ -14,7 +14,7 @@ from scheduler.core.state.ledger import ActivePolicy
 from scheduler.core.state.policy_faults import PolicyFault
 from scheduler.core.state.working_set import Cycle, NoOrdering
 
-#: A policy whose solves fail so often in a row has failed.
+#: Number of consecutive failed solves after which a policy counts as failed.
 SOLVES_UNTIL_FAULT = 3
 
 
@@ -44,7 +44,7 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
 
 
 def on_shares_declared(cycle: Cycle, event: SharesDeclared) -> None:
-    """Weights and guarantees enter the next solve; limits hold at once for everything that starts."""
+    """Takes over weights and guarantees for the next solve, and limits at once for everything that starts."""
     cycle.ledger.usage.declare(event.shares)
     cycle.limits.declare_shares(event.shares)
     cycle.solves.problem_changed = True
@@ -52,7 +52,7 @@ def on_shares_declared(cycle: Cycle, event: SharesDeclared) -> None:
 
 
 def on_solved(cycle: Cycle, event: Solved) -> None:
-    """Apply the answer, unless it is void: entitlements, prices, machines to rent; jobs are compared by it."""
+    """Applies the answer unless it is void: entitlements, prices and machines to rent; then compares jobs by it."""
     if apply_proposal(cycle, event):
         cycle.policy.failed_solves = 0
         entitle_secured_jobs(cycle)
@@ -62,7 +62,7 @@ def on_solved(cycle: Cycle, event: Solved) -> None:
 
 
 def on_solve_failed(cycle: Cycle, event: SolveFailed) -> None:
-    """Ask again when the gate allows; until then the last answer holds, and jobs are compared by it."""
+    """Requests a solve again when its interval allows; jobs are compared by the last answer until then."""
     if event.request_id == cycle.solves.in_flight:
         cycle.solves.in_flight = 0
         cycle.solves.problem_changed = True
@@ -74,12 +74,12 @@ def on_solve_failed(cycle: Cycle, event: SolveFailed) -> None:
 
 
 def on_woke(cycle: Cycle, event: Woke) -> None:
-    """Timers have run already. The wake-up that was asked for is spent: ask for the next one again."""
+    """Requests the next wake-up, since the last one is used up. Timers have run already."""
     cycle.timers.asked_at = inf
 
 
 def on_round_timer(cycle: Cycle, subject: int, number: int) -> None:
-    """A round has ended: what each job is owed is settled, and queues are filled by it."""
+    """Ends a round: settles what each job is owed, and fills the queues by it."""
     cycle.timers.round_at = inf
     cycle.due = replace(cycle.due, round_ended=True)
     cycle.backlog.rebuild_queues = True
@@ -87,5 +87,5 @@ def on_round_timer(cycle: Cycle, subject: int, number: int) -> None:
 
 
 def on_solve_timer(cycle: Cycle, subject: int, number: int) -> None:
-    """Another solve may be asked for."""
+    """Allows the next solve request."""
     cycle.solves.timer_at = inf

@@ -1,8 +1,8 @@
 """Pools that are declared, repriced, drained and removed.
 
-Rows of pools are positions in many arrays. A removed pool therefore keeps its row: nothing fits it, it has no machines
-and no price, nothing is rented there, and whoever lists pools leaves it out (`Pool.removed`). It is declared again in
-the same row. A core that takes over never hears of it.
+A pool's row is its position in many arrays, so a removed pool keeps its row: nothing fits it, it has no machines and no
+price, nothing is rented there, and listings leave it out (`Pool.removed`). If it is declared again it gets the same
+row. A restarted core never hears of it.
 """
 
 from math import inf
@@ -14,12 +14,12 @@ from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.working_set import Cycle
 from walras.states import Reason
 
-#: Machines in these conditions follow when their pool is drained; others leave, or take no jobs, already.
+#: Conditions of machines that are drained with their pool; others leave, or take no jobs, already.
 _FOLLOWING = (MachineCondition.UP, MachineCondition.UNREACHABLE, MachineCondition.BOOKED)
 
 
 def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
-    """Take a new pool, or another price, quota or drain of one; classes of jobs and queues are built again."""
+    """Adds a pool, or changes its price, quota or drain; rebuilds classes of jobs and queues."""
     ledger = cycle.ledger
     row = ledger.fleet.pool_row(event.pool.pool_id)
     before = None if row is None else ledger.fleet.pools[row].pool
@@ -37,7 +37,7 @@ def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
 
 
 def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
-    """The pool has neither machines nor requests for some. Nobody is entitled to it, or owed there, any more."""
+    """Removes a pool that has neither machines nor requests. Entitlements and owed time there are dropped."""
     row = cycle.ledger.fleet.drop(event.pool_id)
     cycle.ledger.columns.forget_pool(row, cycle.now)
     leave_pool(cycle, row)
@@ -52,7 +52,7 @@ def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
 
 
 def _drain(cycle: Cycle, state: PoolState) -> None:
-    """No new jobs, and nothing rented: each machine is drained gently, and given back once it is empty."""
+    """Drains each machine of the pool gently and returns it once it is empty; the pool gets no new jobs or machines."""
     leave_pool(cycle, state.row)
     for machine in list(state.members.values()):
         if machine.condition in _FOLLOWING:

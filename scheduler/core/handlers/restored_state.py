@@ -1,9 +1,9 @@
-"""What a core knows beyond its jobs and machines, kept over a restart: arrears, waits between tries, prices, evidence.
+"""State beyond jobs and machines that survives a restart: owed time, retry delays, prices, measurements.
 
-`gather_state` reads it without changing a bit of the core, so that it may be asked at any time. It does so in pieces,
-for there may be many jobs; between them the core must hear of nothing. A fresh core takes it in before it hears of its
-jobs (`on_state_restored`), and hands each job its part when that comes (`recall_job`). What has ended meanwhile is
-forgotten.
+`gather_state` reads it without changing the core, so it may be called at any time. It works in pieces, because there
+may be many jobs; between the pieces the core must not handle events. A fresh core takes the state over before it hears
+of its jobs (`on_state_restored`), and each restored job gets its part when it comes (`recall_job`). Facts about jobs
+that have ended meanwhile are dropped.
 """
 
 from collections.abc import Generator, Mapping
@@ -21,18 +21,18 @@ from scheduler.core.state.unsaved_work import know_saving_kind, saw_saving
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import PoolId
 
-#: Arrears below this are nothing, accelerator-seconds.
+#: Owed time below this counts as zero, accelerator-seconds.
 _NOTHING_S = 0.5
-#: Jobs, and arrears of jobs, between two pauses: less than a millisecond of work.
+#: Number of jobs, and of owed entries, between two pauses: less than a millisecond of work.
 _JOBS_IN_A_BITE, _OWED_IN_A_BITE = 500, 2000
-#: Kinds of which it is kept that they save their work.
+#: Maximum of kinds for which the ability to save is kept.
 _KINDS_MAX = 10_000
-#: Projects and users whose use is kept, those with most of it.
+#: Maximum of projects and users whose use is kept, those with most of it.
 _ENTITIES_MAX = 10_000
 
 
 def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
-    """What a successor of the core should know, as the event that tells it; with a pause after some hundred jobs."""
+    """Generates the event that restores the state in a successor; yields a pause after some hundred jobs."""
     quote, pools = ledger.policy.quote, ledger.fleet.pools
     pool_ids = [state.pool.pool_id for state in pools]
     known = quote is not None and len(quote.prices) == len(pools)
@@ -72,7 +72,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
 
 
 def _remembered_use(ledger: Ledger) -> tuple[RememberedUse, ...]:
-    """What projects and users have used, and what the policy remembers of how far they are behind."""
+    """Returns what projects and users have used, and how far the policy counts them as behind their shares."""
     memory = ledger.policy.memory
     fair = memory.get("fair") if isinstance(memory, Mapping) else None
     deficit, rate, at = (fair["deficit"], fair["rate"], fair["at"]) if isinstance(fair, Mapping) else ({}, {}, 0.0)
@@ -85,7 +85,7 @@ def _remembered_use(ledger: Ledger) -> tuple[RememberedUse, ...]:
 
 
 def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, None, list[RememberedJob]]:
-    """Jobs of which there is something to tell."""
+    """Generates the list of jobs with facts to remember; yields pauses."""
     found: list[RememberedJob] = []
     now, columns = ledger.now, ledger.columns
     owed_by_slot = yield from _owed_by_slot(ledger, pool_ids)
@@ -104,7 +104,7 @@ def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, 
 def _owed_by_slot(
     ledger: Ledger, pool_ids: list[PoolId]
 ) -> Generator[None, None, dict[int, list[tuple[PoolId, float]]]]:
-    """What jobs are owed by pool, where that is something."""
+    """Generates by slot what jobs are owed by pool, where it is above `_NOTHING_S`; yields pauses."""
     slots, owed_s = ledger.columns.owed_at(ledger.now)
     places, rows = np.nonzero(np.abs(owed_s) >= _NOTHING_S)
     owed = zip(slots[places].tolist(), rows.tolist(), owed_s[places, rows].tolist(), strict=True)
@@ -117,7 +117,7 @@ def _owed_by_slot(
 
 
 def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
-    """Take in what the core before this one knew; of jobs when they come."""
+    """Takes over what the core before this one knew; facts about jobs are applied when the jobs come."""
     ledger = cycle.ledger
     ledger.remembered = {each[0]: each for each in event.jobs}
     _recall_use(cycle, event)
@@ -151,7 +151,7 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
 
 
 def _recall_use(cycle: Cycle, event: StateRestored) -> None:
-    """Use goes on from what it was; a policy that keeps who is behind its share goes on from there too."""
+    """Restores the use of projects and users, and what a policy remembers of who is behind its share."""
     cycle.ledger.usage.recall(event.shares, cycle.now)
     told = [each for each in event.shares if each.behind_s or each.behind_rate]
     if told and cycle.policy.memory is None and cycle.policy.plans:
@@ -161,7 +161,7 @@ def _recall_use(cycle: Cycle, event: StateRestored) -> None:
 
 
 def recall_job(cycle: Cycle, job: JobRecord) -> None:
-    """Give a restored job what was remembered of it, if anything."""
+    """Gives a restored job what was remembered of it, if anything."""
     ledger = cycle.ledger
     known = ledger.remembered.pop(job.job_id, None)
     if known is None:

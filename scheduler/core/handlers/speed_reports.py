@@ -1,15 +1,13 @@
-"""Reports about speeds: of every job, of one that is faster or slower than its kind, and of machines that are slow.
+"""Reports about speeds: jobs that are faster or slower than their kind, and machines whose network is slow.
 
-A job whose speed differs from its kind's, or whose machines exchange less than others of their pool, becomes a kind
-of its own for as long as it holds its machines: as fast as its kind times a factor. So a plan counts with its true
-speed, and its measurements are not held against other jobs of the kind.
+A job whose speed differs from its kind's, or whose machines exchange gradients slower than others of their pool,
+becomes a kind of its own for as long as it holds its machines, with its kind's speed times a factor. So a plan uses its
+true speed, and its measurements do not affect other jobs of the kind.
 """
 
 from math import isfinite, log2
 
 from optimizer.prediction.step_time import ObtainedNetwork
-from scheduler.core.events import AttemptProgressed
-from scheduler.core.rules import OWED
 from scheduler.core.speed_events import (
     FactsTold,
     NetworkKnown,
@@ -21,39 +19,11 @@ from scheduler.core.speed_events import (
 )
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from walras.cluster import Placement
 from walras.job_request import Kind
 
 
-def saw_speed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> None:
-    """Learn the speed that a progress report tells, of the job's kind or of a slow machine."""
-    ledger = cycle.ledger
-    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
-        return  # the speed over several pools is no measurement of one
-    if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
-        return
-    shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    kind = ledger.kind_of(job)
-    cell = kind, shape.accelerator, job.placement.accelerators
-    if _is_of_slow_machine(cycle, job, job.placement, event.steps_per_s):
-        return  # its kind is as fast as it is on others
-    if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
-        ledger.classes.refresh_kind(kind)
-        cycle.solves.problem_changed = cycle.sharing.is_due = True
-
-
-def _is_of_slow_machine(cycle: Cycle, job: JobRecord, place: Placement, steps_per_s: float) -> bool:
-    """Learn from a report how fast the machine is against others; whether the report tells that, not of the kind."""
-    slow, pool = cycle.ledger.slow_machines, int(cycle.ledger.columns.pool[job.slot])
-    if cycle.policy.rules.mechanism != OWED or job.request.sizes or not cycle.sharing.is_settled(job.job_id):
-        return False  # another scheduler's world, or a job that is slower for another reason
-    if len(place.parts) == 1:
-        slow.saw(job.job_id, place.parts[0].node_id, (job.request.kind, pool, place.accelerators), steps_per_s)
-    return slow.any_slow(place) and cycle.ledger.kind_of(job) == job.request.kind
-
-
 def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:
-    """A speed is known from elsewhere."""
+    """Sets a speed that is known from elsewhere."""
     ledger = cycle.ledger
     if ledger.table.set_known(event.kind, event.accelerator, event.count, event.steps_per_s):
         ledger.classes.refresh_kind(event.kind)
@@ -61,7 +31,7 @@ def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:
 
 
 def on_speeds_predicted(cycle: Cycle, event: SpeedsPredicted) -> None:
-    """Speeds of cells that were never measured are predicted."""
+    """Takes over predicted speeds of cells that were never measured."""
     ledger = cycle.ledger
     changed = [predicted.kind for predicted in event.speeds if ledger.table.predict(predicted)]
     for kind in dict.fromkeys(changed):
@@ -70,29 +40,31 @@ def on_speeds_predicted(cycle: Cycle, event: SpeedsPredicted) -> None:
 
 
 def on_model_facts(cycle: Cycle, event: FactsTold) -> None:
-    """Facts about a kind's model are stated, or counted by a job."""
+    """Updates facts about a kind's model that are stated, or counted by a job."""
     cycle.ledger.facts.update(event.kind, event.facts, counted=event.counted)
 
 
 def on_network_known(cycle: Cycle, event: NetworkKnown) -> None:
-    """A network was measured before the core was restarted."""
+    """Restores a network bandwidth that was measured before the core was restarted."""
     cycle.ledger.networks.saw(event.pool_id, event.bytes_per_s)
 
 
 def on_restart_measured(cycle: Cycle, event: RestartMeasured) -> None:
-    """The cost of a restart is known from elsewhere."""
+    """Sets the cost of a restart that is known from elsewhere."""
     cycle.ledger.costs.saw_start(event.kind, event.restart_s)
 
 
-#: A job differs from its kind when it is faster or slower by this factor...
+#: A job differs from its kind if it is faster or slower by this factor...
 OUTLIER_FACTOR = 1.5
-#: ... in the median over this many windows of its steps.
+#: ... in the median over this many windows of steps.
 OUTLIER_WINDOWS = 10
 
 
 def is_speed_outlier(usual: float | None, own: float, windows: int) -> bool:
-    """Whether a job that reports this speed differs from its kind. `usual`: median speed of other
-    jobs of the kind in that place; None if none was measured."""
+    """Returns whether a job that reports this speed differs from its kind.
+
+    `usual` is the median speed of the kind's other jobs in that place; None if none was measured.
+    """
     return (
         usual is not None
         and windows >= OUTLIER_WINDOWS
@@ -102,12 +74,12 @@ def is_speed_outlier(usual: float | None, own: float, windows: int) -> bool:
 
 
 def on_speed_differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
-    """Give the job a kind of its own. Factors are rounded, so that there are few such kinds."""
+    """Gives the job a kind of its own. Factors are rounded, so that there are few such kinds."""
     ledger = cycle.ledger
     if job.placement is None or ledger.kind_of(job) != job.request.kind:
         return
     if not cycle.sharing.is_settled(job.job_id):
-        return  # it is slow because it shared its accelerator until now
+        return  # it was slow because it shared its accelerator until now
     if not (event.usual > 0 and event.own > 0 and isfinite(event.own / event.usual)):
         return
     factor = float(f"{2.0 ** (round(2.0 * log2(event.own / event.usual)) / 2.0):.2g}")
@@ -117,14 +89,14 @@ def on_speed_differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
     cycle.solves.problem_changed = True
 
 
-#: Part of a step that is taken to go to exchanging gradients, until it is measured there.
+#: Fraction of a step assumed to be spent on exchanging gradients, until it is measured.
 EXCHANGE_PART = 0.5
-#: Slow networks are rounded to this part of the usual speed, so that there are few kinds and noise makes none.
+#: Bandwidths are rounded to this fraction of the usual one, so that there are few kinds and noise makes no new ones.
 _NETWORK_BUCKET = 0.1
 
 
 def on_network_measured(cycle: Cycle, job: JobRecord, event: NetworkMeasured) -> None:
-    """Record the network of the job's machines. If it is much slower than usual, the job becomes a kind of its own."""
+    """Records the network of the job's machines. If it is much slower than usual, the job becomes a kind of its own."""
     ledger, bytes_per_s = cycle.ledger, event.bytes_per_s
     if job.placement is None or not (isfinite(bytes_per_s) and bytes_per_s > 0):
         return

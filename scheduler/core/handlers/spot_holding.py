@@ -1,11 +1,11 @@
-"""Jobs with a deadline, an hour of which nobody gives a worth: they hold spot machines, machines on demand or none by
-their slack (`optimizer.planning.slack_policy`), elastic ones in the number that is cheapest (`spot_offers.py`).
+"""Jobs with a deadline and no stated value: by their slack they hold spot machines, on-demand machines or none.
 
-The choice is made again once in `WATCH_S`, and when the market takes a machine or refuses one; of an elastic job also
-when a price or the speed of its gang becomes another. Whether there is a spot machine is learnt by asking for one, and
-it is asked only where one would be held. A job on demand stays there until the spot machine is ready. Owned machines,
-and those that others pay for, are used where the policy gives them; a job that would have to leave these is left to
-`handlers/deadlines.py`, as is one without a spot pool that is cheaper.
+The rule is in `optimizer.planning.slack_policy`; elastic jobs also choose the cheapest gang size (`spot_offers.py`).
+The choice is repeated every `WATCH_S` seconds, and when the market reclaims or refuses a machine; for an elastic job
+also when a price or its gang's speed changes. Whether spot machines are available is learnt by requesting one, and only
+where one would be held. A job on demand stays there until the spot machine is ready. Owned machines, and those that
+other jobs pay for, are used where the policy gives them; a job that would have to leave these is left to
+`handlers/deadlines.py`, as is one without a cheaper spot pool.
 """
 
 from heapq import heappop, heappush
@@ -34,18 +34,18 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.states import JobState
 from walras.units import format_length
 
-#: The market may have another machine this long after it took one.
+#: Seconds after a reclaim until the market is asked for another machine.
 _AFTER_LOSS_S = 30.0
-#: A spot machine that was asked for is waited for this much longer than machines take to boot.
+#: Seconds beyond boot time for which a requested spot machine is awaited.
 _PATIENCE_S = 120.0
-#: Plans are made by so many of their slots in one event (10 ms or less), so often: no event waits for a whole one.
+#: Slots of a plan computed in one event (at most 10 ms), and seconds between such events, so that no event is slow.
 _SLOTS_AT_ONCE, _PLANNING_S = 8, 1.0
-#: A set of machines is chosen again when a price, or the speed of the gang, has changed by such a part.
+#: Relative change of a price, and of the gang's speed, at which a set of machines is chosen again.
 _PRICE_BAND, _SPEED_BAND = 0.05, 0.15
 
 
 def settle_spot_holding(cycle: Cycle) -> None:
-    """Before other deadlines: jobs that may be on spot hold what their slack allows."""
+    """Runs before other deadlines: jobs that may be on spot hold what their slack allows."""
     watch, heap = cycle.deadlines, cycle.deadlines.heap
     others = []
     while heap and heap[0][0] <= cycle.now:
@@ -69,7 +69,7 @@ def settle_spot_holding(cycle: Cycle) -> None:
 
 
 def _adopt(cycle: Cycle, job: JobRecord, offers: tuple[SpotOffer, ...]) -> None:
-    """Choose for the job from now on. It stays on machines that the core before this one rented for it."""
+    """Begins to choose for the job. It stays on machines that the core before this one rented for it."""
     cycle.deadlines.market.holds.setdefault(job.job_id, SpotHold()).look_at = cycle.now
     here, pools = pool_held(cycle, job), {row for offer in offers for row in (*offer.zones, offer.sure)}
     if here in pools and job.job_id not in cycle.policy.riders:
@@ -80,7 +80,7 @@ def _adopt(cycle: Cycle, job: JobRecord, offers: tuple[SpotOffer, ...]) -> None:
 
 
 def _follow_up(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
-    """What became of the machines that it held, or asked for."""
+    """Handles what became of the machines that the job held or requested."""
     pools, row = cycle.ledger.fleet.pools, job.deadline_pool
     if row >= 0 and pools[row].pool.market is Market.SPOT and _is_gone(cycle, job, row):
         deadlines.let_go(cycle, job)
@@ -101,14 +101,14 @@ def _follow_up(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
 
 
 def _is_gone(cycle: Cycle, job: JobRecord, row: int) -> bool:
-    """It neither is on the spot pool that was chosen, nor is a place kept or free for it."""
+    """Returns whether the job is neither on its chosen spot pool nor has a place kept or free there."""
     reservation = cycle.reservations.get(job.job_id)
     on_its_way = reservation is not None and reservation.pool == row
     return pool_held(cycle, job) != row and not on_its_way and _missing(cycle, job, row, job.class_row) > 0
 
 
 def _missing(cycle: Cycle, job: JobRecord, row: int, class_row: int) -> int:
-    """Accelerators that the pool lacks for this gang of the job, were all that it holds there its own to use anew."""
+    """Returns the accelerators that the pool lacks for this gang if the job's own there are reused; <= 0: none."""
     ledger, fleet = cycle.ledger, cycle.ledger.fleet
     count, shape = ledger.classes.count(class_row, row), ledger.classes.shapes[ledger.classes.classes[class_row].shape]
     if fleet.find(row, shape) is not None:
@@ -122,7 +122,7 @@ def _missing(cycle: Cycle, job: JobRecord, row: int, class_row: int) -> int:
 
 
 def _has_deviated(cycle: Cycle, job: JobRecord, hold: SpotHold) -> bool:
-    """Whether a price, or the speed of its gang, is another than the size of an elastic gang was chosen for."""
+    """Returns whether a price or the gang's speed differs from those for which an elastic job's size was chosen."""
     if not job.request.sizes or not hold.prices:
         return False
     for state in cycle.ledger.fleet.pools:
@@ -137,13 +137,13 @@ def _planned_speed(cycle: Cycle, job: JobRecord) -> float:
 
 
 def _take(cycle: Cycle, job: JobRecord, row: int, class_row: int) -> None:
-    """It goes to this pool, with this gang, and stays there until it is chosen otherwise."""
+    """Moves the job to this pool with this gang size; it stays there until another choice."""
     drop_reservation(cycle, job.job_id)
     deadlines.secure(cycle, job, row, class_row)
 
 
 def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
-    """Spot, on demand or nothing, for the slot that begins; of an elastic job also how many."""
+    """Chooses spot, on demand or nothing for the slot that begins; for an elastic job also the size."""
     offers = spot_offers(cycle, job)
     if not offers:
         _give_up(cycle, job)
@@ -157,7 +157,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
         return
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None and reservation.preempting and reservation.pool == job.deadline_pool:
-        _look_again(cycle, hold, cycle.now + _AFTER_LOSS_S)  # it saves, and its next place is kept for it
+        _look_again(cycle, hold, cycle.now + _AFTER_LOSS_S)  # it is saving, and its next place is reserved
         return
     has_zones = any(offer.zones for offer in offers)
     if not has_zones and held_machine(cycle, job) is not HeldMachine.ON_DEMAND:
@@ -181,7 +181,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
 
 
 def _carry_out(cycle: Cycle, job: JobRecord, hold: SpotHold, choice: SpotChoice, refused: set[int]) -> None:
-    """Hold or ask for the cheapest set; where there are no spot machines for it, for the next."""
+    """Holds or requests the cheapest set; if it has no spot machines, the next cheapest."""
     best = choice.best(cycle, job)
     while best.held is HeldMachine.SPOT:
         if best.now.held is HeldMachine.SPOT or _ask(cycle, job, hold, best.offer, refused):
@@ -201,8 +201,7 @@ def _carry_out(cycle: Cycle, job: JobRecord, hold: SpotHold, choice: SpotChoice,
 
 
 def _take_what_is_left(cycle: Cycle, job: JobRecord, choice: SpotChoice) -> None:
-    """Go on with the largest gang for which spot machines are there, though it alone would not end in time: better than
-    nothing while others are waited for."""
+    """Runs the largest gang for which spot machines are free while others are awaited, even one that ends too late."""
     left = [(offer, row) for offer in choice.offers for row in offer.zones]
     left = [(offer, row) for offer, row in left if _missing(cycle, job, row, offer.class_row) <= 0]
     if left:
@@ -211,7 +210,7 @@ def _take_what_is_left(cycle: Cycle, job: JobRecord, choice: SpotChoice) -> None
 
 
 def _is_planned(cycle: Cycle, now: SlackSituation) -> bool:
-    """Whether there is a plan for such a job; if not, one event in a second goes on with it."""
+    """Returns whether the plan for such a job is ready; if not, one event per second continues computing it."""
     watch = cycle.deadlines.market
     pieces = _SLOTS_AT_ONCE if cycle.now >= watch.planned_at + _PLANNING_S else 0
     is_ready = watch.plans.make_ready(now, pieces)
@@ -226,7 +225,7 @@ def _look_again(cycle: Cycle, hold: SpotHold, at: float) -> None:
 
 
 def _bide(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
-    """It is where the policy has it, or waits for cheaper spot, until the last moment at which it could move."""
+    """Leaves the job where the policy has it, or waiting for cheaper spot, until the last moment to move."""
     found = deadlines.deadline_outlook(cycle.ledger, job)
     hold.why = ""
     if job.deadline_pool >= 0:
@@ -238,7 +237,7 @@ def _bide(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
 
 
 def _give_up(cycle: Cycle, job: JobRecord) -> None:
-    """Other rules are for it now."""
+    """Ends the choice by slack; the rules of `deadlines.py` apply again."""
     del cycle.deadlines.market.holds[job.job_id]
     if job.deadline_pool < 0 or cycle.ledger.fleet.pools[job.deadline_pool].pool.market is Market.SPOT:
         deadlines.let_go(cycle, job)
@@ -246,7 +245,10 @@ def _give_up(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _ask(cycle: Cycle, job: JobRecord, hold: SpotHold, offer: SpotOffer, refused: set[int]) -> bool:
-    """A spot machine of the zone that is cheapest, its restarts included; those that gave none now are left out."""
+    """Takes or requests machines in the cheapest zone, restarts included. Zones that refused just now are left out.
+
+    Returns False if none can be had.
+    """
     watch, pools = cycle.deadlines.market, cycle.ledger.fleet.pools
 
     def cost(row: int) -> tuple[float, int]:
@@ -259,22 +261,24 @@ def _ask(cycle: Cycle, job: JobRecord, hold: SpotHold, offer: SpotOffer, refused
     for row in sorted(offer.zones, key=cost):
         is_refused = row in refused
         if is_refused and not job.request.sizes:
-            continue  # of an elastic gang those machines that are left may be enough for a smaller one
+            continue  # an elastic gang may still fit as a smaller one on what is left
         if _missing(cycle, job, row, offer.class_row) <= 0:
             _take(cycle, job, row, offer.class_row)
             return True
         if not is_refused and _rent(cycle, job, pools[row], offer.class_row):
             hold.asked, hold.asked_at, hold.asked_as, hold.refused = row, cycle.now, offer.class_row, refused
             if not job.holds:
-                deadlines.resize_gang(cycle, job, offer.class_row)  # it does not begin on the first that come
+                deadlines.resize_gang(cycle, job, offer.class_row)  # it waits for all its machines
             cycle.timers.set(cycle.now + pools[row].pool.boot_s + _PATIENCE_S, "deadline")
             return True
     return False
 
 
 def _rent(cycle: Cycle, job: JobRecord, state: PoolState, class_row: int) -> bool:
-    """Ask for the machines of its gang, of an elastic one for those that are missing; False where they may not be asked
-    for now."""
+    """Requests the machines of a gang; of an elastic one only those missing.
+
+    Returns False if none may be requested now.
+    """
     watch, coming = cycle.deadlines.market, sum(state.awaited.values())
     count = cycle.ledger.classes.count(class_row, state.row)
     missing = _missing(cycle, job, state.row, class_row) if job.request.sizes else count

@@ -1,9 +1,10 @@
-"""Between what a job that spends its slack may choose: one offer for each size of its gang.
+"""Offers among which a job that spends its slack chooses: one for each size of its gang.
 
-An offer has a pool on demand where the job would end in time with a gang of that size, and spot pools with machines as
-fast. What is left of the job until its end is priced by the costs to go of its slack (`optimizer.planning.slack_grid`),
-revocations, gaps and restarts counted, as if it kept that size; the size is chosen again at every look, so that the
-least of these prices is never below what the job will cost and never misses the deadline. A rigid job has one offer.
+An offer has an on-demand pool where the job would end in time with a gang of that size, and spot pools with machines
+about as fast. The cost until the job's end is the cost-to-go of its slack (`optimizer.planning.slack_grid`),
+revocations, gaps and restarts included, as if it kept that size. The size is chosen again at every look, so the least
+of these costs is an upper estimate of what the job will cost, and the deadline is never missed by it. A rigid job has
+one offer.
 """
 
 from dataclasses import dataclass, field
@@ -21,33 +22,33 @@ from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
 from walras.states import JobState
 
-#: A spot machine is as fast as this part of the one on demand at least.
+#: Minimum speed of a spot machine relative to the on-demand one.
 _FAST_ENOUGH = 0.8
-#: Another set of machines is taken where it saves this part of what is still to be paid at least.
+#: Fraction of the remaining cost that another set of machines must save to be taken.
 _LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SpotOffer:
-    """A gang of one size."""
+    """A gang of one size, and the pools where it could run."""
 
-    #: Row of the class as which the job runs with it.
+    #: Row of the class as which the job runs with this size.
     class_row: int
-    #: Pool on demand, its speed, and USD an hour of the whole gang there.
+    #: On-demand pool, the gang's speed there, and USD per hour of the whole gang.
     sure: int
     rate: float
     sure_usd_per_h: float
-    #: Spot pools, ascending.
+    #: Rows of the spot pools, ascending.
     zones: tuple[int, ...]
-    #: Money for the same work on each, in parts of what it costs on demand.
+    #: Cost of the same work in each spot pool, as a fraction of its cost on demand.
     price: dict[int, float]
     restart_s: float
-    #: There are spot pools for it, cheap or dear.
+    #: Whether there are spot pools for it, at any price.
     has_market: bool
 
 
 def spot_offers(cycle: Cycle, job: JobRecord) -> tuple[SpotOffer, ...]:
-    """None: its deadline is none that slack is spent for, or there is no spot pool for it, cheap or dear."""
+    """Returns the offers; none if the job has no deadline to spend slack for, or no spot pool at any price."""
     request, ledger = job.request, cycle.ledger
     if request.deadline_at <= cycle.now or request.steps is None or request.spreads:
         return ()
@@ -83,12 +84,12 @@ def _offer(cycle: Cycle, job: JobRecord, class_row: int) -> SpotOffer | None:
 
 
 def _may_hold(cycle: Cycle, job: JobRecord, class_row: int, row: int) -> bool:
-    """Whether its project's limits leave room for a gang of that size; a rigid job waits for room."""
+    """Returns whether its project's limits leave room for a gang of that size; a rigid job waits for room instead."""
     return not job.request.sizes or cycle.ledger.classes.count(class_row, row) <= cycle.limits.room(job, row)
 
 
 def _sure_pool(ledger: Ledger, job: JobRecord, class_row: int) -> int:
-    """Row of the pool on demand where it would end in time; -1: that is on owned machines, or nowhere."""
+    """Returns the row of the on-demand pool where the job would end in time; -1 if it is owned, or there is none."""
     row = job.deadline_pool
     is_sure = row >= 0 and ledger.fleet.pools[row].pool.market is not Market.SPOT
     if not is_sure or class_row != job.class_row:
@@ -99,7 +100,7 @@ def _sure_pool(ledger: Ledger, job: JobRecord, class_row: int) -> int:
 
 
 def _usd_per_h(ledger: Ledger, class_row: int, state: PoolState) -> float:
-    """Of the machines of a whole gang."""
+    """Returns USD per hour of the machines of a whole gang."""
     return ceil(ledger.classes.count(class_row, state.row) / state.pool.shape.accelerators) * state.pool.usd_per_h
 
 
@@ -107,12 +108,12 @@ def _usd_per_h(ledger: Ledger, class_row: int, state: PoolState) -> float:
 
 
 def pool_held(cycle: Cycle, job: JobRecord) -> int:
-    """Row of the pool where it is, and was not asked to leave; -1: nowhere."""
+    """Returns the row of the pool where the job is and was not asked to leave; -1: nowhere."""
     return int(cycle.ledger.columns.pool[job.slot]) if job.holds and job.revoked is None else -1
 
 
 def held_machine(cycle: Cycle, job: JobRecord) -> HeldMachine:
-    """What it holds for its deadline's sake."""
+    """Returns what the job holds for its deadline: spot, on demand or nothing."""
     here = pool_held(cycle, job)
     if here < 0 or here != job.deadline_pool:
         return HeldMachine.NOTHING
@@ -121,8 +122,11 @@ def held_machine(cycle: Cycle, job: JobRecord) -> HeldMachine:
 
 
 def slack_situation(cycle: Cycle, job: JobRecord, offer: SpotOffer) -> SlackSituation:
-    """Where it stands, on the safe side: stopping takes time, and what is not saved is lost with a machine whose end
-    is not announced early enough. With a gang of another size than it has, it holds nothing of it yet."""
+    """Returns the job's situation, estimated conservatively.
+
+    Stopping takes time, and unsaved work is lost with a machine that is reclaimed without sufficient notice. For a gang
+    of another size than the job has, it holds nothing yet.
+    """
     ledger, held = cycle.ledger, held_machine(cycle, job)
     restart_s, pending_s = offer.restart_s, 0.0
     work_s = from_checkpoint_s(job, offer.rate)
@@ -132,7 +136,7 @@ def slack_situation(cycle: Cycle, job: JobRecord, offer: SpotOffer) -> SlackSitu
             pending_s = max(0.0, restart_s - (cycle.now - job.leased_at))
     work_s += deadlines.reserve_s(work_s) + job.request.grace_s
     if offer.zones and not is_warned_in_time(ledger, job, [ledger.fleet.pools[row] for row in offer.zones]):
-        # Elsewhere it saves at another interval than it will on spot.
+        # On other markets the job saves at another interval than it will on spot.
         told_s = job.checkpoint_every_s if held is HeldMachine.SPOT else None
         planned_s = job.request.checkpoint_every_s or told_s
         work_s += FIRST_BY_S if planned_s is None else planned_s
@@ -148,26 +152,26 @@ def slack_situation(cycle: Cycle, job: JobRecord, offer: SpotOffer) -> SlackSitu
 
 @dataclass(frozen=True, slots=True)
 class HeldSet:
-    """What the job may hold in the slot that begins: machines of one market for a gang of one size, or nothing."""
+    """What the job may hold in the next slot: machines of one market for a gang of one size, or nothing."""
 
     offer: SpotOffer
     now: SlackSituation
     held: HeldMachine
-    #: Money until its end, in the mean, USD.
+    #: Expected cost until the job's end, USD.
     usd: float
-    #: Nothing else is in time with this size.
+    #: Whether nothing else meets the deadline with this size.
     is_forced: bool = False
 
 
 @dataclass(slots=True)
 class SpotChoice:
-    """The offers of one look, and what became of those for which spot machines were asked."""
+    """The offers of one look, and the outcome for those whose spot machines were requested."""
 
     offers: tuple[SpotOffer, ...]
     situations: list[SlackSituation]
-    #: The same as sizes are compared by.
+    #: The situations limited to usable slack, by which sizes are compared.
     priced: list[SlackSituation] = field(init=False)
-    #: Classes for which no spot machines can be had now.
+    #: Classes for which no spot machines are available now.
     without_spot: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -175,10 +179,10 @@ class SpotChoice:
         self.priced = [within_usable_slack(now) for now in self.situations] if several else self.situations
 
     def best(self, cycle: Cycle, job: JobRecord) -> HeldSet:
-        """Return the cheapest set in time, or what is held where that saves too little.
+        """Returns the cheapest set that meets the deadline, or what is held if another saves too little.
 
-        Nothing of a size that is not held means to wait for it with what is held. Where no set is in time it is the
-        fastest on demand.
+        Nothing of a size that is not held means to wait for that size with what is held. If no set is in time, returns
+        the on-demand set with most slack.
         """
         offered = list(zip(self.offers, self.situations, self.priced, strict=True))
         found = [each for one in offered for each in self._sets(cycle, *one)]

@@ -1,4 +1,4 @@
-"""Jobs ordered by the newest plan: each planned job is entitled to its place, in the plan's order of importance."""
+"""Orders jobs by the newest plan: each planned job is entitled to its place, in the plan's order of importance."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from walras.job_request import JobId
 
 
 class PlanOrdering:
-    """The newest plan: each planned job has a right to its place, in the order of importance."""
+    """The ordering under a plan: each planned job is entitled to its place, in the order of importance."""
 
     compares = True
     strict = False
@@ -34,13 +34,14 @@ class PlanOrdering:
         self.awaiting_lease: set[JobId] = set()
 
     def _place_of(self, job: JobRecord) -> list[int]:
-        """The pool in which it is planned as one gang; others are placed by `spreads.py`."""
-        # Entitlements are never negative. Asked for each job several times a plan: the shortest way counts.
+        """Returns [row] of the pool where the job is planned as one gang, else []; `planned_gangs.py` places others."""
+        # Entitlements are never negative, so this test suffices. It runs several times per job and plan, so it must be
+        # fast.
         pools: list[int] = self._ledger.columns.entitled[job.slot].nonzero()[0].tolist()
         return [] if job.request.spreads and self._ledger.planned_parts(job) else pools
 
     def _rank_of(self, job: JobRecord) -> int:
-        """Place in the order of importance; who came after the plan is last."""
+        """Returns the place in the order of importance; jobs that arrived after the plan come last."""
         proposal = self._ledger.policy.proposal
         if proposal is not self._ranked:
             self._ranked = proposal
@@ -61,7 +62,10 @@ class PlanOrdering:
                 queues.push(job, pool, key)
 
     def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
-        """All who are planned where they are not: a plan has no more places than the fleet."""
+        """Yields all jobs that are planned where they are not.
+
+        Their number is bounded by the places that a plan has.
+        """
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
@@ -71,7 +75,7 @@ class PlanOrdering:
                     yield job, pool
 
     def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
-        """(job, parts) of the jobs planned over several pools or as several gangs, the most important first."""
+        """Returns (job, parts) of jobs planned over several pools or as several gangs, the most important first."""
         if not self._ledger.spreading:
             return []
         columns, found = self._ledger.columns, []
@@ -97,7 +101,7 @@ class PlanOrdering:
         return _PlanIncumbents(jobs, [job for job in jobs if self._leaves(job, pool) and self.can_be_stopped(job)])
 
     def _leaves(self, job: JobRecord, pool: int) -> bool:
-        """Whether the plan gives it another place than the one it has on the pool, or none."""
+        """Returns whether the plan gives the job another place than the one it has on the pool, or none."""
         planned = self._ledger.planned_parts(job)
         if planned:
             return self._ledger.parts_of(job) != planned
@@ -114,7 +118,7 @@ class PlanOrdering:
         return self._moves and can_save and self._ledger.now >= self.lease_ends_at(job)
 
     def lease_ends_at(self, job: JobRecord) -> float:
-        """When the lease of the job ends: its length counts from the first rank. -inf if it has none."""
+        """Returns when the job's profiling lease, counted from when all ranks run, ends; -inf if it has none."""
         if job.profiling_until == -inf:
             return -inf
         return max(job.profiling_until, job.running_at + self._ledger.policy.rules.profiling_s)
@@ -125,7 +129,7 @@ class PlanOrdering:
         return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
 
     def grant_lease(self, job: JobRecord, pool: int) -> None:
-        """Entitle the job to the pool until it has run there for the length of a lease, whatever plans come."""
+        """Entitles the job to the pool until it has run there for the length of a lease, whatever plans come."""
         columns = self._ledger.columns
         columns.settle(job.slot, self._ledger.now)
         columns.entitled[job.slot] = 0.0
@@ -136,7 +140,7 @@ class PlanOrdering:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
 
     def is_planned(self, reservation: Reservation) -> bool:
-        """Whether what is being freed for a job is still where it is planned."""
+        """Returns whether the place that is being freed for a job is still where the job is planned."""
         job = self._ledger.jobs[reservation.job_id]
         planned = self._ledger.planned_parts(job)
         if planned:
@@ -152,7 +156,7 @@ class PlanOrdering:
 
 @dataclass(slots=True)
 class _PlanIncumbents:
-    """Who holds a place on a pool; before a planned job all yield who can and whom the plan does not have there."""
+    """Incumbents of a pool. All that can be stopped and are not planned there yield to a planned job."""
 
     jobs: list[JobRecord]
     stoppable: list[JobRecord]

@@ -1,8 +1,8 @@
-"""Jobs ordered by an order policy's key, inside each priority class. No solve is ever needed.
+"""Orders jobs by an order policy's key inside each priority class. No solve is needed.
 
-The key of a waiting job stands still between round ends (jobs age only then); the key of a running job changes as it
-runs and is computed when another job wants its place. Between equals no job moves: the first column of the key
-decides which job outranks which. `LedgerOrderFacts` is what the policy may read of the jobs.
+The key of a waiting job changes only at round ends; the key of a running job changes as it runs and is computed when
+another job wants its place. Jobs of equal rank do not preempt each other: the first column of the policy's key decides
+which job outranks which. `LedgerOrderFacts` is what the policy may read of the jobs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,9 +27,9 @@ from walras.job_request import JobId
 
 
 class LedgerOrderFacts:
-    """`OrderFacts` of these slots (a slice of one: of one job). Each fact is worked out when it is asked for.
+    """`OrderFacts` of the jobs in these slots (for one job a slice of length one), each computed when it is read.
 
-    `idle`: they hold nothing, so what they have received stands still.
+    `idle` states that the jobs hold nothing, so their attained service does not grow.
     """
 
     def __init__(self, ledger: Ledger, rows: IntArray | slice, *, idle: bool = False) -> None:
@@ -77,14 +77,14 @@ class LedgerOrderFacts:
 
     @property
     def remaining_s(self) -> FloatArray:
-        """By steps and speed, else by the submitter's guess; inf without either."""
+        """Returns the remaining seconds by steps and speed, else by the submitter's guess; inf without either."""
         if self._remaining_s is None:
             self._remaining_s = remaining_on_best_s(self._ledger, self._rows, self.attained_s)
         return self._remaining_s
 
 
 class RankOrdering:
-    """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
+    """The ordering under an order policy, kept in heaps. Keys of many jobs are computed as arrays."""
 
     preempt_reason = "ranks before it"
     profiles = False
@@ -97,7 +97,7 @@ class RankOrdering:
         self._policy = GuardedOrder(policy, ledger.policy.failed)
         self.compares = self._policy.preemptive
         self.strict = self._policy.strict
-        #: Rank of jobs looked at in this instant's comparison.
+        #: Ranks of jobs that were compared at this instant.
         self._ranks: dict[JobId, float] = {}
         self._ranked_at = nan
         self._ranking: _Ranking | None = None
@@ -105,7 +105,7 @@ class RankOrdering:
     # ------------------------------------------------------------------------------------------ keys
 
     def _columns(self, rows: IntArray | slice) -> list[FloatArray]:
-        """The whole key in columns, most significant first: class, the policy's, submission, number."""
+        """Returns the key as columns, most significant first: priority class, policy's columns, submission, job id."""
         columns = self._ledger.columns
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
         own = self._policy.key(LedgerOrderFacts(self._ledger, rows), len(last[0]))
@@ -130,7 +130,7 @@ class RankOrdering:
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
 
     def _rank_all(self) -> "_Ranking":
-        """All active jobs in order, worked out once an event: a round end asks three times."""
+        """Returns all active jobs in order. Computed once per event, because a round end needs it three times."""
         event_number = self._ledger.event_number
         if self._ranking is None or self._ranking.event_number != event_number:
             rows = self._ledger.columns.active.nonzero()[0]
@@ -142,7 +142,7 @@ class RankOrdering:
     # ------------------------------------------------------------------------------------------ queues
 
     def fill_queues(self, queues: JobQueues) -> None:
-        """Fill the queues with every waiting job, after the policy has said whose attained service it resets."""
+        """Fills the queues with every waiting job, once the policy has reset attained service (`renews`)."""
         ledger = self._ledger
         waiting = self._waiting()
         if not waiting.any():
@@ -163,9 +163,9 @@ class RankOrdering:
                 queues.queue(pool, shape).plan(by_shape[shape])
 
     def _waiting(self) -> BoolArray:
-        """Slots of the jobs that miss nothing but a place; some may have one promised (slots,)."""
+        """Returns which slots have jobs that only lack a place; some may have one reserved (slots,)."""
         columns = self._ledger.columns
-        waiting: BoolArray = columns.eligible & (columns.pool < 0)  # eligible: active too
+        waiting: BoolArray = columns.eligible & (columns.pool < 0)  # eligible implies active
         return waiting
 
     def _renew(self, rows: IntArray) -> None:
@@ -203,14 +203,14 @@ class RankOrdering:
                 yield from [(job, pool) for pool in self.pools_of(job) if pool in on]
 
     def _last_ranks(self, ranking: "_Ranking") -> list[tuple[float, float]]:
-        """(class, rank) of the last running job of each pool; (-inf, -inf) where none runs."""
+        """Returns (negated class, rank) of the last running job of each pool; (-inf, -inf) where none runs."""
         classes, ranks = ranking.keys[:2]
         pools = self._ledger.columns.pool[ranking.rows]
         places = [(pools == pool).nonzero()[0] for pool in range(self._ledger.columns.pools)]
         return [(classes.item(at[-1]), ranks.item(at[-1])) if len(at) else (-inf, -inf) for at in places]
 
     def _pools_large_enough(self, class_row: int) -> list[int]:
-        """Pools on which jobs of this class could run, were they empty."""
+        """Returns the pools on which jobs of this class could run if the pools were empty."""
         job_class, pools = self._ledger.classes.classes[class_row], self._ledger.fleet.pools
         counts = self._ledger.classes.shapes[job_class.shape].counts
         return [pool for pool in job_class.pools if 0 < counts[pool] <= pools[pool].capacity]
@@ -237,17 +237,17 @@ class RankOrdering:
         )
 
     def weaker_than(self, challenger: JobRecord, there: "_RankedIncumbents") -> Iterable[JobRecord]:
-        """Whose place the challenger may take.
+        """Yields the jobs whose place the challenger may take, weakest first.
 
-        That of a lower class at once. Inside a class that of a later rank, once the incumbent has run for what an
-        exchange costs: `hysteresis` times that cost at least, so restarts never take more than 1/(1 + hysteresis) of
-        what the fleet delivers, whatever the order does.
+        Jobs of a lower priority class yield at once. Inside a class, jobs of a later rank yield once they have run
+        `hysteresis` times what the preemption costs, so restarts never take more than 1/(1 + hysteresis) of what the
+        fleet delivers, whatever the order does.
         """
         own_class = challenger.request.priority_class
         own_rank, ripe = inf, there.ripe_after(self._ledger.restart_s(challenger, self._rules), self._rules)
         if self.compares:
             own_rank = self._rank(challenger)
-        # The last come first: lower classes before its own, and of its own those of the latest ranks.
+        # The weakest come first: lower classes before the challenger's own, and in its own the latest ranks.
         lower, own = bisect_left(there.priority_class, own_class), bisect_right(there.priority_class, own_class)
         end = bisect_left(there.before, -own_rank, lower, own)
         return chain(there.jobs[:lower], compress(there.jobs[lower:end], ripe[lower:end]))
@@ -275,40 +275,40 @@ class RankOrdering:
 
 @dataclass(slots=True)
 class _Ranking:
-    """All active jobs in the order they had at an event. Who of them waits and who runs may have changed since."""
+    """All active jobs in the order they had at an event. Which of them wait or run may have changed since."""
 
-    #: The event (`Ledger.event_number`).
+    #: Number of the event (`Ledger.event_number`).
     event_number: int
-    #: Slots, the first to go first, and their keys in columns, most significant first.
+    #: Slots in order, and their keys as columns, most significant first.
     rows: IntArray
     keys: list[FloatArray]
 
 
 @dataclass(slots=True)
 class _RankedIncumbents:
-    """Incumbents of a pool in columns, the last in the order first."""
+    """Incumbents of a pool as columns, the last in the order first."""
 
     jobs: list[JobRecord]
     order: RankOrdering
-    #: Ascending; and inside a class the policy's first column, negated, ascending too.
+    #: Ascending by class; inside a class, the policy's first column, negated, ascending too.
     priority_class: list[int]
     before: list[float]
-    #: Not learning a speed, and with something saved.
+    #: Whether the job is not profiling and does not lose its work when stopped.
     settled: BoolArray
     #: Seconds since its ranks were up, lost if it is stopped, and left to run.
     ran_s: FloatArray
     stop_s: FloatArray
     left_s: FloatArray
-    #: By the challenger's restart cost: which jobs have run long enough to be preempted. Few kinds, few costs.
+    #: By the challenger's restart cost (seconds): which jobs have run long enough to be preempted. There are few costs.
     ripe: dict[float, list[bool]] = field(default_factory=dict)
 
     def ripe_after(self, start_s: float, rules: RoundRules) -> list[bool]:
-        """Whose place may be taken by one of the same class whose restart costs so much."""
+        """Returns which jobs may be preempted by one of the same class whose restart takes `start_s` seconds."""
         found = self.ripe.get(start_s)
         if found is None:
             cost_s = start_s + self.stop_s
             ran_enough = self.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
-            # A job that is about to end leaves its place sooner than a preemption could free it.
+            # A job that is about to end frees its place sooner than a preemption could.
             found = self.ripe[start_s] = (self.settled & ran_enough & (self.left_s > cost_s)).tolist()
         return found
 

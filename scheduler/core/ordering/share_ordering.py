@@ -1,7 +1,7 @@
-"""Jobs ordered by shares of time: the job that is owed most goes first.
+"""Orders jobs by shares of time: the job that is owed most goes first.
 
-Everything that differs between share, rank and plan policies once they have decided is in the three classes of this
-folder; the round mechanism asks them through `JobOrdering` and never looks at the policy.
+The three classes of this folder contain all that differs between share, rank and plan policies after a decision; the
+round mechanism uses them through `JobOrdering` and never looks at the policy.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,21 +19,21 @@ from scheduler.core.state.unsaved_work import is_fixed, without_fixed
 from scheduler.core.state.working_set import Incumbents
 from walras.job_request import JobId
 
-#: A job is entitled to a pool, may use it while free, or may not use it.
+#: Tier of a job on a pool: it is entitled to it, may use it while free, or may not use it.
 ENTITLED, SCAVENGER, UNWANTED = 0.0, 1.0, 2.0
-#: The most that is tolerated of what is remembered of owed time (`RoundRules.owed_limit_rounds`). With all of it, a job
-#: owed as much as can be remembered would have no arrears, and could wait for ever.
+#: Maximum tolerated lag, as a fraction of the limit on owed time (`RoundRules.owed_limit_rounds`). If all of it were
+#: tolerated, a job owed the limit would have no arrears and could wait for ever.
 _TOLERATED_MAX = 0.5
-#: The advantage that a preemption must have never exceeds this part of the largest advantage that two jobs can reach.
+#: A preemption never needs an advantage above this fraction of the largest advantage that two jobs can reach.
 _REACHABLE_PART = 0.9
-#: Accelerator-seconds that a preemption must gain, however cheap a restart is; else equals would swap for ever.
+#: Accelerator-seconds that a preemption must gain however cheap a restart is; otherwise equal jobs would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
-#: Queue entries that are made at once when the first of them is read.
+#: Number of queue entries made at once when the first of them is read.
 _ENTRIES_AT_ONCE = 16
 
 
 def _whole_seconds(owed_s: float) -> float:
-    """Whole accelerator-seconds: clocks jitter, and a tie must stay a tie."""
+    """Rounds to whole accelerator-seconds, because clocks jitter and a tie must stay a tie."""
     return float(round(owed_s))
 
 
@@ -54,19 +54,19 @@ def _queue_entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int)
 class ShareOrdering:
     """Shares of time: the job owed most goes first; preemptions must pay for the restarts they cause (design 2).
 
-    Waiting jobs are ordered by their *arrears*: what they are owed beyond a tolerated part of what they have
-    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Running jobs are
-    weighed by what they are owed. So an arrival is served as soon as it is owed the cost of the preemption, and between
-    equals who run and wait in turns a turn is as long as it takes to fall behind by that part: each makes what one has
-    received grow by the same factor, and starts are logarithmic in a job's length, until its turns are as long as the
-    limit allows.
+    Waiting jobs are ordered by their *arrears*: what they are owed beyond a tolerated lag, which is a fraction of their
+    attained service (`RoundRules.tolerated_lag`), at most half the limit on owed time. Running jobs are compared by
+    what they are owed. So an arrival is served as soon as it is owed the cost of the preemption. Two equal jobs that
+    run in turns change places once one has fallen behind by the tolerated lag: each turn lets attained service grow by
+    the same factor, so the number of starts is logarithmic in a job's length, until turns are as long as the limit
+    allows.
 
-    The bound on lag: while a job waits and one of its class and gang g, which runs and may be displaced, has the place,
-    it is owed less than
+    The bound on lag: while a job waits, and one of its class with gang g that may be displaced runs in the place, the
+    waiting job is owed less than
 
         min(tolerated_lag * received, limit / 2) + hysteresis * g * (both restarts) + what a round adds to either
 
-    more than that one. With a part of 0 this is the bound that hysteresis alone keeps.
+    more than the running one. With `tolerated_lag` 0 this is the bound that hysteresis alone keeps.
     """
 
     compares = True
@@ -79,11 +79,11 @@ class ShareOrdering:
     def __init__(self, ledger: Ledger, rules: RoundRules) -> None:
         self._ledger = ledger
         self._rules = rules
-        #: Tolerated part of what was received, and the most that is tolerated of each accelerator of a gang, seconds.
+        #: Tolerated fraction of attained service, and maximum of tolerated seconds per accelerator of a gang.
         self._tolerance = rules.tolerated_lag, _TOLERATED_MAX * rules.owed_limit_s
 
     def tier(self, job: JobRecord, pool: int) -> float:
-        """ENTITLED, OPPORTUNIST (fast enough to use the pool while it is free) or UNWANTED."""
+        """Returns ENTITLED, SCAVENGER (fast enough to use the pool while it is free) or UNWANTED."""
         columns, job_class = self._ledger.columns, self._ledger.class_of(job)
         if columns.entitled[job.slot, pool] > 0:
             return ENTITLED
@@ -137,13 +137,13 @@ class ShareOrdering:
                 queues.queue(pool, int(shapes[chosen[first]])).plan(_queue_entries(key, first, end))
 
     def _arrears_s(self, job: JobRecord, pool: int) -> float:
-        """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
+        """Returns the accelerator-seconds that the job is owed on the pool beyond the tolerated lag."""
         columns, slot = self._ledger.columns, job.slot
         part, most_s = self._tolerance
         return float(columns.owed[slot, pool] - min(part * columns.attained_s[slot], most_s * columns.gang[slot]))
 
     def _tolerated_s(self, rows: IntArray) -> FloatArray:
-        """The lag that is tolerated of the jobs in these slots, accelerator-seconds."""
+        """Returns the tolerated lag of the jobs in these slots, accelerator-seconds."""
         columns = self._ledger.columns
         part, most_s = self._tolerance
         tolerated_s: FloatArray = np.minimum(part * columns.attained_s[rows], most_s * columns.gang[rows])
@@ -159,7 +159,7 @@ class ShareOrdering:
         return [row for row in range(self._ledger.columns.pools) if self.tier(job, row) != UNWANTED]
 
     def _challengers(self, pool: int, most: int) -> list[JobRecord]:
-        """Jobs that are entitled to this pool and wait, run elsewhere or are to grow there, most urgent first."""
+        """Returns jobs entitled to this pool that wait, run elsewhere or are to grow there, most urgent first."""
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled[:, pool] > 0))
         wanted = self._ledger.classes.counts[columns.class_row[rows], pool]
@@ -180,7 +180,7 @@ class ShareOrdering:
         )
         ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
         jobs = list(map(ledger.jobs.__getitem__, columns.job_id[slots].tolist()))
-        # One that never had a right to its place earns none by sitting there.
+        # A job that was never entitled to its place gains no protection from running there.
         scavenger = np.array([job.scavenger for job in jobs], np.bool_) & ~columns.loses_work[slots]
         return _OwedIncumbents(
             jobs,
@@ -198,23 +198,23 @@ class ShareOrdering:
         )
 
     def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
-        """Mask of the running jobs that the challenger may preempt: its arrears outweigh theirs and the cost."""
+        """Returns which running jobs the challenger may preempt: its arrears exceed theirs by the preemption's cost."""
         ledger, rules = self._ledger, self._rules
         own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
         cost_s = ledger.restart_s(challenger, rules) + fetching_on_pool_s(ledger, challenger, pool) + there.stop_s
         advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
         pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, self._price_s(challenger, there, count * cost_s))
-        # A job that is about to end leaves its place sooner than a preemption could free it.
+        # A job that is about to end frees its place sooner than a preemption could.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
         equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
         found: BoolArray = (there.priority_class < own_class) | equal
         return found
 
     def _price_s(self, challenger: JobRecord, there: "_OwedIncumbents", cost_s: FloatArray) -> FloatArray:
-        """Accelerator-seconds that a preemption must gain: several times its cost, capped by what waiting can reach.
+        """Returns the accelerator-seconds that each preemption must gain: `hysteresis` times its cost, with a cap.
 
-        Owed time is remembered up to a limit: without the cap a gang whose restarts cost more than a job can be owed
-        would wait for ever. That holds for none whose work so far would be lost: they would never be done.
+        Owed time is limited, so without the cap a gang whose restarts cost more than the limit would wait for ever. The
+        cap does not apply to incumbents whose work would be lost, or they would never end.
         """
         columns, slot = self._ledger.columns, challenger.slot
         price_s: FloatArray = self._rules.hysteresis * cost_s
@@ -233,7 +233,7 @@ class ShareOrdering:
             return False
         if remaining_here_s(self._ledger, job) <= rules.hysteresis * self._ledger.restart_s(job, rules):
             return False  # too near its end for another start to pay
-        # What it is owed beyond its gang where it runs already is what a larger gang would have given it.
+        # A larger gang would have given it what it is owed beyond its gang where it runs already.
         counts_here = pool != here and columns.entitled[job.slot, here] > 0
         advantage = columns.owed[job.slot, pool] - (columns.owed[job.slot, here] if counts_here else 0.0)
         count = self._ledger.count_on(job, pool)
@@ -255,23 +255,23 @@ class ShareOrdering:
 
 @dataclass(slots=True)
 class _OwedIncumbents:
-    """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
+    """Incumbents of a pool as columns, so that a challenger is compared with all of them at once."""
 
     jobs: list[JobRecord]
     ordering: ShareOrdering
     pool: int
     priority_class: IntArray
     owed: FloatArray
-    #: Its speed here is being learnt.
+    #: Whether the job's speed on this pool is being profiled.
     learns: BoolArray
-    #: It has no share of the pool, and had none when it started.
+    #: Whether the job has no share of the pool and had none when it started.
     guest: BoolArray
     #: Seconds since its ranks were up, lost if it is stopped, and left to run.
     ran_s: FloatArray
     stop_s: FloatArray
     left_s: FloatArray
     gang: FloatArray
-    #: Of a job that cannot save its work, what it has done is lost.
+    #: Whether the job cannot save its work, so that a stop loses it.
     loses_work: BoolArray
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:

@@ -1,8 +1,8 @@
 """The life of an attempt: granted, started, revoked, released.
 
-The accelerators of an attempt are free again only when no rank can be alive on them: at `AttemptEnded`, at
-`NodeLost`, or when no rank ever ran. What an attempt reports, and how its end is judged (whose fault, what next), is
-in `handlers/attempt_events.py`.
+The accelerators of an attempt are free again only when no rank can be alive on them: at `AttemptEnded`, at `NodeLost`,
+or when no rank ever ran. `handlers/attempt_events.py` handles what an attempt reports and decides whose fault its end
+was.
 """
 
 from math import inf
@@ -18,18 +18,17 @@ from walras.states import AttemptState, JobState, Reason
 
 
 def restore_own_kind(cycle: Cycle, job: JobRecord) -> None:
-    """Its machines are given back: elsewhere it is one of its kind again."""
+    """Gives the job its original kind back when it leaves its machines, since its own speed held only there."""
     if cycle.ledger.kind_of(job) != job.request.kind:
         cycle.ledger.change_kind(job, job.request.kind)
 
 
 def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobRecord | None = None) -> None:
-    """Grant the place to a waiting job: a new attempt, whose number is the fence of everything it will write.
+    """Grants the place to a waiting job: a new attempt, whose number is the fence of everything that it will write.
 
-    `pool` is that of the place, of several the first.
-
-    A gang on several machines is prepared first; a gang on one machine meets on that machine's loopback and starts
-    at once. `beside`: it shares the accelerators that this job was given on one machine.
+    `pool` is the pool of the place, or the first of several. A gang on several machines is prepared first; a gang on
+    one machine meets on its loopback interface and starts at once. `beside` is the job whose accelerators on one
+    machine this job shares.
     """
     assert job.waits, f"job {job.job_id} is {job.state} and cannot start"
     ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.policy.rules
@@ -83,14 +82,14 @@ def command_start(cycle: Cycle, job: JobRecord, beside: JobRecord | None = None)
 
 
 def is_prepared(job: JobRecord) -> bool:
-    """True if the ranks may be running: the start command has gone out."""
+    """Returns whether the start command was sent, so that ranks may be running."""
     return job.placement is not None and (
         len(job.placement.parts) == 1 or len(job.prepared) == len(job.placement.parts)
     )
 
 
 def revoke_attempt(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str = "", grace_s: float = inf) -> None:
-    """Ask the attempt to checkpoint and stop. Its accelerators stay taken until it has ended."""
+    """Asks the attempt to checkpoint and stop. Its accelerators stay taken until it has ended."""
     if job.revoked is None:
         cycle.set_attempt_state(job, AttemptState.STOPPING, reason)
     job.revoked = reason
@@ -101,7 +100,7 @@ def revoke_attempt(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str 
 
 
 def release_attempt(cycle: Cycle, job: JobRecord) -> None:
-    """Nobody of the attempt is alive: its accelerators are free."""
+    """Frees the accelerators of an attempt of which no rank is alive."""
     ledger, columns = cycle.ledger, cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
     shape = ledger.classes.shapes[ledger.class_of(job).shape]
@@ -113,7 +112,7 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
             if machine.token:
                 cycle.backlog.emptied[row] = None
                 if job.job_id not in cycle.policy.riders:
-                    machine.unpaid_since = inf  # until now somebody paid
+                    machine.unpaid_since = inf  # a paying job held it until now
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     columns.fixed_at[job.slot] = inf
     cycle.spending.ended(job)
@@ -125,5 +124,5 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
     ledger.profiling.discard(job.job_id)
     restore_own_kind(cycle, job)
     partner = cycle.sharing.part(job.job_id)
-    if partner is not None:  # it has the accelerator alone from now on
+    if partner is not None:  # the partner has the accelerator alone from now on
         restore_own_kind(cycle, partner)

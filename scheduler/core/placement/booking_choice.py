@@ -1,9 +1,9 @@
-"""Which machines a booking gets, whether it can be honoured, and who stands in its way: for shells, before they book.
+"""Which machines a booking gets, whether it can be honoured, and which jobs are in its way; used before booking.
 
-Machines of owned pools alone are booked: rented ones come and go with their price. A machine is open to a booking if
-nothing else is booked on it in that time and everybody who runs there will be gone when it begins: by itself, or
-because it may be stopped. Whoever may be stopped loses at most what it has not saved; of machines otherwise equal those
-are chosen on which nobody loses anything, then those that are empty soonest.
+Only machines of owned pools can be booked: rented ones come and go with their price. A machine is open to a booking if
+nothing else is booked on it in that period and all jobs that run there will be gone when it begins: they end, or may be
+stopped. A job that may be stopped loses at most its unsaved work. Among open machines those come first on which no job
+loses work, then those that are empty soonest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,57 +16,60 @@ from scheduler.core.state.ledger import Ledger
 from walras.cluster import NodeId
 from walras.job_request import JobId
 
-#: Jobs that are named, of many.
+#: Number of jobs that are named.
 _NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class MachineOutlook:
-    """A machine, as far as a booking is concerned."""
+    """State of one machine for a booking."""
 
     node_id: NodeId
     accelerators: int
-    #: Others who run there now.
+    #: Jobs running there that the booking excludes.
     others: tuple[JobId, ...]
-    #: Of these, who will still be there when it begins and may not be stopped.
+    #: Those of them that will still be there when it begins and may not be stopped.
     blocking: tuple[JobId, ...]
-    #: Of these, who would lose work by being stopped.
+    #: Those of them that would lose work by being stopped.
     losing: tuple[JobId, ...]
-    #: When it is empty of others, at the latest; inf: nobody knows.
+    #: When they are gone at the latest; inf: unknown.
     empty_at: float
-    #: The booking that has it for a part of that time; None: nobody has.
+    #: Another booking of the machine that overlaps in time; None: there is none.
     booked: Booking | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the booking could be honoured there."""
+        """Returns whether the booking could be honoured on the machine."""
         return self.booked is None and not self.blocking
 
 
 @dataclass(frozen=True, slots=True)
 class BookingOutlook:
-    """What becomes of a booking, as things stand."""
+    """What becomes of a booking in the present state."""
 
     booking: Booking
     machines: tuple[MachineOutlook, ...]
-    #: Machines of it that are not here, or take no jobs.
+    #: Its machines that are not in the fleet, or take no jobs.
     away: tuple[NodeId, ...]
 
     @property
     def accelerators(self) -> int:
-        """On its machines that are here."""
+        """Returns the accelerators on its machines that are present."""
         return sum(each.accelerators for each in self.machines)
 
     @property
     def ready_at(self) -> float:
-        """When the last of its machines is empty of others."""
+        """Returns when the last of its machines is free of other jobs."""
         return max((each.empty_at for each in self.machines), default=self.booking.from_at)
 
 
 def machine_outlook(
     ledger: Ledger, bookings: Iterable[Booking], wanted: Booking, machine: FleetMachine
 ) -> MachineOutlook:
-    """Say who has to leave the machine for a booking (`wanted`), and whether they do. `bookings`: all others."""
+    """Returns which jobs must leave the machine for the `wanted` booking, and whether they do.
+
+    `bookings`: all others.
+    """
     from_at = max(wanted.from_at, ledger.now)
     jobs = [ledger.jobs[job_id] for job_id in machine.holders]
     others = [job for job in jobs if job.holds and not wanted.is_open_to(job.request.project)]
@@ -89,7 +92,7 @@ def machine_outlook(
 
 
 def best_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking) -> list[MachineOutlook]:
-    """Return the machines of the wanted type that the booking has not got, the best first."""
+    """Returns machines of the wanted type that the booking does not have yet, the best first."""
     found = []
     for state in ledger.fleet.pools:
         if state.rented or state.pool.removed or state.pool.shape.accelerator != wanted.accelerator:
@@ -107,7 +110,7 @@ def _rank(ledger: Ledger, outlook: MachineOutlook, machine: FleetMachine) -> tup
 
 
 def choose_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking) -> tuple[tuple[NodeId, ...], str]:
-    """Choose whole machines for `wanted.accelerators` of a type. Returns them, or none and why not, in numbers."""
+    """Chooses whole machines for `wanted.accelerators` of a type. Returns them, or none and why, with numbers."""
     chosen: list[NodeId] = []
     candidates, missing = best_machines(ledger, bookings, wanted), wanted.accelerators
     for each in candidates:
@@ -123,9 +126,9 @@ def choose_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking
 
 
 def check_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking, *, is_patient: bool = False) -> str:
-    """Why these very machines cannot be booked, in numbers; empty if they can.
+    """Returns why exactly these machines cannot be booked, with numbers; empty if they can.
 
-    `is_patient`: whoever may not be stopped is waited for.
+    `is_patient` accepts jobs that may not be stopped: the booking waits for them.
     """
     machines = {node_id: ledger.fleet.machine(node_id) for node_id in wanted.node_ids}
     unknown = [node_id for node_id, machine in machines.items() if machine is None]
@@ -141,7 +144,7 @@ def check_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking,
 
 
 def _obstacles(outlooks: Iterable[MachineOutlook]) -> list[str]:
-    """Who has the machines that cannot be had."""
+    """Returns which bookings and jobs keep machines from being booked, with numbers of accelerators."""
     found: dict[str, int] = {}
     for each in outlooks:
         if each.booked is not None:
@@ -156,7 +159,7 @@ def _obstacles(outlooks: Iterable[MachineOutlook]) -> list[str]:
 
 
 def booking_outlooks(ledger: Ledger, bookings: Sequence[Booking]) -> list[BookingOutlook]:
-    """What becomes of each booking as things stand."""
+    """Returns what becomes of each booking in the present state."""
     found = []
     for booking in bookings:
         others = [each for each in bookings if each is not booking]

@@ -1,10 +1,11 @@
-"""How long each attempt works before its next checkpoint, from the machines it has and what is known of them.
+"""How long each attempt works before its next checkpoint, from its machines and what is known of their lifetimes.
 
-A job that states an interval keeps it. For others the interval is planned when the attempt starts, again whenever a
-checkpoint of it was recorded (machines age, writing was measured), and when a machine of its pool has ended: from the
-time that writing takes, the law of the pool's lifetimes, the ages of its machines, and, for a job with a deadline, what
-an hour costs where it would have to make up for lost work. Where the market warns early enough to save, only ends
-without a warning count. The attempt is told when the plan differs notably from what it was told last.
+A job that states an interval keeps it. For others the interval is planned when the attempt starts, whenever one of its
+checkpoints was recorded (machines age, writing was measured), and when a machine of its pool has ended. It follows from
+the time that writing takes, the lifetime distribution of the pool's machines, their ages, and, for a job with a
+deadline, the price of an hour where it would have to make up for lost work. Where the market gives enough notice to
+save, only ends without notice count. The attempt is told when the plan differs notably from the interval it was told
+last.
 """
 
 from collections.abc import Sequence
@@ -28,38 +29,38 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.states import JobState
 from walras.units import format_length
 
-#: Until a checkpoint of the kind was recorded: writing is taken to last so long, and the first one comes no later.
+#: Until a checkpoint of the kind was recorded: assumed seconds of writing, and maximum of seconds to the first one.
 UNMEASURED_WRITE_S, FIRST_BY_S = 5.0, 300.0
-#: An interval is within these, seconds: work that takes less than writing it would be mostly writing.
+#: Bounds of an interval, seconds. Below the lower one an attempt would mostly write.
 _SHORTEST_S, _LONGEST_S = 1.0, 86_400.0
-#: An attempt is told of another interval if it differs by this part.
+#: Relative difference from which an attempt is told another interval.
 _NOTABLE = 0.1
-#: A warning has to last this many times as long as writing does, and this much longer, to be counted on.
+#: A notice counts only if it lasts this factor times the time of writing, plus these seconds.
 _WARNING_FACTOR, _WARNING_MARGIN_S = 1.5, 5.0
-#: A lost hour costs at most this many times what an hour here costs.
+#: Maximum price of a lost hour, relative to the price of an hour here.
 _DEAREST = 20.0
-#: Jobs of a pool that are looked at when a machine of it has ended; others follow at their next checkpoint.
+#: Maximum of jobs replanned when a machine of their pool has ended; others follow at their next checkpoint.
 _JOBS_AT_ONCE = 256
-#: Schedules that are kept of a pool.
+#: Maximum of schedules kept per pool.
 _SCHEDULES_MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalPlan:
-    """A planned interval and what it follows from, for people too."""
+    """A planned interval, and what it follows from for explanations."""
 
     every_s: float
     write_s: float
-    #: The time of writing was measured, and not assumed.
+    #: Whether the time of writing was measured, not assumed.
     is_measured: bool
-    #: Of a lost hour against one in which is written.
+    #: Price of an hour of lost work relative to an hour of writing.
     lost_price: float
-    #: Only ends without a warning count: others leave time to save.
+    #: Whether only ends without notice count, because notice leaves time to save.
     is_warned: bool
 
 
 def planned_interval_s(ledger: Ledger, job: JobRecord) -> float | None:
-    """Work before the next checkpoint, seconds; None for a job that has no machines, and where nothing is planned."""
+    """Returns the seconds of work before the next checkpoint; None without machines or where rules forbid planning."""
     if job.request.checkpoint_every_s is not None:
         return job.request.checkpoint_every_s
     if not ledger.policy.rules.plan_checkpoints:
@@ -72,7 +73,10 @@ def planned_interval_s(ledger: Ledger, job: JobRecord) -> float | None:
 
 
 def _planned_at_this_event(ledger: Ledger, job: JobRecord) -> float | None:
-    """What another attempt of the kind on the pool was given in answer to the same event: a plan may start hundreds."""
+    """Returns the interval given to another attempt of the kind on the pool at the same event; None if there is none.
+
+    A plan may start hundreds of attempts at one event.
+    """
     lives = _ageless_lives(ledger, job)
     if lives is None or lives.planned_at_event != ledger.event_number:
         return None
@@ -88,7 +92,7 @@ def _keep_for_this_event(ledger: Ledger, job: JobRecord, every_s: float) -> None
 
 
 def _ageless_lives(ledger: Ledger, job: JobRecord) -> MachineLifetimes | None:
-    """The lifetimes behind a plan that depends on the kind of job and the pool alone; None where more counts."""
+    """Returns the pool's lifetimes if the interval depends on kind and pool alone; None if ages or prices count."""
     if len(job.place) != 1 or job.request.deadline_at != inf:
         return None
     machine = ledger.fleet.machines[job.place[0][0]]
@@ -96,7 +100,7 @@ def _ageless_lives(ledger: Ledger, job: JobRecord) -> MachineLifetimes | None:
 
 
 def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
-    """The plan for the machines that the job has now, whatever it states itself; None without machines."""
+    """Returns the plan for the job's machines, even if the job states an interval; None without machines."""
     machines = [machine for row, _ in job.place if (machine := ledger.fleet.machines[row]) is not None]
     if not machines:
         return None
@@ -105,7 +109,7 @@ def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
     lost_price = _lost_price(ledger, job, ledger.fleet.pools[machines[0].pool])
     states = [ledger.fleet.pools[machine.pool] for machine in machines]
     is_warned = is_warned_in_time(ledger, job, states)
-    # What is planned counts from the last checkpoint, or from when the attempt began to work.
+    # The interval counts from the last checkpoint, or from when the attempt began to work.
     since = max(job.checkpoint_at, min(job.running_at, ledger.now))
     if len(machines) == 1:
         law = _law(ledger, states[0], unwarned=is_warned)
@@ -120,7 +124,7 @@ def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
 
 
 def is_warned_in_time(ledger: Ledger, job: JobRecord, states: Sequence[PoolState]) -> bool:
-    """Whether those of these pools that are spot announce the end of a machine early enough for the job to save."""
+    """Returns whether the spot pools among these give notice early enough for the job to save."""
     needs_s = _WARNING_FACTOR * (
         _write_s(ledger.costs.write_s(job.request.kind)) + ledger.costs.lag_s(job.request.kind)
     )
@@ -133,7 +137,7 @@ def _write_s(measured_s: float | None) -> float:
 
 
 def replan_interval(cycle: Cycle, job: JobRecord) -> None:
-    """Tell the attempt if another interval has become notably better."""
+    """Tells the attempt another interval if that is notably better."""
     if job.state is not JobState.RUNNING or job.revoked is not None or job.request.checkpoint_every_s is not None:
         return
     every_s = planned_interval_s(cycle.ledger, job)
@@ -145,7 +149,7 @@ def replan_interval(cycle: Cycle, job: JobRecord) -> None:
 
 
 def replan_intervals_of(cycle: Cycle, state: PoolState) -> None:
-    """A machine of this pool has ended: its law may be another one now."""
+    """Replans attempts of the pool after a machine of it has ended, which may change the lifetime distribution."""
     jobs = {job_id for machine in state.members.values() for job_id in machine.holders}
     if len(jobs) <= _JOBS_AT_ONCE:
         for job_id in sorted(jobs):
@@ -153,7 +157,7 @@ def replan_intervals_of(cycle: Cycle, state: PoolState) -> None:
 
 
 def checkpoint_text(ledger: Ledger, job: JobRecord) -> str:
-    """How often the attempt saves, and what that follows from; empty for a job that has no machines."""
+    """Returns in words how often the attempt saves, and why; empty for a job that has no machines."""
     if job.request.checkpoint_every_s is not None:
         return f"every {format_length(job.request.checkpoint_every_s)}, as its job file states"
     plan = plan_interval(ledger, job)
@@ -176,7 +180,7 @@ def checkpoint_text(ledger: Ledger, job: JobRecord) -> str:
 
 
 def watched_machines(ledger: Ledger, state: PoolState) -> list[WatchedLife]:
-    """The machines of the pool that are here: from which age to which each was watched."""
+    """Returns for each present machine of the pool the ages (hours) between which it was observed."""
     now = ledger.now
     return [WatchedLife(machine.age_h(machine.joined_at), machine.age_h(now)) for machine in state.members.values()]
 
@@ -188,7 +192,7 @@ def _law(ledger: Ledger, state: PoolState, *, unwarned: bool) -> LearntLifetime:
 def _schedule(
     state: PoolState, law: LearntLifetime, write_s: float, lost_price: float, *, unwarned: bool
 ) -> CheckpointSchedule:
-    """The schedule of a single machine's life, kept until the law is rebuilt. Writing is rounded to a twentieth."""
+    """Returns the schedule for a single machine, kept until the distribution changes. Writing is rounded to 5 %."""
     step = round(20 * log(write_s))
     key = (unwarned, step, round(lost_price, 1))
     kept = state.lives.schedules
@@ -204,9 +208,9 @@ def _schedule(
 def _gang_interval_h(
     machines: list[FleetMachine], laws: list[LearntLifetime], since: float, write_h: float, lost_price: float
 ) -> float:
-    """A gang ends with the first of its machines: their hazards add up."""
+    """Returns the interval of a gang in hours. A gang ends with the first of its machines, so their hazards add up."""
     ages = [machine.age_h(since) for machine in machines]
-    # Machines of one law and about one age are counted together: gangs may have hundreds.
+    # Machines of one distribution and nearly one age are counted together, because gangs may have hundreds.
     groups: dict[tuple[int, int], tuple[LearntLifetime, float, int]] = {}
     for law, age in zip(laws, ages, strict=True):
         law_and_age = id(law), round(age * 12)
@@ -221,9 +225,9 @@ def _gang_interval_h(
 
 
 def _lost_price(ledger: Ledger, job: JobRecord, state: PoolState) -> float:
-    """What a lost hour costs against one here: 1, but for a job that would have to make up for it on demand.
+    """Returns the price of a lost hour relative to one here: 1, or more if lost work must be made up on demand.
 
-    Time that a job with a deadline loses on spot machines is time that it needs on sure ones before its deadline.
+    Time that a job with a deadline loses on spot machines is time that it needs on safe ones before its deadline.
     """
     if job.request.deadline_at == inf or state.pool.market is not Market.SPOT or state.pool.usd_per_h <= 0:
         return 1.0

@@ -1,15 +1,15 @@
-"""Two jobs on one accelerator: who is put beside whom, when a pair is separated, and when one of it moves out.
+"""Co-location of two jobs on one accelerator: which jobs share, when a pair is separated, when one moves out.
 
-Only jobs that agreed (`JobRequest.shared`), take one accelerator and have no deadline are looked at, and only what no
-free place is left for. A waiting job becomes the guest of the running one with which most is gained, if both are done
-sooner together than one after the other by a margin: the sum of the parts of their speeds that they keep
-(`pair_gain`) is at least `GAIN_LEAST`, and their memory fits the device. It takes nobody's place. A pair that was
-measured to keep less than `GAIN_KEPT` is separated: the guest is asked to save its work and leave, and what was
-measured keeps such jobs apart from then on. Where a place becomes free that nobody waits for, a guest moves there if
-that saves more than its restart costs.
+Only jobs that agreed (`JobRequest.shared`), take one accelerator and have no deadline are considered, and only if no
+free place is left for them. A waiting job becomes the guest of the running one with the largest gain, if both end
+sooner together than one after the other by a margin: the sum of the fractions of their speeds that they keep
+(`pair_gain`) is at least `GAIN_LEAST`, and their memory fits the device. No other job loses a place by it. A pair whose
+measured sum is below `GAIN_KEPT` is separated: the guest is asked to save its work and leave, and the measurement keeps
+such jobs apart from then on. A guest moves to a free place that no job waits for, if that saves more than its restart
+costs.
 
-A policy's shares and plans know nothing of pairs: each of the two counts as holding the accelerator, and has the speed
-of its kind beside the other.
+A policy's shares and plans do not model pairs: each of the two counts as holding the accelerator, and has the speed of
+its kind beside the other.
 """
 
 from collections.abc import Iterable
@@ -28,15 +28,15 @@ from scheduler.core.state.working_set import Cycle
 from walras.job_request import JobRequest, can_prepare
 from walras.states import JobState, Reason
 
-#: Sum of the parts of their speeds that two jobs must be expected to keep, and below which a pair that was measured is
-#: separated: on a device that only gives them turns the sum is about 1, and the host is slower for nothing.
+#: Minimum sum of the speed fractions that two jobs must be expected to keep, and the measured sum below which a pair is
+#: separated. On a device that only time-slices the sum is about 1, and the host is slowed for nothing.
 GAIN_LEAST, GAIN_KEPT = 1.1, 1.05
-#: Waiting jobs looked at, most urgent first, and running jobs weighed for each.
+#: Maximum of waiting jobs considered, most urgent first, and of running jobs compared for each.
 GUESTS_MAX, HOSTS_MAX = 64, 256
 
 
 def settle_sharing(cycle: Cycle) -> None:
-    """Separate pairs that lose, put waiting jobs beside running ones, and let guests move to free places.
+    """Separates pairs that lose, starts waiting jobs beside running ones, and moves guests to free places.
 
     Called after everything else of a round, when something changed, and at round ends.
     """
@@ -50,7 +50,7 @@ def settle_sharing(cycle: Cycle) -> None:
 
 
 def may_share(request: JobRequest) -> bool:
-    """Return whether a job may ever be one of a pair."""
+    """Returns whether a job may ever be one of a pair."""
     takes_one = all(demand.count == 1 for demand in request.demands) and not request.sizes and not request.spreads
     return request.shared is not None and takes_one and request.nodes == 1 and request.deadline_at == inf
 
@@ -59,7 +59,7 @@ def may_share(request: JobRequest) -> bool:
 
 
 def _place_guests(cycle: Cycle) -> None:
-    """Start waiting jobs beside running ones, the most urgent first."""
+    """Starts waiting jobs beside running ones, the most urgent first."""
     hosts = _hosts(cycle)
     for guest in _guests(cycle) if hosts else ():
         found = _best_host(cycle, guest, hosts)
@@ -74,7 +74,7 @@ def _place_guests(cycle: Cycle) -> None:
 
 
 def _guests(cycle: Cycle) -> list[JobRecord]:
-    """Return the jobs that could be guests, most urgent first. Under a strict order only the first in line could."""
+    """Returns the jobs that could be guests, most urgent first; under a strict order only the head of the queue."""
     jobs = cycle.ledger.jobs
     found = [job for job in map(jobs.__getitem__, cycle.sharing.willing) if _waits_for_place(cycle, job)]
     found = [job for job in found if may_share(job.request) and _can_be_stopped(cycle, job)]
@@ -90,18 +90,18 @@ def _waits_for_place(cycle: Cycle, job: JobRecord) -> bool:
 
 
 def _can_be_stopped(cycle: Cycle, job: JobRecord) -> bool:
-    """Whether a guest could be asked to leave without losing what it has done: a pair may have to be separated."""
+    """Returns whether a guest could be stopped without losing its work, because a pair may have to be separated."""
     return job.request.preemptible and not may_lose_work(cycle.ledger, job)
 
 
 def _rank(cycle: Cycle, job: JobRecord) -> tuple[QueueKey, int]:
-    """The job's key in the queue where it is most urgent; without any (a plan left it out) it comes last."""
+    """Returns the job's key in the queue where it is most urgent; a job in no queue (a plan left it out) comes last."""
     keys = [key for _, key in cycle.ordering.keys(job)]
     return min(keys, default=(inf,)), job.job_id
 
 
 def _hosts(cycle: Cycle) -> list[tuple[JobRecord, FleetMachine]]:
-    """Return the running jobs that another could be put beside, with their machines."""
+    """Returns the running jobs that another could be put beside, with their machines."""
     ledger, found = cycle.ledger, list[tuple[JobRecord, FleetMachine]]()
     lent = {job_id for each in cycle.reservations.values() for job_id in each.lent}
     for job_id in cycle.sharing.holding:
@@ -117,7 +117,7 @@ def _hosts(cycle: Cycle) -> list[tuple[JobRecord, FleetMachine]]:
 
 
 def _takes_guests(cycle: Cycle, machine: FleetMachine) -> bool:
-    """Whether the machine takes jobs that could leave it again, and nobody waits for what becomes free there."""
+    """Returns whether the machine takes jobs that can leave it again, and no job waits for what is free there."""
     is_open = machine.condition is MachineCondition.UP and not machine.closed and not machine.is_private
     return is_open and machine.row not in cycle.reserved_on
 
@@ -125,7 +125,7 @@ def _takes_guests(cycle: Cycle, machine: FleetMachine) -> bool:
 def _best_host(
     cycle: Cycle, guest: JobRecord, hosts: Iterable[tuple[JobRecord, FleetMachine]]
 ) -> tuple[JobRecord, FleetMachine] | None:
-    """Return the running job with which most is gained; None if there is none with which enough is."""
+    """Returns the running job with the largest gain, and its machine; None if no gain is large enough."""
     ledger, best, most = cycle.ledger, None, 0.0
     shape, known = shape_of(cycle, guest), dict[tuple[str, str, float], float | None]()
     for host, machine in islice(hosts, HOSTS_MAX):
@@ -152,7 +152,7 @@ def _best_host(
 
 
 def _separate_losing_pairs(cycle: Cycle) -> None:
-    """Ask the guests to leave of pairs that were measured to be hardly faster together than one after the other."""
+    """Asks guests to leave whose pair was measured to be hardly faster together than one after the other."""
     for job_id, pair in cycle.sharing.pairs.items():
         if job_id != pair.guest or pair.measured != {pair.host, pair.guest}:
             continue
@@ -168,7 +168,7 @@ def _may_be_asked(cycle: Cycle, guest: JobRecord) -> bool:
 
 
 def _move_guests_out(cycle: Cycle) -> None:
-    """Ask guests to leave for places that are free and that nobody waits for, if that saves more than it costs."""
+    """Asks guests to leave for free places that no job waits for, if that saves more than their restart costs."""
     ledger, left = cycle.ledger, dict[int, int]()
     for job_id, pair in cycle.sharing.pairs.items():
         guest = ledger.jobs[pair.guest]
@@ -180,7 +180,7 @@ def _move_guests_out(cycle: Cycle) -> None:
             if alone is None or left.get(pool, state.free) < 1 or cycle.limits.room(guest, pool) < 1:
                 continue
             if state.rented and pool != here:
-                continue  # whether it is worth another price, the policy says
+                continue  # the policy decides whether it is worth another price
             if _saved_s(guest, rate, alone) <= ledger.restart_s(guest, cycle.policy.rules):
                 continue
             if ledger.fleet.find(pool, shape_of(cycle, guest), guest.request.data) is None:
@@ -192,7 +192,7 @@ def _move_guests_out(cycle: Cycle) -> None:
 
 
 def _saved_s(guest: JobRecord, rate: float, alone: float) -> float:
-    """Seconds by which the guest would end sooner alone; for an hour of work where its length is unknown."""
+    """Returns the seconds by which the guest would end sooner alone; for an hour of work if its length is unknown."""
     if rate <= 0 or alone <= 0:
         return 0.0
     left = UNKNOWN_LENGTH_S * alone if guest.request.steps is None else max(0.0, guest.request.steps - guest.steps)

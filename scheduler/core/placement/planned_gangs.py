@@ -1,15 +1,15 @@
 """Places for planned gangs that no single free place can hold.
 
-*Over several pools*: mixed gangs and forks (several whole gangs of one job). A queue is for gangs in one pool. A
-plan that gives a job several parts gets its place found here, whole: either all of it is free, or jobs that are not
-planned there are asked to leave, and one reservation keeps the machines of all pools. Parts of a mixed gang, and of a
-plan that the job states, may have any size; those of a fork are whole gangs. The policy chooses which jobs run over
-several pools, and over which.
+*Several pools*: mixed gangs and forks (several whole gangs of one job). A queue is for gangs in one pool. If a plan
+gives a job several parts, this module finds the whole place: either all of it is free, or jobs that are not planned
+there are asked to leave, and one reservation keeps the machines of all pools. Parts of a mixed gang, and of a plan that
+the job states, may have any size; those of a fork are whole gangs. The policy chooses which jobs run over several
+pools, and over which.
 
-*Defragmentation*: a plan counts accelerators, machines are whole. A pool may have enough free accelerators and too
-few machines with enough of them. Then jobs planned on the same pool move to its other machines, those with the
-cheapest restarts first, if that costs less accelerator time than the gang would lose by waiting for them to end. A
-job more important than the gang moves only if there is a place for it.
+*Defragmentation*: a plan counts accelerators, but machines are whole. A pool may have enough free accelerators and too
+few machines with enough of them. Then jobs planned on the same pool move to its other machines, those with the cheapest
+restarts first, if that costs less accelerator time than the gang would lose by waiting for them to end. A job more
+important than the gang moves only if there is a place for it.
 
 Both use the finder of `search.py`, each with its own cost of a machine.
 """
@@ -38,11 +38,11 @@ from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.job_request import can_prepare
 
-#: Gangs looked at after each plan, machines weighed for each of them, and sets of machines tried.
+#: Maximum of gangs examined after each plan, of machines for each of them, and of sets of machines tried.
 GANGS_MAX = 16
 MACHINES_MAX = 256
 TRIES_MAX = 4
-#: A move counts as this much at least, seconds, however cheap a restart is: between free ones, the fewest jobs move.
+#: Minimum cost of a move in seconds, however cheap a restart is, so that among free moves the fewest jobs move.
 _LEAST_S = 1.0
 
 
@@ -50,7 +50,7 @@ _LEAST_S = 1.0
 
 
 def defragment(cycle: Cycle) -> None:
-    """Move jobs together where a planned gang has found no room, the most important gangs first."""
+    """Moves jobs together where a planned gang has found no room, the most important gangs first."""
     ordering = cycle.ordering
     tried = 0
     for job, pool in ordering.challengers(GANGS_MAX):
@@ -79,7 +79,7 @@ class _Defragmentation:
         self._machines = self._unreserved()
 
     def make_room(self) -> None:
-        """Take the machines that are cleared at the least cost, if that is less than waiting for them costs."""
+        """Takes the machines that are cleared at the least cost, if that is below the cost of waiting for them."""
         most, machines = self._cost_of_waiting(), self._machines
         for _ in range(TRIES_MAX):
             chosen = cheapest_machines(self._parts, machines, self._cleared)
@@ -92,7 +92,7 @@ class _Defragmentation:
             machines = [machine for machine in machines if not any(each.job_id in machine.holders for each in stuck)]
 
     def _take(self, chosen: list[MachineCandidate]) -> None:
-        """Nominate the gang for the machines and ask the jobs there to leave."""
+        """Nominates the gang for the machines and asks the jobs there to leave."""
         found = found_place(self._pool, chosen)
         planned = {each.job_id for each in found.victims if self._is_planned(each)}
         take_place(self._cycle, self._job, found, f"makes room for the gang of job {self._job.job_id}", moved=planned)
@@ -103,16 +103,16 @@ class _Defragmentation:
         return self._ordering.is_entitled(job, self._pool)
 
     def _rank(self, job: JobRecord) -> tuple[float, ...]:
-        """Return the job's key in the queue of the pool: the more important job has the smaller one."""
+        """Returns the job's key in the queue of the pool; a more important job has a smaller key."""
         return next((key for pool, key in self._ordering.keys(job) if pool == self._pool), (inf,))
 
     def _can_leave(self, job: JobRecord) -> bool:
         if self._cycle.ledger.is_spread(job):
-            return False  # what it holds in other pools would have to be found again too
+            return False  # its parts in other pools would need new places too
         return is_preemptible(self._cycle, job) and self._ordering.can_be_stopped(job)
 
     def _cost(self, job: JobRecord) -> float:
-        """Return the accelerator-seconds lost by stopping the job; 0 for a job that must leave the pool anyhow."""
+        """Returns the accelerator-seconds lost by stopping the job; 0 for a job that must leave the pool anyhow."""
         if not self._is_planned(job):
             return 0.0
         stop_s = self._cycle.ledger.stop_cost_s(job, self._cycle.policy.rules)
@@ -121,7 +121,7 @@ class _Defragmentation:
     # ------------------------------------------------------------------------------------------ machines
 
     def _unreserved(self) -> list[FleetMachine]:
-        """Return the machines for the gang on which nobody has a reservation, most free accelerators first."""
+        """Returns machines for the gang on which no job has a reservation, most free accelerators first."""
         needs, closed = self._job.request.tools, self._cycle.closed_to(self._job, self._pool)
         return emptiest(
             (
@@ -139,7 +139,7 @@ class _Defragmentation:
         return [self._cycle.ledger.jobs[job_id] for job_id in machine.holders]
 
     def _cleared(self, machine: FleetMachine, part: int) -> MachineCandidate | None:
-        """Return the cheapest way to have `part` accelerators of the machine free; None if there is none."""
+        """Returns the cheapest way to free `part` accelerators of the machine; None if there is none."""
         holders = self._holders(machine)
         gone = [each for each in holders if each.revoked is not None]
         able = [each for each in holders if self._can_leave(each)]
@@ -152,14 +152,14 @@ class _Defragmentation:
         for each in sorted(leaving, key=lambda each: -self._cost(each)):
             rest = [other for other in leaving if other is not each]
             if self._has_room_after(machine, [*gone, *rest], part):
-                leaving = rest  # the later ones may have made the earlier ones needless
+                leaving = rest  # later jobs may have made earlier ones unnecessary
         return MachineCandidate(machine.row, part, (sum(self._cost(each) for each in leaving), machine.row), leaving)
 
     def _has_room_after(self, machine: FleetMachine, leaving: Sequence[JobRecord], part: int) -> bool:
         return has_room_after(self._cycle, machine, leaving, part, self._job)
 
     def _cost_of_waiting(self) -> float:
-        """Return the accelerator-seconds that the gang loses until it has room without anybody being stopped."""
+        """Returns the accelerator-seconds that the gang loses until it has room without any job being stopped."""
         part, ledger, rules = self._parts[0], self._cycle.ledger, self._cycle.policy.rules
         ready = sorted(ready_at(ledger, machine, part, rules) for machine in self._machines if machine.size >= part)
         if len(ready) < len(self._parts):
@@ -169,7 +169,7 @@ class _Defragmentation:
     # ------------------------------------------------------------------------------------------ who has to wait
 
     def _stuck(self, chosen: list[MachineCandidate]) -> list[JobRecord]:
-        """Return the jobs more important than the gang that would find no place on the pool after leaving."""
+        """Returns the jobs more important than the gang that would find no place on the pool after leaving."""
         room = {machine.row: self._room(machine) for machine in self._machines}
         movers = {each.job_id: each for offer in chosen for each in offer.leaving if self._is_planned(each)}
         for offer in chosen:
@@ -183,7 +183,7 @@ class _Defragmentation:
         return [each for each in order if not self._settle(each, room) and self._rank(each) < own]
 
     def _room(self, machine: FleetMachine) -> int:
-        """Return the accelerators that planned jobs could have there: free, or held by a job that is to leave."""
+        """Returns the accelerators that planned jobs could have there: free, or held by a job that is to leave."""
         going = [
             each
             for each in self._holders(machine)
@@ -192,7 +192,7 @@ class _Defragmentation:
         return len(machine.free) + freed_by(machine, {each.job_id for each in going})
 
     def _settle(self, job: JobRecord, room: dict[int, int]) -> bool:
-        """Take the fullest machines that hold the job out of the room, accelerators by row; False without any."""
+        """Removes the fullest machines that hold the job from `room` (accelerators by row); False if none hold it."""
 
         def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:
             free = room[machine.row]
@@ -213,12 +213,12 @@ def _accelerators_held(job: JobRecord) -> int:
 
 
 def place_multi_pool_jobs(cycle: Cycle, planned: Iterable[tuple[JobRecord, PoolParts]], *, may_displace: bool) -> None:
-    """Start, or move, these jobs where they are planned.
+    """Starts, or moves, these jobs where they are planned.
 
     Args:
-        cycle: what the handlers work with.
-        planned: (job, parts), the most important first.
-        may_displace: others may be asked to leave, and the job itself to move: the plan is new.
+    cycle: what the handlers work with.
+    planned: (job, parts), the most important first.
+    may_displace: the plan is new, so other jobs may be asked to leave, and the job itself to move.
     """
     for job, parts in planned:
         if job.job_id in cycle.queues.nominated or cycle.ledger.parts_of(job) == parts:
@@ -229,7 +229,10 @@ def place_multi_pool_jobs(cycle: Cycle, planned: Iterable[tuple[JobRecord, PoolP
 
 
 def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: bool) -> None:
-    """Start the job on its whole place, or nominate it for that and ask those in it to leave; nothing without one."""
+    """Starts the job on its whole place, or nominates it and asks the jobs there to leave.
+
+    Does nothing without a place.
+    """
     if not cycle.limits.allows(job, parts):
         return
     ordering = cycle.ordering
@@ -254,11 +257,11 @@ class _MultiPoolPlace:
         self._ordering = ordering
         self._job = job
         self._may_displace = may_displace
-        #: What was found, by machine, in the order of the pools.
+        #: Machines found so far by row, in the order of the pools.
         self.chosen: dict[int, MachineCandidate] = {}
 
     def find(self, pool: int, count: int, parts: PoolParts) -> bool:
-        """Find `count` accelerators in one of the pools; False if they are not to be had."""
+        """Finds `count` accelerators in one of the pools. Returns False if there are not enough."""
         shape, size = shape_of(self._cycle, self._job), self._cycle.ledger.fleet.pools[pool].pool.shape.accelerators
         gang = shape.counts[pool]
         is_forked = not self._job.request.plans and is_fork(parts, shape.counts)
@@ -270,7 +273,7 @@ class _MultiPoolPlace:
         return all(self._take(piece, list(machines.values()), leaving) for piece in pieces)
 
     def _leaving(self, pool: int) -> dict[int, list[JobRecord]]:
-        """Return the jobs that may be asked to leave, by machine of the pool, weakest first."""
+        """Returns the jobs that may be asked to leave, by machine of the pool, weakest first."""
         found: dict[int, list[JobRecord]] = {}
         if self._may_displace:
             for other in self._ordering.incumbents(pool, INCUMBENTS_MAX).weaker_than(self._job):
@@ -281,14 +284,14 @@ class _MultiPoolPlace:
         return found
 
     def _open(self, row: int) -> FleetMachine | None:
-        """Return the machine if it is open to the job, else None."""
+        """Returns the machine if it is open to the job, else None."""
         machine = self._cycle.ledger.fleet.machines[row]
         return machine if machine is not None and is_open_to(self._cycle, machine, self._job) else None
 
     def _take(self, piece: int, machines: list[FleetMachine], leaving: dict[int, list[JobRecord]]) -> bool:
-        """Take so many accelerators more of the machine for which fewest jobs leave; False if none has them.
+        """Takes `piece` more accelerators of the machine that fewest jobs must leave; returns False if none has them.
 
-        Of equal machines one that is used already, then the one with the fewest accelerators left over.
+        Of equal machines one that is used already is taken, then the one with the fewest accelerators left over.
         """
 
         def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:
@@ -307,7 +310,7 @@ class _MultiPoolPlace:
         return True
 
     def _fewest_leaving(self, machine: FleetMachine, count: int, able: list[JobRecord]) -> list[JobRecord] | None:
-        """Return the fewest of these jobs, weakest first, whose leaving makes room; None if all of them do not."""
+        """Returns the fewest of these jobs, weakest first, whose leaving makes room; None if even all do not."""
         for going in range(len(able) + 1):
             if has_room_after(self._cycle, machine, able[:going], count, self._job):
                 return able[:going]

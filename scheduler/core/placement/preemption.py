@@ -1,8 +1,8 @@
-"""Preemption: waiting jobs, and jobs owed time on another pool, against running ones.
+"""Preemption: waiting jobs, and jobs owed time on another pool, take places of running ones.
 
-`compare_with_running` runs once a round and after each solve, over all active jobs, through arrays. The ordering
-says which running jobs are weaker; `search.find_victims` chooses the first of them whose leaving makes room for the
-gang, and `take_place` asks them to leave. The numbers (hysteresis, minimum runtime) are in `rules.py`.
+`compare_with_running` runs once a round and after each solve, over all active jobs, as arrays. The ordering states
+which running jobs are weaker; `search.find_victims` chooses the first of them whose leaving makes room for the gang,
+and `take_place` asks them to leave. The parameters (hysteresis, minimum runtime) are in `rules.py`.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
 from walras.states import JobState, Reason
 
-#: Challengers looked at per pool and round. More would not fit in practice, and this bounds the work.
+#: Maximum of challengers per pool and round. More would hardly fit, and this bounds the work.
 CHALLENGERS_MAX = 64
-#: Incumbents weighed against each challenger, weakest first, and challengers in a row that may fail to displace any.
+#: Maximum of incumbents compared with each challenger, weakest first, and of challengers in a row that displace none.
 INCUMBENTS_MAX = 256
 FAILURES_MAX = 8
 
@@ -29,15 +29,15 @@ FAILURES_MAX = 8
 
 
 def is_preemptible(cycle: Cycle, job: JobRecord) -> bool:
-    """Return whether a job runs, may be stopped without losing its work, and was not asked to leave yet."""
+    """Returns whether a job runs, may be stopped without losing its work, and was not asked to leave yet."""
     may_leave = job.request.preemptible and not job.is_secured and not is_fixed(cycle.ledger, job)
     return job.revoked is None and job.state is JobState.RUNNING and may_leave
 
 
 def is_movable(cycle: Cycle, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
-    """Return whether a running job may be stopped, and gains enough from leaving its place for one on this pool.
+    """Returns whether a running job may be stopped, and gains enough from leaving its place for one on this pool.
 
-    `fetch_s`: seconds that the new place needs for fetching the job's inputs.
+    `fetch_s` is the time that the new place needs to download the job's inputs, seconds.
     """
     return is_preemptible(cycle, job) and cycle.ordering.may_move(job, pool, fetch_s)
 
@@ -45,15 +45,15 @@ def is_movable(cycle: Cycle, job: JobRecord, pool: int, fetch_s: float = 0.0) ->
 def take_place(
     cycle: Cycle, job: JobRecord, found: FoundPlace, detail: str, *, move_detail: str = "", moved: Container[JobId] = ()
 ) -> None:
-    """Nominate the job for the place, and ask the victims, and the job itself where it runs, to leave.
+    """Nominates the job for the place, and asks the victims, and the job itself if it runs, to leave.
 
     Args:
-        cycle: what the handlers work with.
-        job: it waits, or moves.
-        found: the place, reserved for the job from now on, and its victims.
-        detail: why the victims have to leave, in words for their users.
-        move_detail: why the job leaves its old place, if it runs.
-        moved: victims that the plan gives another place: their move is no preemption.
+    cycle: what the handlers work with.
+    job: it waits, or moves.
+    found: the place, reserved for the job from now on, and its victims.
+    detail: why the victims have to leave, in words for their users.
+    move_detail: why the job leaves its old place, if it runs.
+    moved: victims that the plan gives another place: their move is no preemption.
     """
     drop_reservation(cycle, job.job_id)
     reservation = open_reservation(cycle, job, found.pool, found.place, preempting=True)
@@ -69,18 +69,18 @@ def take_place(
 
 
 def compare_with_running(cycle: Cycle) -> None:
-    """Set waiting jobs (and jobs owed time on another pool) against incumbents."""
+    """Compares waiting jobs, and jobs owed time on another pool, with running ones, and preempts where it pays."""
     ordering = cycle.ordering
     if not ordering.compares:
         return
     incumbents: dict[int, Incumbents] = {}
     failures: Counter[int] = Counter()
-    hopeless: set[tuple[int, int]] = set()  # those behind a job of their class that failed have less of a claim still
-    fitting: set[tuple[int, int]] = set()  # whoever is of these classes finds room there, as long as nobody takes any
+    hopeless: set[tuple[int, int]] = set()  # (class, pool) where a job failed: later jobs of the class are weaker still
+    fitting: set[tuple[int, int]] = set()  # (class, pool) where any job of the class finds room, until a place is taken
     head: JobRecord | None = None
     for job, pool in ordering.challengers(CHALLENGERS_MAX):
         if ordering.strict and head is not None and job is not head and _still_waits(cycle, head):
-            return  # nobody passes the first in line, by preemption as little as by filling
+            return  # under a strict order no job may pass the head, neither by preemption nor by filling
         head = job
         if failures[pool] >= FAILURES_MAX:
             continue
@@ -93,7 +93,7 @@ def compare_with_running(cycle: Cycle) -> None:
 
 
 def preempt_now(cycle: Cycle, job: JobRecord) -> None:
-    """Find a place for a job of a high class at once, without waiting for the round to end."""
+    """Finds a place for a job of a high priority class at once, without waiting for the round to end."""
     for pool in cycle.ordering.pools_of(job):
         if _still_waits(cycle, job):
             _preempt_for(cycle, job, pool, {}, set())
@@ -106,35 +106,35 @@ def _still_waits(cycle: Cycle, job: JobRecord) -> bool:
 def _preempt_for(
     cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, Incumbents], fitting: set[tuple[int, int]]
 ) -> bool:
-    """Take a place on the pool, if the job has a right to it and those in it may be asked to leave.
+    """Takes a place on the pool, if the job is entitled to it and the jobs there may be asked to leave.
 
-    Returns False if no job there can be displaced. `incumbents`: by pool, as far as they were asked for. `fitting`:
-    (class, pool) where room was found, as far as it was looked for.
+    Returns False if no job there can be displaced. `incumbents` caches those read so far by pool. `fitting` has (class,
+    pool) where room was found.
     """
     ordering = cycle.ordering
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
     limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool), pool)
-    is_kept_off = bool(cycle.closed_to(job, pool))  # whoever is of its class may not be
+    is_kept_off = bool(cycle.closed_to(job, pool))  # other jobs of its class may not be
     if limit is None and job.waits and (job.class_row, pool) in fitting and not is_kept_off:
         return True
     place = None if limit is not None else find_free_place(cycle, job, pool)
     if place is not None and job.waits:
         fitting.add((job.class_row, pool))
-        return True  # fill will start it
+        return True  # the fill pass will start it
     if place is not None:
         found: FoundPlace | None = FoundPlace(pool, place)
     else:
         if pool not in incumbents:
             incumbents[pool] = ordering.incumbents(pool, INCUMBENTS_MAX)
         weaker = incumbents[pool].weaker_than(job)
-        if limit is not None:  # only those whose places count against the same limit make room
+        if limit is not None:  # only jobs counted against the same limit make room
             weaker = [each for each in weaker if cycle.limits.counts_against(each, limit)]
         found = find_victims(cycle, job, pool, weaker)
     if found is None or (limit is not None and not _frees_enough(cycle, job, pool, found)):
         return False
     if job.holds and not is_movable(cycle, job, pool, fetching_s(cycle.ledger, job, found.place)):
-        return True  # it gains too little for a place without its inputs; others may gain enough
+        return True  # it gains too little for a place without its inputs; other jobs may gain enough
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
     fitting.clear()
     take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
@@ -142,7 +142,7 @@ def _preempt_for(
 
 
 def _frees_enough(cycle: Cycle, job: JobRecord, pool: int, found: FoundPlace) -> bool:
-    """Whether the job stays below its limits once these victims have left."""
+    """Returns whether the job stays below its limits once these victims have left."""
     return cycle.ledger.count_on(job, pool) <= cycle.limits.room_after(job, found.victims, pool)
 
 

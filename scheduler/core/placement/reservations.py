@@ -1,11 +1,10 @@
-"""Places kept for a job that cannot start yet: preemptions under way (running jobs were asked to leave) and backfill
-reservations.
+"""Places kept for jobs that cannot start yet: places that preempted jobs are leaving, and backfill reservations.
 
 What is free on a reserved machine is held in the job's name at once; what becomes free there goes to the oldest
 reservation first. A backfill reservation may lend what it holds to jobs that end, or can be stopped, before it needs
-the place (EASY backfill); once only borrowers stand between a job and its start, they are asked to leave. So a freed
-place cannot be taken from the job it was freed for, and a gang cannot starve behind a stream of small jobs.
-`free_capacity_bound` bounds what may start on a pool, so that backfill looks at no queue in vain.
+the place (EASY backfill); once only borrowers keep a job from its start, they are asked to leave. So a freed place
+cannot be taken from the job it was freed for, and a gang cannot starve behind a stream of small jobs.
+`free_capacity_bound` bounds what may start on a pool, so that backfill skips queues that cannot fit.
 """
 
 from math import inf
@@ -27,7 +26,7 @@ def shape_of(cycle: Cycle, job: JobRecord) -> ResourceShape:
 
 
 def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, preempting: bool) -> Reservation:
-    """Claim these accelerators of these machines, taking what is free there now."""
+    """Reserves these accelerators of these machines, taking what is free there now."""
     assert job.job_id not in cycle.reservations
     wanted = dict(place)
     reservation = Reservation(job.job_id, pool, wanted, dict(wanted), preempting)
@@ -44,7 +43,7 @@ def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, p
 
 
 def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
-    """Drop a job's reservation; the accelerators that it held are free for other reservations and for queued jobs."""
+    """Drops a job's reservation; the accelerators that it held are free for other reservations and for queued jobs."""
     reservation = cycle.reservations.get(job_id)
     if reservation is None:
         return
@@ -64,7 +63,7 @@ def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
 
 
 def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
-    """Something is free on the machine: claims first, oldest first; then whoever is in line."""
+    """Offers what is free on the machine to reservations, oldest first; then to the queues."""
     cycle.backlog.stale_pools.add(machine.pool)
     cycle.sharing.is_due = True
     for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
@@ -76,7 +75,7 @@ def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
 
 
 def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
-    """Start the claimant if its place is complete; ask borrowers to go if only they are missing."""
+    """Starts the reservation's job if its place is complete; asks borrowers to leave if only they are missing."""
     job = cycle.ledger.jobs[reservation.job_id]
     if not any(reservation.needs.values()):
         parts = reserved_parts(cycle, reservation)
@@ -87,7 +86,7 @@ def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
         for borrower_id in reservation.lent:
             borrower = cycle.ledger.jobs.get(borrower_id)
             if borrower is None or is_fixed(cycle.ledger, borrower):
-                continue  # it was expected to end in time; what it has done is not thrown away because it did not
+                continue  # expected to end in time; its unsaved work is not thrown away because it did not
             if borrower.holds and borrower.revoked is None:
                 revoke_attempt(
                     cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {reservation.job_id} has reserved this place"
@@ -95,12 +94,12 @@ def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
 
 
 def reserved_parts(cycle: Cycle, reservation: Reservation) -> PoolParts:
-    """(pool, accelerators) of the place that is kept."""
+    """Returns (pool, accelerators) of the reserved place."""
     return cycle.ledger.fleet.parts_of(tuple(reservation.wanted.items()))
 
 
 def waits_for_non_borrowers(cycle: Cycle, reservation: Reservation) -> bool:
-    """Whether something is missing besides what borrowers hold."""
+    """Returns whether something is missing besides what borrowers hold."""
     missing = dict(reservation.needs)
     for borrower_id, row in reservation.lent.items():
         borrower = cycle.ledger.jobs.get(borrower_id)
@@ -111,21 +110,21 @@ def waits_for_non_borrowers(cycle: Cycle, reservation: Reservation) -> bool:
 
 
 def drop_reservations_on(cycle: Cycle, machine: FleetMachine) -> None:
-    """The machine is gone or takes no jobs any more: claims on it are void."""
+    """Drops all reservations on a machine that is gone or takes no more jobs."""
     for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
         drop_reservation(cycle, job_id)
-        # While it was spoken for, the lines may have dropped the job; nothing else would put it back.
+        # The queues may have dropped the job while it had a reservation, so they are filled anew.
         cycle.backlog.rebuild_queues = True
 
 
 def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRecord) -> bool:
-    """Start the borrower on one machine of the reservation, if that machine's held places suffice.
+    """Starts the borrower on one machine of the reservation, if what is held there suffices. Returns whether it did.
 
-    Not once only borrowers stand between the claimant and its start: whoever borrowed then would be asked to go at
-    once, leave, and borrow again, for ever.
+    Lending ends once only borrowers keep the reservation's job from its start: a new borrower would be asked to leave
+    at once, and borrow again, for ever.
     """
     if borrower.deadline_pool >= 0 or not waits_for_non_borrowers(cycle, reservation):
-        return False  # who was moved for its deadline must not be asked to go again
+        return False  # a job moved for its deadline must not be asked to leave again
     shape = shape_of(cycle, borrower)
     count = shape.counts[reservation.pool]
     claimant = cycle.ledger.jobs[reservation.job_id]
@@ -151,17 +150,17 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
 
 
 def _hold(cycle: Cycle, reservation: Reservation, row: int) -> None:
-    """Take in the claimant's name what is free on the machine and still needed there."""
+    """Holds in the job's name what is free on the machine and still needed there."""
     machine = cycle.ledger.fleet.machines[row]
     need = reservation.needs[row]
     if machine is None or machine.condition is not MachineCondition.UP or not need or not machine.free:
         return
     job = cycle.ledger.jobs[reservation.job_id]
     if any(row == own for own, _ in job.place):
-        return  # it runs there itself, and takes what is free together with what it leaves
+        return  # it runs there itself, and takes what is free together with what it frees
     shape = shape_of(cycle, job)
     fleet = cycle.ledger.fleet
-    # One holding per machine and job: give back what is held and take the larger part.
+    # One holding per machine and job, so the old one is returned and the larger one taken.
     held = reservation.wanted[row] - need
     fleet.give_back(reservation.job_id, machine, shape, cycle.now)
     most = max(held, most_that_fit(machine, min(reservation.wanted[row], len(machine.free)), shape))
@@ -171,10 +170,10 @@ def _hold(cycle: Cycle, reservation: Reservation, row: int) -> None:
 
 
 def _close_or_open(cycle: Cycle, row: int) -> None:
-    """Keep what is free on the machine for those for whom somebody was asked to go there.
+    """Keeps what is free on the machine for jobs for which others were asked to leave there.
 
-    They hold every accelerator that they can. What is free all the same lacks processors or memory until the next one
-    has left; given to others in the meantime, it would never come together.
+    These hold every accelerator that they can. What is free nevertheless lacks processors or memory until the next job
+    has left; if others got it meanwhile, the whole place would never become free.
     """
     machine = cycle.ledger.fleet.machines[row]
     if machine is None:
@@ -188,7 +187,7 @@ def _close_or_open(cycle: Cycle, row: int) -> None:
 
 
 def _unregister(cycle: Cycle, reservation: Reservation) -> None:
-    """The claim is none any more."""
+    """Removes the reservation from the records."""
     del cycle.reservations[reservation.job_id]
     cycle.queues.nominated.discard(reservation.job_id)
     if not reservation.preempting:
@@ -196,7 +195,7 @@ def _unregister(cycle: Cycle, reservation: Reservation) -> None:
 
 
 def _leave_machine(cycle: Cycle, reservation: Reservation, row: int) -> None:
-    """It has no interest in this machine any more."""
+    """Removes the reservation's interest in this machine."""
     cycle.reserved_on[row].remove(reservation.job_id)
     if not cycle.reserved_on[row]:
         del cycle.reserved_on[row]
@@ -204,7 +203,7 @@ def _leave_machine(cycle: Cycle, reservation: Reservation, row: int) -> None:
 
 
 def _start_reserved(cycle: Cycle, reservation: Reservation, job: JobRecord) -> None:
-    """Turn the holding into an attempt."""
+    """Turns the reservation's holding into an attempt."""
     fleet, shape = cycle.ledger.fleet, shape_of(cycle, job)
     _unregister(cycle, reservation)
     for row in reservation.wanted:
@@ -216,25 +215,25 @@ def _start_reserved(cycle: Cycle, reservation: Reservation, job: JobRecord) -> N
 
 
 class FreeCapacityBound(NamedTuple):
-    """What is free at most: on one machine of a pool, on all of them, and to be borrowed from the reservation."""
+    """Upper bounds on free accelerators: on one machine of a pool, on all of them, and to be borrowed."""
 
     one: float
     several: float
     lent: float
 
     def may_hold(self, queue: ShapeQueue) -> bool:
-        """False: there is certainly no place for gangs of this line."""
+        """Returns False only if there is certainly no place for gangs of this queue."""
         count = queue.count
         return (queue.part <= self.one and count <= self.several) or count <= self.lent
 
 
-#: Everybody may have to be looked at; nobody needs to be.
+#: No bound: any queue may have to be examined.
 UNBOUNDED_CAPACITY = FreeCapacityBound(inf, inf, inf)
 NO_CAPACITY = FreeCapacityBound(0, 0, 0)
 
 
 def free_capacity_bound(cycle: Cycle, pool: int) -> FreeCapacityBound:
-    """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
+    """Returns the bound of what may start on the pool; no bound while another reservation may be opened."""
     fleet = cycle.ledger.fleet
     free, held = fleet.pools[pool].free, 0
     reserved = cycle.backfill_reservations[pool].values() if pool in cycle.backfill_reservations else ()

@@ -1,9 +1,9 @@
 """Jobs that wait for another machine than those on which they failed (`state/retry_places.py`).
 
-Such a job is passed by in the queue of the pool where it would have a place otherwise, so that others may have that;
-it keeps its claim to what becomes free. Where the pool has no other machine that could hold it, it is kept off the pool
-altogether, as if the pool were booked: no policy should plan it there. Both end by themselves, at the latest when the
-delay does, or when the other machines are gone.
+Such a job is passed by in the queue of the pool where it would have a place otherwise, so that others may have that
+place; it keeps its reservation of what becomes free. If the pool has no other machine that could hold it, it is
+excluded from the pool, as if the pool were booked, so that no policy plans it there. Both end by themselves, at the
+latest when the delay ends, or when the other machines are gone.
 """
 
 from scheduler.core.placement.reservations import shape_of
@@ -12,7 +12,7 @@ from scheduler.core.state.retry_places import has_others
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId
 
-#: After a first failure on a machine a job waits a round for another one, and no longer than this, seconds.
+#: Maximum of seconds that a job waits for another machine after a first failure (at most one round).
 DELAY_MOST_S = 30.0
 
 
@@ -27,7 +27,7 @@ def blame_place(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
 
 
 def waits_for_other_machine(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Take a job that has failed somewhere out of the pool's queues, if it would have a place there otherwise."""
+    """Takes a job out of the pool's queues if it failed where it would have a place. Returns whether it did."""
     if not cycle.avoided(job, pool):
         return False
     if not _would_have_place(cycle, job, pool):
@@ -40,7 +40,7 @@ def waits_for_other_machine(cycle: Cycle, job: JobRecord, pool: int) -> bool:
 
 
 def let_waiting_jobs_go_on(cycle: Cycle) -> None:
-    """Look again at jobs that were passed by, where the reason is gone or another machine is free."""
+    """Queues jobs again that were passed by, if the reason is gone or another machine is free."""
     retries, fleet = cycle.ledger.retries, cycle.ledger.fleet
     for job_id, pool in sorted(retries.waiting):
         job = cycle.ledger.jobs.get(job_id)
@@ -57,7 +57,7 @@ def let_waiting_jobs_go_on(cycle: Cycle) -> None:
 
 
 def _would_have_place(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Whether there is a place for it, as it is or smaller, with the machines on which it failed."""
+    """Returns whether there is a place for the job, as it is or smaller, including machines on which it failed."""
     classes, fleet, booked = cycle.ledger.classes, cycle.ledger.fleet, cycle.booked_to(job, pool)
     rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
     shapes = (classes.shapes[classes.classes[row].shape] for row in rows)

@@ -1,6 +1,6 @@
 """Where a gang can run, and what it costs to have those machines: nothing, waiting, or stopping other jobs.
 
-All searches ask the same questions, which are answered here alone:
+All searches ask the same questions, which only this module answers:
 
     is_open_to, can_take_freed   may the job have what is free, or becomes free, on this machine?
     has_room_after               is there room for a part of the gang once these jobs have left?
@@ -11,9 +11,9 @@ or come last where the place is free (`state/retry_places.py`). The searches dif
 
     search                               cost of a machine                          ties
     Fleet.find (an index of buckets)     free accelerators (best fit)               joined first
-    find_earliest_place                  when it has room if nobody is stopped      joined first
-    find_victims                         the weakest incumbents, in their order     who comes first in that order
-    planned_gangs: defragmentation       accelerator-seconds lost by those stopped  joined first
+    find_earliest_place                  when it has room if no job is stopped      joined first
+    find_victims                         the weakest incumbents, in their order     first in that order
+    planned_gangs: defragmentation       accelerator-seconds lost by stopped jobs   joined first
     planned_gangs: several pools         jobs stopped, then best fit                most free accelerators
 
 `find_victims` reads the incumbents only as far as it must and takes the first machine that they clear: it is a scan in
@@ -35,7 +35,7 @@ from scheduler.core.state.working_set import Cycle
 from walras.job_request import JobId, can_prepare
 from walras.states import JobState
 
-#: Machines weighed for one place.
+#: Maximum of machines compared for one place.
 MACHINES_MAX = 64
 
 
@@ -43,9 +43,9 @@ MACHINES_MAX = 64
 
 
 def is_open_to(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Return whether the machine takes jobs, can prepare this one, and no other job has a reservation there.
+    """Returns whether the machine takes jobs, can prepare this one, and no other job has a reservation there.
 
-    A job's own reservation there does not keep it from more than waiting.
+    A job's own reservation there does not count.
     """
     if not _takes(cycle, machine, job):
         return False
@@ -54,7 +54,7 @@ def is_open_to(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
 
 def _takes(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Return whether the machine takes jobs, can prepare this one, and is not closed to it (`Cycle.closed_to`)."""
+    """Returns whether the machine takes jobs, can prepare this one, and is not closed to it (`Cycle.closed_to`)."""
     is_up = machine.condition is MachineCondition.UP
     if not is_up or not can_prepare(machine.tools, job.request.tools):
         return False
@@ -62,9 +62,9 @@ def _takes(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
 
 def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Return whether the job can have what others free on the machine beyond what is nominated already.
+    """Returns whether the job can have what others free on the machine beyond what is nominated already.
 
-    A backfill reservation of another job takes all that becomes free; what preemptions need, `has_room_after` deducts.
+    A backfill reservation of another job takes all that becomes free; `has_room_after` deducts what preemptions need.
     """
     if not _takes(cycle, machine, job):
         return False
@@ -73,10 +73,10 @@ def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
 
 def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape | None = None) -> Place | None:
-    """Return free accelerators of the pool for the job's gang; None if there are none, or they are closed to it.
+    """Returns free accelerators of the pool for the job's gang; None if there are none, or they are closed to it.
 
-    Machines on which it has not failed come first, of these the ones that are not slow. `shape`: another gang that it
-    may run as.
+    Machines on which it has not failed come first, of these the ones that are not slow. `shape` is another gang as
+    which it may run.
     """
     fleet, retries, closed = cycle.ledger.fleet, cycle.ledger.retries, cycle.closed_to(job, pool)
     shape = shape_of(cycle, job) if shape is None else shape
@@ -90,7 +90,7 @@ def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShap
 
 
 def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
-    """Return the machines open to the job that have `least` accelerators free, or hold the job."""
+    """Returns the machines open to the job that have `least` accelerators free, or hold the job."""
     reserved, job_id, is_up, needs = cycle.reserved_on, job.job_id, MachineCondition.UP, job.request.tools
     closed = cycle.closed_to(job, pool)
     return [
@@ -105,7 +105,7 @@ def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[F
 
 
 def emptiest(machines: Iterable[FleetMachine], most: int = MACHINES_MAX) -> list[FleetMachine]:
-    """Return those `most` of the machines that have most accelerators free: a gang finds no better place elsewhere."""
+    """Returns the `most` machines with most accelerators free: a gang finds no better place elsewhere."""
     return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:most]
 
 
@@ -115,11 +115,11 @@ def emptiest(machines: Iterable[FleetMachine], most: int = MACHINES_MAX) -> list
 def has_room_after(
     cycle: Cycle, machine: FleetMachine, leaving: Sequence[JobRecord], wanted: int, job: JobRecord
 ) -> bool:
-    """Return whether `wanted` accelerators, with their processors and memory, are free once these jobs have left.
+    """Returns whether `wanted` accelerators, with their processors and memory, are free once these jobs have left.
 
     What the job holds on the machine itself counts as free; what preemptions for others still need there does not.
     """
-    own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
+    own = [job] if job.job_id in machine.holders else []  # its reservation's holding there
     nominated = _nominated_to_others(cycle, machine, job)
     free, cpus = len(machine.free) - nominated[0], machine.free_cpus - nominated[1]
     memory_bytes = machine.free_memory_bytes - nominated[2]
@@ -133,9 +133,9 @@ def has_room_after(
 
 
 def _nominated_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> tuple[int, float, int]:
-    """Return what earlier preemptions for others need on the machine beyond what the jobs leaving it will free.
+    """Returns what earlier preemptions for others need on the machine beyond what the jobs leaving it will free.
 
-    Accelerators, processors, memory; each 0 at least: a surplus of those leaving is not counted on.
+    Accelerators, processors, memory (bytes); each at least 0: a surplus of those leaving is not counted on.
     """
     reserving = cycle.reserved_on.get(machine.row)
     if not reserving:
@@ -160,7 +160,7 @@ def _nominated_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) ->
 class FoundPlace(NamedTuple):
     """A place for a job, and the jobs that have to leave it first."""
 
-    #: That of the machines; of several the first.
+    #: Row of the pool of the machines; of several the first.
     pool: int
     place: Place
     victims: Sequence[JobRecord] = ()
@@ -171,14 +171,14 @@ class MachineCandidate(NamedTuple):
 
     row: int
     accelerators: int
-    #: Smaller is better; offers of one search have costs of one length.
+    #: Smaller is better; all candidates of one search have costs of the same length.
     cost: tuple[float, ...]
     #: Jobs that have to leave the machine first.
     leaving: Sequence[JobRecord] = ()
 
 
 def found_place(pool: int, offers: Iterable[MachineCandidate]) -> FoundPlace:
-    """Return the machines of these offers as a place, and each job that has to leave one of them once."""
+    """Returns the machines of these candidates as a place, and each job that has to leave one of them, once."""
     offers = list(offers)
     victims = {job.job_id: job for offer in offers for job in offer.leaving}
     return FoundPlace(pool, tuple((offer.row, offer.accelerators) for offer in offers), list(victims.values()))
@@ -189,10 +189,10 @@ def cheapest_machines(
     machines: Sequence[FleetMachine],
     offer_of: Callable[[FleetMachine, int], MachineCandidate | None],
 ) -> list[MachineCandidate] | None:
-    """Return the cheapest offer for each part in turn, each of another machine; None if a part gets none.
+    """Returns the cheapest candidate for each part in turn, each of another machine; None if a part gets none.
 
-    `parts`: accelerators, most first. `offer_of(machine, part)`: None if the machine cannot hold the part; it must not
-    depend on the other parts. Of equal costs the machine that comes first is taken.
+    `parts` are accelerators, largest first. `offer_of(machine, part)` returns None if the machine cannot hold the part;
+    it must not depend on the other parts. Of equal costs the machine that comes first is taken.
     """
     chosen: dict[int, MachineCandidate] = {}
     for part, equal in groupby(parts):
@@ -209,9 +209,9 @@ def cheapest_machines(
 
 
 def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
-    """Return the machines that have room for the gang earliest if nobody is stopped; None if too few are large enough.
+    """Returns the machines that have room for the gang earliest if no job is stopped; None if too few are large enough.
 
-    Every machine is asked for the largest part. One for which the instant is unknown counts as last.
+    Every machine is checked for the largest part. One for which the instant is unknown counts as last.
     """
     parts = cycle.ledger.fleet.gang_parts(pool, shape_of(cycle, job))
     machines = open_machines(cycle, pool, job, 0)
@@ -232,22 +232,22 @@ def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None
 
 
 def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[JobRecord]) -> FoundPlace | None:
-    """Return a place for the job and the incumbents who have to leave it; None if they do not make enough room.
+    """Returns a place for the job and the incumbents who have to leave it; None if they do not make enough room.
 
-    `incumbents`: jobs that may be displaced, weakest first. A machine is taken as soon as those of them who were looked
-    at make room for the next part there; all of these leave it.
+    `incumbents` are jobs that may be displaced, weakest first. A machine is taken as soon as the incumbents read so far
+    make room for the next part there; all of these leave it.
     """
     fleet = cycle.ledger.fleet
     parts = fleet.gang_parts(pool, shape_of(cycle, job))
     place = _place_without_victims(cycle, job, pool, parts)
-    closed = {row for row, _ in place}  # machines that are chosen already, or on which nobody need leave
+    closed = {row for row, _ in place}  # machines chosen already, or that no job has to leave
     leaving: dict[int, list[JobRecord]] = {}
-    room: dict[int, int] = {}  # accelerators of a machine that would be free, were nothing of it nominated
-    halves: set[JobId] = set()  # incumbents whose accelerator is free once the job that shares it may be displaced too
+    room: dict[int, int] = {}  # accelerators that would be free, leaving nominations aside, by row
+    halves: set[JobId] = set()  # incumbents whose accelerator is free once the job sharing it may be displaced too
     running = JobState.RUNNING
     for incumbent in incumbents:
         if incumbent.revoked is not None or incumbent.state is not running or not incumbent.request.preemptible:
-            continue  # as `preemption.is_preemptible` says, without a call for each of many
+            continue  # like `preemption.is_preemptible`, without a call for each of many
         if incumbent is job or incumbent.is_secured:
             continue
         partner = cycle.sharing.partner_of(incumbent.job_id) if cycle.sharing.pairs else None
@@ -277,10 +277,10 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
 
 
 def _place_without_victims(cycle: Cycle, job: JobRecord, pool: int, parts: list[int]) -> list[tuple[int, int]]:
-    """Return as many parts of a place as need nobody to leave.
+    """Returns as many parts of a place as need no job to leave.
 
-    The machines on which the job runs itself come first, then, for a gang over several machines, the emptiest others.
-    A machine that lacks room for a part is not asked for a smaller one.
+    The machines on which the job runs itself come first; then, for a gang over several machines, the others with most
+    free accelerators. A machine that lacks room for a part is not tried for a smaller one.
     """
     place: list[tuple[int, int]] = []
     machines = _own_machines(cycle, pool, job) if job.place else []
@@ -299,7 +299,7 @@ def _place_without_victims(cycle: Cycle, job: JobRecord, pool: int, parts: list[
 
 
 def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[FleetMachine]:
-    """Return the machines of the pool on which the job runs: what it holds there is room for itself."""
+    """Returns the machines of the pool on which the job runs; what it holds there counts as its room."""
     machines = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
     return [
         each for each in machines if each is not None and each.pool == pool and each.condition is MachineCondition.UP

@@ -1,1 +1,1 @@
-"""What the core knows: jobs, machines, speeds, money, queues, reservations. No decisions."""
+"""State of the core: jobs, machines, speeds, money, queues, reservations. No decisions."""

@@ -1,9 +1,9 @@
-"""Booked machines, and which waiting jobs may not start on them because they would still be there when it begins.
+"""Booked machines, and which waiting jobs may not start on them because they would not be gone in time.
 
-Before a booking begins, a job that it is not for may start on its machines if it will be gone by then: because it is
-known to end (what it has left at its speed, with a margin, or its `max_runtime`), or because it can be stopped in time
-without losing work. A booking of the job's own project never keeps it away. While a booking lasts, its machines are
-`MachineCondition.BOOKED`: no search gives them to anybody, and they are no part of what the fleet has to share.
+Before a booking begins, a job that it excludes may start on its machines if it will be gone by then: because it is
+known to end (its remaining work at its speed with a margin, or its `max_runtime`), or because it can be stopped in time
+without losing work. A booking of the job's own project never excludes it. While a booking lasts its machines are
+`MachineCondition.BOOKED`: no search finds them, and they do not count as capacity of the fleet.
 """
 
 from dataclasses import dataclass, field
@@ -16,62 +16,62 @@ from scheduler.core.state.remaining_work import OVERDUE, end_if_started_at, expe
 from scheduler.core.state.unsaved_work import is_fixed, may_lose_work
 from walras.job_request import JobId
 
-#: Beyond its grace an attempt has this long to be gone: a heartbeat, the last upload, the end of its ranks.
+#: Seconds that an attempt has beyond its grace to be gone: a heartbeat, the last upload, the end of its ranks.
 STOP_WITHIN_S = 60.0
-#: A job that will have to leave is started if it can work for this many of its restarts before that.
+#: A job that will have to leave is started if it can work for this many times its restart cost before that.
 _WORTH_RESTARTS = 2.0
-#: Machines that a booking may count on: they are here, and nobody sends them away.
+#: Conditions of machines that a booking may count on: they are present and not being removed.
 STAYING = (MachineCondition.UP, MachineCondition.UNREACHABLE, MachineCondition.BOOKED)
 
 
 def notice_s(job: JobRecord) -> float:
-    """How long before a booking begins a job is asked to leave, seconds."""
+    """Returns how long before a booking begins a job is asked to leave, seconds."""
     return job.request.grace_s + STOP_WITHIN_S
 
 
 def sure_end_at(ledger: Ledger, job: JobRecord) -> float:
-    """Return the instant by which a job that holds places is gone by itself; inf if nobody knows one."""
+    """Returns the instant by which a job that holds places has certainly ended; inf if unknown."""
     now, rules = ledger.now, ledger.policy.rules
     ends_at = expected_end_at(ledger, job, rules)
-    by_work = now + OVERDUE * (ends_at - now) if ends_at > now else inf  # overdue: it did not state its true length
+    by_work = now + OVERDUE * (ends_at - now) if ends_at > now else inf  # beyond it the stated length was wrong
     return min(by_work, job.leased_at + job.request.max_runtime_s + notice_s(job))
 
 
 def leaves_without_loss(ledger: Ledger, job: JobRecord) -> bool:
-    """Whether a job that holds places may be stopped, and goes on elsewhere from what it has saved."""
+    """Returns whether a job that holds places may be stopped, and can resume elsewhere from what it has saved."""
     return job.request.preemptible and not job.loses_work and not is_fixed(ledger, job)
 
 
 @dataclass(slots=True)
 class Bookings:
-    """What is booked, and who waits only because of it. Ask it where something is booked (`Cycle.closed_to`)."""
+    """The bookings in force, and the jobs that wait only because of them. Handlers read them by `Cycle.closed_to`."""
 
     ledger: Ledger
-    #: (job, pool): it would have a place there, were nothing booked.
+    #: (job, pool) pairs: the job would have a place there without bookings.
     barred: set[tuple[int, int]]
-    #: Those that have not ended, by number.
+    #: Bookings that have not ended, by number.
     declared: tuple[Booking, ...] = ()
     #: Rows of machines that are booked now.
     rows: set[int] = field(default_factory=set)
-    #: The instant for which a timer is set.
+    #: Instant for which a timer is set.
     timer_at: float = inf
-    #: What was worked out for the event in hand.
+    #: Results cached for the current event.
     _closed: dict[tuple[JobId, int], frozenset[int]] = field(default_factory=dict)
     _event_number: int = -1
 
     def declare(self, bookings: tuple[Booking, ...]) -> None:
-        """These hold from now on, and no others."""
+        """Replaces the bookings in force."""
         now = self.ledger.now
         self.declared = tuple(sorted((each for each in bookings if each.until_at > now), key=lambda b: b.booking_id))
         self._closed.clear()
 
     def machines(self, booking: Booking) -> list[FleetMachine]:
-        """Those of its machines that are here."""
+        """Returns those machines of the booking that are in the fleet."""
         found = (self.ledger.fleet.machine(node_id) for node_id in booking.node_ids)
         return [machine for machine in found if machine is not None]
 
     def closed_to(self, job: JobRecord, pool: int) -> frozenset[int]:
-        """Return the rows of machines of the pool on which a waiting job must not be started now."""
+        """Returns the rows of the pool's machines on which bookings forbid to start a waiting job now."""
         if self._event_number != self.ledger.event_number:
             self._event_number = self.ledger.event_number
             self._closed.clear()
@@ -83,7 +83,7 @@ class Bookings:
         return found
 
     def keeps_off(self, job: JobRecord, pool: int) -> bool:
-        """Take the job out of the pool's queues if it would have a place there, were nothing booked."""
+        """Takes the job out of the pool's queues if it would have a place without bookings. Returns whether it did."""
         closed = self.closed_to(job, pool)
         if not closed:
             return False
@@ -96,7 +96,7 @@ class Bookings:
         return True
 
     def closing(self, job: JobRecord, pool: int) -> list[Booking]:
-        """Return the bookings that keep a waiting job away from machines of the pool."""
+        """Returns the bookings that keep a waiting job away from machines of the pool."""
         return [booking for booking in self.declared if self._rows_closed(booking, job, pool)]
 
     def _rows_closed(self, booking: Booking, job: JobRecord, pool: int) -> list[int]:
@@ -109,7 +109,7 @@ class Bookings:
         return [machine.row for machine in machines if machine.is_private or not may_leave]
 
     def _ends_by(self, job: JobRecord, pool: int, at: float) -> bool:
-        """Whether the job, started on the pool now, is known to be gone by then."""
+        """Returns whether the job, started on the pool now, is known to be gone by then."""
         now, rules = self.ledger.now, self.ledger.policy.rules
         ends_at = end_if_started_at(self.ledger, job, pool, rules)
         is_known = now < ends_at < inf
@@ -117,7 +117,7 @@ class Bookings:
         return min(by_work, now + job.request.max_runtime_s + notice_s(job)) <= at
 
     def _can_leave_by(self, job: JobRecord, at: float) -> bool:
-        """Whether it can be stopped in time without losing work, and has worked for long enough to be worth a start."""
+        """Returns whether a stop in time would lose no work, and the job could work long enough to be worth a start."""
         ledger = self.ledger
         if not job.request.preemptible or job.loses_work or may_lose_work(ledger, job):
             return False

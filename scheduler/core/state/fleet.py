@@ -1,7 +1,7 @@
-"""The machines: what is free where, which job holds it, and where a gang fits without stopping anybody.
+"""The machines: free accelerators, which job holds what, and where a gang fits without stopping any job.
 
-`Fleet.find` is the search for a free place; it runs at every event. The machines of a pool are kept in buckets by
-their number of free accelerators (heaps with lazy deletion), so a search costs the size of a machine, not the size of
+`Fleet.find` is the search for a free place; it runs at every event. The machines of a pool are kept in buckets by their
+number of free accelerators (heaps with lazy deletion), so the cost of a search grows with the size of a machine, not of
 the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in `placement/search.py`.
 """
 
@@ -19,20 +19,20 @@ from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId, ToolNeeds, can_prepare
 
-#: Machines looked at, at most, when processors or memory (not accelerators) decide.
+#: Maximum of machines examined in a bucket where processors or memory (not accelerators) are lacking.
 _TRIES = 32
 _NONE: Set[int] = frozenset()
 
 
 class MachineCondition(Enum):
-    """Whether a machine takes jobs. Only UP does."""
+    """Whether a machine takes jobs; only in UP does it."""
 
     UP = "up"
     UNREACHABLE = "unreachable"
     LEAVING = "leaving"
     QUARANTINED = "quarantined"
-    RELEASED = "released"  # rented, and being given back
-    BOOKED = "reserved"  # for one project's jobs alone, or for nobody's (`bookings`)
+    RELEASED = "released"  # rented, and being returned
+    BOOKED = "reserved"  # for one project's jobs only, or for maintenance (`bookings`)
 
 
 @dataclass(slots=True)
@@ -47,50 +47,50 @@ class FleetMachine:
     free_memory_bytes: int
     condition: MachineCondition = MachineCondition.UP
     detail: str = ""
-    #: The `Rent` that brought it; empty for owned machines.
+    #: Token of the `Rent` that requested it; empty for owned machines.
     token: str = ""
     joined_at: float = 0.0
-    #: Rented: since when it is paid for; its billing steps are counted from then.
+    #: Since when a rented machine is paid for; its billing steps are counted from then.
     paid_since: float = 0.0
-    whole: str = ""  # name of the machine of several types that it is a part of; empty: of none
-    #: Since when it holds nothing.
+    whole: str = ""  # name of the machine with several accelerator types of which this is a part; empty: it is whole
+    #: Since when it holds no job.
     idle_since: float = 0.0
-    #: Rented: since when nobody has been planned on it who pays for it; inf: somebody is.
+    #: Since when no paying job is planned on a rented machine; inf: one is.
     unpaid_since: float = inf
-    #: Condition to return to when contact is back.
+    #: Condition to return to when its heartbeats return.
     before: MachineCondition = MachineCondition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
-    #: When each held accelerator is free if nobody is stopped, and the version of the knowledge behind these instants
+    #: When each held accelerator is free if no job is stopped, and the version of the data behind these instants
     #: (`remaining_work.expected_ends_on`).
     ends: list[float] = field(default_factory=list)
     ends_version: int = -1
-    #: Devices of `holders` that two jobs share.
+    #: Devices in `holders` that two jobs share.
     shared: set[tuple[int, ...]] = field(default_factory=set)
     #: Rented, and the provider was asked to take it back.
     given_back: bool = False
-    #: Jobs were revoked here for a preempting job that waits for more devices: what is free already is not for others.
+    #: Jobs were revoked here for a preempting job that needs more devices: what is free already is kept from others.
     closed: bool = False
-    #: Leaving: until when jobs that would lose their work may go on there; -inf: none may.
+    #: While leaving: until when jobs that would lose their work may run on; -inf: none may.
     gentle_until: float = -inf
-    #: The warning with which the market takes it back, seconds; None: it has not said that it does.
+    #: Notice that the market gave before reclaiming it, seconds; None: no notice was given.
     warning_s: float | None = None
-    #: What jobs save here can be had nowhere else, as its proof of the store of checkpoints said.
+    #: Whether checkpoints saved here can be read nowhere else, as its test of the checkpoint store showed.
     is_private: bool = False
-    #: What it has of what jobs may need; None: it has not said, and may have everything.
+    #: Tools that it has reported; None: it has reported none, so it may have all.
     tools: frozenset[str] | None = None
-    #: As its pool counts it: with what those need that run there (`machine_facts`).
+    #: Tools as its pool counts it: its own and those needed by jobs that run there (`machine_facts`).
     counted_tools: frozenset[str] | None = None
     #: Keys of data in its cache.
     data: frozenset[str] = frozenset()
-    #: What it told of fetching them, as `NodeData` has it.
+    #: What it reported of downloads, as in `NodeData`.
     fetched: tuple[tuple[str, int, float], ...] = ()
-    #: Somebody other than the market has it leave: what follows says nothing about how long machines live.
+    #: A person or the scheduler has it leave, so its end says nothing about machines' lifetimes.
     is_sent_away: bool = False
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
 
     def age_h(self, at: float) -> float:
-        """Hours since a rented machine was first paid for, or an owned one joined."""
+        """Returns hours since a rented machine was first paid for, or an owned one joined."""
         return max(at - min(self.joined_at, self.paid_since), 0.0) / SECONDS_PER_HOUR
 
 
@@ -102,33 +102,33 @@ class PoolState:
     capacity: int = 0
     free: int = 0
     machines: int = 0
-    #: Machines that are here, by row.
+    #: Present machines, by row.
     members: dict[int, FleetMachine] = field(default_factory=dict)
-    #: The most machines there were at once: those that are away may come back.
+    #: Maximum of machines present at once so far: those that are away may return.
     most_machines: int = 0
     #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
     buckets: list[list[int]] = field(default_factory=list)
-    #: Machines asked for and not yet here: token -> how many.
+    #: Machines requested and not present yet: token -> number.
     awaited: dict[str, int] = field(default_factory=dict)
-    #: Requests in a row that failed, what was said of the last, and when the next may be made.
+    #: Consecutive failed requests, the provider's last message, and when the next request may be made.
     rent_failures: int = 0
     rent_problem: str = ""
     rent_not_before: float = -inf
-    #: Nothing of the last request came. What came in part is kept while the rest is asked for once more.
+    #: Whether nothing of the last request came. If part of it came, the rest is requested once more.
     rent_refused: bool = False
     #: When idle machines are checked next; inf if no check is due.
     idle_look_at: float = inf
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)
-    #: Of its machines, by `FleetMachine.counted_tools`.
+    #: Counts of its machines by `FleetMachine.counted_tools`.
     tools: PoolTools = field(default_factory=PoolTools)
 
     @property
     def tool_sets(self) -> ToolSets:
-        """What its machines have, as far as all of them have said it."""
+        """Returns the different tool sets of its machines; empty if one has not reported, so it may have all."""
         return self.tools.sets(self.machines)
 
     def can_prepare(self, needs: ToolNeeds) -> bool:
-        """Whether a machine of the pool may have all of this."""
+        """Returns whether a machine of the pool may have all of these tools."""
         return not needs or not self.tool_sets or any(can_prepare(tools, needs) for tools in self.tool_sets)
 
     @property
@@ -137,7 +137,7 @@ class PoolState:
 
     @property
     def quota(self) -> int:
-        """Machines that may be held rented: none of a pool that is being emptied."""
+        """Returns how many machines may be rented; 0 for a pool that is drained."""
         return 0 if self.pool.drained else self.pool.quota
 
 
@@ -155,21 +155,21 @@ class Fleet:
     def __init__(self) -> None:
         self.pools: list[PoolState] = []
         self.machines: list[FleetMachine | None] = []
-        #: Whether any machine has said what it has of what jobs may need.
+        #: Whether any machine has reported its tools.
         self.knows_tools = False
         #: Whether the machines of any pool cost something.
         self.has_prices = False
         self._pool_row: dict[PoolId, int] = {}
-        #: Rows that removed pools left, for the same to come back to.
+        #: Rows of removed pools, which they get back if declared again.
         self._removed_row: dict[PoolId, int] = {}
         self._machine_row: dict[NodeId, int] = {}
-        #: What machines have in their caches.
+        #: Which machines have which data in their caches.
         self.caches = DataCaches()
 
     # ------------------------------------------------------------------------------------------ what there is
 
     def declare(self, pool: Pool) -> bool:
-        """Add a pool, or replace its price and quota. True if it is new."""
+        """Adds a pool, or replaces its price and quota. Returns whether it is new."""
         row = self._pool_row.get(pool.pool_id)
         self.has_prices = self.has_prices or pool.usd_per_h > 0
         if row is not None:
@@ -180,7 +180,7 @@ class Fleet:
         return True
 
     def drop(self, pool_id: PoolId) -> int:
-        """Take a pool without machines out. Its row stays, so that others keep theirs; nothing fits it. Returns it."""
+        """Removes a pool without machines; its row stays, and nothing fits it. Returns the row."""
         row = self._pool_row.pop(pool_id)
         state = self.pools[row]
         assert not state.members, f"{pool_id} still has {state.machines} machines"
@@ -197,7 +197,7 @@ class Fleet:
         return None if row is None else self.machines[row]
 
     def join(self, node_id: NodeId, pool: int, at: float, token: str, paid_since: float | None = None) -> FleetMachine:
-        """A machine is here (again): all its accelerators are free. `paid_since`: if it was paid for before."""
+        """Adds a (returning) machine with all accelerators free. `paid_since`: if it was paid for before."""
         state = self.pools[pool]
         shape = state.pool.shape
         machine = FleetMachine(
@@ -227,7 +227,7 @@ class Fleet:
         return machine
 
     def remove(self, machine: FleetMachine) -> None:
-        """The machine is gone. Its holders must have been released."""
+        """Removes a machine. Its holders must have been released."""
         assert not machine.holders, f"{machine.node_id} still holds {sorted(machine.holders)}"
         self.set_condition(machine, MachineCondition.LEAVING)
         self.pools[machine.pool].machines -= 1
@@ -240,7 +240,7 @@ class Fleet:
         self.machines[machine.row] = None
 
     def set_condition(self, machine: FleetMachine, condition: MachineCondition, detail: str = "") -> None:
-        """Let a machine take jobs, or not. Accelerators of a machine that does not count as capacity."""
+        """Sets whether a machine takes jobs. Accelerators of one that does not are no capacity."""
         was_up, is_up = machine.condition is MachineCondition.UP, condition is MachineCondition.UP
         machine.condition, machine.detail = condition, detail
         if was_up and not is_up:
@@ -257,21 +257,21 @@ class Fleet:
         self._file(state, machine)
 
     def _file(self, state: PoolState, machine: FleetMachine) -> None:
-        """Put the machine where `find` looks for it. Full machines are not filed."""
+        """Puts the machine where `find` looks for it. Full machines are not filed."""
         if not machine.free:
             return
         bucket = state.buckets[len(machine.free)]
-        if len(bucket) > 64 + 4 * state.machines:  # mostly stale entries: keep memory linear in machines
+        if len(bucket) > 64 + 4 * state.machines:  # mostly stale entries: keeps memory linear in machines
             bucket[:] = sorted(set(bucket))
         heappush(bucket, machine.row)
 
     # ------------------------------------------------------------------------------------------ finding a place
 
     def find(self, pool: int, shape: ResourceShape, data: Sequence[str] = (), closed: Set[int] = _NONE) -> Place | None:
-        """Return free accelerators for a gang of this shape, on as few machines as possible; None if there are none.
+        """Returns free accelerators for a gang of this shape, on as few machines as possible; None if there are none.
 
-        Each part goes to the machine with the fewest free accelerators that has enough; of equal ones to that with most
-        of this data in its cache. Machines in the rows `closed` are passed over.
+        Each part goes to the machine with the fewest free accelerators that suffice; of equal ones to the one with most
+        of this data in its cache. Machines in the rows `closed` are skipped.
         """
         count = shape.counts[pool]
         state = self.pools[pool]
@@ -287,11 +287,11 @@ class Fleet:
         return tuple(parts)
 
     def gang_parts(self, pool: int, shape: ResourceShape) -> list[int]:
-        """Return the accelerators that a gang of this shape takes of each machine of the pool, most first."""
+        """Returns the accelerators that a gang of this shape takes of each machine of the pool, largest first."""
         return split_gang(shape.counts[pool], shape.nodes, self.pools[pool].pool.shape.accelerators)
 
     def most_free(self, pool: int) -> int:
-        """No machine of the pool has more free accelerators to give than this."""
+        """Returns an upper bound on the free accelerators of any machine of the pool."""
         state = self.pools[pool]
         for size in range(len(state.buckets) - 1, 0, -1):
             bucket = state.buckets[size]
@@ -305,10 +305,10 @@ class Fleet:
     def _best_fit(
         self, state: PoolState, wanted: int, shape: ResourceShape, taken: Set[int], warm: Sequence[int] = ()
     ) -> FleetMachine | None:
-        """Return the machine with the fewest free accelerators that still has `wanted`; None if there is none.
+        """Returns the machine with the fewest free accelerators that still has `wanted`; None if there is none.
 
-        Of equal ones the first of `warm`. In each bucket, at most `_TRIES` machines that lack processors or memory are
-        looked at.
+        Of equal ones the first of `warm`. In each bucket at most `_TRIES` machines that lack processors or memory are
+        examined.
         """
         for size in range(wanted, len(state.buckets)):
             bucket = state.buckets[size]
@@ -320,7 +320,7 @@ class Fleet:
                 machine = self.machines[row]
                 stale = machine is None or machine.condition is not MachineCondition.UP or len(machine.free) != size
                 if machine is None or stale or row in passed_over[-1:]:
-                    heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
+                    heappop(bucket)  # changed since it was pushed, or pushed twice
                 elif row in taken or machine.closed or not can_prepare(machine.tools, shape.tools):
                     passed_over.append(heappop(bucket))
                 elif not is_enough(machine.free_cpus, machine.free_memory_bytes, wanted, shape):
@@ -337,7 +337,7 @@ class Fleet:
     def _first_warm(
         self, rows: Iterable[int], size: int, wanted: int, shape: ResourceShape, taken: Set[int]
     ) -> FleetMachine | None:
-        """Return the first of these machines with just `size` accelerators free on which `wanted` of them fit."""
+        """Returns the first of these machines with exactly `size` accelerators free on which `wanted` of them fit."""
         for row in rows:
             machine = self.machines[row]
             if machine is None or machine.condition is not MachineCondition.UP or len(machine.free) != size:
@@ -363,7 +363,7 @@ class Fleet:
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
 
     def hold(self, job_id: JobId, machine: FleetMachine, count: int, shape: ResourceShape) -> tuple[int, ...]:
-        """Give the job `count` accelerators of this machine. Returns their numbers."""
+        """Gives the job `count` accelerators of this machine. Returns their numbers."""
         assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
         devices = machine.holders[job_id] = tuple(machine.free[:count])
         del machine.free[:count]
@@ -372,7 +372,7 @@ class Fleet:
         return devices
 
     def parts_of(self, place: Iterable[tuple[int, int]]) -> PoolParts:
-        """(pool, accelerators) of each pool of a place, in its order; without machines that are gone."""
+        """Returns (pool, accelerators) of each pool of a place, in its order; machines that are gone are left out."""
         found: dict[int, int] = {}
         for row, count in place:
             machine = self.machines[row]
@@ -381,7 +381,7 @@ class Fleet:
         return tuple(found.items())
 
     def take_again(self, job_id: JobId, placement: Placement, shape: ResourceShape) -> Place:
-        """Give a job exactly the accelerators it held when this core's predecessor stopped."""
+        """Gives a job exactly the accelerators that it held before a restart of the core."""
         place = []
         for part in placement.parts:
             machine = self.machine(part.node_id)
@@ -398,13 +398,13 @@ class Fleet:
         return tuple(place)
 
     def give_back(self, job_id: JobId, machine: FleetMachine, shape: ResourceShape, at: float) -> None:
-        """The job holds nothing on this machine any more."""
+        """Frees all that the job holds on this machine."""
         devices = machine.holders.pop(job_id, ())
         if not devices:
             return
         machine.ends_version = -1
         if devices in machine.shared:
-            machine.shared.discard(devices)  # the other one stays
+            machine.shared.discard(devices)  # the other job keeps them
             machine.free_cpus += len(devices) * shape.cpus
             machine.free_memory_bytes += len(devices) * shape.memory_bytes
             return
@@ -424,7 +424,7 @@ class Fleet:
 
 
 def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
-    """Return accelerators per machine, most first: even over several `nodes`, else on as few machines as possible."""
+    """Returns accelerators per machine, largest first: even over several `nodes`, else on the fewest machines."""
     if nodes > 1:
         return [count // nodes] * nodes
     full, rest = divmod(count, machine_size)
@@ -432,12 +432,12 @@ def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
 
 
 def is_enough(cpus: float, memory_bytes: int, accelerators: int, shape: ResourceShape) -> bool:
-    """Return whether these processors and this memory suffice for so many accelerators of a gang of this shape."""
+    """Returns whether these processors and this memory suffice for this many accelerators of a gang of this shape."""
     return cpus + 1e-9 >= accelerators * shape.cpus and memory_bytes >= accelerators * shape.memory_bytes
 
 
 def most_that_fit(machine: FleetMachine, most: int, shape: ResourceShape) -> int:
-    """Return the largest number up to `most` for which the machine's free processors and memory suffice."""
+    """Returns the largest number up to `most` for which the machine's free processors and memory suffice."""
     while most > 0 and not is_enough(machine.free_cpus, machine.free_memory_bytes, most, shape):
         most -= 1
     return most

@@ -1,11 +1,11 @@
-"""Jobs that are alike: one class per (kind, demands, resources), with its speed on every pool.
+"""Classes of equal jobs: one class per (kind, demands, resources), with its speed on every pool.
 
-A class has one gang size on each pool. An elastic job belongs to one class after the other: each of its sizes is a
-class of its own, and a decision that gives it another size puts it into another class.
+A class has one gang size on each pool. An elastic job changes its class: each of its sizes is a class of its own, and a
+decision that gives the job another size puts it into another class.
 
-Classes make large problems small (identical jobs are solved as one) and events cheap: a new speed changes a class,
-not its jobs. A *resource shape* is coarser: classes of one shape take the same accelerators, processors and memory
-on every pool, so their jobs compete for a place on equal terms, whatever their speed.
+Classes make large problems small (equal jobs are solved as one) and events cheap: a new speed changes a class, not its
+jobs. A *resource shape* is coarser: classes of one shape take the same accelerators, processors and memory on every
+pool, so their jobs compete for a place on equal terms, whatever their speed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ from walras.job_request import (
     can_prepare,
 )
 
-#: Places of one plan of several types that are considered: choices of an owned pool for each.
+#: Maximum of placements considered for one plan of several types: choices of an owned pool for each type.
 PLAN_PLACES_MAX = 16
 
 #: (pool row, accelerators) of each pool of an attempt.
 PoolParts = tuple[tuple[int, int], ...]
-#: The different sets of tools that machines of a pool have; empty: one of them, or one to come, may have anything.
+#: The different tool sets of a pool's machines; empty: a machine, present or to come, may have all tools.
 ToolSets = frozenset[frozenset[str]]
 
 
@@ -46,7 +46,7 @@ class ResourceShape:
     nodes: int
     cpus: float
     memory_bytes: int
-    #: What each of its machines has to have.
+    #: Tools that each of its machines must have.
     tools: ToolNeeds = ()
 
 
@@ -64,11 +64,11 @@ class JobClass:
     best_rate: float = 0.0
     #: The rates as Python floats: reading one of them is cheaper than reading an array.
     speeds: tuple[float, ...] = ()
-    #: Pools it can run on, in their order, and fastest first.
+    #: Pools on which it can run: in their order, and fastest first.
     pools: tuple[int, ...] = ()
     fastest: tuple[int, ...] = ()
-    #: Of attempts over several pools, or of several whole gangs, what they hold in each. Such a class has a speed and a
-    #: count, of all parts together, on the first of these pools alone. Empty: one gang in one pool.
+    #: For attempts over several pools or of several whole gangs: what they hold in each pool. Such a class has its
+    #: total speed and count on the first of these pools alone. Empty: one gang in one pool.
     parts: PoolParts = ()
     #: Accelerators of its largest gang.
     gang: int = field(init=False)
@@ -83,7 +83,7 @@ class JobClasses:
     def __init__(self, table: ThroughputTable) -> None:
         self._table = table
         self._pools: list[Pool] = []
-        #: By pool; shorter than the list of pools: the rest may have anything.
+        #: Tool sets by pool; pools beyond the end of the list may have any tools.
         self._tools: Sequence[ToolSets] = ()
         self._nominal: dict[str, float] = {}
         self._index: dict[tuple[object, ...], int] = {}
@@ -99,35 +99,35 @@ class JobClasses:
         self._all_measured: bool | None = None
         self._options: dict[int, tuple[int, ...]] = {}
         self._plan_ways: dict[int, tuple[tuple[PoolParts, float], ...]] = {}
-        #: `option_table`, and how many classes there were when it was made.
+        #: Cache of `option_table`, and the number of classes when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
         self._option_classes = 0
         self._option_machines = np.zeros(0, np.int64)
-        #: Another number whenever a speed may have become another.
+        #: Changes whenever a speed may have changed.
         self.version = 0
 
     def row(self, job: JobRequest) -> int:
-        """Row of the class of a job that runs as it asked to, made on first sight."""
+        """Returns the row of the class of a job that runs as it requested; makes the class if it is new."""
         return self._row(job.kind, job.gang_request)
 
     def resized(self, row: int, chosen: Mapping[str, int]) -> int:
-        """Row of the class that takes other counts (by accelerator type); where none is chosen it stays as it is."""
+        """Returns the row of the class with other counts (by accelerator type); types not in `chosen` keep theirs."""
         like = self.classes[row]
         counts = {demand.accelerator: demand.count for demand in like.request.demands}
         counts.update(sorted(chosen.items()))
         return self._alike(row, tuple(Demand(accelerator, count) for accelerator, count in counts.items()))
 
     def of_kind(self, row: int, kind: Kind) -> int:
-        """Row of the class that is of another kind, and in all else like this one."""
+        """Returns the row of the class that differs from this one in its kind only."""
         return self._row(kind, self.classes[row].request)
 
     def spread(self, row: int, parts: PoolParts) -> int:
-        """Row of the class as which a job of this one runs over these parts."""
+        """Returns the row of the class as which a job of this class runs over these parts."""
         like = self.classes[row]
         return self._row(like.kind, replace(like.request, sizes=()), parts)
 
     def options(self, row: int) -> tuple[int, ...]:
-        """Rows of the classes among which a decision may choose for a job of this one: itself if it is rigid."""
+        """Returns the rows of the classes that a decision may choose for a job of this class; itself if it is rigid."""
         found = self._options.get(row)
         if found is None:
             like = self.classes[row]
@@ -140,9 +140,9 @@ class JobClasses:
         return found
 
     def plan_ways(self, row: int) -> tuple[tuple[PoolParts, float], ...]:
-        """How a job of this class may carry out its plans besides as the class itself: parts, and steps per second.
+        """Returns how a job of this class may run its plans other than as the class itself: parts, steps per second.
 
-        Plans of several types, and of one type with another count, in owned pools, one for each type.
+        These are plans of several types, and of one type with another count, in owned pools, one for each type.
         """
         found = self._plan_ways.get(row)
         if found is None:
@@ -166,15 +166,15 @@ class JobClasses:
                     yield parts, plan.steps_per_s
 
     def count(self, row: int, pool: int) -> int:
-        """Return the accelerators that a gang of the class takes of the pool; 0 where it cannot run."""
+        """Returns the accelerators that a gang of the class takes of the pool; 0 where it cannot run."""
         return self.shapes[self.classes[row].shape].counts[pool]
 
     @property
     def option_table(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(class, option) for every option of every class, in two parallel arrays, classes ascending."""
+        """Returns (class, option) for every option of every class, as two parallel arrays, classes ascending."""
         if self._option_classes != len(self.classes):
             row = 0
-            while row < len(self.classes):  # options of a class may be new classes, with options of their own
+            while row < len(self.classes):  # options of a class may be new classes with options of their own
                 self.options(row)
                 row += 1
             options = [self.options(row) for row in range(len(self.classes))]
@@ -186,8 +186,10 @@ class JobClasses:
         return self._option_of, self._option
 
     def fits_machines(self, most: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether pools of so many accelerators (p,) have the machines that each option of `option_table` wants
-        (n, p): as many as it is spread over, each with room for its part."""
+        """Returns whether pools of `most` accelerators (p,) have the machines that each option of `option_table` needs.
+
+        The result has shape (n, p). An option needs as many machines as it is spread over, each with room for its part.
+        """
         _, option = self.option_table
         if (self._option_machines <= 1).all():
             return np.ones((len(option), len(self._pools)), dtype=np.bool_)
@@ -213,12 +215,12 @@ class JobClasses:
 
     @property
     def nominal(self) -> dict[str, float]:
-        """Nominal speed by accelerator type, as unmeasured speeds are worked out from; read only."""
+        """Returns nominal speeds by accelerator type, from which unmeasured speeds are scaled; read only."""
         return self._nominal
 
     @property
     def rates(self) -> NDArray[np.float64]:
-        """Steps per second of every class on every pool (classes, pools); read only."""
+        """Returns steps per second of every class on every pool (classes, pools); read only."""
         if self._rates is None:
             rows = [job_class.rates for job_class in self.classes]
             self._rates = np.array(rows).reshape(len(rows), len(self._pools))
@@ -226,7 +228,7 @@ class JobClasses:
 
     @property
     def all_measured(self) -> bool:
-        """Whether no class has a pool on which it could run at an unmeasured speed."""
+        """Returns whether no class could run on a pool at an unmeasured speed."""
         if self._all_measured is None:
             rows = (zip(each.speeds, each.measured, strict=True) for each in self.classes)
             self._all_measured = all(measured or not speed for row in rows for speed, measured in row)
@@ -234,21 +236,21 @@ class JobClasses:
 
     @property
     def shape_rows(self) -> NDArray[np.int64]:
-        """Row of the shape of every class; read only."""
+        """Returns the row of the shape of every class; read only."""
         if self._shape_rows is None:
             self._shape_rows = np.array([job_class.shape for job_class in self.classes], dtype=np.int64)
         return self._shape_rows
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """Accelerators that a gang of every class takes on every pool, 0 where it cannot run (classes, pools)."""
+        """Returns accelerators of a gang of every class on every pool, 0 where it cannot run (classes, pools)."""
         if self._counts is None:
             rows = [self.shapes[job_class.shape].counts for job_class in self.classes]
             self._counts = np.array(rows, dtype=np.float64).reshape(len(rows), len(self._pools))
         return self._counts
 
     def declare(self, job: JobRequest) -> None:
-        """Take in the speeds a submitter declared."""
+        """Takes over the speeds that a submitter declared."""
         for accelerator, steps_per_s in job.declared:
             for demand in job.demands:
                 if demand.accelerator in (accelerator, ANY_ACCELERATOR) and self._table.declare(
@@ -257,7 +259,10 @@ class JobClasses:
                     self.refresh_kind(job.kind)
 
     def pools_changed(self, pools: Sequence[Pool], tools: Sequence[ToolSets] = ()) -> None:
-        """The list of pools grew or a pool's shape changed: recompute every class. `tools`: of their machines."""
+        """Recomputes every class, because the list of pools grew or a pool's shape changed.
+
+        `tools`: of their machines.
+        """
         self._pools, self._tools = list(pools), list(tools)
         self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
         self._shape_index.clear()
@@ -268,7 +273,7 @@ class JobClasses:
             self._refresh(job_class)
 
     def tools_changed(self, tools: Sequence[ToolSets]) -> bool:
-        """Machines of the pools have these tools now. Returns whether classes that need some were recomputed."""
+        """Sets the tools of the pools' machines. Returns whether classes that need tools were recomputed."""
         if list(tools) == list(self._tools):
             return False
         self._tools = list(tools)
@@ -279,16 +284,16 @@ class JobClasses:
         return bool(stale)
 
     def _can_prepare(self, pool: int, needs: ToolNeeds) -> bool:
-        """Whether a machine of the pool may have what the gang needs."""
+        """Returns whether a machine of the pool may have the tools that the gang needs."""
         sets = self._tools[pool] if pool < len(self._tools) else ()
         return not sets or any(can_prepare(tools, needs) for tools in sets)
 
     def of(self, kind: Kind) -> list[JobClass]:
-        """Classes of this kind."""
+        """Returns the classes of this kind."""
         return [self.classes[row] for row in self._by_kind.get(kind, ())]
 
     def refresh_kind(self, kind: Kind) -> None:
-        """A speed of this kind was published."""
+        """Recomputes the classes of a kind whose published speed changed."""
         for each in (kind, *self._table.derived(kind)):
             for row in self._by_kind.get(each, ()):
                 self._refresh(self.classes[row])
@@ -330,7 +335,7 @@ class JobClasses:
         self.version += 1
 
     def _rate_over(self, job_class: JobClass, gangs: Sequence[int]) -> float:
-        """Steps/s over several parts, made of what their pools alone would do: it is not measured itself."""
+        """Returns steps/s over several parts, estimated from each pool's speed alone, because it is not measured."""
         if job_class.request.plans:
             held: dict[str, int] = {}
             for pool, count in job_class.parts:
@@ -345,18 +350,21 @@ class JobClasses:
 
 
 def _planned_rate(request: GangRequest, counts: Mapping[str, int]) -> float:
-    """Steps/s of the plan that takes these accelerators; 0 if there is none."""
+    """Returns steps/s of the stated plan that takes these accelerators; 0 if there is none."""
     plan = request.plan_of(counts)
     return 0.0 if plan is None else plan.steps_per_s
 
 
 def multi_pool_rate(parts: PoolParts, gangs: Sequence[int], alone: Sequence[float]) -> float:
-    """Steps per second of an attempt over several parts: a fork's are added, a mixed gang has the pace of its slowest.
+    """Returns steps per second of an attempt over several parts.
+
+    The speeds of a fork's gangs are added; a mixed gang has the speed of its slowest part. Both are reduced by a loss
+    for averaging or mixing.
 
     Args:
-        parts: what it holds.
-        gangs: accelerators of a whole gang, by pool row.
-        alone: speed of a whole gang in each part's pool.
+    parts: what it holds.
+    gangs: accelerators of a whole gang, by pool row.
+    alone: speed of a whole gang in each part's pool.
     """
     if is_fork(parts, gangs):
         whole = sum(count // gangs[pool] * rate for (pool, count), rate in zip(parts, alone, strict=True))
@@ -365,11 +373,11 @@ def multi_pool_rate(parts: PoolParts, gangs: Sequence[int], alone: Sequence[floa
 
 
 def is_fork(parts: PoolParts, gangs: Sequence[int]) -> bool:
-    """Whether these are several whole gangs; else they are one over several pools."""
+    """Returns whether these are several whole gangs; else they are one gang over several pools."""
     return all(gangs[pool] and count % gangs[pool] == 0 for pool, count in parts)
 
 
 def _counts_on_first_pool(parts: PoolParts, pools: int) -> tuple[int, ...]:
-    """All accelerators counted on the first of the pools."""
+    """Returns counts by pool with all accelerators counted on the first pool of the parts."""
     whole = sum(count for _, count in parts)
     return tuple(whole if pool == parts[0][0] else 0 for pool in range(pools))

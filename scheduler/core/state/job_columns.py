@@ -1,4 +1,4 @@
-"""What a solve or a round reads of all active jobs at once, as numpy columns, and the service that is settled there.
+"""What a solve or a round reads of all active jobs at once, as numpy columns, and the accounting of service.
 
 A row is a slot: a job takes it when it is submitted and frees it when it has ended. Only the core's handlers write
 here.
@@ -18,13 +18,13 @@ class JobColumns:
     def __init__(self) -> None:
         size = 64
         self.pools = 0
-        #: (job, pool): it would have a place there, but for machines that are booked (`bookings`). No solve gives it
-        #: that pool, or what others could use would stand idle for it.
+        #: (job, pool) pairs: the job would have a place there if no machines were booked (`bookings`). No solve gives
+        #: the job that pool, or capacity that others could use would stand idle.
         self.kept_off: set[tuple[int, int]] = set()
         self.active: NDArray[np.bool_] = np.zeros(size, bool)
         self.job_id: NDArray[np.int64] = np.zeros(size, np.int64)
         self.class_row: NDArray[np.int64] = np.zeros(size, np.int64)
-        #: The class as which its newest attempt was started.
+        #: Class as which the newest attempt was started.
         self.runs_as: NDArray[np.int64] = np.zeros(size, np.int64)
         self.priority_class: NDArray[np.int64] = np.zeros(size, np.int64)
         self.weight: NDArray[np.float64] = np.zeros(size)
@@ -34,39 +34,39 @@ class JobColumns:
         self.deadline_at: NDArray[np.float64] = np.zeros(size)
         self.steps_total: NDArray[np.float64] = np.zeros(size)
         self.steps: NDArray[np.float64] = np.zeros(size)
-        #: When `steps` was last heard of in this attempt (or its ranks came up); inf while none runs.
+        #: When `steps` was last reported in this attempt (or its ranks came up); inf while none runs.
         self.steps_at: NDArray[np.float64] = np.full(size, inf)
-        #: The submitter's guess of the whole run on the best accelerator; inf without one.
+        #: The submitter's guess of the whole run on the best accelerator, seconds; inf without one.
         self.duration_s: NDArray[np.float64] = np.full(size, inf)
-        #: True for a job that may be given accelerators: it waits or runs, and nothing but a place is missing.
+        #: True for a job that may be given accelerators: it waits or runs, and lacks nothing but a place.
         self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
-        #: Accelerators of the largest gang it may run as.
+        #: Accelerators of the largest gang as which it may run.
         self.gang: NDArray[np.float64] = np.ones(size)
-        #: Pool it holds accelerators in (-1: none; of several the first), and how many in all.
+        #: Pool in which it holds accelerators (-1: none; of several the first), and how many in total.
         self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
         self.count: NDArray[np.float64] = np.zeros(size)
         #: By slot, for the few jobs that hold accelerators in several pools: what they hold in each.
         self.parts: dict[int, PoolParts] = {}
-        #: When all ranks of its newest attempt were up (inf: they are not), and until when it learns a speed.
+        #: When all ranks of its newest attempt were up (inf: they are not), and until when it is profiling.
         self.running_at: NDArray[np.float64] = np.full(size, inf)
         self.profiling_until: NDArray[np.float64] = np.full(size, -inf)
-        #: It was stopped once and had saved nothing.
+        #: True if it was stopped once and had saved nothing.
         self.loses_work: NDArray[np.bool_] = np.zeros(size, bool)
-        #: From when on stopping its attempt would lose more than a move may cost; inf: never (`unsaved_work`).
+        #: Instant from which stopping its attempt would lose more than a move may cost; inf: never (`unsaved_work`).
         self.fixed_at: NDArray[np.float64] = np.full(size, inf)
-        #: Accelerator-seconds received, and the instant up to which the row is settled.
+        #: Attained accelerator-seconds, and the instant up to which the row is settled.
         self.attained_s: NDArray[np.float64] = np.zeros(size)
         self.settled_at: NDArray[np.float64] = np.zeros(size)
-        #: Accelerator-seconds received when an order policy last reset its attained service.
+        #: Attained accelerator-seconds when an order policy last reset its attained service.
         self.renewed_at_s: NDArray[np.float64] = np.zeros(size)
         #: When it last began, or ended, to hold accelerators; else its submission.
         self.since_at: NDArray[np.float64] = np.zeros(size)
         self.entitled: NDArray[np.float64] = np.zeros((size, 0))
         self.owed: NDArray[np.float64] = np.zeros((size, 0))
-        #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
+        #: Accelerator-seconds entitled to, and received where entitled, with exponential decay (`settle_all`).
         self.promised: NDArray[np.float64] = np.zeros((size, 0))
         self.delivered: NDArray[np.float64] = np.zeros((size, 0))
-        #: Whether it matters who is entitled to what: not under an order, nor to a mechanism with its own account.
+        #: Whether owed time is counted: not under an order, nor for a mechanism with its own accounting.
         self.counts_owed = True
         self._forgotten_at = 0.0
         self._free = list(range(size - 1, -1, -1))
@@ -82,7 +82,7 @@ class JobColumns:
         self._free.append(slot)
 
     def slots_of(self, job_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The slots of these jobs; -1 for jobs that have ended."""
+        """Returns the slots of these jobs; -1 for jobs that have ended."""
         rows = self.active.nonzero()[0]
         if not len(rows):
             return np.full(len(job_ids), -1)
@@ -101,7 +101,7 @@ class JobColumns:
         self._free.extend(range(2 * size - 1, size - 1, -1))
 
     def set_pools(self, pools: int) -> None:
-        """Add columns for new pools."""
+        """Adds columns for new pools."""
         more = np.zeros((len(self.active), pools - self.pools))
         self.entitled = np.hstack([self.entitled, more])
         self.owed = np.hstack([self.owed, more])
@@ -110,30 +110,30 @@ class JobColumns:
         self.pools = pools
 
     def forget_pool(self, pool: int, at: float) -> None:
-        """Settle every row; nobody is entitled to, or owed, anything of this pool from now on."""
+        """Settles every row, and drops entitlements and owed time of this pool."""
         self.settle_all(at, inf)
         for column in (self.entitled, self.owed, self.promised, self.delivered):
             column[:, pool] = 0.0
 
     def forget_entitlements(self, at: float) -> None:
-        """Settle every row and reset it: no job is entitled to, or owed, anything."""
+        """Settles every row, and drops all entitlements and owed time."""
         self.settle_all(at, inf)
         for column in (self.entitled, self.owed, self.promised, self.delivered):
             column[:] = 0.0
 
     def hold(self, slot: int, parts: PoolParts) -> None:
-        """The row's job holds this from now on. Settle first."""
+        """Records what the row's job holds from now on. The row must be settled."""
         self.pool[slot], self.count[slot] = parts[0][0], sum([count for _, count in parts])
         if len(parts) > 1:
             self.parts[slot] = parts
 
     def let_go(self, slot: int) -> None:
-        """It holds nothing any more. Settle first."""
+        """Records that the row's job holds nothing. The row must be settled."""
         self.pool[slot], self.count[slot] = -1, 0.0
         self.parts.pop(slot, None)
 
     def settle(self, slot: int, at: float) -> None:
-        """Bring one row's attained and owed service up to `at`."""
+        """Brings one row's attained and owed service up to `at`."""
         passed = at - self.settled_at.item(slot)
         if passed <= 0:
             return
@@ -156,9 +156,9 @@ class JobColumns:
     def received(
         self, rows: NDArray[np.int64], passed: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Accelerator-seconds that these rows (ascending) received in `passed` seconds, by pool.
+        """Returns the accelerator-seconds that these rows (ascending) received in `passed` seconds, by pool.
 
-        Parallel arrays: place in `rows`, pool, accelerator-seconds. One entry for each part of a row.
+        Parallel arrays: index in `rows`, pool, accelerator-seconds. One entry for each part of a row.
         """
         place = np.flatnonzero(self.pool[rows] >= 0)
         if self.parts:
@@ -172,7 +172,7 @@ class JobColumns:
         return np.append(place, at), np.append(pool, there), np.append(seconds, held * passed[at])
 
     def owed_at(self, at: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The active slots, and what each is owed at this instant by pool. Settles nothing."""
+        """Returns the active slots, and what each is owed at this instant by pool. Settles nothing."""
         rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         owed: NDArray[np.float64] = self.owed[rows] + self.entitled[rows] * passed[:, None]
@@ -182,9 +182,9 @@ class JobColumns:
         return rows, owed
 
     def settle_all(self, at: float, limit_s: float) -> None:
-        """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way.
+        """Brings every active row up to `at`; limits owed time to `limit_s` seconds of a gang, positive or negative.
 
-        What was promised and delivered is forgotten at the same pace: `limit_s` seconds ago counts 1/e.
+        Promised and delivered time decay at the same pace: time `limit_s` seconds ago counts 1/e.
         """
         columns = (self.entitled, self.owed, self.promised, self.delivered)
         if not (self.counts_owed and any(column.any() for column in columns)):
@@ -195,7 +195,7 @@ class JobColumns:
             return
         rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
-        if self._forgotten_at == at and not passed.any():  # a round's end and a solve fall together
+        if self._forgotten_at == at and not passed.any():  # a round's end and a solve at one instant
             self._clip(rows, limit_s)
             return
         self.settled_at[rows] = at
@@ -216,7 +216,7 @@ class JobColumns:
         self._clip(rows, limit_s)
 
     def _clip(self, rows: NDArray[np.int64], limit_s: float) -> None:
-        """Limit owed time to `limit_s` seconds of a gang, positive or negative."""
+        """Limits owed time to `limit_s` seconds of a gang, positive or negative."""
         if limit_s < inf:
             bound = limit_s * self.gang[rows][:, None]
             self.owed[rows] = np.clip(self.owed[rows], -bound, bound)

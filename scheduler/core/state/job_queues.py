@@ -1,6 +1,6 @@
 """Queues of waiting jobs: one per pool and resource shape, most urgent job first.
 
-A queue is a sorted array, filled once a round and walked once, and a heap of jobs that came since. Both are cleaned
+A queue is a sorted array, filled once a round and read once, and a heap of jobs that came since. Both are cleaned
 lazily: an entry whose job no longer waits, or came again with another key, is dropped when it reaches the head. So a
 free place finds its next job in time linear in the number of shapes, not of jobs.
 """
@@ -14,7 +14,7 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from walras.job_request import JobId
 from walras.states import JobState
 
-#: Smallest first. Keys end in the job id, so two are never equal.
+#: Smallest first. Keys end in the job id, so no two are equal.
 QueueKey = tuple[float, ...]
 
 
@@ -24,19 +24,19 @@ class ShapeQueue:
     __slots__ = ("_at", "_coming", "_late", "_newest", "_planned", "count", "part")
 
     def __init__(self, count: int, part: int) -> None:
-        #: Accelerators of its gangs: of all of them, and on one machine at most.
+        #: Accelerators of its gangs: in total, and at most on one machine.
         self.count = count
         self.part = part
-        #: The sorted entries: as many as have been read, and an iterator over the rest.
+        #: Sorted entries read so far, and an iterator over the rest.
         self._planned: list[tuple[QueueKey, JobId]] = []
         self._coming: Iterator[tuple[QueueKey, JobId]] = iter(())
         self._at = 0
         self._late: list[tuple[QueueKey, JobId]] = []
-        #: The newest key of each job that came since; entries of the job with another key are stale.
+        #: Newest key of each job that came since; entries of the job with another key are stale.
         self._newest: dict[JobId, QueueKey] = {}
 
     def plan(self, entries: Iterable[tuple[QueueKey, JobId]]) -> None:
-        """Replace everything by these sorted entries. They are drawn lazily: of most queues only a few are read."""
+        """Replaces all entries by these sorted ones. They are read lazily, because few are read of most queues."""
         self._planned, self._coming, self._at = [], iter(entries), 0
         self._late.clear()
         self._newest.clear()
@@ -46,7 +46,7 @@ class ShapeQueue:
         self._newest[job_id] = key
 
     def head(self, is_waiting: Callable[[JobId], bool]) -> tuple[QueueKey, JobId] | None:
-        """The most urgent entry whose job still waits."""
+        """Returns the most urgent entry whose job still waits; None if there is none."""
         planned, late, newest = self._planned, self._late, self._newest
         while self._at < len(planned) or self._draws():
             job_id = planned[self._at][1]
@@ -66,7 +66,7 @@ class ShapeQueue:
         return late[0] if late else None
 
     def _draws(self) -> bool:
-        """Draw one more entry of the plan. False: there is none."""
+        """Reads one more entry of the sorted ones. Returns False if there is none."""
         entry = next(self._coming, None)
         if entry is None:
             return False
@@ -74,17 +74,17 @@ class ShapeQueue:
         return True
 
     def first(self, most: int) -> Iterator[tuple[QueueKey, JobId]]:
-        """The first entries in order, stale ones included and counted."""
+        """Yields the first entries in order, stale ones included and counted."""
         self._planned.extend(islice(self._coming, max(0, self._at + most - len(self._planned))))
         planned = self._planned[self._at : self._at + most]
         yield from islice(merge(planned, _ascending(self._late)), most)
 
     def is_stale(self, key: QueueKey, job_id: JobId) -> bool:
-        """The job came again with another key."""
+        """Returns whether the job came again with another key."""
         return self._newest.get(job_id, key) != key
 
     def before(self, key: QueueKey) -> Iterator[JobId]:
-        """Entries before this key in no order, stale ones included."""
+        """Yields jobs of entries before this key in no order, stale ones included."""
         self._planned.extend(self._coming)
         end = bisect_left(self._planned, (key,), lo=self._at)
         yield from (job_id for _, job_id in islice(self._planned, self._at, end))
@@ -92,7 +92,7 @@ class ShapeQueue:
 
 
 def _ascending(heap: list[tuple[QueueKey, JobId]]) -> Iterator[tuple[QueueKey, JobId]]:
-    """A heap in order without disturbing it: k entries cost O(k log k)."""
+    """Yields a heap's entries in order without changing it: k entries cost O(k log k)."""
     frontier = [(heap[0], 0)] if heap else []
     while frontier:
         entry, at = heappop(frontier)
@@ -112,19 +112,19 @@ class JobQueues:
         self.nominated: set[JobId] = set()
         #: Jobs that wait until their project or user may hold more (`placement_limits`).
         self.parked: Container[JobId] = ()
-        #: (job, pool): it waits until they may hold more of that pool.
+        #: (job, pool): the job waits until its project or user may hold more of that pool.
         self.barred: Set[tuple[JobId, int]] = frozenset()
-        #: (job, pool): it waits there until booked machines are its again (`bookings`).
+        #: (job, pool): the job waits there until booked machines take it again (`bookings`).
         self.kept_off: Set[tuple[int, int]] = frozenset()
-        #: (job, pool): it waits there for another machine than those on which it failed (`retry_places`).
+        #: (job, pool): the job waits there for another machine than those on which it failed (`retry_places`).
         self.avoiding: Set[tuple[JobId, int]] = frozenset()
 
     def clear(self) -> None:
-        """Empty every queue: pools, shapes or the policy changed, or the ordering is about to fill them."""
+        """Empties every queue, because pools, shapes or the policy changed, or the ordering is about to fill them."""
         self._queues = [{} for _ in self._ledger.fleet.pools]
 
     def queue(self, pool: int, shape: int) -> ShapeQueue:
-        """The queue of this pool and shape, made on first use."""
+        """Returns the queue of this pool and shape; makes it on first use."""
         queues = self._queues[pool]
         found = queues.get(shape)
         if found is None:
@@ -137,21 +137,21 @@ class JobQueues:
         self.queue(pool, self._ledger.class_of(job).shape).push(key, job.job_id)
 
     def busy(self, pools: Iterable[int]) -> list[int]:
-        """The pools among these in which a job may be queued."""
+        """Returns the pools among these in which a job may be queued."""
         queues = self._queues
         return [pool for pool in pools if queues[pool]]
 
     def of(self, pool: int) -> list[tuple[int, ShapeQueue]]:
-        """(shape, queue) of every shape that may have a job queued on this pool."""
+        """Returns (shape, queue) of every shape that may have a job queued on this pool."""
         return list(self._queues[pool].items())
 
     def head(self, pool: int, shape: int, queue: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
-        """(key, job) of the first waiting job in this queue of the pool."""
+        """Returns (key, job) of the first waiting job in this queue of the pool; None if none waits."""
         is_any_passed_by = self.barred or self.kept_off or self.avoiding
         head = queue.head(self._waiting_on(pool) if is_any_passed_by else self.is_waiting)
         if head is not None:
             return head[0], self._ledger.jobs[head[1]]
-        del self._queues[pool][shape]  # made again by the next job that comes; most events find it empty
+        del self._queues[pool][shape]  # the next job makes it again; most events find it empty
         return None
 
     def _waiting_on(self, pool: int) -> Callable[[JobId], bool]:
@@ -159,15 +159,15 @@ class JobQueues:
         return lambda job_id: self.is_waiting(job_id) and not any((job_id, pool) in each for each in passed_by)
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
-        """Waiting jobs of the same shape on this pool, in order, among the first `most` entries of its queue."""
+        """Yields waiting jobs of the same shape on this pool, in order, among the first `most` entries of its queue."""
         queue = self.queue(pool, self._ledger.class_of(job).shape)
         for _, job_id in queue.first(most):
             if job_id != job.job_id and self.is_waiting(job_id):
                 yield self._ledger.jobs[job_id]
 
     def ahead(self, pool: int, key: QueueKey, most: int) -> int:
-        """Number of waiting jobs before this key in the pool's queues, counted up to `most`."""
-        found: set[JobId] = set()  # a job may be in a queue twice, with its old key and its new one
+        """Returns the number of waiting jobs before this key in the pool's queues, counted up to `most`."""
+        found: set[JobId] = set()  # a job may be queued twice, with its old key and its new one
         for queue in self._queues[pool].values():
             for job_id in queue.before(key):
                 if self.is_waiting(job_id):
@@ -177,7 +177,7 @@ class JobQueues:
         return len(found)
 
     def in_order(self, most: int) -> Iterator[JobId]:
-        """Waiting jobs by their most urgent key, each once, of the first `most` entries of each queue."""
+        """Yields waiting jobs by their most urgent key, each once, from the first `most` entries of each queue."""
         entries = (
             ((key, job_id) for key, job_id in queue.first(most) if not queue.is_stale(key, job_id))
             for queues in self._queues
@@ -190,10 +190,10 @@ class JobQueues:
                 yield job_id
 
     def is_waiting(self, job_id: JobId) -> bool:
-        """Whether the job may be started from a queue."""
+        """Returns whether the job may be started from a queue."""
         job = self._ledger.jobs.get(job_id)
         if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.over_budget:
-            return False  # `waits`, looked up once
+            return False  # same as `waits`, inlined
         if job.awaits_turn:
             return False
         return job.ready_at <= self._ledger.now and job_id not in self.nominated and job_id not in self.parked

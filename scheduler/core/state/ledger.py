@@ -1,12 +1,12 @@
-"""The state of the scheduler: active jobs, the fleet, what is known of speeds, the active policy.
+"""The state of the scheduler: active jobs, the fleet, known speeds, the active policy.
 
-Each active job has a slot, freed when it ends, so memory is linear in active jobs. The numpy columns hold what a
-solve or a round reads of all jobs at once; everything else about a job is in its `JobRecord`. Only the core's
-handlers write here.
+Each active job has a slot, freed when it ends, so memory is linear in active jobs. The numpy columns hold what a solve
+or a round reads of all jobs at once; everything else about a job is in its `JobRecord`. Only the core's handlers write
+here.
 
 `owed` is the integral of (entitled - received) accelerator-seconds by pool, over the pools to which the job is
-entitled; service on other pools is a gift and not counted. `share_standing.realised_fraction` says how much
-of the promised shares was delivered.
+entitled; service on other pools does not count. `share_standing.realised_fraction` states how much of the promised
+shares was delivered.
 """
 
 from collections import deque
@@ -25,18 +25,17 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
 from scheduler.core.state.job_columns import JobColumns
-from scheduler.core.state.length_records import LengthRecords
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
 from scheduler.core.state.slow_machines import SlowMachines
+from scheduler.core.state.statement_records import LengthRecords, WeightRecords
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
-from scheduler.core.state.weight_records import WeightRecords
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import JobState, Reason
 
-#: Finished jobs whose lengths are remembered.
+#: Number of finished jobs whose lengths are kept.
 FINISHED_MAX = 512
 #: States of jobs that wait for accelerators or run.
 _SCHEDULABLE_STATES = frozenset({JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING})
@@ -44,7 +43,7 @@ _SCHEDULABLE_STATES = frozenset({JobState.PENDING, JobState.STARTING, JobState.R
 
 @dataclass(slots=True)
 class JobRecord:
-    """An active job. What a solve or a round reads of all jobs at once is kept in its row of the columns alone."""
+    """An active job. What a solve or a round reads of all jobs at once is kept only in its row of the columns."""
 
     request: JobRequest
     slot: int
@@ -52,18 +51,18 @@ class JobRecord:
     state: JobState = JobState.PENDING
     #: Number of the newest attempt (its fence); 0 before the first.
     attempt: int = 0
-    #: Attempts charged against `retry.max_restarts`, and ends that were the world's fault.
+    #: Attempts charged against `retry.max_restarts`, and ends by infrastructure failures.
     restarts: int = 0
     infra_failures: int = 0
-    #: Starts in a row that never got a rank running.
+    #: Consecutive starts of which no rank ran.
     refusals: int = 0
-    #: Supervisors lost in a row on machines that lived on, without a checkpoint between.
+    #: Consecutive supervisors lost on machines that lived on, without a checkpoint between.
     supervisor_losses: int = 0
-    #: Ends by exit 85 without having made a step since the start.
+    #: Consecutive ends by exit 85 without a step since the start.
     idle_yields: int = 0
-    #: It has shown that it can save its work.
+    #: Whether it has shown that it can save its work.
     saves: bool = False
-    #: It runs to its end on a machine that is drained, beside what the fleet has to share.
+    #: Whether it runs on a drained or booked machine, which does not count as the fleet's capacity.
     is_aside: bool = False
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
@@ -77,40 +76,40 @@ class JobRecord:
     rendezvous: Rendezvous | None = None
     #: Why the attempt was asked to stop; None if it was not.
     revoked: Reason | None = None
-    #: A checkpoint was recorded in this attempt.
+    #: Whether a checkpoint was recorded in this attempt.
     saved: bool = False
-    #: The checkpoint that this attempt was to resume from cannot be had.
+    #: Whether the checkpoint from which this attempt was to resume is unavailable.
     lost_checkpoint: bool = False
-    #: Work before each checkpoint as the attempt was told, seconds; None: it was told nothing.
+    #: Interval between checkpoints as last sent to the attempt, seconds; None: none was sent.
     checkpoint_every_s: float | None = None
     #: When the newest checkpoint of the attempt was recorded; -inf: it has none.
     checkpoint_at: float = -inf
-    start_reported: bool = False  # the cost of this start has been heard of
+    start_reported: bool = False  # the duration of this start was reported
     is_cold: bool = False  # a machine of the attempt lacked some of the job's inputs when it started
-    #: It had no share of its pool when it started there: the first to go.
+    #: Whether it had no share of its pool when it started there (a scavenger): such jobs leave first.
     scavenger: bool = False
-    #: When it will end if left alone, and the version of the speeds by which that was computed (`expected_end_at`).
+    #: When it will end if left alone, and the version of the speeds used for that (`expected_end_at`).
     ends_at: float = inf
     ends_version: int = -1
     #: Machines of the attempt that are lost.
     lost: set[NodeId] = field(default_factory=set)
 
-    #: Row of the pool that it was moved to, or is to be, because its deadline is near; -1: none.
+    #: Row of the pool to which it was moved, or is to be, because its deadline is near; -1: none.
     deadline_pool: int = -1
-    #: It holds its place there: nothing but the machines' end and people take that away.
+    #: Whether it holds its place there: only the loss of machines and people take that away.
     is_secured: bool = False
 
     # -- of a waiting job
-    #: Not started before this instant (backoff, not_before).
+    #: Instant before which it must not start (backoff, not_before).
     ready_at: float = -inf
     blocked_by: set[JobId] = field(default_factory=set)
-    #: As many jobs of its sweep as may run at once have their turn (`sweep_turns`).
+    #: Whether it waits because the maximum of jobs of its sweep runs already (`sweep_turns`).
     awaits_turn: bool = False
-    #: What may be spent for it is spent: it may not start.
+    #: Whether a budget for it is used up, so that it may not start.
     over_budget: bool = False
-    #: Hold it as soon as its attempt has ended.
+    #: Reason for which it is held once its attempt has ended; None: it is not.
     hold_reason: Reason | None = None
-    #: That of every request of the job.
+    #: Job id of the request; the same in all its versions.
     job_id: JobId = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,23 +117,23 @@ class JobRecord:
 
     @property
     def holds(self) -> bool:
-        """True while it holds accelerators."""
+        """Returns whether it holds accelerators."""
         return bool(self.place)
 
     @property
     def waits(self) -> bool:
-        """True if it could start now, were there a place."""
+        """Returns whether it lacks nothing but a place to start now."""
         is_kept_back = self.blocked_by or self.over_budget or self.awaits_turn
         return self.state is JobState.PENDING and not self.place and not is_kept_back
 
     @property
     def class_row(self) -> int:
-        """Row of its class: as what it runs, or is to run next (an elastic job may be given another size)."""
+        """Returns the row of the class as which it runs, or will run next (an elastic job may be resized)."""
         return self.columns.class_row.item(self.slot)
 
     @property
     def steps(self) -> float:
-        """Steps that it has reported."""
+        """Returns the steps that it has reported."""
         return self.columns.steps.item(self.slot)
 
     @steps.setter
@@ -143,7 +142,7 @@ class JobRecord:
 
     @property
     def running_at(self) -> float:
-        """When all ranks of its newest attempt were up; inf before."""
+        """Returns when all ranks of its newest attempt were up; inf before."""
         return self.columns.running_at.item(self.slot)
 
     @running_at.setter
@@ -152,7 +151,7 @@ class JobRecord:
 
     @property
     def profiling_until(self) -> float:
-        """If it was started to learn a speed, the instant until which it is protected from preemption; else -inf."""
+        """Returns until when a profiling attempt is protected from preemption; -inf if it is not profiling."""
         return self.columns.profiling_until.item(self.slot)
 
     @profiling_until.setter
@@ -161,7 +160,7 @@ class JobRecord:
 
     @property
     def loses_work(self) -> bool:
-        """Whether it was stopped once and had saved nothing: stopping it again would cost all that it has done."""
+        """Returns whether it was stopped once without having saved, so that another stop would lose all its work."""
         return self.columns.loses_work.item(self.slot)
 
     @loses_work.setter
@@ -171,29 +170,29 @@ class JobRecord:
 
 @dataclass(slots=True)
 class ActivePolicy:
-    """The policy in force and what its last answer left behind."""
+    """The policy in force and what its last answer left."""
 
     spec: PolicySpec
-    #: The policy, if it answers with shares or plans, and with prices; None for one that only ranks.
+    #: The policy if it answers with shares or plans, and prices; None for one that only ranks.
     pricing: PricingPolicy | None
     rules: RoundRules
     memory: Memory = None
     quote: Quote | None = None
     proposal: Proposal | None = None
     solved_at: float = -inf
-    #: Jobs that the last answer has on paid machines without being a reason to keep these.
+    #: Jobs on paid machines in the last answer that are no reason to keep these machines.
     riders: frozenset[JobId] = frozenset()
-    #: What the policy did wrong first; from then on it is not asked any more. None: nothing.
+    #: The policy's first fault; after it the policy is not called any more. None: no fault.
     fault: PolicyFault | None = None
-    #: Solves in a row that brought no answer.
+    #: Consecutive solves without an answer.
     failed_solves: int = 0
 
     def failed(self, fault: PolicyFault) -> None:
-        """Note a fault; the first one counts."""
+        """Records a fault; only the first one counts."""
         self.fault = self.fault or fault
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What each configuration is worth to a newcomer (c,); 0 under a policy without prices, or that failed."""
+        """Returns what each configuration is worth to a newcomer (c,); 0 if the policy has no prices, or failed."""
         nothing = np.zeros(len(newcomer.pool))
         if self.pricing is None or self.fault is not None:
             return nothing
@@ -201,20 +200,20 @@ class ActivePolicy:
             value = np.asarray(self.pricing.value(newcomer, quote), dtype=np.float64)
             if value.shape != nothing.shape or np.isnan(value).any():
                 raise ValueError(f"value() answers numbers of shape {nothing.shape}, not {value!r}"[:200])
-        except (Exception, SystemExit) as error:  # code of others: whatever it was, the event is handled to its end
+        except (Exception, SystemExit) as error:  # foreign code: whatever it raises, the event is handled to its end
             self.failed(fault_of("value", error))
             return nothing
         return value
 
     @property
     def plans(self) -> bool:
-        """Whether the policy says who runs where, event by event."""
+        """Returns whether the policy plans: it states which job runs where, event by event."""
         return isinstance(self.pricing, PlanPolicy)
 
     def most_usd_per_h(self, request: JobRequest) -> float:
-        """What an accelerator-hour of a rented machine costs the job at most, USD; inf: its market price.
+        """Returns what an accelerator-hour of a rented machine costs the job at most, USD; inf: the market price.
 
-        Only plans tell who pays for machines from who rides on them.
+        Only plans distinguish jobs that pay for machines from riders.
         """
         return self.rules.most_usd_per_h(request) if self.plans else inf
 
@@ -224,7 +223,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.now = 0.0
-        #: Number of the event in hand: what was worked out from all jobs holds for one.
+        #: Number of the current event; results computed from all jobs are cached for one event.
         self.event_number = 0
         self.fleet = Fleet()
         self.table = ThroughputTable()
@@ -236,11 +235,11 @@ class Ledger:
         self.jobs: dict[JobId, JobRecord] = {}
         #: How many of them may run over several pools, or be forked.
         self.spreading = 0
-        #: Jobs whose attempt was started to learn a speed.
+        #: Jobs whose attempt is a profiling lease.
         self.profiling: set[JobId] = set()
         #: Kinds of which a job has shown that it can save its work.
         self.saving_kinds: set[Kind] = set()
-        #: What the core before this one knew of jobs that have not been restored yet.
+        #: Facts from before a restart about jobs that have not been restored yet.
         self.remembered: dict[JobId, RememberedJob] = {}
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
@@ -249,16 +248,16 @@ class Ledger:
         self.entities: dict[str, int] = {}
         self.entity_parents: list[int] = []
         self.usage = ShareUsage()
-        #: How far what users state of lengths came true.
+        #: How users' stated lengths compare with true ones.
         self.lengths = LengthRecords()
         self.weights = WeightRecords()
         #: Machines on which jobs failed.
         self.retries = RetryPlaces()
         self.slow_machines = SlowMachines()
         self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`
-        #: How long the newest jobs that succeeded were, in seconds on their best pool.
+        #: Lengths of the newest jobs that succeeded, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
-        #: What a restart costs by class, and what was known when that was worked out.
+        #: Restart costs by class, and the versions of the data from which they were computed.
         self._restarts_s: NDArray[np.float64] = np.zeros(0)
         self._restarts_known: tuple[int, int, float] | None = None
 
@@ -266,25 +265,27 @@ class Ledger:
         return iter(self.jobs.values())
 
     def class_of(self, job: JobRecord) -> JobClass:
-        return self.classes.classes[self.columns.class_row.item(job.slot)]  # `class_row`, looked up often
+        return self.classes.classes[
+            self.columns.class_row.item(job.slot)
+        ]  # `class_row`, inlined because it is read often
 
     def rate_of(self, job: JobRecord) -> float:
-        """Steps per second of the job where it runs, with the gang that it has there; 0 while it holds nothing."""
+        """Returns steps per second of the job where it runs, with its gang there; 0 while it holds nothing."""
         pool = int(self.columns.pool[job.slot])
         return self.classes.classes[self.columns.runs_as[job.slot]].speeds[pool] if pool >= 0 else 0.0
 
     def count_on(self, job: JobRecord, pool: int) -> int:
-        """Accelerators that the job is to take on the pool."""
+        """Returns the accelerators that the job is to take on the pool."""
         return self.classes.shapes[self.class_of(job).shape].counts[pool]
 
     def class_with(self, job: JobRecord, pool: int, count: int) -> int:
-        """Row of the class as which the job runs with this many accelerators of the pool."""
+        """Returns the row of the class as which the job runs with this many accelerators of the pool."""
         if self.count_on(job, pool) == count:
             return job.class_row
         return self.classes.resized(job.class_row, {self.fleet.pools[pool].pool.shape.accelerator: count})
 
     def class_over(self, job: JobRecord, parts: PoolParts) -> int:
-        """Row of the class as which the job runs with what it holds in these pools."""
+        """Returns the row of the class as which the job runs with what it holds in these pools."""
         (pool, count), *more = parts
         if not more and count == self.count_on(job, pool):
             return job.class_row
@@ -293,7 +294,7 @@ class Ledger:
         return self.classes.spread(job.class_row, parts)
 
     def parts_of(self, job: JobRecord) -> PoolParts:
-        """(pool, accelerators) of each pool in which the job holds some."""
+        """Returns (pool, accelerators) of each pool in which the job holds some."""
         several = self.columns.parts.get(job.slot)
         if several is not None:
             return several
@@ -301,34 +302,34 @@ class Ledger:
         return ((pool, int(self.columns.count.item(job.slot))),) if pool >= 0 else ()
 
     def planned_parts(self, job: JobRecord) -> PoolParts:
-        """What a plan gives the job in each pool, if that is more than one gang in one pool; else nothing."""
+        """Returns what a plan gives the job in each pool; empty if that is at most one gang in one pool."""
         if not job.request.spreads:
             return ()
-        # Where capacity was lost since, less than was planned, and maybe nothing.
+        # If capacity was lost since, this is less than planned, and maybe nothing.
         given = np.rint(self.columns.entitled[job.slot])
         parts = tuple((pool, int(given[pool])) for pool in given.nonzero()[0].tolist())
         return () if len(parts) == 1 and parts[0][1] == self.count_on(job, parts[0][0]) else parts
 
     def is_spread(self, job: JobRecord) -> bool:
-        """Whether what it holds is not one gang in one pool."""
+        """Returns whether it holds something other than one gang in one pool."""
         return bool(self.classes.classes[self.columns.runs_as[job.slot]].parts) and job.holds
 
     def is_resized(self, job: JobRecord) -> bool:
-        """Whether it holds another number of accelerators than it is to have there."""
+        """Returns whether it holds another number of accelerators than it is to have there."""
         pool = int(self.columns.pool[job.slot])
         return pool >= 0 and self.count_on(job, pool) != int(self.columns.count[job.slot])
 
     def resize(self, job: JobRecord, chosen: Mapping[str, int]) -> None:
-        """From its next start on the job takes these counts (by accelerator type)."""
+        """Changes the job's counts (by accelerator type) from its next start on."""
         self.reclass(job, self.classes.resized(job.class_row, chosen))
 
     def reclass(self, job: JobRecord, row: int) -> None:
-        """From its next start on the job is one of this class."""
+        """Changes the job's class from its next start on."""
         self.columns.class_row[job.slot] = row
         self.columns.gang[job.slot] = self.classes.classes[row].gang
 
     def change_kind(self, job: JobRecord, kind: Kind) -> None:
-        """From now on the job's speeds, where it runs and elsewhere, are those of this kind."""
+        """Changes the kind whose speeds are used for the job, where it runs and elsewhere."""
         columns, slot = self.columns, job.slot
         columns.class_row[slot] = self.classes.of_kind(job.class_row, kind)
         columns.runs_as[slot] = self.classes.of_kind(columns.runs_as.item(slot), kind)
@@ -339,7 +340,7 @@ class Ledger:
                 machine.ends_version = -1
 
     def kind_of(self, job: JobRecord) -> Kind:
-        """As what its speeds are counted: its own kind, unless its machines are worse than others (`networks.py`)."""
+        """Returns the kind whose speeds it has: its own, unless its speed or machines differ (`speed_reports.py`)."""
         return self.classes.classes[self.columns.class_row.item(job.slot)].kind
 
     def units_of(self, job: JobRecord, parts: PoolParts) -> float:
@@ -362,11 +363,11 @@ class Ledger:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)
 
     def stop_cost_s(self, job: JobRecord, rules: RoundRules) -> float:
-        """Seconds lost by stopping a running job now: its restart, and its run so far if it cannot save that."""
+        """Returns the seconds lost by stopping a running job now: its restart, and its run so far if unsaved."""
         return self.restart_s(job, rules) + (self.now - job.leased_at if job.loses_work else 0.0)
 
     def stop_costs_s(self, rows: NDArray[np.int64], rules: RoundRules) -> NDArray[np.float64]:
-        """`stop_cost_s` of the running jobs in these slots."""
+        """Returns `stop_cost_s` of the running jobs in these slots."""
         known = (self.costs.version, len(self.classes.classes), rules.restart_default_s)
         if self._restarts_known != known:
             kinds = [job_class.kind for job_class in self.classes.classes]
@@ -379,7 +380,7 @@ class Ledger:
         return costs_s
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
-        """A row for a new job."""
+        """Adds a record and a row for a new job."""
         columns = self.columns
         slot = columns.new_slot()
         job, class_row = JobRecord(request, slot, columns), self.classes.row(request)
@@ -417,7 +418,7 @@ class Ledger:
         return job
 
     def entity_of(self, request: JobRequest) -> int:
-        """Row of the job's user in its project; both get rows if they were never seen."""
+        """Returns the row of the job's user in its project; adds rows for names that are new."""
         row = -1
         for name in request.owners:
             if name not in self.entities:
@@ -426,14 +427,14 @@ class Ledger:
         return row
 
     def remove(self, job: JobRecord) -> None:
-        """The job has ended: its row leaves."""
+        """Removes a job that has ended, and its row."""
         assert not job.place, f"job {job.job_id} ended while holding {job.place}"
         self.columns.free_slot(job.slot)
         del self.jobs[job.job_id]
         self.spreading -= job.request.spreads
 
     def set_eligible(self, job: JobRecord) -> None:
-        """Recompute whether the job takes part in the next problem."""
+        """Recomputes whether the job takes part in the next problem."""
         self.columns.eligible[job.slot] = (
             job.state in _SCHEDULABLE_STATES
             and not job.blocked_by

@@ -1,8 +1,8 @@
-"""What a pool's own machines teach of how long machines live there, and with how much warning they end.
+"""What a pool's own machines show of how long machines live there, and with how much notice they end.
 
-A machine that the market takes, or that is lost, has ended; one that the scheduler or a person gave back was merely
-watched until then. Ages count from when a rented machine was first paid for. The law that follows (`learnt_law`) is
-rebuilt when there is notably more evidence, so that machines that come and go cost nothing each.
+A machine that the market reclaims, or that is lost, has ended; the lifetime of one that the scheduler or a person
+returned is censored. Ages count from when a rented machine was first paid for. The lifetime distribution (`learnt_law`)
+is rebuilt only when there is notably more data, so that single machines that come and go cost nothing.
 """
 
 from collections.abc import Callable
@@ -23,36 +23,36 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import Kind
 from walras.machine_lifetime import parse_lifetime
 
-#: Before anything was seen: ends per machine-hour of spot machines, and of machines that nobody means to take away.
+#: Prior rates before any observation, ends per machine-hour: of spot machines, and of machines that are not reclaimed.
 _SPOT_PER_H, _FAILURES_PER_H = 1 / 24, 1 / 2160
-#: A law that the pool states is believed like so many ends that were seen.
+#: Number of observed ends that a distribution stated for the pool counts as.
 _STATED_WEIGHT = 200.0
-#: A law is rebuilt when ends, or watched hours, have grown by this part.
+#: The distribution is rebuilt when ends, or observed hours, have grown by this fraction.
 _NEWS_PART = 0.1
-#: Living machines looked at, at most, for the hours that living ones were watched.
+#: Maximum of living machines whose observed hours are used.
 _LOOKED_AT = 2000
 
 
 @dataclass(slots=True)
 class MachineLifetimes:
-    """Machine-seconds that a pool has lived, including machines that are gone, and how many the market revoked."""
+    """Machine-seconds lived in a pool, including machines that are gone, and how many the market reclaimed."""
 
     revocations: int = 0
-    #: Of machines that are gone; and of those here: how many, and the sum of when they came.
+    #: Seconds lived by machines that are gone; number of present machines, and the sum of their arrival instants.
     past_s: float = 0.0
     here: int = 0
     came_at_sum: float = 0.0
-    #: Of machines that are gone.
+    #: Lifetimes of machines that are gone.
     record: LifetimeRecord = field(default_factory=LifetimeRecord)
-    #: All that ended, remembered or not.
+    #: Number of all ends, including those beyond the record's limit.
     ends: int = 0
-    #: The shortest warning that a machine's end was announced with, seconds; None: none was announced yet.
+    #: Shortest notice given before a machine's end, seconds; None: none was given yet.
     shortest_warning_s: float | None = None
-    #: Laws of all ends, and of those without a warning, with the ends and hours that each was built from.
+    #: Distributions of all ends, and of ends without notice, each with the ends and hours from which it was built.
     laws: dict[bool, tuple[LearntLifetime, int, float]] = field(default_factory=dict)
-    #: Checkpoint schedules of single machines, by law, time of writing (rounded) and price of lost work.
+    #: Checkpoint schedules of single machines, by distribution, time of writing (rounded) and price of lost work.
     schedules: dict[tuple[bool, int, float], CheckpointSchedule] = field(default_factory=dict)
-    #: Number of an event, and by kind the interval of an attempt on one machine of any age, as planned at that event.
+    #: Number of an event, and by kind the interval planned at that event for an attempt on one machine of any age.
     planned_at_event: int = -1
     planned: dict[Kind, float] = field(default_factory=dict)
 
@@ -61,18 +61,21 @@ class MachineLifetimes:
         self.came_at_sum += at
 
     def ended(self, at: float, came_at: float, *, taken: bool) -> None:
-        """Of a machine that came then. `taken`: the market took it back."""
+        """Records the end of a machine that arrived at `came_at`. `taken`: the market reclaimed it."""
         self.here -= 1
         self.came_at_sum -= came_at
         self.past_s += at - came_at
         self.revocations += taken
 
     def lived_s(self, now: float) -> float:
-        """Machine-seconds until now."""
+        """Returns the machine-seconds lived until now."""
         return self.past_s + self.here * now - self.came_at_sum
 
     def saw_end(self, from_h: float, age_h: float, *, has_ended: bool, warning_s: float | None) -> None:
-        """A machine that was watched from one age to another is gone. `warning_s`: how long before it was known."""
+        """Records a machine that is gone, observed between two ages (hours).
+
+        `warning_s`: its notice; None without one.
+        """
         self.record.gone.append(WatchedLife(from_h, age_h, has_ended, warning_s is not None))
         self.ends += has_ended
         if has_ended and warning_s is not None:
@@ -80,7 +83,7 @@ class MachineLifetimes:
             self.shortest_warning_s = warning_s if shortest is None else min(shortest, warning_s)
 
     def warning_s(self, pool: Pool) -> float:
-        """The warning that can be counted on, seconds: what the pool states, or less where less was seen."""
+        """Returns the notice to count on, seconds: what the pool states, or the shortest observed if that is less."""
         seen = self.shortest_warning_s
         return pool.notice_s if seen is None else min(pool.notice_s, seen)
 
@@ -88,7 +91,10 @@ class MachineLifetimes:
 def learnt_law(
     lives: MachineLifetimes, pool: Pool, living: Callable[[], list[WatchedLife]], now: float, *, unwarned: bool
 ) -> LearntLifetime:
-    """The law of the pool's machines. `unwarned`: of ends without a warning only. `living`: those that are here."""
+    """Returns the lifetime distribution of the pool's machines.
+
+    `unwarned` counts only ends without notice. `living` returns the present machines.
+    """
     hours = lives.lived_s(now) / SECONDS_PER_HOUR
     known = lives.laws.get(unwarned)
     if known is not None and lives.ends <= known[1] * (1 + _NEWS_PART) and hours <= known[2] * (1 + _NEWS_PART):
@@ -101,23 +107,23 @@ def learnt_law(
 
 
 def _prior(pool: Pool, *, unwarned: bool) -> Lifetime:
-    """What holds before anything is seen: what the pool states; or else a constant rate."""
+    """Returns the prior: the distribution that the pool states, else a constant rate."""
     if pool.market is not Market.SPOT or (unwarned and pool.notice_s > 0):
         return ExponentialLifetime(_FAILURES_PER_H)
     return lifetime_of(parse_lifetime(pool.lifetime)) if pool.lifetime else ExponentialLifetime(_SPOT_PER_H)
 
 
 def dump_lifetimes(lives: MachineLifetimes, living: list[WatchedLife]) -> RememberedLives:
-    """The record as plain numbers: (from, until, whether it ended, whether it was warned) of each machine.
+    """Returns the record as plain numbers: (from, until, whether it ended, whether with notice) of each machine.
 
-    A machine that is here is told as one that was watched until now; its successor watches it from its age then.
+    A present machine is recorded as observed until now; a successor observes it from that age on.
     """
     rows = [(each.from_h, each.until_h, each.has_ended, each.was_warned) for each in (*lives.record.gone, *living)]
     return tuple(rows[-MACHINES_REMEMBERED:]), lives.shortest_warning_s
 
 
 def recall_lifetimes(lives: MachineLifetimes, told: RememberedLives) -> None:
-    """Take in what `dump_lifetimes` wrote."""
+    """Restores what `dump_lifetimes` returned."""
     rows, lives.shortest_warning_s = told
     lives.record.gone.extend(WatchedLife(*row) for row in rows)
     lives.ends = sum(life.has_ended for life in lives.record.gone)

@@ -1,8 +1,8 @@
-"""What is known of spot markets by asking for machines, and of the jobs that hold machines by their slack.
+"""What is known of spot markets by requesting machines, and the jobs that hold machines by their slack.
 
-A market is a set of spot pools, the zones in which a job may be. Whether it has a machine is seen when one is held,
-comes, or is refused; what follows for the next hours is believed as `optimizer.planning.slack_grid` has it. All jobs
-share what was seen.
+A market is a set of spot pools, the zones in which a job may run. Whether it has machines is observed when one is held,
+arrives, or is refused; `optimizer.planning.slack_grid` models what follows for the next hours. All jobs share the
+observations.
 """
 
 from dataclasses import dataclass, field
@@ -11,61 +11,61 @@ from typing import TYPE_CHECKING
 
 from walras.job_request import JobId
 
-if TYPE_CHECKING:  # loaded by the first job that spends its slack: most clusters and simulations have none
+if TYPE_CHECKING:  # loaded by the first job that spends its slack: most clusters have none
     from optimizer.planning.slack_grid import SlackPlans
     from optimizer.planning.slack_policy import MarketBelief
 
-#: Looks that come a little early still count as one slot later.
+#: An observation made at this fraction of a slot or later counts as one slot later.
 _EARLY = 0.9
-#: Sets of pools that are watched at once; of more the oldest are forgotten.
+#: Maximum of markets kept at once; the oldest are dropped.
 _MARKETS_MOST = 1000
 
 
 @dataclass(slots=True)
 class WatchedMarket:
-    """Some spot pools as one market."""
+    """A set of spot pools, observed as one market."""
 
     belief: "MarketBelief"
     #: Length of a slot, seconds.
     slot_s: float
     seen_at: float = -inf
-    #: Whether it had a machine when it was seen last; None: it was not seen yet.
+    #: Whether it had a machine at the last observation; None: there was none yet.
     available: bool | None = None
 
     def see(self, now: float, *, available: bool) -> None:
-        """Take in what is seen now; once a slot, and at once where it changes."""
+        """Records an observation: at most once a slot, but at once if availability changed."""
         if self._is_news(now, available):
             self.belief.see(available, self._slots(now))
             self.seen_at, self.available = now, available
 
     def if_it_were(self, now: float, *, available: bool) -> "MarketBelief":
-        """What would be believed if it were so now."""
+        """Returns the belief that would follow from this observation now."""
         return self.belief.seen(available, self._slots(now)) if self._is_news(now, available) else self.belief
 
     def _is_news(self, now: float, available: bool) -> bool:
         return available != self.available or now >= self.seen_at + _EARLY * self.slot_s
 
     def _slots(self, now: float) -> int:
-        """Since it was seen last."""
+        """Returns the slots since the last observation, at least 1."""
         return 1 if self.available is None else max(1, round((now - self.seen_at) / self.slot_s))
 
 
 @dataclass(slots=True)
 class SpotHold:
-    """A job that holds spot machines, machines on demand or none by its slack."""
+    """State of a job that holds spot machines, on-demand machines or none by its slack."""
 
     #: When the choice is made again.
     look_at: float = -inf
-    #: Row of the spot pool that was asked for a machine, -1: none; and when.
+    #: Row of the spot pool of an open request, -1: none; and when the request was made.
     asked: int = -1
     asked_at: float = -inf
-    #: Row of the class as which the job is to run there: the size of its gang.
+    #: Row of the class, and so the gang size, as which the job is to run there.
     asked_as: int = -1
-    #: When the market took its machine; -inf: never.
+    #: When the market reclaimed its machine; -inf: never.
     lost_at: float = -inf
-    #: Spot pools that gave none since the last choice.
+    #: Rows of spot pools that refused a machine since the last choice.
     refused: set[int] = field(default_factory=set)
-    #: What the choice was made for: USD per machine-hour by row of the pool, and its steps per second there.
+    #: Basis of the choice: USD per machine-hour by pool row, and the job's steps per second there.
     prices: dict[int, float] = field(default_factory=dict)
     steps_per_s: float = 0.0
     #: Why it holds what it holds, in words; empty before the first choice.
@@ -74,19 +74,19 @@ class SpotHold:
 
 @dataclass(slots=True)
 class SpotWatch:
-    """Markets, and the jobs on them."""
+    """The markets, and the jobs on them."""
 
     holds: dict[JobId, SpotHold] = field(default_factory=dict)
-    #: When each spot pool was last asked for the sake of a deadline, by row.
+    #: When each spot pool was last asked for a deadline's sake, by row.
     asked_at: dict[int, float] = field(default_factory=dict)
-    #: When a plan that was not ready was gone on with.
+    #: When an unfinished plan was last computed further.
     planned_at: float = -inf
     _markets: dict[tuple[int, ...], WatchedMarket] = field(default_factory=dict)
     _plans: "SlackPlans | None" = None
 
     @property
     def plans(self) -> "SlackPlans":
-        """What is worth holding, computed once for jobs that are alike."""
+        """Returns the plans of what to hold by slack, shared by equal jobs."""
         if self._plans is None:
             from optimizer.planning.slack_grid import SlackPlans
 
@@ -94,7 +94,7 @@ class SpotWatch:
         return self._plans
 
     def market(self, zones: tuple[int, ...]) -> WatchedMarket:
-        """These pools (rows, ascending) as one market."""
+        """Returns these pools (rows, ascending) as one market; makes it on first use."""
         known = self._markets.get(zones)
         if known is None:
             from optimizer.planning.slack_grid import WATCH_S, market_belief
@@ -105,7 +105,7 @@ class SpotWatch:
         return known
 
     def may_ask(self, row: int, now: float) -> bool:
-        """Whether a pool that gave no machine may be asked again: once a slot."""
+        """Returns whether a pool that refused a machine may be asked again, which is once a slot."""
         from optimizer.planning.slack_grid import WATCH_S
 
         return now >= self.asked_at.get(row, -inf) + _EARLY * WATCH_S

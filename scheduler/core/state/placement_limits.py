@@ -1,14 +1,14 @@
-"""Declared limits of projects and users, held where places are given: at every instant, not only on average.
+"""Declared limits of projects and users, enforced where places are given: at every instant, not only on average.
 
-A policy may say that a project, or a user of it, holds at most a fraction l of all accelerators
-(`optimizer.policy.DeclaresLimits`); an administrator, that it holds at most so many accelerators of the fleet, of a
-type, or of a pool (`SharesDeclared`). With N accelerators that take jobs, the jobs below it hold at most floor(l N) at
-once, those being stopped included; a limit below one accelerator is none at all. Idle places do not change that.
-Whoever gives a place asks `room`: the arrival rule, backfill, lending, reservations, preemption, profiling leases,
-moves for a deadline, larger gangs. A place that is kept for a job counts as held by its project, so that a gang is not
-overtaken inside its own limit for ever.
+A policy may state that a project, or a user of it, holds at most a fraction l of all accelerators
+(`optimizer.policy.DeclaresLimits`); an administrator, that it holds at most a number of accelerators of the fleet, of a
+type, or of a pool (`SharesDeclared`). With N accelerators that take jobs, its jobs hold at most floor(l N) at once,
+those being stopped included; with a limit below one accelerator they hold none. Idle places do not change that. All
+code that gives a place calls `room`: the arrival rule, backfill, lending, reservations, preemption, profiling leases,
+moves for a deadline, larger gangs. A place that is reserved for a job counts as held by its project, so that a gang is
+not overtaken inside its own limit for ever.
 
-Where N falls, or a limit is made smaller, what runs goes on, and nothing below that limit starts until it fits.
+If N falls, or a limit is lowered, running jobs continue, and nothing below that limit starts until it fits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,55 +26,55 @@ from walras.job_request import JobId
 
 
 class KeptPlaces(Protocol):
-    """Places kept for a job (`working_set.Reservation`)."""
+    """Places reserved for a job (`working_set.Reservation`)."""
 
     @property
     def wanted(self) -> Mapping[int, int]:
-        """Accelerators by machine row."""
+        """Returns accelerators by machine row."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementLimit:
-    """One limit of a project or user: by the policy a fraction of the fleet, by an administrator a number."""
+    """One limit of a project or user: a fraction of the fleet by the policy, or a number by an administrator."""
 
     #: "project" or "project/user".
     name: str
-    #: `FLEET`, an accelerator type, or a pool's id.
+    #: `FLEET`, an accelerator type, or a pool id.
     scope: str = FLEET
     fraction: float | None = None
     accelerators: int = 0
 
     def covers(self, pool: Pool) -> bool:
-        """Whether accelerators of the pool count against it."""
+        """Returns whether accelerators of the pool count against it."""
         return scope_covers(self.scope, pool)
 
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """What keeps a job from more accelerators."""
+    """The limit that keeps a job from more accelerators."""
 
     limit: PlacementLimit
-    #: Accelerators of the fleet, those that the limit allows at once, and those held or kept below it.
+    #: Accelerators of the fleet, those that the limit allows at once, and those held or reserved below it.
     capacity: int
     allowed: int
     held: int
 
     @property
     def name(self) -> str:
-        """Whose limit it is."""
+        """Returns the project or user whose limit it is."""
         return self.limit.name
 
     @property
     def words(self) -> str:
-        """The limit as a sentence, without its owner."""
+        """Returns the limit as a sentence, without its owner."""
         if self.limit.fraction is not None:
             return f"its limit of {self.limit.fraction:g} of {self.capacity} accelerators allows {self.allowed}"
         return f"its limit allows {self.allowed}" + ("" if self.limit.scope == FLEET else f" of {self.limit.scope}")
 
     @property
     def raised_by(self) -> str:
-        """The command that changes it."""
+        """Returns the command that changes it."""
         if self.limit.fraction is not None:
             return "walras policy set"
         project, _, user = self.name.partition("/")
@@ -82,32 +82,32 @@ class LimitReached:
 
 
 class PlacementLimits:
-    """What the limited projects and users hold, and who waits only because of that."""
+    """What the limited projects and users hold, and which jobs wait only because of limits."""
 
     def __init__(self, ledger: Ledger, kept: Mapping[JobId, KeptPlaces]) -> None:
         self._ledger = ledger
         self._kept = kept
         self._of_policy: tuple[PlacementLimit, ...] = ()
         self._of_people: tuple[PlacementLimit, ...] = ()
-        #: By owner.
+        #: Limits by owner.
         self._limits: dict[str, list[PlacementLimit]] = {}
-        #: Jobs out of the queues until there is room below their limit, in order; out of the queue of one pool.
+        #: Jobs out of all queues until there is room below their limit, in order; (job, pool) out of one pool's queues.
         self.parked: dict[JobId, None] = {}
         self.barred: set[tuple[JobId, int]] = set()
 
     @property
     def are_declared(self) -> bool:
-        """False: nothing is limited, and nothing need be asked."""
+        """Returns whether there are limits at all; if not, nothing needs to be asked."""
         return bool(self._limits)
 
     def declare(self, fractions: Mapping[str, float]) -> None:
-        """These limits of the policy are in force from now on, by project or project/user; fractions of the fleet."""
+        """Sets the policy's limits, by project or project/user, as fractions of the fleet."""
         limited = [(name, fraction) for name, fraction in fractions.items() if fraction < 1.0]
         self._of_policy = tuple(PlacementLimit(name, fraction=fraction) for name, fraction in limited)
         self._sort_by_owner()
 
     def declare_shares(self, shares: Iterable[EntityShare]) -> None:
-        """These limits of administrators are in force from now on, beside those of the policy."""
+        """Sets administrators' limits, which hold beside those of the policy."""
         self._of_people = tuple(
             PlacementLimit(share.name, limit.scope, None, limit.accelerators)
             for share in shares
@@ -121,18 +121,18 @@ class PlacementLimits:
             self._limits.setdefault(limit.name, []).append(limit)
 
     def room(self, job: JobRecord, pool: int | None = None, *, kept: bool = True) -> float:
-        """Accelerators that the job may hold in all from now on, were they all of this pool; inf without a limit.
+        """Returns the accelerators that the job may hold in total if all were of this pool; inf without a limit.
 
         Args:
-            job: who asks.
-            pool: its row; None: only limits of the whole fleet are looked at.
-            kept: places kept for others count as held. Not asked so for a job whose own place is complete.
+        job: the job that wants accelerators.
+        pool: its row; None: only limits of the whole fleet are considered.
+        kept: places reserved for others count as held. False for a job whose own place is complete.
         """
         found = self._above(job, pool) if self._limits else ()
         return min((self._room_below(limit, job, kept=kept) for limit in found), default=inf)
 
     def allows(self, job: JobRecord, parts: PoolParts, *, kept: bool = True) -> bool:
-        """Whether the job may hold just this, over one pool or several."""
+        """Returns whether the job may hold exactly this, over one pool or several."""
         pools = self._ledger.fleet.pools
         for limit in self._owned(job) if self._limits else ():
             count = sum(count for pool, count in parts if limit.covers(pools[pool].pool))
@@ -141,7 +141,7 @@ class PlacementLimits:
         return True
 
     def room_after(self, job: JobRecord, leaving: Sequence[JobRecord], pool: int) -> float:
-        """Accelerators of the pool that the job may hold in all once these jobs have left."""
+        """Returns the accelerators of the pool that the job may hold in total once these jobs have left."""
         rooms = [inf]
         for limit in self._above(job, pool):
             freed = sum(self._count_of(each, limit) for each in leaving if self.is_below(each, limit.name))
@@ -149,7 +149,7 @@ class PlacementLimits:
         return min(rooms)
 
     def reached(self, job: JobRecord, count: int, pool: int | None = None) -> LimitReached | None:
-        """The limit that keeps the job from holding `count` accelerators there now, the tightest; None if none does."""
+        """Returns the tightest limit that keeps the job from `count` accelerators there now; None if none does."""
         found = self._above(job, pool) if self._limits else []
         rooms = [(self._room_below(limit, job, kept=True), number) for number, limit in enumerate(found)]
         left, tightest = min(rooms, default=(inf, 0))
@@ -159,9 +159,9 @@ class PlacementLimits:
         return LimitReached(limit, self._capacity, self._allowed(limit), self._held_below(limit, None, kept=True))
 
     def reached_everywhere(self, job: JobRecord, counts: Sequence[int]) -> tuple[LimitReached | None, int]:
-        """The limit that keeps the job from its gang in every pool, and the size of that gang; None if one is open.
+        """Returns the limit that keeps the job from its gang in every pool, and the gang's size; else (None, 0).
 
-        `counts`: accelerators that it takes of each pool, 0 where it cannot run (p,).
+        `counts` are accelerators that it takes of each pool, 0 where it cannot run (p,).
         """
         ways = sorted((count, pool) for pool, count in enumerate(counts) if count) if self._limits else []
         found = [(self.reached(job, count, pool), count) for count, pool in ways]
@@ -170,15 +170,15 @@ class PlacementLimits:
         return found[0]
 
     def is_below(self, job: JobRecord, name: str) -> bool:
-        """Whether the job is of this project or user."""
+        """Returns whether the job belongs to this project or user."""
         return name in job.request.owners
 
     def counts_against(self, job: JobRecord, reached: LimitReached) -> bool:
-        """Whether something that the job holds counts against the limit."""
+        """Returns whether something that the job holds counts against the limit."""
         return self.is_below(job, reached.name) and self._count_of(job, reached.limit) > 0
 
     def hold_back(self, job: JobRecord, pool: int) -> None:
-        """Take the job out of the queues until there is room again: of this pool's, or all where the fleet is meant."""
+        """Takes the job out of this pool's queues until there is room; out of all if a fleet limit is reached."""
         count = self._ledger.count_on(job, pool)
         if count > self.room(job):
             self.parked[job.job_id] = None
@@ -186,7 +186,7 @@ class PlacementLimits:
             self.barred.add((job.job_id, pool))
 
     def is_barred(self, job: JobRecord, pool: int) -> bool:
-        """Whether the smallest gang that the job may run as has no room in the pool."""
+        """Returns whether the smallest gang that the job may run as has no room in the pool."""
         classes = self._ledger.classes
         rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
         counts = [classes.shapes[classes.classes[row].shape].counts[pool] for row in rows]
@@ -203,7 +203,7 @@ class PlacementLimits:
         return [limit for name in job.request.owners for limit in self._limits.get(name, ())]
 
     def _above(self, job: JobRecord, pool: int | None) -> list[PlacementLimit]:
-        """Limits that hold for the job in the pool; without one, those of the fleet."""
+        """Returns the limits that hold for the job in the pool; without a pool, those of the fleet."""
         there = None if pool is None else self._ledger.fleet.pools[pool].pool
         limits = self._owned(job)
         return [each for each in limits if (each.scope == FLEET if there is None else each.covers(there))]
@@ -212,12 +212,12 @@ class PlacementLimits:
         return self._allowed(limit) - self._held_below(limit, job, kept=kept)
 
     def _count_of(self, job: JobRecord, limit: PlacementLimit) -> int:
-        """Accelerators of the limit's scope that the job holds."""
+        """Returns the accelerators of the limit's scope that the job holds."""
         pools = self._ledger.fleet.pools
         return sum(count for pool, count in self._ledger.parts_of(job) if limit.covers(pools[pool].pool))
 
     def _held_below(self, limit: PlacementLimit, but: JobRecord | None, *, kept: bool) -> int:
-        """Accelerators held by jobs of the project or user, and places kept for them, without those of `but`."""
+        """Returns the accelerators held by, or reserved for, jobs of the project or user, except `but`."""
         ledger, columns, name = self._ledger, self._ledger.columns, limit.name
         row = ledger.entities.get(name)
         if row is None:
@@ -228,7 +228,7 @@ class PlacementLimits:
             covered = [each for each, state in enumerate(ledger.fleet.pools) if limit.covers(state.pool)]
             spread = list(columns.parts)
             mine &= np.isin(columns.pool, covered)
-            mine[spread] = False  # counted part by part
+            mine[spread] = False  # counted by parts below
         held = int(columns.count[mine].sum())
         if limit.scope != FLEET:
             held += sum(self._spread_count(slot, below, covered) for slot in spread)
@@ -242,7 +242,7 @@ class PlacementLimits:
         return held
 
     def _spread_count(self, slot: int, below: list[int], covered: list[int]) -> int:
-        """Accelerators of these pools that a job over several of them holds; 0 of one who is not below."""
+        """Returns the accelerators of these pools that a job over several pools holds; 0 if not below the limit."""
         columns = self._ledger.columns
         mine = bool(columns.active[slot]) and int(columns.entity[slot]) in below
         return sum(count for pool, count in columns.parts[slot] if pool in covered) if mine else 0

@@ -1,25 +1,24 @@
 """How much work a job has left: one function for each estimate that the core needs, and what it assumes.
 
-    function                     steps counted as done          speed                unknown  serves
+    function                     steps counted as done          speed                unknown  used for
     remaining_here_s             reported, and made since then  of its attempt       inf      is it too near its end to
     remaining_here_of_all_s      (the same of many jobs)                                      be moved or displaced?
     expected_end_at              at the start of its attempt    of its attempt       inf      reservations: reports must
     expected_ends_on, ready_at   (the same, by machine)                                       not move them
     end_if_started_at            reported                       on the given pool    inf      may it borrow a place?
-    from_checkpoint_s            at its newest checkpoint       as given             -        deadlines: what is safe
+    from_checkpoint_s            at its newest checkpoint       as given             -        deadlines: the safe bound
     unreported_on_best_s         reported                       on the fastest pool  1 hour   is enough work left for a
     unreported_on_best_of_all_s  (the same of many jobs)                                      profiling lease?
     remaining_on_best_s          reported, and made since then  on the fastest pool  guess    orders of jobs by length
     steps_made                   reported, and made since then  -                    -        policies: of active jobs
     unreported_steps             reported                       -                    inf      policies: of an arrival
 
-Speeds are those of the job's kind, measured or believed; 0 steps per second counts as unknown. "Unknown" is the answer
-for a job that states no steps; a guess is its submitter's. What a job states is corrected by what came of its user's
-former statements (`length_records`; `stated_by_record`), in all of these but `from_checkpoint_s`: a deadline is its
-user's own risk. `expected_end_at`, `end_if_started_at` and `ready_at` are
-instants, include what a restart costs, and assume that nobody is stopped; everything else in seconds is time of work
-alone. `fetching_s` is what a start takes beyond that where inputs are not cached. Nothing here changes the ledger,
-except that ends worked out once are kept on jobs and machines.
+Speeds are those of the job's kind, measured or predicted; 0 steps per second counts as unknown. "Unknown" is the result
+for a job that states no steps; a guess is its submitter's. Stated lengths are corrected by the record of the user's
+former statements (`statement_records`; `stated_by_record`), except in `from_checkpoint_s`: a deadline is its user's own
+risk. `expected_end_at`, `end_if_started_at` and `ready_at` return instants, include the cost of a restart, and assume
+that no job is stopped; all other results in seconds are time of work alone. `fetching_s` is the additional time of a
+start where inputs are not cached. Nothing here changes the ledger, except that ends are cached on jobs and machines.
 """
 
 from math import inf
@@ -30,13 +29,13 @@ from optimizer.problem import FloatArray, IntArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.length_records import KEPT
+from scheduler.core.state.statement_records import KEPT
 from scheduler.core.state.tools_and_data import FetchTime
 
-#: A job that has made this many times the steps it stated is believed to be of unknown length. Otherwise it would keep
-#: its place for ever by being always about to end.
+#: A job that has made this many times the steps it stated is treated as of unknown length. Otherwise it would keep its
+#: place for ever, because it would always seem about to end.
 OVERDUE = 1.1
-#: Seconds of work assumed for a job of unknown length, where a number is needed.
+#: Seconds of work assumed for a job of unknown length where a number is needed.
 UNKNOWN_LENGTH_S = 3600.0
 
 
@@ -44,27 +43,27 @@ UNKNOWN_LENGTH_S = 3600.0
 
 
 def stated_by_record(ledger: Ledger, job: JobRecord) -> float:
-    """Return the steps that the job states, times what its user's record says of such statements; inf if none."""
+    """Returns the steps that the job states, times the correction from its user's record; inf if it states none."""
     stated = job.request.steps
     return inf if stated is None else stated * ledger.lengths.factor(job.request.owners[-1])
 
 
 def _stated_by_records(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
-    """Return `stated_by_record` of the jobs in these slots (n,)."""
+    """Returns `stated_by_record` of the jobs in these slots (n,)."""
     columns = ledger.columns
     total: FloatArray = columns.steps_total[rows] * ledger.lengths.factors(ledger.entities, columns.entity[rows])
     return total
 
 
 def guesses_by_record(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
-    """Return the submitters' guesses of whole runs, seconds, times what their records say; inf without one (n,)."""
+    """Returns the submitters' guesses of whole runs, seconds, corrected by their records; inf without one (n,)."""
     columns = ledger.columns
     guess: FloatArray = columns.duration_s[rows] * ledger.lengths.factors(ledger.entities, columns.entity[rows])
     return guess
 
 
 def note_length(ledger: Ledger, job: JobRecord, *, succeeded: bool) -> None:
-    """Note what the length that an ending job stated has come to; of one that did not succeed, if it went beyond."""
+    """Records an ending job's true over stated length; if it did not succeed, only if it exceeded its statement."""
     columns, slot = ledger.columns, job.slot
     ratio = float(_come_to(ledger, np.array([slot]))[0])
     if succeeded or ratio > KEPT:
@@ -72,7 +71,7 @@ def note_length(ledger: Ledger, job: JobRecord, *, succeeded: bool) -> None:
 
 
 def note_lengths_exceeded(ledger: Ledger) -> None:
-    """Note which active jobs have gone beyond what they stated, and how far."""
+    """Records which active jobs have exceeded their stated lengths, and by which ratio."""
     columns = ledger.columns
     rows = columns.active.nonzero()[0]
     ratio = _come_to(ledger, rows)
@@ -85,7 +84,7 @@ def note_lengths_exceeded(ledger: Ledger) -> None:
 
 
 def _come_to(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """Return what these jobs have come to over what they stated: steps, or the time they had; 0 if unknown (n,)."""
+    """Returns true over stated length of these jobs so far, by steps or by time; 0 if unknown (n,)."""
     columns = ledger.columns
     total, has_steps = columns.steps_total[rows], np.isfinite(columns.steps_total[rows])
     stated = np.where(has_steps, total, columns.duration_s[rows])
@@ -98,7 +97,7 @@ def _come_to(ledger: Ledger, rows: IntArray) -> FloatArray:
 
 
 def remaining_here_s(ledger: Ledger, job: JobRecord) -> float:
-    """Return the seconds that a running job has left where it runs; inf if unknown or overdue."""
+    """Returns the seconds that a running job has left where it runs; inf if unknown or overdue."""
     total, rate = stated_by_record(ledger, job), ledger.rate_of(job)
     if total == inf or rate <= 0:
         return inf
@@ -109,7 +108,7 @@ def remaining_here_s(ledger: Ledger, job: JobRecord) -> float:
 
 
 def remaining_here_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """Return `remaining_here_s` of the running jobs in these slots (n,)."""
+    """Returns `remaining_here_s` of the running jobs in these slots (n,)."""
     rate, total = _rates_here(ledger, rows), _stated_by_records(ledger, rows)
     done = _steps_at_rate(ledger, rows, rate)
     is_known = (rate > 0) & (done <= OVERDUE * total)
@@ -119,16 +118,16 @@ def remaining_here_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
 
 
 def _rates_here(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
-    """Return steps per second of the attempts of the jobs in these slots (n,); of a waiting job any number."""
+    """Returns steps per second of the attempts of the jobs in these slots (n,); meaningless for a waiting job."""
     columns = ledger.columns
     rates: FloatArray = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]
     return rates
 
 
 def _steps_at_rate(ledger: Ledger, rows: IntArray | slice, rate: FloatArray) -> FloatArray:
-    """Return the steps reported by the jobs in these slots, and those made at this speed since then (n,)."""
+    """Returns the steps reported by the jobs in these slots, plus those made at this speed since then (n,)."""
     columns = ledger.columns
-    # `steps_at` of a waiting job is inf: it has made none since.
+    # `steps_at` of a waiting job is inf, so it adds no steps.
     done: FloatArray = columns.steps[rows] + rate * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
     return done
 
@@ -137,7 +136,7 @@ def _steps_at_rate(ledger: Ledger, rows: IntArray | slice, rate: FloatArray) -> 
 
 
 def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
-    """Return the instant at which a running job ends if nobody stops it; inf if unknown.
+    """Returns the instant at which a running job ends if no one stops it; inf if unknown.
 
     The instant stays the same while the attempt lasts and no speed or restart cost changes, so it is computed once.
     """
@@ -154,12 +153,12 @@ def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
 
 
 def _version(ledger: Ledger) -> int:
-    """Of all that ends are worked out with; none of its parts ever goes back."""
+    """Returns the version of the data behind expected ends; its parts only grow."""
     return ledger.classes.version + ledger.costs.version + ledger.lengths.version
 
 
 def expected_ends_on(ledger: Ledger, machine: FleetMachine, rules: RoundRules) -> list[float]:
-    """Return the instant at which each held accelerator of the machine is free if nobody is stopped; ascending."""
+    """Returns the instants at which the machine's held accelerators are free if no job is stopped; ascending."""
     known = _version(ledger)
     if machine.ends_version != known:
         machine.ends, shared = [], dict[tuple[int, ...], float]()
@@ -176,18 +175,18 @@ def expected_ends_on(ledger: Ledger, machine: FleetMachine, rules: RoundRules) -
 
 
 def freed_at(ledger: Ledger, machine: FleetMachine, count: int, rules: RoundRules) -> float:
-    """Return the instant at which `count` (> 0) of the held accelerators are free if nobody is stopped.
+    """Returns the instant at which `count` (> 0) of the held accelerators are free if no job is stopped.
 
-    inf if unknown, or if fewer are held. The instant may be past: jobs take longer than expected.
+    It is inf if unknown, or if fewer are held. It may be in the past, because jobs take longer than expected.
     """
     ends = expected_ends_on(ledger, machine, rules)
     return ends[count - 1] if count <= len(ends) else inf
 
 
 def ready_at(ledger: Ledger, machine: FleetMachine, wanted: int, rules: RoundRules) -> float:
-    """Return the instant from which `wanted` accelerators of the machine are free if nobody is stopped; inf if unknown.
+    """Returns when `wanted` accelerators of the machine are free if no job is stopped; inf if unknown.
 
-    Never before now. Processors and memory are not looked at.
+    It is never in the past. Processors and memory are not considered.
     """
     missing = wanted - len(machine.free)
     if missing <= 0:
@@ -200,7 +199,7 @@ def ready_at(ledger: Ledger, machine: FleetMachine, wanted: int, rules: RoundRul
 
 
 def end_if_started_at(ledger: Ledger, job: JobRecord, pool: int, rules: RoundRules) -> float:
-    """Return the instant at which a waiting job would end if it started on the pool now; inf if unknown.
+    """Returns the instant at which a waiting job would end if it started on the pool now; inf if unknown.
 
     The instant is in the past for a job that has reported more steps than it stated.
     """
@@ -211,7 +210,7 @@ def end_if_started_at(ledger: Ledger, job: JobRecord, pool: int, rules: RoundRul
 
 
 def from_checkpoint_s(job: JobRecord, rate: float) -> float:
-    """Return the seconds from the newest checkpoint of a job that states its steps to its end, at this speed (> 0)."""
+    """Returns the seconds from a job's newest checkpoint to its end at `rate` > 0; the job must state its steps."""
     assert job.request.steps is not None, "only for jobs that state their steps"
     return max(0.0, job.request.steps - job.safe_steps) / rate
 
@@ -220,7 +219,7 @@ def from_checkpoint_s(job: JobRecord, rate: float) -> float:
 
 
 def unreported_on_best_s(ledger: Ledger, job: JobRecord) -> float:
-    """Return the seconds that the steps not yet reported take on the fastest pool; an hour if unknown, 0 if no pool."""
+    """Returns the seconds that unreported steps take on the fastest pool; an hour if unknown, 0 if it fits no pool."""
     best = ledger.class_of(job).best_rate
     if best <= 0:
         return 0.0
@@ -228,7 +227,7 @@ def unreported_on_best_s(ledger: Ledger, job: JobRecord) -> float:
 
 
 def unreported_on_best_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """Return `unreported_on_best_s` of the jobs in these slots (n,)."""
+    """Returns `unreported_on_best_s` of the jobs in these slots (n,)."""
     columns = ledger.columns
     best = np.array([job_class.best_rate for job_class in ledger.classes.classes])[columns.class_row[rows]]
     left = np.maximum(_stated_by_records(ledger, rows) - columns.steps[rows], 0.0)
@@ -237,9 +236,9 @@ def unreported_on_best_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
 
 
 def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice, attained_s: FloatArray) -> FloatArray:
-    """Return the seconds that the jobs in these slots would have left on the fastest pool (n,).
+    """Returns the seconds that the jobs in these slots would have left on the fastest pool (n,).
 
-    A job that states no steps has its submitter's guess less `attained_s` over its gang; inf without a guess.
+    For a job that states no steps this is its submitter's guess less `attained_s` over its gang; inf without a guess.
     """
     columns = ledger.columns
     if not columns.pools:
@@ -256,7 +255,7 @@ def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice, attained_s: Floa
 
 
 def steps_made(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """Return the steps of the jobs in these slots until now, at most what they state or have reported (n,)."""
+    """Returns the steps of the jobs in these slots until now, at most what they state or have reported (n,)."""
     columns = ledger.columns
     if not columns.pools:
         return columns.steps[rows]
@@ -267,13 +266,13 @@ def steps_made(ledger: Ledger, rows: IntArray) -> FloatArray:
 
 
 def steps_left(ledger: Ledger, rows: IntArray, done: FloatArray) -> FloatArray:
-    """Return the steps that the jobs in these slots have left when so many are done (n,)."""
+    """Returns the steps that the jobs in these slots have left when `done` steps are done (n,)."""
     left: FloatArray = np.maximum(_stated_by_records(ledger, rows) - done, 0.0)
     return left
 
 
 def unreported_steps(ledger: Ledger, job: JobRecord) -> float:
-    """Return the steps that the job has not reported yet; inf if it states none."""
+    """Returns the steps that the job has not reported yet; inf if it states none."""
     return max(0.0, stated_by_record(ledger, job) - job.steps)
 
 
@@ -281,16 +280,16 @@ def unreported_steps(ledger: Ledger, job: JobRecord) -> float:
 
 
 def lacks_inputs(ledger: Ledger, job: JobRecord, place: Place) -> bool:
-    """Return whether a machine of the place has to fetch some of the job's inputs, as far as machines have told."""
+    """Returns whether a machine of the place has to download inputs of the job, as far as machines reported."""
     data, caches = job.request.data, ledger.fleet.caches
     return bool(data) and not all(caches.has_all(row, data) for row, _ in place)
 
 
 def fetching_s(ledger: Ledger, job: JobRecord, place: Place) -> float:
-    """Return the seconds that a start of the job there takes beyond `restart_s` because it fetches inputs.
+    """Returns the seconds that a start of the job there takes beyond `restart_s` because it downloads inputs.
 
-    The bytes that it lacks at the rate of the machine that takes longest. Where nobody has told those, as long as such
-    starts of its kind took more than its usual ones; 0 until one was seen.
+    These are the missing bytes at the rate of the slowest machine. If no machine has reported their size, it is the
+    time that such starts of the kind took beyond usual ones; 0 until one was measured.
     """
     if not ledger.policy.rules.count_fetches or not lacks_inputs(ledger, job, place):
         return 0.0
@@ -300,7 +299,7 @@ def fetching_s(ledger: Ledger, job: JobRecord, place: Place) -> float:
 
 
 def fetch_time(ledger: Ledger, job: JobRecord, place: Place) -> FetchTime | None:
-    """Return what the machine of the place fetches that takes longest; None where its size is not known."""
+    """Returns the longest download among the place's machines; None if a size is unknown."""
     longest = FetchTime(0, 0.0)
     for row, _ in place:
         machine = ledger.fleet.machines[row]
@@ -312,12 +311,12 @@ def fetch_time(ledger: Ledger, job: JobRecord, place: Place) -> FetchTime | None
 
 
 def warmest_place(ledger: Ledger, job: JobRecord, pool: int) -> Place:
-    """Return the machine of the pool that has most of the job's inputs; empty where the pool has none."""
+    """Returns the machine of the pool that has most of the job's inputs; empty if the pool has no machine."""
     members = ledger.fleet.pools[pool].members
     rows = ledger.fleet.caches.rows_with(job.request.data, members)[:1] or list(members)[:1]
     return tuple((row, 1) for row in rows)
 
 
 def fetching_on_pool_s(ledger: Ledger, job: JobRecord, pool: int) -> float:
-    """`fetching_s` on the machine of the pool that has most of the job's inputs."""
+    """Returns `fetching_s` on the machine of the pool that has most of the job's inputs."""
     return fetching_s(ledger, job, warmest_place(ledger, job, pool)) if job.request.data else 0.0

@@ -1,13 +1,13 @@
-"""Machines on which a job failed: its next attempts prefer others, wait a while for one, and in the end insist on it.
+"""Machines on which a job failed: its next attempts prefer others, then wait for others, then never use these.
 
-Of each waiting job, by machine, how often in a row an attempt failed there: by the job's own fault as it counts against
-its retries, or by the machine's. A checkpoint that is recorded there, and the job's end, clear it.
+For each waiting job, counts by machine the consecutive attempts that failed there, by the job's own fault as it counts
+against its retries, or by the machine's. A checkpoint recorded there, and the job's end, clear the count.
 
     after one failure      the machine is closed to the job until the end of the delay, then others are preferred
     after two and more     it is closed to the job
 
-Neither closes the last place: only while enough other machines of a pool that the job may use are up and large enough
-to hold the gang, busy or not, is anything closed. So no job waits for machines that are not there.
+Machines are closed only while enough other machines of a pool that the job may use are up and large enough to hold the
+gang, busy or not. So no job waits for machines that do not exist.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,26 +18,26 @@ from scheduler.core.state.job_classes import ResourceShape
 from walras.cluster import NodeId
 from walras.job_request import JobId, can_prepare
 
-#: Failures in a row on one machine, after which it is closed to the job for good.
+#: Consecutive failures on one machine after which it is closed to the job without an end.
 INSISTS_AFTER = 2
-#: Machines remembered of a job, the last ones.
+#: Maximum of machines kept per job, the newest ones.
 _MACHINES_MAX = 16
 _NOWHERE: frozenset[int] = frozenset()
-#: Of a job: (machine, failures there in a row, when the delay for it ends).
+#: Job, and its (machine, consecutive failures there, when the delay for it ends).
 RememberedFailures = tuple[JobId, tuple[tuple[NodeId, int, float], ...]]
 
 
 @dataclass(slots=True)
 class RetryPlaces:
-    """Where jobs failed. Ask it where some did (`failed`)."""
+    """Where jobs failed. Callers check `failed` first, because few jobs fail."""
 
-    #: By job and machine: failures in a row, and when the delay ends.
+    #: By job and machine: consecutive failures, and when the delay ends.
     failed: dict[JobId, dict[NodeId, tuple[int, float]]] = field(default_factory=dict)
-    #: (job, pool): it would have a place there, were nothing closed for its failures.
+    #: (job, pool) pairs: the job would have a place there if no machine was closed to it.
     waiting: set[tuple[JobId, int]] = field(default_factory=set)
 
     def blame(self, job_id: JobId, node_id: NodeId, until_at: float) -> None:
-        """The job failed on the machine. `until_at`: when it may start there again if that was the first time."""
+        """Records a failure of the job on the machine, closed until `until_at` if it was the first there."""
         machines = self.failed.setdefault(job_id, {})
         times, _ = machines.pop(node_id, (0, 0.0))
         machines[node_id] = (times + 1, until_at)
@@ -45,7 +45,7 @@ class RetryPlaces:
             del machines[next(iter(machines))]
 
     def clear(self, job_id: JobId, node_ids: Iterable[NodeId]) -> None:
-        """The job does well on these machines."""
+        """Clears failures on machines on which the job works now."""
         machines = self.failed.get(job_id)
         if machines is None:
             return
@@ -55,23 +55,23 @@ class RetryPlaces:
             self.forget(job_id)
 
     def forget(self, job_id: JobId) -> None:
-        """The job has ended."""
+        """Drops the records of a job that has ended."""
         self.failed.pop(job_id, None)
 
     def remembered(self, job_ids: Iterable[JobId]) -> Iterator[RememberedFailures]:
-        """What a successor should know of these jobs."""
+        """Yields what a restarted core should know of these jobs."""
         for job_id in job_ids:
             machines = self.failed.get(job_id)
             if machines:
                 yield job_id, tuple((node_id, *known) for node_id, known in machines.items())
 
     def recall(self, told: Iterable[RememberedFailures]) -> None:
-        """Take in what a former core knew."""
+        """Restores what a former core knew."""
         for job_id, machines in told:
             self.failed[job_id] = {node_id: (times, until_at) for node_id, times, until_at in machines}
 
     def rows(self, job_id: JobId, fleet: Fleet, pool: int) -> frozenset[int]:
-        """Return the rows of the pool's machines on which the job failed."""
+        """Returns the rows of the pool's machines on which the job failed."""
         found = (fleet.machine(node_id) for node_id in self.failed.get(job_id, ()))
         return frozenset(machine.row for machine in found if machine is not None and machine.pool == pool)
 
@@ -83,9 +83,9 @@ class RetryPlaces:
         now: float,
         usable: Callable[[int], frozenset[int] | None],
     ) -> frozenset[int]:
-        """Return the rows of machines of all pools that are closed to the job now; none if only they could hold it.
+        """Returns the rows of machines of all pools that are closed to the job now; empty if no others could hold it.
 
-        `usable`: of a pool, the rows that are booked for others; None where the job may hold no gang at all.
+        `usable(pool)` returns the rows that are booked for others; None where the job may hold no gang at all.
         """
         closed = {
             machine.row
@@ -102,7 +102,7 @@ class RetryPlaces:
 
 
 def has_others(fleet: Fleet, pool: int, shape: ResourceShape, closed: set[int] | frozenset[int]) -> bool:
-    """Whether enough machines of the pool besides these are up, and large enough for a gang of this shape."""
+    """Returns whether enough machines of the pool besides these are up and large enough for a gang of this shape."""
     parts = fleet.gang_parts(pool, shape)
     able = 0
     for machine in fleet.pools[pool].members.values():

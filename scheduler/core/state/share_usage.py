@@ -1,11 +1,11 @@
-"""What projects and users have of the fleet: declared shares, and use that is remembered with a half-life.
+"""Use of the fleet by projects and users: declared shares, and recorded use with a half-life.
 
-    used_g(t) = integral of factor x accelerators that the jobs of g hold, old parts halved every `half_life_s`
+    used_g(t) = integral of factor x accelerators that the jobs of g hold, halved every `half_life_s`
 
-A spot accelerator counts at `spot_factor`. Beside accelerators the same is counted in fair-share units: an accelerator
-of a pool is worth to a job its speed there against the job's mean speed over the fleet, pools weighted by their size,
-so that an A100 is many units to a job that flies on it and one to a job that does not care. A unit is valued when the
-job starts; what is learned of its speed later counts from its next start on.
+A spot accelerator counts with `spot_factor`. Use is also counted in fair-share units: an accelerator of a pool is worth
+to a job its speed there over the job's mean speed over the fleet, pools weighted by size. So an A100 is many units to a
+job that is much faster on it, and one to a job with the same speed everywhere. Units are fixed when the job starts;
+speeds learnt later count from its next start on.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,23 +22,23 @@ from scheduler.core.state.job_classes import PoolParts
 from walras.cluster import Market, Pool
 from walras.job_request import JobId, JobRequest
 
-#: What somebody is behind of what it is entitled to is made up in about this time, seconds of its share; by a weight
-#: that is at most so many times its own, or so little of it.
+#: Seconds of its share in which an entity makes up what it is behind; and the largest factor, either way, by which its
+#: weight changes for that.
 _MADE_UP_S, _MOST_MADE_UP = 4 * 3600.0, 2.0
 
 
 @dataclass(slots=True)
 class _Meter:
-    """Use of one project or user until `at`."""
+    """Use of one project or user, as of `at`."""
 
     at: float
     used_s: float = 0.0
     units_s: float = 0.0
-    #: Held now, spot at its factor; the same in units.
+    #: Accelerators held now, spot at its factor; the same in units.
     held: float = 0.0
     units: float = 0.0
-    #: Accelerator-seconds of what it was entitled to that it did not have, old parts halved; and what it is entitled to
-    #: now. None: nobody counts that.
+    #: Decayed accelerator-seconds that it was entitled to and did not receive; accelerators that it is entitled to now,
+    #: None where that is not counted.
     behind_s: float = 0.0
     entitled: float | None = None
 
@@ -58,29 +58,29 @@ class _Meter:
 
 @dataclass(slots=True)
 class ShareUsage:
-    """Declared shares by name, and the meters of everybody who ever held something."""
+    """Declared shares by name, and the meters of every project and user that ever held something."""
 
     shares: dict[str, EntityShare] = field(default_factory=dict)
     half_life_s: float = 7 * 86_400.0
     spot_factor: float = 1.0
-    #: The policy in force gives time by weights: what somebody is behind raises its weight.
+    #: Whether the policy in force divides time by weights, so that an entity that is behind gets a larger weight.
     makes_up: bool = False
     _meters: dict[str, _Meter] = field(default_factory=dict)
     #: What each running job adds to the meters: accelerators, units.
     _running: dict[JobId, tuple[float, float]] = field(default_factory=dict)
 
     def declare(self, shares: Iterable[EntityShare]) -> None:
-        """These hold from now on, in place of all before."""
+        """Replaces all declared shares by these."""
         self.shares = {each.name: each for each in shares}
 
     def count_by(self, half_life_s: float, spot_factor: float, at: float) -> None:
-        """Count like this from now on; what runs on spot goes on as it was counted when it started."""
+        """Sets half-life and spot factor from now on; running jobs on spot keep the factor of their start."""
         for meter in self._meters.values():
             meter.bring_to(at, self.half_life_s)
         self.half_life_s, self.spot_factor = half_life_s, spot_factor
 
     def started(self, request: JobRequest, held: PoolParts, units: float, pools: list[PoolState], at: float) -> None:
-        """The job holds this from now on; `units`: what that is worth to it."""
+        """Begins to count what the job holds; `units` is its worth to the job in fair-share units."""
         counted = sum(count * self.factor(pools[pool]) for pool, count in held)
         plain = sum(count for _, count in held)
         added = (counted, units * counted / plain if plain else 0.0)
@@ -88,18 +88,18 @@ class ShareUsage:
         self._change(request, *added, at)
 
     def ended(self, request: JobRequest, at: float) -> None:
-        """The job holds nothing any more."""
+        """Stops counting for a job that holds nothing any more."""
         accelerators, units = self._running.pop(request.job_id, (0.0, 0.0))
         self._change(request, -accelerators, -units, at)
 
     def scale(self, request: JobRequest, by: float, at: float) -> None:
-        """From now on what the running job holds counts so many times as much: two on one accelerator, half each."""
+        """Scales what a running job counts, such as by a half for each of two jobs on one accelerator."""
         accelerators, units = self._running[request.job_id]
         self._running[request.job_id] = (by * accelerators, by * units)
         self._change(request, (by - 1.0) * accelerators, (by - 1.0) * units, at)
 
     def factor(self, state: PoolState) -> float:
-        """What one accelerator of the pool counts."""
+        """Returns the factor with which one accelerator of the pool counts."""
         return self.spot_factor if state.pool.market is Market.SPOT else 1.0
 
     def _change(self, request: JobRequest, accelerators: float, units: float, at: float) -> None:
@@ -110,7 +110,7 @@ class ShareUsage:
             meter.units += units
 
     def used(self, name: str, at: float) -> tuple[float, float]:
-        """Accelerator-seconds and unit-seconds used by now, old parts halved."""
+        """Returns decayed accelerator-seconds and unit-seconds used until `at`."""
         meter = self._meters.get(name)
         if meter is None:
             return 0.0, 0.0
@@ -119,16 +119,16 @@ class ShareUsage:
         return meter.used_s, meter.units_s
 
     def held(self, name: str) -> tuple[float, float]:
-        """What it holds now as it is counted: accelerators (spot at its factor), and units."""
+        """Returns what it holds now as it is counted: accelerators (spot at its factor), and units."""
         meter = self._meters.get(name)
         return (0.0, 0.0) if meter is None else (meter.held, meter.units)
 
     def names(self) -> Iterable[str]:
-        """Everybody who used something that is remembered."""
+        """Returns all projects and users with recorded use."""
         return self._meters
 
     def remembered(self) -> Iterable[RememberedUse]:
-        """Every meter as it stood when it last changed."""
+        """Yields every meter as of its last change."""
         for name, meter in self._meters.items():
             found = RememberedUse(name, meter.at, meter.used_s, meter.units_s, meter.held, meter.units)
             if meter.entitled is not None:
@@ -137,7 +137,10 @@ class ShareUsage:
             yield found
 
     def recall(self, remembered: Iterable[RememberedUse], at: float) -> None:
-        """Take in what a former core had counted. What was held then was held until now; who holds it now is told."""
+        """Restores what a former core had counted, assuming that what was held then was held until now.
+
+        Jobs that hold accelerators now are counted when they are restored.
+        """
         for each in remembered:
             meter = _Meter(each.at, each.used_s, each.units_s, each.held, each.units)
             if self.makes_up and (each.behind_s or each.behind_rate):
@@ -146,10 +149,10 @@ class ShareUsage:
             meter.held = meter.units = 0.0
             self._meters[each.name] = meter
 
-    # ---------------------------------------------------------------- what somebody is behind
+    # ---------------------------------------------------------------- entitled and not received
 
     def make_up_from(self, makes_up: bool, at: float) -> None:
-        """Whether what is behind raises weights from now on; under another policy it is forgotten."""
+        """Sets whether entities that are behind get larger weights; if not, what they are behind is dropped."""
         for meter in self._meters.values():
             meter.bring_to(at, self.half_life_s)
             if not makes_up:
@@ -157,10 +160,11 @@ class ShareUsage:
         self.makes_up = makes_up
 
     def made_up(self, entities: Entities, demand: FloatArray, capacity: float, at: float) -> Entities:
-        """The entities with weights by which each makes up what it is behind, or ahead, of its siblings.
+        """Returns the entities with weights by which each makes up what it is behind, or ahead, of its siblings.
 
-        From now on each is entitled to its share of `capacity` by what its jobs ask for (g,). Who has had less than its
-        siblings, as a part of what it is entitled to, has so much more that it has caught up after `_MADE_UP_S`.
+        From now on each is entitled to its share of `capacity`, given what its jobs ask for, `demand` (g,). An entity
+        that has had less than its siblings, relative to its entitlement, gets a weight with which it catches up in
+        `_MADE_UP_S`.
         """
         entitled = entitlements(entities, demand, capacity)
         here = dict(zip(entities.name, entitled.tolist(), strict=True))
@@ -180,7 +184,7 @@ class ShareUsage:
     # ---------------------------------------------------------------- for problems
 
     def entities(self, names: Iterable[str], parents: list[int], capacity: float) -> Entities:
-        """The entities of a problem with what was declared of them; a limit of the fleet as a part of what is there."""
+        """Returns a problem's entities with their declared shares; fleet limits are fractions of `capacity`."""
         known = tuple(names)
         parent = np.array(parents, dtype=np.int64)
         if not self.shares:
@@ -192,7 +196,7 @@ class ShareUsage:
         for row in np.flatnonzero(parent < 0):
             inside = parent == row
             promised = float(guaranteed[inside].sum())
-            if promised > guaranteed[row]:  # users are promised a part of what their project is
+            if promised > guaranteed[row]:  # guarantees of users are part of their project's guarantee
                 guaranteed[inside] *= guaranteed[row] / promised
         top = float(guaranteed[parent < 0].sum())
         if top > 1.0:
@@ -200,7 +204,7 @@ class ShareUsage:
         return Entities(known, weight, parent, guaranteed, limit)
 
     def limits(self, names: Iterable[str], pools: Sequence[Pool]) -> EntityLimits | None:
-        """The limits that were declared of those who are there; None where nobody has any."""
+        """Returns the declared limits of these entities; None if there are none."""
         found = [
             (row, limit)
             for row, name in enumerate(names)
@@ -217,6 +221,6 @@ class ShareUsage:
 
 
 def _fleet_limit(share: EntityShare, capacity: float) -> float:
-    """Fraction of the fleet that it may hold."""
+    """Returns the fraction of the fleet that it may hold."""
     most = [each.accelerators for each in share.limits if each.scope == FLEET]
     return min(1.0, min(most) / capacity) if most and capacity > 0 else 1.0

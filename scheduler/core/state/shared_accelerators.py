@@ -1,11 +1,11 @@
-"""Accelerators that two jobs share: who agreed to it, who runs beside whom, and how fast pairs of kinds are.
+"""Accelerators that two jobs share: which jobs agreed to it, which share now, and how fast pairs of kinds are.
 
-The *host* had the accelerator first, the *guest* came beside it; when one of them leaves, the other has it alone. While
-a job is in a pair, its speeds are those of a kind of its own, `A beside B`: so the table of speeds holds what pairs of
-kinds reach on each type, measured as every speed is, and what a kind reaches alone stays as it was.
+The *host* had the accelerator first, the *guest* was added; when one of them leaves, the other has it alone. While a
+job is in a pair, it has the speeds of a kind of its own, `A beside B`: so the throughput table holds what pairs of
+kinds reach on each type, measured as every speed is, and the speed of a kind alone stays unchanged.
 
-What a job reports of its speed is a median over its newest windows of steps. After a change such a median is of the
-old state still, so reports count again only once all of their windows are new (`counts_report`).
+A job reports its speed as a median over its newest windows of steps. After a change such a median still describes the
+old state, so reports count again only once all of their windows are new (`counts_report`).
 """
 
 from collections.abc import Collection
@@ -17,21 +17,21 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from walras.cluster import NodeShare, Placement
 from walras.job_request import DeviceShare, JobId, Kind
 
-#: Windows over which a job's report is a median, at most (`walras.training` keeps as many).
+#: Maximum of windows in the median of a job's report (`walras.training` keeps as many).
 _WINDOWS_KEPT = 60
-#: Windows of an attempt that has known one state alone, after which its report is believed of a pair.
+#: Windows of an attempt in a single state after which its report counts for a pair.
 _WINDOWS_LEAST = 10
 
 
 def beside_kind(kind: Kind, other: Kind) -> Kind:
-    """Return the kind as which a job of `kind` counts while it shares its accelerator with a job of the other."""
+    """Returns the kind as which a job of `kind` counts while it shares its accelerator with a job of the other."""
     return Kind(f"{kind} beside {other}")
 
 
 def hold_beside(fleet: Fleet, job_id: JobId, beside: JobId, place: Place, shape: ResourceShape) -> Placement:
-    """Let the job share the accelerators that another job holds on one machine.
+    """Lets the job share the accelerators that another job holds on one machine. Returns the placement.
 
-    Processors and main memory are each job's own.
+    Processors and main memory are not shared.
     """
     ((row, count),) = place
     machine = fleet.machines[row]
@@ -48,13 +48,13 @@ def hold_beside(fleet: Fleet, job_id: JobId, beside: JobId, place: Place, shape:
 
 
 def sole_holder(machine: FleetMachine, devices: tuple[int, ...]) -> JobId | None:
-    """Return the one job that holds exactly these accelerators; None if none does, or two do."""
+    """Returns the one job that holds exactly these accelerators; None if none does, or two do."""
     found = [job_id for job_id, held in machine.holders.items() if held == devices]
     return found[0] if len(found) == 1 else None
 
 
 def freed_by(machine: FleetMachine, leaving: Collection[JobId]) -> int:
-    """Return the accelerators of the machine that are free once these jobs have left, beyond those that are free now.
+    """Returns the accelerators of the machine that are freed once these jobs have left, beyond those free now.
 
     An accelerator that two jobs share is free when both have left.
     """
@@ -71,9 +71,9 @@ class SharedPair:
 
     host: JobId
     guest: JobId
-    #: Type of the accelerator.
+    #: Accelerator type.
     accelerator: str
-    #: The guest has made steps.
+    #: Whether the guest has made steps.
     has_begun: bool = False
     #: Jobs whose speed beside the other was measured in this pair.
     measured: set[JobId] = field(default_factory=set)
@@ -81,7 +81,7 @@ class SharedPair:
 
 @dataclass(slots=True)
 class AcceleratorSharing:
-    """Who shares, and whether pairs are to be looked at."""
+    """Which jobs share accelerators, and whether pairs need to be examined."""
 
     ledger: Ledger
     #: Active jobs that agreed to share, in order of admission.
@@ -90,35 +90,35 @@ class AcceleratorSharing:
     holding: dict[JobId, None] = field(default_factory=dict)
     #: The pair of each job that is in one.
     pairs: dict[JobId, SharedPair] = field(default_factory=dict)
-    #: Something changed that may make a new pair, or end one.
+    #: Whether something changed that may make a new pair, or end one.
     is_due: bool = False
-    #: Of running jobs that agreed: windows of the attempt that are older than its present state; -1: to be found out.
+    #: Of running jobs that agreed: windows of the attempt that are older than its present state; -1: unknown yet.
     _old_windows: dict[JobId, int] = field(default_factory=dict)
 
     def take_job(self, job: JobRecord) -> None:
-        """A job is known."""
+        """Notes a new job, if it agreed to share."""
         if job.request.shared is not None:
             self.willing[job.job_id] = None
             self.is_due = True
 
     def forget(self, job: JobRecord) -> None:
-        """The job is over."""
+        """Drops a job that has ended."""
         self.willing.pop(job.job_id, None)
-        self.is_due = True  # another may be the first in line
+        self.is_due = True  # another job may now be the head of the queue
         self._old_windows.pop(job.job_id, None)
 
     def started(self, job: JobRecord) -> None:
-        """The job holds a place from now on."""
+        """Notes that the job holds a place."""
         if job.request.shared is not None:
             self.holding[job.job_id] = None
 
     def partner_of(self, job_id: JobId) -> JobRecord | None:
-        """Return the job that shares the accelerator of this one; None if it has it alone."""
+        """Returns the job that shares the accelerator of this one; None if it has it alone."""
         pair = self.pairs.get(job_id)
         return None if pair is None else self.ledger.jobs[pair.guest if pair.host == job_id else pair.host]
 
     def pair(self, host: JobRecord, guest: JobRecord, accelerator: str) -> None:
-        """The guest was given the host's accelerator: from now on both count as kinds beside each other."""
+        """Makes a pair: the guest was given the host's accelerator, so both change to kinds beside each other."""
         pair = SharedPair(host.job_id, guest.job_id, accelerator)
         self.pairs[host.job_id] = self.pairs[guest.job_id] = pair
         self._old_windows[host.job_id], self._old_windows[guest.job_id] = -1, 0
@@ -135,7 +135,7 @@ class AcceleratorSharing:
             self.ledger.usage.scale(job.request, 0.5, self.ledger.now)
 
     def part(self, job_id: JobId) -> JobRecord | None:
-        """The job has given its accelerator back. Returns who shared it and has it alone now; None: nobody."""
+        """Ends the pair of a job that gave its accelerator back. Returns its partner; None if it had none."""
         self._old_windows.pop(job_id, None)
         self.holding.pop(job_id, None)
         partner = self.partner_of(job_id)
@@ -143,7 +143,7 @@ class AcceleratorSharing:
             return None
         pair = self.pairs.pop(job_id)
         del self.pairs[partner.job_id]
-        # A host beside which nobody made a step has been alone all the time.
+        # A host whose guest made no step has run alone all the time.
         if pair.has_begun:
             self._old_windows[partner.job_id] = -1
         else:
@@ -153,7 +153,7 @@ class AcceleratorSharing:
         return partner
 
     def counts_report(self, job: JobRecord, windows: int) -> bool:
-        """Whether a speed over so many windows of the job's attempt is of the state that the job is in now."""
+        """Returns whether a speed over so many windows of the job's attempt describes its present state."""
         pair = self.pairs.get(job.job_id)
         if pair is not None and not pair.has_begun:
             pair.has_begun = job.job_id == pair.guest
@@ -174,14 +174,14 @@ class AcceleratorSharing:
         return True
 
     def is_settled(self, job_id: JobId) -> bool:
-        """Whether the job's reports are of the state that it is in now."""
+        """Returns whether the job's reports describe its present state."""
         return job_id not in self._old_windows
 
 
 def foreseen_part(own: DeviceShare, other: DeviceShare) -> float | None:
-    """Return the part of its speed that a job keeps beside another, of which nothing was measured; None: unknown.
+    """Returns the fraction of its speed that a job keeps beside another, if nothing was measured; None if unknown.
 
-    Two jobs that together keep the device busy for no more than all of the time do not slow each other down; others
+    Two jobs that together keep the device busy for at most all of the time do not slow each other down; otherwise they
     share it in proportion to what they need (processor sharing).
     """
     if own.busy is None or other.busy is None:
@@ -190,10 +190,10 @@ def foreseen_part(own: DeviceShare, other: DeviceShare) -> float | None:
 
 
 def pair_gain(ledger: Ledger, accelerator: str, one: JobRecord, other: JobRecord) -> float | None:
-    """Return the sum of the parts of their speeds that two jobs would keep on one accelerator; None if unknown.
+    """Returns the sum of the fractions of their speeds that two jobs keep on one accelerator; None if unknown.
 
-    Above 1 the two are done sooner together than one after the other. Both kinds were measured alone on this type.
-    What pairs of their kinds reached there comes first, what they state of themselves second.
+    Above 1 the two end sooner together than one after the other. Both kinds must have been measured alone on this type.
+    Measurements of pairs of their kinds are used first, what the jobs state second.
     """
     assert one.request.shared is not None, f"job {one.job_id} did not agree to share"
     assert other.request.shared is not None, f"job {other.job_id} did not agree to share"

@@ -1,13 +1,13 @@
 """Machines that are slower than others of their pool, by what jobs of one kind report on them and elsewhere.
 
-A report counts where the whole gang is on one machine. A job's pace there is the median of its newest reports against
+A report counts if the whole gang is on one machine. A job's pace there is the median of its newest reports divided by
 the median of what other jobs of its kind, on as many accelerators of the same pool, reported last on other machines. A
-machine is slow once the newest two jobs with such a pace were both slower than all doubt: by `SLOW` and by three times
-the usual deviation of the others. One job alone proves nothing, it may be another program under the same name; and the
-next two jobs at the usual pace take it back.
+machine is slow once the newest two jobs with a pace were both slower by more than `SLOW` and by more than three times
+the usual deviation of the others. One job alone proves nothing, because it may be another program under the same name;
+and the next two jobs at the usual pace end the mark.
 
-The scheduler places gangs on other machines of the pool where these have room, and does not hold what a job reports
-from a slow machine against its kind. What was seen is not kept over a restart of the server.
+The scheduler places gangs on other machines of the pool if these have room, and does not count reports from a slow
+machine for the kind. The observations are not kept over a restart of the server.
 """
 
 from collections import deque
@@ -17,21 +17,21 @@ from statistics import median
 
 from scheduler.core.state.fleet import Fleet
 from walras.cluster import NodeId, Placement
-from walras.job_request import JobId, Kind
+from walras.job_request import JobId, JobRequest, Kind
 
-#: A slow machine is below others by this part at least.
+#: Minimum fraction by which a slow machine is slower than others.
 SLOW = 0.15
-#: Newest reports of a job that are compared, and the fewest that are.
+#: Maximum and minimum of a job's newest reports that are compared.
 _OWN_MOST, _OWN_LEAST = 9, 5
-#: Newest reports of a kind in a pool, from all machines, and the fewest from others with which one is compared.
+#: Maximum of newest reports of a kind in a pool, and minimum of those from other machines to compare with.
 _OTHERS_MOST, _OTHERS_LEAST = 64, 5
-#: Other jobs from which those come, at least.
+#: Minimum of other jobs from which those come.
 _OTHER_JOBS = 2
-#: Jobs whose paces make a machine slow.
+#: Number of jobs whose paces make a machine slow.
 _JOBS = 2
-#: Usual deviations of the others' reports that a pace must be below.
+#: A pace must be this many usual deviations of the others' reports below them.
 _DEVIATIONS = 3.0
-#: Jobs and cells that are remembered; the oldest are forgotten.
+#: Maximum of jobs and cells kept; the oldest are dropped.
 _MOST = 20_000
 
 #: Kind, row of the pool, accelerators.
@@ -40,19 +40,19 @@ Cell = tuple[Kind, int, int]
 
 @dataclass(slots=True)
 class SlowMachines:
-    """Paces of machines, from reports."""
+    """Paces of machines, from reports of jobs."""
 
-    #: By machine that is slow: how fast it is against others of its pool.
+    #: Pace of each slow machine relative to others of its pool.
     slow: dict[NodeId, float] = field(default_factory=dict)
-    #: By machine: job -> its pace, and whether that is beyond doubt; the newest jobs last.
+    #: By machine: job -> its pace, and whether that is significantly slow; the newest jobs last.
     _paces: dict[NodeId, dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
-    #: By job: the machine and cell of its newest reports, and these.
+    #: By job: the machine and cell of its newest reports, and their speeds.
     _own: dict[JobId, tuple[NodeId, Cell, deque[float]]] = field(default_factory=dict)
     #: By cell: machine, job and speed of the newest reports.
     _seen: dict[Cell, deque[tuple[NodeId, JobId, float]]] = field(default_factory=dict)
 
     def saw(self, job_id: JobId, node_id: NodeId, cell: Cell, steps_per_s: float) -> None:
-        """Take in a report of a job whose gang is on one machine."""
+        """Records a report of a job whose gang is on one machine."""
         if not 0.0 < steps_per_s < inf:
             return
         known = self._own.pop(job_id, None)
@@ -67,6 +67,13 @@ class SlowMachines:
             del self._own[next(iter(self._own))]
         if len(self._seen) > _MOST:
             del self._seen[next(iter(self._seen))]
+
+    def took_in(self, request: JobRequest, pool: int, place: Placement, steps_per_s: float) -> bool:
+        """Records a report. Returns whether a machine of the place is slow, so that it tells nothing of the kind."""
+        if len(place.parts) == 1:
+            cell = request.kind, pool, place.accelerators
+            self.saw(request.job_id, place.parts[0].node_id, cell, steps_per_s)
+        return self.any_slow(place)
 
     def _judge(
         self, job_id: JobId, node_id: NodeId, own: deque[float], others: list[tuple[NodeId, JobId, float]]
@@ -92,20 +99,20 @@ class SlowMachines:
             self.slow.pop(node_id, None)
 
     def forget_machine(self, node_id: NodeId) -> None:
-        """The machine has left."""
+        """Drops a machine that has left."""
         self.slow.pop(node_id, None)
         self._paces.pop(node_id, None)
 
     def any_slow(self, place: Placement) -> bool:
-        """Whether one of the machines of the place is slow."""
+        """Returns whether one of the machines of the place is slow."""
         return bool(self.slow) and any(part.node_id in self.slow for part in place.parts)
 
     def rows(self, fleet: Fleet, pool: int) -> frozenset[int]:
-        """Rows of the slow machines of a pool."""
+        """Returns the rows of the slow machines of a pool."""
         machines = map(fleet.machine, self.slow)
         return frozenset(each.row for each in machines if each is not None and each.pool == pool)
 
     def told(self, node_id: NodeId) -> str:
-        """What `walras nodes` says of the machine; empty: it is as fast as others, as far as is known."""
+        """Returns what `walras nodes` states of the machine; empty if it is not known to be slow."""
         pace = self.slow.get(node_id)
         return "" if pace is None else f"{100 * (1.0 - pace):.0f} % slower than others of its pool, by what jobs report"

@@ -1,7 +1,7 @@
-"""Money that is being spent, by account: everything, each project, and each user and job with a budget of its own.
+"""Money being spent, by account: the cluster, each project, and each user and job with a budget of its own.
 
-A job pays for its part of the machines that it holds, and uses hours of them. The account of everything pays rented
-machines whole, used or not, and owned machines for their use. This file meters and says which jobs may start;
+A job pays for its part of the machines that it holds, and uses hours of them. The cluster's account pays rented
+machines whole, used or not, and owned machines for their use. This module meters and decides which jobs may start;
 `spending_accounts.py` has the accounts, `handlers/budgets.py` acts on them.
 """
 
@@ -32,26 +32,26 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState
 
-#: To stop a job takes its grace, the notice of its machines and this long at most; so much money is kept back for it.
+#: Stopping a job takes at most its grace, the notice of its machines and these seconds; their cost is reserved.
 STOP_MARGIN_S = 60.0
-#: The account of everything.
+#: Name of the cluster's account.
 EVERYTHING = ""
 
 
 class SpendingMeter:
-    """The accounts, and who may not start because of them."""
+    """The accounts, and which jobs may not start because of them."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.everything = SpendingAccount(EVERYTHING)
         self._projects: dict[str, SpendingAccount] = {}
-        #: Of users with a budget, by (project, user): project "" for what they have in all of them.
+        #: Accounts of users with a budget, by (project, user); project "" is their account over all projects.
         self._users: dict[tuple[str, str], SpendingAccount] = {}
-        #: When budgets of a month begin anew; inf: nobody knows.
+        #: When monthly budgets are refilled; inf: unknown.
         self.next_month_at = inf
         self._jobs: dict[JobId, SpendingAccount] = {}
         self._pays: dict[JobId, JobPayment] = {}
-        #: Of limits in hours, of groups, or that are filled again.
+        #: Accounts of limits in hours, of groups, or with other periods.
         self.metered = MeteredAccounts()
         self._rented: dict[int, MachineBill] = {}
         #: Jobs held because of a budget.
@@ -64,7 +64,7 @@ class SpendingMeter:
     # ---------------------------------------------------------------- limits
 
     def set_budgets(self, budgets: Iterable[Budget], groups: Iterable[UserGroup] = ()) -> None:
-        """These are the budgets from now on; those of jobs stay."""
+        """Replaces the budgets, except those of jobs."""
         for _, account in self._owned_money():
             account.limit = account.month_limit = inf
             self._touch(account)
@@ -90,7 +90,7 @@ class SpendingMeter:
         return self._project(owner.project) if owner.project else self.everything
 
     def _pay_metered(self) -> None:
-        """What runs pays into new accounts from now on; some of it has cost nothing so far."""
+        """Lets running jobs pay into new accounts; some of them have cost nothing so far."""
         for account in self.metered.accounts.values():
             self._touch(account)
         for job in self._ledger:
@@ -109,10 +109,10 @@ class SpendingMeter:
         users: Iterable[tuple[str, str, float, float]] = (),
         budgets: Iterable[BudgetState] = (),
     ) -> None:
-        """(project, USD in all, USD this month) by the books; projects that are not named have spent nothing.
+        """Sets the sums from the shell's accounts: (project, USD in total, this month); 0 for projects not named.
 
-        `users`: (project, user, USD in all, USD this month), the same of users. `budgets`: of the limits that are
-        counted otherwise, and credits.
+        `users` are (project, user, USD in total, USD this month). `budgets` are limits with other units or periods, and
+        credits.
         """
         by_user = {(project, user): (usd, month_usd) for project, user, usd, month_usd in users}
         for key, account in self._users.items():
@@ -140,19 +140,19 @@ class SpendingMeter:
         self._touch(account)
 
     def stated(self, at: float) -> tuple[tuple[str, float, float], ...]:
-        """What `restate` would have to be told at this instant for these sums; changes nothing."""
+        """Returns the sums that `restate` would need at this instant; changes nothing."""
         accounts = (self.everything, *self._projects.values())
         return tuple((each.name, used := each.used_by(at), used - each.used_before_month) for each in accounts)
 
     def stated_of_users(self, at: float) -> tuple[tuple[str, str, float, float], ...]:
-        """The same of users."""
+        """Returns the sums of users that `restate` would need."""
         return tuple(
             (project, user, used := each.used_by(at), used - each.used_before_month)
             for (project, user), each in self._users.items()
         )
 
     def stated_budgets(self, at: float) -> tuple[BudgetState, ...]:
-        """The same of limits that are counted otherwise, and credits."""
+        """Returns limits with other units or periods, and credits, that `restate` would need."""
         plain = [
             BudgetState(owner, BudgetUnit.USD, every, 0.0, credit)
             for owner, account in self._owned_money()
@@ -167,18 +167,18 @@ class SpendingMeter:
         yield from ((BudgetOwner(*key), account) for key, account in self._users.items())
 
     def owned_accounts(self) -> Iterator[tuple[BudgetOwner, SpendingAccount]]:
-        """Every account but those of jobs, and whose it is."""
+        """Yields every account except those of jobs, with its owner."""
         yield from self._owned_money()
         yield from ((owner, account) for (owner, _, _), account in self.metered.accounts.items())
 
     def take_job(self, job: JobRecord, spent_usd: float = 0.0) -> None:
-        """A job is known: its own budget, if it has one, and whether it may start."""
+        """Adds a job: its own budget, if it has one, and whether it may start."""
         if job.request.budget_usd < inf:
             self.limit_job(job, spent_usd)
         job.over_budget = self.closed_to(job) is not None
 
     def limit_job(self, job: JobRecord, spent_usd: float) -> None:
-        """The job's own budget is what its request says. `spent_usd` so far, where it had none before."""
+        """Sets the job's budget as its request states it. `spent_usd` is its cost so far, if it had none before."""
         account = self._jobs.get(job.job_id)
         if account is None:
             account = SpendingAccount(f"job {job.job_id}", used=spent_usd, settled_at=self._ledger.now, is_of_job=True)
@@ -201,7 +201,7 @@ class SpendingMeter:
     # ---------------------------------------------------------------- what is paid for
 
     def started(self, job: JobRecord) -> None:
-        """The job holds a place from now on; jobs that share it pay less."""
+        """Begins to charge a job that holds a place; jobs that share the place pay less."""
         if self._is_free(job):
             return
         self._pay(job)
@@ -209,7 +209,7 @@ class SpendingMeter:
             self._pay(other)
 
     def ended(self, job: JobRecord) -> None:
-        """The job has given its place back."""
+        """Ends charging a job that has returned its place."""
         if job.job_id not in self._pays:
             return
         self._stop_paying(job)
@@ -217,7 +217,7 @@ class SpendingMeter:
             self._pay(other)
 
     def repriced(self, pool: int) -> None:
-        """The market asks another price for the machines of a pool."""
+        """Applies a new market price to the machines of a pool."""
         free = [job.job_id for job in self._ledger if job.holds and job.job_id not in self._pays]
         for job_id in (*self._pays, *free):
             job = self._ledger.jobs[job_id]
@@ -233,7 +233,7 @@ class SpendingMeter:
         self._touch(self.everything)
 
     def machine_joined(self, machine: FleetMachine, paid_usd: float = 0.0) -> None:
-        """`paid_usd`: what was paid for it until now."""
+        """Begins to charge a rented machine. `paid_usd` is what was paid for it until now."""
         pool = self._ledger.fleet.pools[machine.pool].pool
         if not machine.token:
             return
@@ -243,7 +243,7 @@ class SpendingMeter:
         self._touch(self.everything)
 
     def machine_gone(self, machine: FleetMachine) -> None:
-        """Its minimum, and the step that has begun, are paid all the same."""
+        """Ends charging a machine; its minimum and the billing step that has begun are paid all the same."""
         rented = self._rented.pop(machine.row, None)
         if rented is None:
             return
@@ -252,7 +252,7 @@ class SpendingMeter:
         self._touch(self.everything)
 
     def _is_free(self, job: JobRecord) -> bool:
-        """Its place costs nothing: no account need hear of it."""
+        """Returns whether its place costs nothing, so that no account is affected."""
         fleet = self._ledger.fleet
         if self.metered.counts_hours:
             return False
@@ -260,7 +260,7 @@ class SpendingMeter:
         return not any(fleet.pools[row].pool.usd_per_h for row, _ in parts)
 
     def _sharing(self, job: JobRecord) -> list[JobRecord]:
-        """Others that hold the same accelerators of the one machine."""
+        """Returns other jobs that hold the same accelerators of the one machine."""
         if job.placement is None or len(job.placement.parts) != 1:
             return []
         machine = self._ledger.fleet.machine(job.placement.parts[0].node_id)
@@ -271,7 +271,7 @@ class SpendingMeter:
         return [other for other in others if other is not None and other is not job and other.job_id in self._pays]
 
     def _pay(self, job: JobRecord) -> None:
-        """What the job costs an hour as it is placed now."""
+        """Charges the job per hour as it is placed now."""
         self._stop_paying(job)
         assert job.placement is not None
         usd_per_h = committed_usd = owned_usd_per_h = 0.0
@@ -292,7 +292,7 @@ class SpendingMeter:
         self._add(job, pays, 1)
 
     def share_units(self, job: JobRecord, sharers: int) -> float:
-        """What the job holds, in accelerators of the fleet's average speed for it; spot counts as the rules say."""
+        """Returns what the job holds in accelerators of the fleet's average speed for it; spot counts by its factor."""
         ledger, parts = self._ledger, self._ledger.parts_of(job)
         plain = sum(count for _, count in parts)
         counted = sum(count * ledger.usage.factor(ledger.fleet.pools[row]) for row, count in parts)
@@ -325,13 +325,13 @@ class SpendingMeter:
             yield own
 
     def closed_to(self, job: JobRecord) -> SpendingAccount | None:
-        """The account because of which the job may not start; None: none."""
+        """Returns the account because of which the job may not start; None if there is none."""
         if not self._is_limited:
             return None
         return next((account for account in self.accounts_of(job) if account.closed), None)
 
     def members(self, account: SpendingAccount) -> list[JobRecord]:
-        """Active jobs that pay into an account."""
+        """Returns the active jobs that pay into an account."""
         jobs = self._ledger.jobs
         if account is self.everything:
             return list(jobs.values())
@@ -345,7 +345,7 @@ class SpendingMeter:
         return [job for job in jobs.values() if job.request.project == account.name]
 
     def committed(self, account: SpendingAccount) -> float:
-        """What stopping all that runs on an account would still use; for everything, rented machines included."""
+        """Returns what stopping all jobs of an account would still use; for the cluster with its rented machines."""
         if account is not self.everything:
             return account.committed
         begun = sum(self._begun_usd(each) for each in self._rented.values())
@@ -355,17 +355,17 @@ class SpendingMeter:
         return account.committed + begun + coming
 
     def _begun_usd(self, rented: MachineBill) -> float:
-        """What is paid for a machine after now, were it given back now."""
+        """Returns what is still paid for a machine if it is returned now, USD."""
         pool, now = self._ledger.fleet.pools[rented.pool].pool, self._ledger.now
         return usd_of(rented.usd_per_h, max(0.0, billed_until(pool, rented.since_at, now) - now))
 
     def spent_now(self, account: SpendingAccount) -> list[tuple[float, float, str]]:
-        """(used, limit, of what) as of now, without settling: a question must not change later figures by a bit."""
+        """Returns (used, limit, of what) as of now. It settles nothing: a question must not change later figures."""
         since = usd_of(account.per_h, max(0.0, self._ledger.now - account.settled_at))
         return [(used + since, limit, of) for used, limit, of in account.limits()]
 
     def check(self, account: SpendingAccount) -> bool:
-        """Close or open an account by what is spent and committed. True if that changed."""
+        """Closes or opens an account by what is spent and committed. Returns whether that changed."""
         account.settle(self._ledger.now)
         room = account.room
         closed = account.is_limited and (room <= NOTHING_USED or room < self.committed(account))
@@ -379,7 +379,7 @@ class SpendingMeter:
         return True
 
     def close_full(self) -> None:
-        """Something has just started: accounts that are full now are closed before the next start."""
+        """Closes accounts that a start has just filled, before the next start."""
         if self._is_limited:
             for account in list(self._touched.values()):
                 if account.is_limited and not account.closed:
@@ -389,11 +389,11 @@ class SpendingMeter:
 
     @property
     def has_news(self) -> bool:
-        """Whether anything is to be looked at: an account changed, its time has come, or nothing may be spent."""
+        """Returns whether something must be checked: an account changed, its time has come, or it is closed."""
         return bool(self._touched or self.everything.closed or (self._due and self._due[0][0] <= self._ledger.now))
 
     def take_changed(self) -> list[SpendingAccount]:
-        """Accounts with a limit of which something changed, by an event or by time."""
+        """Returns the accounts that changed, by an event or by time, and forgets the changes."""
         now = self._ledger.now
         while self._due and self._due[0][0] <= now:
             at, _, account = heappop(self._due)
@@ -404,7 +404,7 @@ class SpendingMeter:
         return changed
 
     def set_due(self, account: SpendingAccount) -> float:
-        """When the account reaches its next warning or limit at the present rate; inf if never. Settle first."""
+        """Returns when a settled account reaches its next warning or limit at the present rate; inf if never."""
         due_at = inf
         if account.per_h > 0:
             for spent, limit, _ in account.limits():
@@ -429,7 +429,7 @@ class SpendingMeter:
         return account
 
     def _user(self, project: str, user: str) -> SpendingAccount:
-        """The account of a user with a budget; what runs already pays into it from now on."""
+        """Returns the account of a user with a budget; makes it if new, and lets running jobs pay into it."""
         account = self._users.get((project, user))
         if account is None:
             name = f"user {user} in project {project}" if project else f"user {user}"
@@ -446,5 +446,5 @@ def _is_of_user(job: JobRecord, key: tuple[str, str]) -> bool:
 
 
 def _least_usd(pool: Pool) -> float:
-    """What a machine costs at least, once it comes."""
+    """Returns what a requested machine costs at least, USD."""
     return usd_of(pool.usd_per_h, billed_until(pool, 0.0, max(pool.boot_s, pool.minimum_billing_s) + STOP_MARGIN_S))

@@ -1,7 +1,7 @@
-"""Accounts of what is used, of money or of hours: a sum until an instant, and a rate since then.
+"""Accounts of money or hours: a sum until an instant, and a rate since then.
 
-Starts, ends and prices change the rate, so keeping an account costs what changed. `spending.py` says what is paid into
-which; here are the accounts themselves, and those of budgets in hours, of groups, or that are filled again.
+Starts, ends and prices change the rate, so accounting costs only what changed. `spending.py` decides what is paid into
+which account; this module has the accounts, and those of budgets in hours, of groups, or with other periods.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,41 +13,41 @@ from scheduler.core.state.ledger import JobRecord
 from walras.cluster import usd_of
 from walras.job_request import JobRequest
 
-#: Less than this is nothing, USD or hours.
+#: Amounts below this count as zero, USD or hours.
 NOTHING_USED = 1e-6
 
 
 @dataclass(slots=True)
 class SpendingAccount:
-    """What is used by everything, a project, a user, a group or a job, in one unit."""
+    """Use by the cluster, a project, a user, a group or a job, in one unit."""
 
     name: str
     limit: float = inf
     month_limit: float = inf
-    #: Added to these: pre-paid.
+    #: Credits added to these limits.
     credit: float = 0.0
     month_credit: float = 0.0
-    #: The part of a limit at which people are warned.
+    #: Fraction of a limit at which people are warned.
     warn_at: float = 0.8
-    #: Used until `settled_at`, of it before this month began, and what an hour costs from then on.
+    #: Amount used until `settled_at`, the part of it used before this month, and the rate per hour since then.
     used: float = 0.0
     used_before_month: float = 0.0
     per_h: float = 0.0
     settled_at: float = 0.0
-    #: What stopping all that runs would still use.
+    #: What stopping all running jobs would still use.
     committed: float = 0.0
-    #: How many things are paid for: none cost exactly nothing, whatever sums of floats say.
+    #: Number of things paid for; if it is 0, the rate is set to 0 exactly, despite rounding of sums.
     payees: int = 0
-    #: No job of it may start.
+    #: Whether no job of it may start.
     closed: bool = False
     warned: bool = False
-    #: The budget of one job.
+    #: Whether it is the budget of one job.
     is_of_job: bool = False
     unit: BudgetUnit = BudgetUnit.USD
-    #: What of `used` counts against `limit` begins anew with this period (empty: never), next at `refills_at`.
+    #: Period after which `used` begins at 0 again (empty: never), next at `refills_at`.
     every: str = ""
     refills_at: float = inf
-    #: The next instant at which something of this changes by itself.
+    #: Next instant at which the account changes by itself.
     due_at: float = inf
 
     @property
@@ -60,11 +60,11 @@ class SpendingAccount:
             self.settled_at = at
 
     def used_by(self, at: float) -> float:
-        """What will have been used by then at the present rate; changes nothing."""
+        """Returns what will have been used at `at` at the present rate; changes nothing."""
         return self.used + usd_of(self.per_h, max(at - self.settled_at, 0.0))
 
     def pay(self, at: float, per_h: float, committed: float, payees: int) -> None:
-        """From now on so much more an hour (less, if negative)."""
+        """Raises the rate per hour from now on (lowers it, if negative)."""
         self.settle(at)
         self.payees += payees
         self.per_h += per_h
@@ -73,7 +73,7 @@ class SpendingAccount:
             self.per_h = self.committed = 0.0
 
     def limits(self) -> Iterator[tuple[float, float, str]]:
-        """(used, limit, of what) of each limit there is. Settle first."""
+        """Yields (used, limit, of what) of each limit. Settle first."""
         if self.limit < inf:
             named = self.every.isalpha()
             yield self.used, self.limit + self.credit, f" this {self.every}" if named else self._of_length()
@@ -84,7 +84,7 @@ class SpendingAccount:
         return f" in these {self.every}" if self.every else ""
 
     def text(self, spent: Iterable[tuple[float, float, str]], committed: float) -> str:
-        """Its limits in words; `spent`: as `limits` has them, at the instant of the question."""
+        """Returns its limits in words. `spent` has `limits` as of the instant of the question."""
         whose, unit, is_money = self.name or "the cluster", self.unit.words, self.unit is BudgetUnit.USD
         verb, rate = ("spent", "USD/h is running") if is_money else ("used", f"{unit} are used an hour")
         limits = (f"{whose}: {used:.2f} of {limit:.2f} {unit} {verb}{of}" for used, limit, of in spent)
@@ -93,7 +93,7 @@ class SpendingAccount:
 
     @property
     def room(self) -> float:
-        """What may still be used. Settle first."""
+        """Returns what may still be used. Settle first."""
         return min((limit - used for used, limit, _ in self.limits()), default=inf)
 
     @property
@@ -103,18 +103,18 @@ class SpendingAccount:
 
 @dataclass(frozen=True, slots=True)
 class JobPayment:
-    """What one job uses an hour, and how much the account of everything sees (it pays rented machines whole)."""
+    """What one job uses per hour, and what of it the cluster's account sees (which pays rented machines whole)."""
 
     usd_per_h: float
     committed_usd: float
     owned_usd_per_h: float
-    #: Held; the same in accelerators of the fleet's average speed for the job; what stopping it takes.
+    #: Accelerators held; the same in accelerators of the fleet's average speed for the job; hours that stopping takes.
     accelerators: float
     units: float
     stop_h: float
 
     def of(self, unit: BudgetUnit) -> tuple[float, float]:
-        """Rate an hour and what stopping uses, in a unit."""
+        """Returns the rate per hour and what stopping uses, in a unit."""
         if unit is BudgetUnit.USD:
             return self.usd_per_h, self.committed_usd
         held = self.accelerators if unit is BudgetUnit.ACCELERATOR_H else self.units
@@ -123,7 +123,7 @@ class JobPayment:
 
 @dataclass(slots=True)
 class MachineBill:
-    """What the account of everything pays for a machine."""
+    """What the cluster's account pays for a machine."""
 
     pool: int
     usd_per_h: float
@@ -132,15 +132,15 @@ class MachineBill:
 
 @dataclass(slots=True)
 class MeteredAccounts:
-    """Accounts of limits that those of money do not have, and who pays into which."""
+    """Accounts of limits that plain accounts of money do not cover, and which jobs pay into which."""
 
     accounts: dict[tuple[BudgetOwner, BudgetUnit, str], SpendingAccount] = field(default_factory=dict)
     _members: dict[str, frozenset[str]] = field(default_factory=dict)
-    #: By (project, user), as far as somebody asked.
+    #: Cache of `of` by (project, user).
     _known: dict[tuple[str, str], tuple[SpendingAccount, ...]] = field(default_factory=dict)
 
     def set_limits(self, limits: Iterable[MeteredLimit], groups: Iterable[UserGroup], at: float) -> None:
-        """These hold from now on. What was used stays used, and nobody pays: say again who runs."""
+        """Replaces the limits. Amounts used stay; rates are reset, so the caller must charge running jobs again."""
         self._members = {each.name: frozenset(each.users) for each in groups}
         self._known = {}
         for account in self.accounts.values():
@@ -164,11 +164,11 @@ class MeteredAccounts:
         return self._known[who]
 
     def payers(self, account: SpendingAccount, jobs: Iterable[JobRecord]) -> list[JobRecord]:
-        """Jobs that pay into one of them."""
+        """Returns the jobs that pay into one of them."""
         return [job for job in jobs if any(each is account for each in self.of(job.request))]
 
     def restate(self, states: Iterable[BudgetState], at: float) -> None:
-        """What the books say; of what is not named, nothing was used."""
+        """Sets the sums by the shell's accounts; 0 for limits that are not named."""
         by_key = {(each.owner, each.unit, each.every): each for each in states}
         for key, account in self.accounts.items():
             account.settle(at)
@@ -180,7 +180,7 @@ class MeteredAccounts:
             account.warned = account.warned and account.used >= account.warn_at * (account.limit + account.credit)
 
     def stated(self, at: float) -> Iterator[BudgetState]:
-        """What `restate` would have to be told at this instant; changes nothing."""
+        """Yields the states that `restate` would need at this instant; changes nothing."""
         for (owner, unit, every), account in self.accounts.items():
             if not account.is_limited:
                 continue
@@ -188,7 +188,7 @@ class MeteredAccounts:
 
     @property
     def counts_hours(self) -> bool:
-        """Whether accelerators that cost nothing count too."""
+        """Returns whether a limit is in hours, so that accelerators without a price count too."""
         return any(unit is not BudgetUnit.USD for _, unit, _ in self.accounts)
 
     def _is_of(self, request: JobRequest, owner: BudgetOwner) -> bool:

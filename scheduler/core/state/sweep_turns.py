@@ -1,8 +1,8 @@
-"""Turns: at most so many jobs of a limited sweep may run at once, in the order of their numbers.
+"""Turns of sweeps: at most a given number of a limited sweep's jobs run at once, in the order of their numbers.
 
-A job without its turn takes no part in solves, queues and reservations, as one that waits for another job. It keeps its
-turn from when it is given until it has ended or is held: through preemption, moves and waits between tries. So what
-holds accelerators is never more than the limit, and an event costs only the jobs whose turn it changes.
+A job without a turn takes no part in solves, queues and reservations, like one that waits for another job. It keeps its
+turn until it has ended or is held: through preemption, moves and retry delays. So the jobs that hold accelerators never
+exceed the limit, and an event costs only the jobs whose turn it changes.
 """
 
 from collections.abc import Iterable
@@ -16,23 +16,23 @@ from walras.job_request import JobId
 @dataclass(slots=True)
 class _Sweep:
     at_most: int
-    #: The jobs that have their turn.
+    #: Jobs that have their turn.
     running: set[JobId] = field(default_factory=set)
-    #: Numbers of those that wait for it; may name jobs that wait no more.
+    #: Heap of job ids that wait for a turn; it may contain jobs that no longer wait.
     waiting: list[JobId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class SweepTurns:
-    """Who has a turn in each limited sweep. `JobRecord.awaits_turn` says so of a job."""
+    """Which jobs have a turn in each limited sweep; `JobRecord.awaits_turn` states it for a job."""
 
     jobs: dict[JobId, JobRecord]
     _sweeps: dict[JobId, _Sweep] = field(default_factory=dict)
 
     def ask(self, job: JobRecord) -> None:
-        """A job of a sweep wants to run: it has its turn now, or waits for it.
+        """Gives a job of a sweep that wants to run its turn now, or lets it wait for one.
 
-        One that is restored with accelerators has its turn in any case; those are restored before all others.
+        A job that is restored with accelerators has its turn in any case; such jobs are restored before all others.
         """
         request = job.request
         if request.sweep is None or not request.sweep_limit:
@@ -47,7 +47,7 @@ class SweepTurns:
             sweep.running.add(job.job_id)
 
     def give_up(self, job: JobRecord) -> Iterable[JobRecord]:
-        """The job has ended, or is held. Returns those whose turn comes by that."""
+        """Ends the turn of a job that has ended or is held. Returns the jobs that get a turn by it."""
         request = job.request
         sweep = None if request.sweep is None else self._sweeps.get(request.sweep)
         if sweep is None:

@@ -1,9 +1,8 @@
-"""What is known of speeds: steps per second of each kind of job on each accelerator, the cost of a restart, networks
-between machines, and facts about models.
+"""Known speeds: steps per second of each kind of job on each accelerator, restart costs, networks, model facts.
 
-Several sources may know a speed; the best one is believed (measured, then declared, then predicted). A measured
-speed is published again only when the median of the newest samples leaves a band around the published one, since
-each publication may cause a solve. `cycle/profiling_leases.py` decides what to measure.
+Several sources may know a speed; the best one is used (measured, then declared, then predicted). A measured speed is
+published again only when the median of the newest samples leaves a band around the published one, since each
+publication may cause a solve. `cycle/profiling_leases.py` decides what to measure.
 """
 
 from collections import deque
@@ -19,15 +18,15 @@ from walras.cluster import PoolId
 from walras.job_request import Kind
 from walras.model_facts import ModelFacts, merge_facts
 
-#: A published speed changes only when the median of the newest samples leaves this band around it. Noise below it
-#: would make every solve different from the last.
+#: A published speed changes only when the median of the newest samples leaves this relative band around it. Smaller
+#: noise would make every solve different from the last.
 REPUBLISH_BAND = 0.10
-#: Medians are taken over this many newest samples.
+#: Number of newest samples in a median.
 WINDOW = 9
 
 
 class SpeedSource(IntEnum):
-    """Where a speed comes from; larger is better."""
+    """Source of a speed; a larger value is a better source."""
 
     PREDICTED = 0
     DECLARED = 1
@@ -40,23 +39,23 @@ class BelievedSpeed:
 
     steps_per_s: float
     source: SpeedSource
-    #: The interval that holds the true speed with probability 0.8; None if the source states none.
+    #: Bounds of an interval that holds the true speed with probability 0.8; None if the source states none.
     low: float | None = None
     high: float | None = None
-    #: Of a prediction: the names of the predictors that contributed.
+    #: For a prediction: the names of the predictors that contributed.
     by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredBelief:
-    """What a cell was taken to be until it was first measured, and what it turned out to be."""
+    """The speed assumed for a cell until its first measurement, and the measured one."""
 
     kind: Kind
     accelerator: str
     count: int
-    #: `declared` by a submitter, `fused` from predictors (whose own guesses are listed too, by their names),
-    #: `scaled` from another cell of the kind, `derived` from the kind for a job that differs from it, or `nominal`:
-    #: nothing of the kind was known.
+    #: `declared` by a submitter, `fused` from predictors (whose own guesses are listed too, by their names), `scaled`
+    #: from another cell of the kind, `derived` from the kind for a job that differs from it, or `nominal` if nothing of
+    #: the kind was known.
     source: str
     predicted: float
     measured: float
@@ -66,7 +65,7 @@ class ScoredBelief:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCell:
-    """A measured cell. `spread`: relative standard deviation of the newest samples."""
+    """A measured cell. `spread` is the relative standard deviation of the newest samples."""
 
     kind: Kind
     accelerator: str
@@ -76,7 +75,7 @@ class MeasuredCell:
     samples: int
 
 
-#: Source, steps per second, and the interval if there is one.
+#: Source, steps per second, and the bounds of the interval if there is one.
 _Belief = tuple[str, float, float | None, float | None]
 
 
@@ -88,35 +87,35 @@ class _Cell:
 
 
 def _three_digits(steps_per_s: float) -> float:
-    """Three significant digits: equal jobs stay equal, so that they are solved as one class."""
+    """Rounds to three significant digits, so that equal jobs stay equal and are solved as one class."""
     return float(f"{steps_per_s:.3g}")
 
 
 def _relative_deviation(samples: Sequence[float]) -> float:
-    """Relative standard deviation."""
+    """Returns the relative standard deviation."""
     many, mean = len(samples), sum(samples) / len(samples)
     squares = sum((sample - mean) ** 2 for sample in samples)
     return sqrt(squares / (many - 1)) / mean if many > 1 and mean > 0 else 0.0
 
 
 class ThroughputTable:
-    """(kind, accelerator, count) -> steps per second."""
+    """Steps per second by (kind, accelerator, count)."""
 
     def __init__(self) -> None:
         self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
         #: Predicted speeds of unmeasured cells.
         self._predicted: dict[tuple[Kind, str, int], PredictedSpeed] = {}
-        #: By kind that is measured by another: that other, and the factor between them.
+        #: For a derived kind: the kind from which it is derived, and the factor between their speeds.
         self._like: dict[Kind, tuple[Kind, float]] = {}
-        #: By cell that was used before it was measured: source, speed and interval of what was believed of it.
+        #: For cells used before their first measurement: source, speed and interval assumed until then.
         self._believed: dict[tuple[Kind, str, int], tuple[_Belief, ...]] = {}
 
     def measure(
         self, kind: Kind, accelerator: str, count: int, steps_per_s: float, nominal: dict[str, float] | None = None
     ) -> bool:
-        """Take in one measured speed. True if the published speed of the kind changed.
+        """Records one measured speed. Returns whether the published speed of the kind changed.
 
-        With `nominal`, what was believed of a cell until now is kept, to be scored.
+        With `nominal`, what was assumed of a new cell until now is kept, to be scored.
         """
         cells = self._cells.setdefault(kind, {})
         cell = cells.get((accelerator, count))
@@ -145,30 +144,30 @@ class ThroughputTable:
         return True
 
     def derive(self, kind: Kind, like: Kind, factor: float = 1.0) -> None:
-        """This kind is faster than that one by this factor, wherever nothing else is known of it."""
+        """Sets a kind's speed to `factor` times that of another kind, where nothing else is known of it."""
         self._like[kind] = (like, factor)
 
     def guess(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> None:
-        """What a cell of a derived kind is taken to be until it is measured."""
+        """Sets the speed of a cell of a derived kind until it is measured."""
         cells = self._cells.setdefault(kind, {})
         if (accelerator, count) not in cells:
             cells[accelerator, count] = _Cell(_three_digits(steps_per_s), SpeedSource.PREDICTED)
 
     def measured(self, kind: Kind, accelerator: str, count: int) -> float | None:
-        """The published speed of a cell that was measured; None for another."""
+        """Returns the published speed of a measured cell; None if it was not measured."""
         cell = self._cells.get(kind, {}).get((accelerator, count))
         return None if cell is None or cell.source is not SpeedSource.MEASURED else cell.published
 
     def is_measured(self, kind: Kind) -> bool:
-        """Whether any cell of the kind was."""
+        """Returns whether any cell of the kind was measured."""
         return any(cell.source is SpeedSource.MEASURED for cell in self._cells.get(kind, {}).values())
 
     def derived(self, kind: Kind) -> list[Kind]:
-        """Kinds that are as fast as this one, but for some cells."""
+        """Returns the kinds that are derived from this one."""
         return [other for other, (like, _) in self._like.items() if like == kind]
 
     def predict(self, predicted: PredictedSpeed) -> bool:
-        """Take in what predictors say of a cell. True if another speed is published for it from now on."""
+        """Records a prediction of a cell. Returns whether it changes the cell's published speed."""
         key = (predicted.kind, predicted.accelerator, predicted.count)
         if key[1:] in self._cells.get(predicted.kind, ()):
             return False
@@ -180,7 +179,7 @@ class ThroughputTable:
         return True
 
     def known(self, source: SpeedSource = SpeedSource.MEASURED) -> Iterator[MeasuredCell]:
-        """Every cell that was measured (or is of another source), of the newest kinds first."""
+        """Yields every cell with a speed of this source, of the newest kinds first."""
         for kind, cells in reversed(self._cells.items()):
             for (accelerator, count), cell in cells.items():
                 if cell.source is source and cell.published > 0:
@@ -190,11 +189,11 @@ class ThroughputTable:
 
     @property
     def judged(self) -> int:
-        """Cells of which something was believed before they were measured."""
+        """Returns the number of cells whose speed was assumed before they were measured."""
         return len(self._believed)
 
     def scored(self, since: int = 0) -> list[ScoredBelief]:
-        """Every belief that was used and then measured, with the speed that is published now; of cells `since`."""
+        """Returns all assumed speeds of cells measured later, with the published speed; from cell number `since` on."""
         return [
             ScoredBelief(*key, source, believed, self._cells[key[0]][key[1:]].published, low, high)
             for key, beliefs in islice(self._believed.items(), since, None)
@@ -202,7 +201,7 @@ class ThroughputTable:
         ]
 
     def _beliefs(self, kind: Kind, accelerator: str, count: int, nominal: dict[str, float]) -> "tuple[_Belief, ...]":
-        """What is believed of a cell that is not measured: first what is used, then what parts it is made of."""
+        """Returns what is assumed of an unmeasured cell: first the speed in use, then the predictions it is made of."""
         cells = self._cells.get(kind, {})
         predicted = self._predicted.get((kind, accelerator, count))
         if (accelerator, count) not in cells and predicted is not None:
@@ -215,7 +214,7 @@ class ThroughputTable:
         return ((source, self.speed(kind, accelerator, count, nominal).steps_per_s, None, None),)
 
     def declare(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
-        """Take in a submitter's figure: believed until something is measured. True if it was news."""
+        """Records a submitter's figure, used until a speed is measured. Returns whether it is new."""
         cells = self._cells.setdefault(kind, {})
         if (accelerator, count) in cells:
             return False
@@ -223,11 +222,11 @@ class ThroughputTable:
         return True
 
     def speed(self, kind: Kind, accelerator: str, count: int, nominal: dict[str, float]) -> BelievedSpeed:
-        """Best knowledge of a speed.
+        """Returns the best known speed of a cell.
 
-        Measured and declared cells stand, others are as predictors say. Where those say nothing a cell is taken from
-        the kind's best-known one, scaled by nominal accelerator speed and (for lack of better) by gang size; a kind
-        of which nothing is known is assumed to run at nominal speed.
+        Measured and declared cells are used as they are, others by their predictions. Without a prediction the speed is
+        scaled from the kind's best-known cell, by nominal accelerator speed and (for lack of better) by gang size; a
+        kind of which nothing is known is assumed to run at nominal speed.
         """
         cells = self._cells.get(kind)
         if kind in self._like and (accelerator, count) not in (cells or ()):
@@ -248,7 +247,7 @@ class ThroughputTable:
         cell = cells.get((accelerator, count))
         if cell is not None:
             return BelievedSpeed(cell.published, cell.source)
-        # Prefer the same gang size, then measured over declared, then a stable order.
+        # Prefers the same gang size, then measured over declared, then a stable order.
         (near, size), known = min(
             cells.items(), key=lambda item: (item[0][1] != count, -item[1].source, item[0][1], item[0][0])
         )
@@ -257,21 +256,21 @@ class ThroughputTable:
 
 
 class RestartCosts:
-    """Seconds that a restart of a kind costs: a checkpoint and its way to the store, start, warm-up. Medians of all."""
+    """Seconds that a restart of a kind costs: a checkpoint, its upload, start and warm-up. Each part is a median."""
 
     def __init__(self) -> None:
         self._starts: dict[Kind, deque[float]] = {}
-        #: Of these, the starts before which inputs were fetched.
+        #: Those of the starts before which inputs were downloaded.
         self._cold: dict[Kind, deque[float]] = {}
         self._checkpoints: dict[Kind, deque[float]] = {}
         self._lags: dict[Kind, deque[float]] = {}
-        #: By kind with a start that was seen: asked for far more often than anything new is seen.
+        #: Cache by kind with a measured start, because reads are far more frequent than measurements.
         self._known: dict[Kind, float] = {}
-        #: Another number whenever an answer may have become another.
+        #: Changes whenever an answer may have changed.
         self.version = 0
 
     def saw_start(self, kind: Kind, start_s: float, *, cold: bool = False) -> None:
-        """`cold`: a machine had to fetch inputs of the job before its ranks could start."""
+        """Records a start. `cold`: a machine had to download inputs of the job before its ranks could start."""
         if cold:
             self._cold.setdefault(kind, deque(maxlen=WINDOW)).append(start_s)
         self._starts.setdefault(kind, deque(maxlen=WINDOW)).append(start_s)
@@ -279,29 +278,29 @@ class RestartCosts:
 
     def saw_checkpoint(self, kind: Kind, took_s: float) -> None:
         seen = self._checkpoints.setdefault(kind, deque(maxlen=WINDOW))
-        is_the_same = len(seen) == WINDOW and seen[0] == took_s  # as the one that it displaces
+        is_the_same = len(seen) == WINDOW and seen[0] == took_s  # equals the sample that it displaces
         seen.append(took_s)
         if not is_the_same:
             self._know(kind)
 
     def saw_lag(self, kind: Kind, lag_s: float) -> None:
-        """So long after it was written a checkpoint was safe."""
+        """Records how long after it was written a checkpoint was safe."""
         if lag_s > 0 or kind in self._lags:
             self._lags.setdefault(kind, deque(maxlen=WINDOW)).append(lag_s)
             self._know(kind)
 
     def write_s(self, kind: Kind) -> float | None:
-        """Seconds that writing a checkpoint takes; None until one was recorded."""
+        """Returns the seconds that writing a checkpoint takes; None until one was recorded."""
         seen = self._checkpoints.get(kind)
         return median(seen) if seen else None
 
     def lag_s(self, kind: Kind) -> float:
-        """Seconds from the end of writing until a checkpoint is safe."""
+        """Returns the seconds from the end of writing until a checkpoint is safe."""
         seen = self._lags.get(kind)
         return median(seen) if seen else 0.0
 
     def fetch_s(self, kind: Kind) -> float:
-        """Seconds by which a start that fetches inputs takes longer than `restart_s` has it; 0 until one was seen."""
+        """Returns the seconds that a start with downloads takes beyond a usual start; 0 until one was measured."""
         cold = self._cold.get(kind)
         return max(0.0, median(cold) - median(self._starts[kind])) if cold else 0.0
 
@@ -314,25 +313,25 @@ class RestartCosts:
                 self.version += 1
 
     def restart_s(self, kind: Kind, default_s: float) -> float:
-        """The default until a start of the kind has been seen."""
+        """Returns the restart cost in seconds; `default_s` until a start of the kind was measured."""
         return self._known.get(kind, default_s)
 
 
-#: Kinds whose facts are kept; the one updated longest ago is dropped.
+#: Maximum of kinds whose facts are kept; the one updated longest ago is dropped.
 KINDS_MOST = 10_000
 
 
 class ModelFactsTable:
-    """Kind -> facts."""
+    """Model facts by kind."""
 
     def __init__(self) -> None:
         self._stated: dict[Kind, ModelFacts] = {}
         self._counted: dict[Kind, ModelFacts] = {}
-        #: Another number whenever some facts have become others.
+        #: Changes whenever facts change.
         self.version = 0
 
     def update(self, kind: Kind, facts: ModelFacts, *, counted: bool) -> bool:
-        """Take in facts. True if they are news."""
+        """Records facts. Returns whether they are new."""
         book = self._counted if counted else self._stated
         if book.get(kind) == facts:
             return False
@@ -344,37 +343,37 @@ class ModelFactsTable:
         return True
 
     def has(self, kind: Kind, facts: ModelFacts, *, counted: bool) -> bool:
-        """Whether these would be no news."""
+        """Returns whether `update` with these would change nothing."""
         return (self._counted if counted else self._stated).get(kind) == facts
 
     def of(self, kind: Kind) -> ModelFacts | None:
-        """What is believed of the kind; None: nothing is known."""
+        """Returns the facts of the kind; None if there are none."""
         counted, stated = self._counted.get(kind), self._stated.get(kind)
         return stated if counted is None else merge_facts(counted, stated)
 
     def is_counted(self, kind: Kind) -> bool:
-        """Whether a job of the kind has counted."""
+        """Returns whether a job of the kind has counted its facts."""
         return kind in self._counted
 
     def kinds(self) -> list[Kind]:
-        """Of which something is known."""
+        """Returns the kinds with facts."""
         return list(dict.fromkeys((*self._stated, *self._counted)))
 
 
-#: A network's speed is the median of this many newest measurements.
+#: Number of newest measurements whose median is a network's bandwidth.
 _NETWORK_SAMPLES = 15
 
 
 class NetworkTable:
-    """What gangs over several machines got, by pool."""
+    """Bandwidths that gangs over several machines measured, by pool."""
 
     def __init__(self) -> None:
         self._got: dict[PoolId, deque[float]] = {}
-        #: Another number whenever something was measured.
+        #: Changes with every measurement.
         self.version = 0
 
     def planned(self, pool_id: PoolId) -> float | None:
-        """Bytes per second; None where nothing was measured yet."""
+        """Returns bytes per second; None if nothing was measured yet."""
         got = self._got.get(pool_id)
         return median(got) if got else None
 

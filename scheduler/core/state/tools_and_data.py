@@ -1,12 +1,12 @@
-"""What machines have beside their accelerators, as agents tell it: tools, pool by pool, and data in their caches.
+"""What machines have besides accelerators, as agents report it: tools, by pool, and data in their caches.
 
-*Tools* limit where jobs start. A pool counts as able to prepare a job as long as one of its machines may.
+*Tools* limit where jobs start. A pool counts as able to prepare a job as long as one of its machines may be.
 
-*Data* decides between machines that are equal otherwise; and a job that runs leaves a machine with its inputs for one
-without them only if that pays for fetching them, too (`remaining_work.fetching_s`). No job waits for a machine with its
-inputs. Where a machine that has an input has told its bytes, a fetch takes as long as these do at the rate that was
-measured on the machine, else in its pool. Data is known by keys that the server and the agents compute from what a job
-file says (`walras.machine_tools.data_key`), so that neither tells the other a URL.
+*Data* decides between machines that are otherwise equal; and a running job leaves a machine with its inputs for one
+without them only if the move also pays for downloading them (`remaining_work.fetching_s`). No job waits for a machine
+with its inputs. If a machine has reported the size of an input, a download is estimated from it and the rate measured
+on the machine, else in its pool. Data is known by keys that the server and the agents compute from the job file
+(`walras.machine_tools.data_key`), so that neither sends the other a URL.
 """
 
 from collections import Counter
@@ -18,29 +18,29 @@ from scheduler.core.state.job_classes import ToolSets
 
 @dataclass(slots=True)
 class PoolTools:
-    """What the machines of a pool have said to have: how many of them have just these tools."""
+    """Tools reported by the machines of a pool: how many machines have exactly each set."""
 
     counts: Counter[frozenset[str]] = field(default_factory=Counter)
 
     def recount(self, before: frozenset[str] | None, now: frozenset[str] | None) -> None:
-        """One machine has these tools where it had those before. None: it has not said, or is not there."""
+        """Changes one machine's tools from `before` to `now`. None: it has not reported, or is absent."""
         if before is not None:
             self.counts -= Counter([before])
         if now is not None:
             self.counts[now] += 1
 
     def sets(self, machines: int) -> ToolSets:
-        """What its machines have, if so many are there and all of them have said it; else empty: one may have all."""
+        """Returns the tool sets if all `machines` of the pool have reported; else empty: one may have all tools."""
         return frozenset(self.counts) if self.counts.total() == machines else frozenset()
 
 
-#: Bytes a second of fetching, until it was measured, and the seconds of fetches below which nothing is measured.
+#: Bytes per second of downloads until measured, and seconds below which a download is not measured.
 FETCH_BYTES_PER_S, _MEASURED_S = 100e6, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTime:
-    """What a machine has to fetch for a job."""
+    """Size and duration of what a machine has to download for a job."""
 
     size_bytes: int
     seconds: float
@@ -48,7 +48,7 @@ class FetchTime:
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """What a machine of a pool has fetched of what it has, and how long that took."""
+    """Size and duration of the downloads that a machine of a pool has reported."""
 
     pool: int
     size_bytes: int
@@ -57,18 +57,19 @@ class _Fetched:
 
 @dataclass(slots=True)
 class DataCaches:
-    """Rows of the machines that have data, by its key, each with the bytes that it told (0: none)."""
+    """Rows of the machines that have data, by its key, each with the reported bytes (0: not reported)."""
 
     _rows: dict[str, dict[int, int]] = field(default_factory=dict)
-    #: By row; and bytes a second by pool, as far as somebody has asked since the last news.
+    #: Downloads by row; and cached bytes per second by pool.
     _fetched: dict[int, _Fetched] = field(default_factory=dict)
     _pool_rates: dict[int, float] = field(default_factory=dict)
 
     def tell(
         self, row: int, before: frozenset[str], now: Mapping[str, tuple[int, float]], pool: int = 0
     ) -> frozenset[str]:
-        """The machine of this row and pool has the data `now` (bytes, and seconds that their fetch took; 0: not told)
-        where it had `before`. Returns the keys.
+        """Replaces a machine's data by `now` (bytes, and seconds of the download; 0: not reported).
+
+        Returns the keys.
         """
         for key in before:
             rows = self._rows[key]
@@ -85,7 +86,7 @@ class DataCaches:
         return frozenset(now)
 
     def fetch_time(self, row: int, pool: int, data: Iterable[str]) -> FetchTime | None:
-        """What the machine of this row and pool lacks of the data; None where nobody has told how much that is."""
+        """Returns what the machine of this row and pool must download of the data; None if a size is unknown."""
         sizes = [max(rows.values(), default=0) for rows in self._lacked(row, data)]
         if not all(sizes):
             return None
@@ -96,7 +97,7 @@ class DataCaches:
         return [rows for rows in found if row not in rows]
 
     def bytes_per_s(self, row: int, pool: int) -> float:
-        """As measured on this machine, else on those of its pool, else the default."""
+        """Returns the rate measured on this machine, else on those of its pool, else the default."""
         own = self._fetched.get(row)
         if own is not None and own.seconds >= _MEASURED_S:
             return own.size_bytes / own.seconds
@@ -108,9 +109,9 @@ class DataCaches:
         return self._pool_rates[pool]
 
     def rows_with(self, data: Iterable[str], among: Container[int]) -> list[int]:
-        """Return the machines among these that have some of the data: those with most of it first, then by row.
+        """Returns the machines among these that have some of the data: those with most of it first, then by row.
 
-        Most of its bytes; where those were not told each key counts the same.
+        Most is counted in bytes; if these were not reported, each key counts the same.
         """
         held, sizes = Counter[int](), Counter[int]()
         for key in data:
@@ -121,11 +122,11 @@ class DataCaches:
         return sorted(held, key=lambda row: (-sizes[row], -held[row], row))
 
     def has_all(self, row: int, data: Iterable[str]) -> bool:
-        """Return whether the machine of this row has all of the data."""
+        """Returns whether the machine of this row has all of the data."""
         return all(row in self._rows.get(key, ()) for key in data)
 
     def problem(self, told: Iterable[tuple[int, frozenset[str]]]) -> str:
-        """What differs from the machines' own records (row, data); empty: nothing does."""
+        """Returns how the index differs from the machines' own records (row, data); empty if it does not."""
         expected: dict[str, set[int]] = {}
         for row, data in told:
             for key in data:

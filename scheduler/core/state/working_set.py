@@ -1,8 +1,8 @@
-"""What one `handle` works with: queues, reservations, timers, the active ordering, and the commands so far.
+"""The working set of one `handle`: queues, reservations, timers, the active ordering, and the commands so far.
 
-Handlers are functions of a `Cycle`. It keeps the pieces together and records every change of a state as a command;
-it makes no decisions. `JobOrdering` and `RoundMechanism` are the two protocols by which a policy's decision is
-carried out.
+Handlers are functions of a `Cycle`. It keeps the pieces together and records every change of a state as a command; it
+makes no decisions. `JobOrdering` and `RoundMechanism` are the two protocols by which a policy's decision is carried
+out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,79 +31,79 @@ class Incumbents(Protocol):
 
     @property
     def jobs(self) -> list[JobRecord]:
-        """The jobs, weakest first."""
+        """Returns the jobs, weakest first."""
         ...
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        """The jobs that the challenger may preempt, weakest first."""
+        """Returns the jobs that the challenger may preempt, weakest first."""
         ...
 
 
 class JobOrdering(Protocol):
-    """The order of jobs on each pool, and who may take a place from whom."""
+    """The order of jobs on each pool, and which job may take a place from which other."""
 
-    #: True: running jobs are compared with waiting ones at round ends.
+    #: Whether running jobs are compared with waiting ones at round ends.
     compares: bool
-    #: True: the first job of the queue blocks all jobs behind it.
+    #: Whether the head of the queue blocks all jobs behind it.
     strict: bool
-    #: True: jobs are sent to pools on which the speed of their kind is unknown.
+    #: Whether jobs are sent to pools on which the speed of their kind is unknown.
     profiles: bool
-    #: True: an elastic job whose gang fits nowhere may start with a smaller one.
+    #: Whether an elastic job whose gang fits nowhere may start with a smaller one.
     shrinks_gangs: bool
-    #: Why a job may take another's place, as a sentence about it goes on.
+    #: Why a job may take another's place, as the rest of a sentence after its name.
     preempt_reason: str
     #: Why a job leaves its place for one on another pool, up to the pool's name.
     move_reason: str
 
     def fill_queues(self, queues: JobQueues) -> None:
-        """Fill the (cleared) queues with every waiting job."""
+        """Fills the (cleared) queues with every waiting job."""
         ...
 
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
-        """(pool, queue key) of a waiting job for every pool on which it may run."""
+        """Returns (pool, queue key) of a waiting job for every pool on which it may run."""
         ...
 
     def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
-        """(job, pool): jobs that should run on a pool and do not, in the order in which they may challenge.
+        """Yields (job, pool) of jobs that should run on a pool and do not, in the order in which they may challenge.
 
-        At most `most` jobs a pool: waiting, or running elsewhere.
+        There are at most `most` jobs per pool, waiting or running elsewhere.
         """
         ...
 
     def pools_of(self, job: JobRecord) -> Sequence[int]:
-        """Pools on which a job of the high class that found no free place may challenge at once, best first."""
+        """Returns pools on which a job of the high class that found no free place may preempt at once, best first."""
         ...
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
-        """Jobs that hold accelerators of this pool: the `most` weakest."""
+        """Returns the `most` weakest jobs that hold accelerators of this pool."""
         ...
 
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
-        """Whether a running job gains enough from leaving its pool for a place on this one that fetches so long."""
+        """Returns whether a running job gains enough by moving to this pool, where downloads take `fetch_s` seconds."""
         ...
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        """Whether a running job may be asked to checkpoint and leave."""
+        """Returns whether a running job may be asked to checkpoint and leave."""
         ...
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
-        """Whether the job is entitled to the pool, and does not merely use it while it is free."""
+        """Returns whether the job is entitled to the pool, and does not merely use it while it is free."""
         ...
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        """Pools to try before this one for the job, best first."""
+        """Returns pools to try before this one for the job, best first."""
         ...
 
     def may_profile(self, job: JobRecord, pool: int) -> bool:
-        """Whether the job may be sent to the pool for a while, so that its kind's speed there is known."""
+        """Returns whether the job may be sent to the pool for a while to measure its kind's speed there."""
         ...
 
 
 class RoundMechanism(Protocol):
-    """Turns a policy's decision into starts and stops: called after every event with what it left in the cycle."""
+    """Turns a policy's decision into starts and stops. It is called after every event."""
 
     def settle(self, cycle: "Cycle") -> None:
-        """Do what is due now; ask for solves."""
+        """Does what is due now, and requests solves."""
         ...
 
 
@@ -118,39 +118,39 @@ class Reservation:
     """
 
     job_id: JobId
-    #: Pool of its machines, of several the first.
+    #: Pool of its machines, or the first of several.
     pool: int
     #: Accelerators wanted, and those still missing, by machine row.
     wanted: dict[int, int]
     needs: dict[int, int]
-    #: True: running jobs were revoked for it. False (backfill): it waits for jobs to end; others may borrow meanwhile.
+    #: True: running jobs were revoked for it. False (backfill): it waits for jobs to end, and may lend meanwhile.
     preempting: bool
-    #: Jobs that borrow places of a reservation, by machine row.
+    #: Jobs that borrow places of the reservation, by machine row.
     lent: dict[JobId, int] = field(default_factory=dict)
 
 
 class Timers:
-    """Instants at which the core wants to be called: (at, order of setting, what, subject)."""
+    """Heap of the instants at which the core is to be called: (at, order of setting, kind, subject, number)."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, int, int]] = []
         self._count = 0
-        #: The earliest that is set; inf: none.
+        #: The earliest instant set; inf: none.
         self.next_at = inf
-        #: Earliest instant the shells were asked for.
+        #: The earliest instant requested of the shells.
         self.asked_at = inf
-        #: When the round ends for which a timer is set; inf: none.
+        #: End of the round for which a timer is set; inf: none.
         self.round_at = inf
 
     def set(self, at: float, what: str, subject: int = 0, number: int = 0) -> None:
-        """`what` names the kind of timer, (`subject`, `number`) what it is about (a job and its attempt)."""
+        """Sets a timer. `what` is its kind, (`subject`, `number`) what it is about (a job and its attempt)."""
         if at < inf:
             self._count += 1
             heappush(self._heap, (at, self._count, what, subject, number))
             self.next_at = self._heap[0][0]
 
     def due(self, now: float) -> tuple[str, int, int] | None:
-        """Take the next timer that is due."""
+        """Removes and returns the next timer that is due; None if none is."""
         if self.next_at > now or not self._heap:
             return None
         _, _, what, subject, number = heappop(self._heap)
@@ -159,7 +159,7 @@ class Timers:
 
 
 class NoOrdering:
-    """The ordering before the first policy, and of mechanisms that keep no queues: it orders and displaces no job."""
+    """The ordering before the first policy, and of mechanisms without queues: it neither orders nor displaces jobs."""
 
     compares = False
     strict = False
@@ -169,7 +169,7 @@ class NoOrdering:
     move_reason = ""
 
     def fill_queues(self, queues: JobQueues) -> None:
-        """Leave every queue empty."""
+        """Leaves every queue empty."""
 
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
         return []
@@ -211,15 +211,15 @@ _NO_INCUMBENTS = _NoIncumbents()
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What the event in hand has made due. Empty when a `handle` begins, so nothing outlives its event."""
+    """What the current event has made due. It is empty when a `handle` begins, so nothing outlives its event."""
 
-    #: The round timer has fired.
+    #: Whether the round timer has fired.
     round_ended: bool = False
-    #: A solve was answered, or failed.
+    #: Whether a solve was answered, or failed.
     solve_ended: bool = False
-    #: The end of a lockstep round, which only mechanisms that move in step with the world act on.
+    #: The end of a lockstep round, on which only lockstep mechanisms act.
     lockstep_round: RoundEnded | None = None
-    #: Running jobs are to be compared with waiting ones.
+    #: Whether running jobs are to be compared with waiting ones.
     compares: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -241,7 +241,7 @@ class Backlog:
     arrived: list[JobId] = field(default_factory=list)
     #: Pools in which something became free, or for which a job came, since they were last filled.
     stale_pools: set[int] = field(default_factory=set)
-    #: Every queue must be filled afresh: pools, shapes, keys or the policy changed, or a round ended.
+    #: Whether every queue must be filled anew: pools, shapes, keys or the policy changed, or a round ended.
     rebuild_queues: bool = False
 
 
@@ -249,7 +249,7 @@ class Backlog:
 class SolveState:
     """The solve in flight, and whether another is wanted."""
 
-    #: Something changed that a solve should know about.
+    #: Whether something changed that the next solve should know.
     problem_changed: bool = False
     #: Request id of the solve in flight; 0: none. `last_request` is the newest ever sent.
     in_flight: int = 0
@@ -265,31 +265,31 @@ class SolveState:
 class DeadlineWatch:
     """Jobs with a deadline (`handlers/deadlines.py`)."""
 
-    #: (when to check, job): a heap.
+    #: Heap of (when to check, job).
     heap: list[tuple[float, JobId]] = field(default_factory=list)
-    #: Jobs that were moved, or are moving, to machines that nobody takes away.
+    #: Jobs that were moved, or are moving, to machines that are not reclaimed.
     secured: set[JobId] = field(default_factory=set)
-    #: Of these, those whose machines do not come: failed requests of the pool at the last check, when to check again.
+    #: Of these, jobs whose machines do not come: failed requests of the pool at the last check, when to check again.
     stranded: dict[JobId, tuple[int, float]] = field(default_factory=dict)
     #: Spot markets, and jobs that hold machines there by their slack (`handlers/spot_holding.py`).
     market: SpotWatch = field(default_factory=SpotWatch)
 
     def sizes_gang_of(self, job: JobRecord) -> bool:
-        """Whether the size of the job's gang is chosen with its pool, for the deadline's sake."""
+        """Returns whether the size of the job's gang is chosen with its pool, because of its deadline."""
         hold = self.market.holds.get(job.job_id)
         return job.deadline_pool >= 0 or (hold is not None and hold.asked >= 0)
 
 
 @dataclass(slots=True)
 class Cycle:
-    """Everything a handler may touch."""
+    """Everything that a handler may change."""
 
     ledger: Ledger
     queues: JobQueues
     #: Copies of the ledger's, because they are read very often: the instant of this event, and the active policy.
     now: float = 0.0
     policy: ActivePolicy = field(init=False)
-    #: What turns the policy's decision into starts and stops; None before the first policy.
+    #: Turns the policy's decision into starts and stops; None before the first policy.
     mechanism: RoundMechanism | None = None
     #: The order of jobs in the queues, set by the mechanism.
     ordering: JobOrdering = field(default_factory=NoOrdering)
@@ -300,7 +300,7 @@ class Cycle:
     solves: SolveState = field(default_factory=SolveState)
     deadlines: DeadlineWatch = field(default_factory=DeadlineWatch)
     timers: Timers = field(default_factory=Timers)
-    #: Places kept for jobs; of these the backfill reservations, by pool, oldest first.
+    #: Reservations by job; and the backfill reservations among them, by pool, oldest first.
     reservations: dict[JobId, Reservation] = field(default_factory=dict)
     backfill_reservations: dict[int, dict[JobId, Reservation]] = field(default_factory=dict)
     #: Jobs with a reservation on a machine, by its row, oldest first.
@@ -309,7 +309,7 @@ class Cycle:
     spending: SpendingMeter = field(init=False)
     #: What projects and users may hold at once.
     limits: PlacementLimits = field(init=False)
-    #: Machines that people have booked for a time.
+    #: Machines that people have booked.
     bookings: Bookings = field(init=False)
     #: Which jobs of limited sweeps may run.
     turns: SweepTurns = field(init=False)
@@ -327,19 +327,19 @@ class Cycle:
         self.sharing = AcceleratorSharing(self.ledger)
 
     def closed_to(self, job: JobRecord, pool: int) -> frozenset[int]:
-        """Return the rows of machines of the pool on which a waiting job must not be started now.
+        """Returns the rows of machines of the pool on which a waiting job must not be started now.
 
-        They are booked, or it failed there and others may hold it.
+        They are booked, or the job failed there and other machines may hold it.
         """
         booked = self.booked_to(job, pool)
         return booked | self.avoided(job, pool) if job.job_id in self.ledger.retries.failed else booked
 
     def booked_to(self, job: JobRecord, pool: int) -> frozenset[int]:
-        """Return the rows of machines of the pool that are booked for others than this job."""
+        """Returns the rows of machines of the pool that are booked for others than this job."""
         return self.bookings.closed_to(job, pool) if self.bookings.declared else _NOWHERE
 
     def avoided(self, job: JobRecord, pool: int) -> frozenset[int]:
-        """Return the rows of machines of the pool that are closed to the job because it failed on them."""
+        """Returns the rows of machines of the pool that are closed to the job because it failed on them."""
         retries, ledger = self.ledger.retries, self.ledger
         here = retries.rows(job.job_id, ledger.fleet, pool)
         if not here:
@@ -354,7 +354,7 @@ class Cycle:
         return here & retries.closed(job.job_id, ledger.fleet, shape, self.now, usable)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
-        """Change the job's state; the shells hear of it by a command."""
+        """Changes the job's state, and emits a command that reports it to the shells."""
         check_job_transition(job.state, state)
         job.state = state
         job.over_budget = state is JobState.PENDING and self.spending.closed_to(job) is not None
@@ -366,7 +366,7 @@ class Cycle:
             self._pass_turn_on(job)
 
     def _pass_turn_on(self, job: JobRecord) -> None:
-        """The job gives up its turn in its sweep: others may start."""
+        """Ends the job's turn in its sweep, so that others may start."""
         for other in self.turns.give_up(job):
             self.ledger.set_eligible(other)
             self.backlog.arrived.append(other.job_id)
@@ -379,7 +379,7 @@ class Cycle:
 
 
 def enqueue_job(cycle: Cycle, job: JobRecord) -> None:
-    """Put a waiting job in the queue of every pool it may run on."""
+    """Puts a waiting job in the queue of every pool on which it may run."""
     if not job.waits or job.ready_at > cycle.now:
         return
     cycle.sharing.is_due = cycle.sharing.is_due or job.request.shared is not None

@@ -29,15 +29,15 @@ from walras.contract import pinned_token
 from walras.errors import Forbidden, UserError
 from walras.job_request import JobId
 
-#: Characters of a token that are shown and that revoke it.
+#: The first characters of a token, by which it is shown and revoked.
 PREFIX_LENGTH = 14
 ALL_PROJECTS = "*"
-#: Who made a token beside a stopped server, where every other was lost.
+#: `created_by` of a token that `walras admin recover-token` makes beside the server, when all others were lost.
 RECOVERED = "recovered"
 
 
 class UserRole(IntEnum):
-    """What a user may do; each includes the ones before."""
+    """What a user may do; each role includes the roles before it."""
 
     VIEWER = 1
     USER = 2
@@ -56,16 +56,16 @@ class UserCaller:
     projects: tuple[str, ...]
 
     def sees(self, project: str) -> bool:
-        """Admins see all; others their projects."""
+        """Returns whether the user may see the project: admins see all, others those of their token."""
         return self.role is UserRole.ADMIN or ALL_PROJECTS in self.projects or project in self.projects
 
     @property
     def visible_projects(self) -> tuple[str, ...] | None:
-        """For a query; None: all."""
+        """Returns the projects that a query may read; None for all."""
         return None if self.role is UserRole.ADMIN or ALL_PROJECTS in self.projects else self.projects
 
     def may_change(self, owner: str, project: str) -> bool:
-        """Users change their own jobs, operators every job of their projects, admins every job."""
+        """Returns whether the user may change a job: users their own, operators those of their projects, admins all."""
         if not self.sees(project):
             return False
         return self.role >= UserRole.OPERATOR or (self.role is UserRole.USER and owner == self.name)
@@ -78,9 +78,9 @@ class AgentCaller:
 
 @dataclass(frozen=True, slots=True)
 class JoinCaller:
-    """Whoever holds the join token, or an enrolment token: a machine that wants to be admitted."""
+    """A machine that asks to be admitted, by the join token or an enrolment token."""
 
-    #: The request that the machine must answer; None: the join token admits any machine.
+    #: The token of the request for machines that the machine must answer; None: the join token admits any machine.
     rent_token: str | None = None
 
 
@@ -93,12 +93,12 @@ Caller = UserCaller | AgentCaller | JoinCaller | JobCaller
 
 
 def token_hash(token: str) -> str:
-    """What is kept of a token. Tokens are random and long: a plain hash cannot be guessed backwards."""
+    """Returns the hash that is stored of a token; a plain one is safe, because tokens are long and random."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def equal_in_constant_time(one: str, other: str) -> bool:
-    """Compare secrets in constant time."""
+    """Returns whether two secrets are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(one.encode(errors="surrogateescape"), other.encode(errors="surrogateescape"))
 
 
@@ -111,7 +111,7 @@ def new_user_token(
     clocks: Clocks = SYSTEM_CLOCKS,
     chance: Random | None = None,
 ) -> tuple[str, TokenRow]:
-    """A token and the row that is kept of it."""
+    """Returns a new token and the row that is stored of it."""
     token = f"wlr_u_{random_token(chance)}"
     now = clocks.wall()
     row = TokenRow(
@@ -128,14 +128,14 @@ def new_user_token(
 
 
 def caller_of_token(row: TokenRow, unix_s: float) -> UserCaller | None:
-    """The user behind a stored token; None if it is revoked or has expired by then."""
+    """Returns the user of a stored token; None if the token is revoked or has expired at this Unix time."""
     if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= unix_s):
         return None
     return UserCaller(row.user, UserRole[row.role.upper()], tuple(json.loads(row.projects)))
 
 
 def parse_role(word: str) -> UserRole:
-    """Raises UserError naming the roles."""
+    """Returns the role of this name. Raises UserError naming the roles."""
     try:
         return UserRole[word.upper()]
     except KeyError:
@@ -159,14 +159,17 @@ class EnrolmentTokens:
     """Issues and checks enrolment tokens under the server's secret."""
 
     secret: bytes
-    #: Fingerprint of the server's certificate, which the token carries to the machine; empty: none is pinned.
+    #: The fingerprint of the server's certificate, which the token carries to the machine; empty: none is pinned.
     pin: str = ""
 
     def issue(self, rent_token: str) -> str:
         return pinned_token(f"wlr_e_{rent_token.encode().hex()}_{self._mac(rent_token)}", self.pin)
 
     def check(self, token: str) -> str | None:
-        """The request's token behind a genuine one; whether it may still enrol is for the caller to see."""
+        """Returns the token of the request that a genuine enrolment token names; None for any other text.
+
+        The caller has to check whether machines of that request may still enrol.
+        """
         match = _ENROLMENT_TOKEN.fullmatch(token)
         if match is None or len(match[1]) % 2:
             return None
@@ -190,7 +193,7 @@ class JobTokens:
         return f"wlr_j_{job_id}_{attempt}_{self._mac(job_id, attempt)}"
 
     def check(self, token: str) -> tuple[JobId, int] | None:
-        """(job, attempt) of a genuine token; whether that attempt is still alive is for the caller to see."""
+        """Returns (job, attempt) of a genuine token, else None. The caller must check that the attempt is alive."""
         match = _JOB_TOKEN.fullmatch(token)
         if match is None:
             return None

@@ -1,7 +1,7 @@
-"""What others are not to see of a job: its secrets, sealed under the server's key, and the values of its variables.
+"""Hides from others what a job keeps private: its secrets, sealed under the server's key, and its variables' values.
 
-What lies in the tables says nothing of secrets to whoever reads a backup: AES-256-GCM under a key of its own, derived
-from `secret.key`. The job's number is bound into it: a sealed value in another job's row does not open there.
+A backup of the tables reveals no secret: they are encrypted with AES-256-GCM under a key of their own, derived from
+`secret.key`. The job's number is bound into the sealed value, which therefore does not open in another job's row.
 """
 
 import hashlib
@@ -23,26 +23,28 @@ from walras.spec.job_spec import JobSpec
 log = logging.getLogger(__name__)
 
 _NONCE_BYTES = 12
-#: In place of what the caller is not to see.
+#: Shown in the place of a value that the caller may not see.
 HIDDEN = "(hidden)"
 
 
 def spec_shown_to(caller: Caller, owner: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Returns a job's spec (JSON data) as the caller may see it: variables often hold what others should not know, so
-    their values are for the owner, the job itself and administrators.
+    """Returns a job's spec (JSON data) as the caller may see it.
+
+    Variables often hold what others should not know, so their values are shown to the owner, the job itself and
+    administrators only.
     """
     match caller:
         case UserCaller(name=name, role=role):
             sees_all = role is UserRole.ADMIN or name == owner
         case JobCaller():
-            sees_all = True  # the gate has seen that it is its own
+            sees_all = True  # the middleware admits a job's token for that job alone
         case _:
             sees_all = False
     return spec if sees_all or not spec.get("envs") else {**spec, "envs": dict.fromkeys(spec["envs"], HIDDEN)}
 
 
 def without_secret_values(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
-    """Returns the job as it may be stored and shown, with the names of its secrets alone, and the values that came."""
+    """Returns the spec with the names of its secrets only, as it may be stored and shown, and the values by name."""
     if not spec.secrets:
         return spec, {}
     values = {name: source.value for name, source in spec.secrets.items() if source.value is not None}
@@ -51,19 +53,19 @@ def without_secret_values(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class SecretBox:
-    """Seals and opens the values of a job's secrets, by name; or those of what else has a number."""
+    """Seals and opens the values of a job's secrets, by name, or those of another numbered thing (`purpose`)."""
 
     secret: bytes = field(repr=False)
-    #: Whose: each purpose has a key of its own.
+    #: What the number is of; each purpose has its own key.
     purpose: str = "job"
 
     def seal(self, job_id: int, values: Mapping[str, str]) -> bytes:
-        """Returns the values, readable with the server's key alone."""
+        """Returns the values encrypted, so that only the server's key opens them."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher().encrypt(nonce, json.dumps(dict(values)).encode(), self._bound_to(job_id))
 
     def open(self, job_id: int, sealed: bytes) -> dict[str, str]:
-        """Returns the values; none (and a line in the log) where they were sealed with another key, or changed."""
+        """Returns the values; none, and a line in the log, where another key sealed them or they were changed."""
         try:
             text = self._cipher().decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._bound_to(job_id))
         except (InvalidTag, ValueError):

@@ -1,8 +1,8 @@
-"""Who the users are, what their projects and roles allow, and whether a job stays within it.
+"""Who the users are, what their projects and roles allow, and whether a job stays within these caps.
 
-Rows of the table `people` say it; here they are in memory, read at every request. A token belongs to a user: it opens
-what both the token and its user may do, and nothing once the user is removed. A token whose user has no row (a
-database of an earlier release before `adopt_token_owners` ran) opens what it says itself.
+The rows are in the table `people`; this copy in memory is read at every request. A token belongs to a user: it opens
+what both the token and its user may do, and nothing once the user is removed. A token whose user has no row (a database
+of an earlier release before `adopt_token_owners` ran) opens what the token itself states.
 """
 
 import json
@@ -21,7 +21,7 @@ USER, PROJECT, ROLE = "user", "project", "role"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why somebody may not ask for something of a job."""
+    """Why a user may not ask for a value of a job's field."""
 
     field: str
     detail: str
@@ -39,14 +39,14 @@ class People:
 
     @classmethod
     def of(cls, rows: Iterable[PeopleRow]) -> "People":
-        """As the table has them."""
+        """Returns the people in these rows of the table."""
         people = cls()
         for row in rows:
             people.put(row)
         return people
 
     def put(self, row: PeopleRow) -> None:
-        """Take a row in, in place of the one with its name."""
+        """Replace the row of this kind and name."""
         self.rows[row.kind, row.name] = row
         body = json.loads(row.body)
         if row.kind == USER:
@@ -65,7 +65,7 @@ class People:
         return row is not None and row.removed
 
     def caller(self, token: TokenRow, unix_s: float) -> UserCaller | None:
-        """What the token opens at this Unix time; None: nothing."""
+        """Returns the token's user with what both may do at this Unix time; None where the token opens nothing."""
         caller, user = caller_of_token(token, unix_s), self.users.get(token.user)
         if caller is None or user is None:
             return caller
@@ -75,16 +75,16 @@ class People:
         return replace(caller, role=min(caller.role, UserRole[user.role.upper()]), projects=projects)
 
     def settings_of(self, project: str) -> ProjectSettings:
-        """Those of a project that nobody has set are all at their defaults."""
+        """Returns the settings of a project; the defaults where nobody has set any."""
         return self.projects.get(project) or ProjectSettings()
 
     def known_projects(self) -> set[str]:
-        """Projects with settings, and those that users have."""
+        """Returns the projects that have settings or users."""
         members = (set(user.projects) for name, user in self.users.items() if not self.is_removed(name))
         return set(self.projects).union(*members) - {ALL_PROJECTS}
 
     def shares(self) -> tuple[EntityShare, ...]:
-        """What projects, and users inside them, were given of the fleet."""
+        """Returns the weights, guarantees and limits of projects and their users that differ from the defaults."""
         found = []
         for project, settings in sorted(self.projects.items()):
             named = {project: settings.share, **{f"{project}/{user}": each for user, each in settings.users.items()}}
@@ -95,14 +95,14 @@ class People:
         return tuple(found)
 
     def is_operator(self, user: str) -> bool:
-        """Whether a user may hear of machines."""
+        """Returns whether the user is an operator or above, and so may be notified about machines."""
         known = None if self.is_removed(user) else self.users.get(user)
         return known is not None and UserRole[known.role.upper()] >= UserRole.OPERATOR
 
     # ---------------------------------------------------------------- caps
 
     def caps(self, caller: UserCaller, project: str) -> Caps:
-        """The caps on what the caller may ask for in the project."""
+        """Returns the caps on what the caller may ask for in the project: the lower of the role's and the project's."""
         if caller.role is UserRole.ADMIN:
             return Caps()
         given = (self._role_caps(caller.role), self.settings_of(project).caps)
@@ -113,7 +113,7 @@ class People:
         return Caps(**found)
 
     def refusal(self, caller: UserCaller, project: str, asked: str, value: Any) -> Refusal | None:
-        """Why the caller may not ask for this value of a field in the project; None: it may.
+        """Returns why the caller may not ask for this value of a field in the project; None if the caller may.
 
         `asked`: priority, preemptible, weight or value_usd_per_h, as a job spec has them.
         """
@@ -137,7 +137,7 @@ class People:
         )
 
     def may_user(self, caller: UserCaller, project: str, asked: str, value: Any) -> bool:
-        """Whether the caller could have this value of a field of a job: no suggestion should name what it could not."""
+        """Returns whether the caller may submit with this value; suggestions name only what their reader may do."""
         if caller.role < UserRole.USER or not caller.sees(project):
             return False
         return self.refusal(caller, project, asked, value) is None
@@ -156,7 +156,7 @@ class People:
     # ---------------------------------------------------------------- grants
 
     def check_caps_grant(self, granter: UserCaller, before: Caps, after: Caps) -> None:
-        """Raise Forbidden where caps that are changed come to the granter's own, or above."""
+        """Raise Forbidden where a changed cap reaches or exceeds the granter's own."""
         own = self._role_caps(granter.role)
         if granter.role is UserRole.ADMIN:
             return
@@ -181,18 +181,18 @@ _OPTIONS = {
 
 
 def _common_projects(token: tuple[str, ...], user: tuple[str, ...]) -> tuple[str, ...]:
-    """Projects that both open, in the token's order."""
+    """Returns the projects that both the token and its user have, in the token's order."""
     if ALL_PROJECTS in user:
         return token
     return user if ALL_PROJECTS in token else tuple(project for project in token if project in user)
 
 
 def adopt_token_owners(people: People, tokens: Iterable[TokenRow], unix_s: float) -> list[PeopleRow]:
-    """Rows to write at the start, so that every token that opens something belongs to a user who may do as much.
+    """Returns rows to write at the start, so that every valid token belongs to a user who may do as much.
 
     They are of users of an earlier release, who keep what their tokens opened, and of those for whom a token was made
-    beside the server (`walras admin recover-token`). Where there were users before there were roles, no cap is put on
-    them: the role's caps are written down as open.
+    beside the server (`walras admin recover-token`). Where there were users before there were roles, the roles are
+    stored without caps, so that nobody loses a right.
     """
     rows: dict[tuple[str, str], PeopleRow] = {}
     first = not people.rows

@@ -1,8 +1,8 @@
-"""The server's certificate: given by files, or made by the server itself and pinned by those who call it.
+"""The server's certificate: given as files, or made by the server itself and pinned by its callers.
 
-A certificate that signs itself is trusted because its fingerprint is known: `join.token`, `admin.token` and every token
-that the server makes carry it (`wlr_u_….sha256=HEX`), and agents and commands accept no other certificate then. One
-that an authority has signed is not pinned, so that it can be renewed.
+A self-signed certificate is trusted because its fingerprint is known: `join.token`, `admin.token` and every token that
+the server makes carry it (`wlr_u_….sha256=HEX`), and agents and commands then accept no other certificate. A
+certificate that an authority has signed is not pinned, so that it can be renewed.
 """
 
 import os
@@ -21,7 +21,7 @@ from scheduler.live.store.data_folder import write_private
 from walras.errors import ConfigError
 
 _VALID = timedelta(days=3650)
-#: Clocks of machines differ.
+#: The validity begins this much early, because clocks of machines differ.
 _BEFORE = timedelta(days=1)
 
 
@@ -35,10 +35,10 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What the server listens with."""
+    """The TLS context to listen with, and the fingerprint that callers pin."""
 
     context: ssl.SSLContext
-    #: SHA-256 of the certificate, hexadecimal, where callers are to accept no other; empty: an authority vouches.
+    #: SHA-256 of a self-signed certificate, hexadecimal, which callers must compare; empty: an authority has signed it.
     pin: str
 
 
@@ -47,14 +47,14 @@ def own_certificate(folder: Path) -> TlsFiles:
     files = TlsFiles(folder / "tls.crt", folder / "tls.key")
     if not (files.certificate.is_file() and files.key.is_file()):
         certificate, key = _make_certificate()
-        # The key first: a certificate is there only with its key.
+        # The key is written first: a folder with a certificate then always has its key.
         write_private(files.key, key)
         write_private(files.certificate, certificate)
     return files
 
 
 def _make_certificate() -> tuple[str, str]:
-    """A new certificate and its key, PEM."""
+    """Returns a new self-signed certificate and its key, both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "walras")])
     now = datetime.now(UTC)
@@ -79,7 +79,7 @@ def _make_certificate() -> tuple[str, str]:
 
 
 def load_tls(files: TlsFiles) -> TlsMaterial:
-    """Returns the context to listen with. Raises ConfigError for files that are no certificate with its key."""
+    """Returns the context to listen with. Raises ConfigError where the files are not a certificate with its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

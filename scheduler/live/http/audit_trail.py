@@ -1,8 +1,8 @@
-"""The audit of writes: each change that a user makes through the API leaves a row in the transaction of that change.
+"""The audit of writes: each change that a user makes through the API adds a row in the transaction of that change.
 
-A handler wraps its step with `audited`, or calls `note_write` inside it. What is noted is bounded, and holds no secret:
-variables and secrets of jobs stay where they are, tokens are named by their first characters. A request that is refused
-changes nothing and leaves no row. Administrators see all rows, operators those of their projects.
+A handler wraps its step with `audited`, or calls `note_write` inside it. The size of a row is bounded, and no row holds
+a secret: variables and secrets of jobs are left out, and tokens are named by their first characters. A request that is
+refused changes nothing and adds no row. Administrators see all rows, operators those of their projects.
 """
 
 import json
@@ -37,7 +37,7 @@ def note_write(
     after: Any = None,
     project: str = "",
 ) -> None:
-    """Add a row about what this request changes in this transaction."""
+    """Add an audit row about what this request changes to the transaction."""
     resource = call.request.match_info.route.resource
     row = AuditRow(
         at=transaction.at,
@@ -54,7 +54,7 @@ def note_write(
 
 
 def _bounded(value: Any) -> str:
-    """JSON of the value; of a long one its beginning, as text."""
+    """Returns the value as JSON; of one that is too long its beginning, as text under the key `cut`."""
     text = json.dumps(value, default=str)
     return text if len(text) <= _LONGEST else json.dumps({"cut": text[:_LONGEST]})
 
@@ -66,7 +66,7 @@ def audited(
     step: Callable[[Transaction], T],
     project: str = "",
 ) -> Callable[[Transaction], T]:
-    """Returns the step with a row about what `look` sees before and after it."""
+    """Returns a step that runs `step` and adds an audit row with what `look` sees before and after it."""
 
     def whole(transaction: Transaction) -> T:
         before = look(transaction)
@@ -78,19 +78,19 @@ def audited(
 
 
 def job_standing(job: LiveJob) -> dict[str, Any]:
-    """What people can change of a job, for before and after."""
+    """Returns what people can change of a job, as audit rows show it before and after."""
     row = job.row
     found: dict[str, Any] = {"state": row.state.value, "reason": None if row.reason is None else row.reason.value}
     return found | {"priority": row.priority, "budget_usd": row.budget_usd, "project": row.project}
 
 
 def node_standing(node: LiveNode) -> dict[str, Any]:
-    """What people can change of a machine."""
+    """Returns what people can change of a machine, as audit rows show it before and after."""
     return {"state": node.shown_state, "detail": node.row.detail}
 
 
 async def list_audit(call: RequestContext) -> web.StreamResponse:
-    """Writes, newest first. Raises UserError for an instant that is none."""
+    """Lists the audit rows that the caller may see, newest first. Raises UserError where `since` is no instant."""
     clock, written = call.server.loop.clock, call.request.query.get("since", "")
     since_at = 0.0
     if written:

@@ -1,7 +1,7 @@
-"""Endpoints about budgets: how they stand, and credits that administrators add to them.
+"""Endpoints about budgets: their limits with the present use, and the credits that administrators add to them.
 
-Everybody sees the budgets that his own jobs pay into, and those of his projects; administrators see all, and add to
-them. A credit is a row that stays; the core is told of it in the same transaction.
+Users see the budgets that their own jobs count against, and those of their projects; administrators see all, and add
+credits. A credit is a row that stays in the tables; the core is told of it in the same transaction.
 """
 
 from aiohttp import web
@@ -61,7 +61,7 @@ def _view(call: RequestContext, standing: BudgetStanding) -> BudgetView:
 
 
 async def add_credit(call: RequestContext) -> CreditView:
-    """Add to a budget of the policy in force. Raises UserError, and Conflict where it has no such budget."""
+    """Adds a credit to a budget of the policy in force. Raises UserError, Conflict where there is no such budget."""
     asked = await call.model(NewCredit)
     owner = BudgetOwner(asked.project or "", asked.user or "", asked.group or "")
     amounts = {unit: getattr(asked, unit.value) for unit in BudgetUnit}
@@ -94,7 +94,7 @@ async def add_credit(call: RequestContext) -> CreditView:
 
 
 async def list_credits(call: RequestContext) -> web.StreamResponse:
-    """The newest credits of budgets that the caller may see, newest first."""
+    """Lists the newest credits of budgets that the caller may see, newest first."""
     rows = [
         row for row in call.server.state.budgets.credits if _sees(call, BudgetOwner(row.project, row.user, row.team))
     ]
@@ -114,7 +114,7 @@ def _credit_view(call: RequestContext, row: CreditRow) -> CreditView:
 
 
 def budget_routes() -> list[Route]:
-    """Everybody sees his own; administrators add."""
+    """Returns the routes about budgets. All users may read them; administrators add credits."""
     base = "/api/v1/budgets"
     return [
         Route("GET", base, list_budgets, "Budgets: used, left, filled again when", response=list[BudgetView]),

@@ -36,7 +36,7 @@ from walras.people import ShareLoan, ShareView, WhoAmI
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
-#: What is done to a machine, or to each part of one.
+#: A step that is applied to a machine, or to each part of a machine with accelerators of several types.
 _NodeStep = Callable[[Transaction, LiveNode], None]
 
 
@@ -57,7 +57,7 @@ class Revocation(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     pool_id: str
-    #: Warning before the machines are gone, seconds.
+    #: Warning to the machines before they are taken away, seconds.
     notice_s: float = Field(default=0.0, ge=0, le=86_400)
 
 
@@ -66,9 +66,9 @@ class Drain(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    #: All jobs are asked to stop now.
+    #: All jobs are asked to stop now, those included that cannot save their work.
     now: bool = False
-    #: All that still run after this time are asked to stop; None: they may run on.
+    #: After this time, seconds, all jobs that still run there are asked to stop; None: they may run to their ends.
     deadline_s: float | None = Field(default=None, gt=0, le=366 * 86_400, allow_inf_nan=False)
 
 
@@ -124,7 +124,7 @@ async def forget_node(call: RequestContext) -> NodeView:
 
     def step(transaction: Transaction) -> NodeView:
         parts = [transaction.state.nodes[node_id] for node_id in nodes_named(transaction.state, name)]
-        for node in parts:  # all of them or none
+        for node in parts:  # checked before the first is forgotten: all parts or none
             check_may_be_forgotten(transaction, node, unreachable_s)
         first = next(each for each in call.server.views.nodes() if each.node_id == parts[0].row.node_id)
         for node in parts:
@@ -137,7 +137,7 @@ async def forget_node(call: RequestContext) -> NodeView:
 
 
 async def _change_node(call: RequestContext, step: _NodeStep, check: _NodeStep = lambda *_: None) -> NodeView:
-    """Change a machine, or all parts of one, in one transaction; none of them if the check of one raises."""
+    """Change a machine, or all of its parts, in one transaction. Changes none of them if `check` raises for one."""
     name = call.request.match_info["node_id"]
 
     def checked(transaction: Transaction) -> NodeId:
@@ -159,7 +159,7 @@ def _change_part(call: RequestContext, transaction: Transaction, node: LiveNode,
 
 async def revoke_pool(call: RequestContext) -> Revoked:
     asked = await call.model(Revocation)
-    # Noted before it is done: it cannot be taken back, and is no transaction of ours.
+    # The audit row is committed first: a revocation cannot be undone and is no step of the loop.
     noted = {"notice_s": asked.notice_s}
     await call.server.loop.perform(lambda turn: note_write(call, turn, f"pool {asked.pool_id}", after=noted))
     return Revoked(nodes=[*call.server.providers.revoke(PoolId(asked.pool_id), asked.notice_s)])
@@ -170,7 +170,8 @@ async def revoke_pool(call: RequestContext) -> Revoked:
 
 async def show_health(call: RequestContext) -> web.StreamResponse:
     checks = await call.server.check_health()
-    # The solver restarts by itself, and the policy keeps its last answer meanwhile: not a reason to restart the server.
+    # A dead solver process is replaced by the server itself, and the last decision holds meanwhile: no reason to
+    # restart.
     return _health_response(call, checks, all(checks[name] == "ok" for name in ("event_loop", "database")))
 
 
@@ -185,7 +186,7 @@ async def show_readiness(call: RequestContext) -> web.StreamResponse:
 
 
 async def show_metrics(call: RequestContext) -> web.StreamResponse:
-    """Figures of the whole cluster: for those who see all its projects."""
+    """Returns metrics of the whole cluster in the format of Prometheus, for callers who see all projects."""
     if call.user.visible_projects is not None:
         raise Forbidden(
             "metrics tell of all projects, and this token sees some",
@@ -199,13 +200,13 @@ def _health_response(call: RequestContext, checks: dict[str, str], ok: bool) -> 
     return web.Response(status=200 if ok else 503, body=body.encode(), content_type="application/json")
 
 
-#: Users of a policy's group; who is in none is of no team.
+#: Sums by team read at most this many users; the use of a user who is in no group has an empty team.
 _MOST_USERS = 100_000
 _MONTH = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])$")
 
 
 async def show_spending(call: RequestContext) -> MoneyReport:
-    """Returns what was spent, by the key asked for: charges in the ledger and those still open, at one instant."""
+    """Returns what was spent, USD, by the key asked for: charges in the ledger and those still open, at one instant."""
     asked = call.request.query
     by, month = asked.get("by", "project"), asked.get("month", "")
     if by not in (*MONEY_KEYS, TEAM):
@@ -216,7 +217,7 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     server = call.server
     state = server.state
     limit = call.number("limit", 1000, 1, 100_000)
-    # A team's sums are those of its users: all of them, and then the dearest teams.
+    # A team's sums add up those of its users: all users are read first, then the most expensive teams are kept.
     users = by == TEAM
     most, projects = _MOST_USERS if users else limit, call.user.visible_projects
     key = "user" if users else by
@@ -224,7 +225,7 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     open_now = sum_charges(billing.open_charges(state, server.loop.clock.now()), query)
     await server.loop.settled()
     written = await server.read(server.store.money, query, [each.key for each in open_now])
-    # By job it may have thousands of rows: not in the loop.
+    # A sum by job may have thousands of rows, so it is not computed in the loop's thread.
     sums = [*written, *open_now]
     if users:
         query, teams = replace(query, by=TEAM, limit=limit), team_keys(state.budgets.groups)
@@ -238,7 +239,7 @@ _OTHERS = "others"
 
 
 async def list_shares(call: RequestContext) -> web.StreamResponse:
-    """Where the caller's projects stand, with the users in them; of others only that they lend, as "others"."""
+    """Lists the shares of the caller's projects and their users; other projects are one lender, "others"."""
     wanted = call.request.query.get("project", "")
     found = share_standings(call.server.core, call.server.loop.clock.now())
     rules = call.server.core.ledger.policy.rules

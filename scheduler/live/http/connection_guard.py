@@ -1,10 +1,11 @@
-"""Connections before anybody has said who they are: counted, timed, closed; and the site that listens through this.
+"""Limits connections that are not authenticated yet, in number and in time, and listens through these limits.
 
-A connection is a *stranger's* until a request on it has brought a valid token. Strangers have a few seconds to do so,
-whatever they send or do not send, TLS handshake included; there is room for a bounded number of them, in all and from
-one address, and where that is full the oldest stranger makes way for the newest. So whoever holds a token is let in
-within moments however many others wait at the door, and the rest of the room is for those with tokens. Every connection
-must complete the head of a request within seconds of its first byte. What was closed is counted and said once a minute.
+A connection is a *stranger's* until a request on it has brought a valid token. Strangers have a few seconds to bring
+one, whatever they send or do not send, the TLS handshake included. Their number is bounded, in all and per address;
+where a bound is reached, the oldest stranger is closed for the newest. So a caller with a token is served within
+moments, however many strangers connect, and the other connections are kept for callers with tokens. Every connection
+must complete the head of a request within seconds of its first byte. Closed connections are counted, and logged once a
+minute.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from aiohttp import web
 
 log = logging.getLogger(__name__)
 
-#: Files that are no connections: the database, logs, pipes to solvers and machines.
+#: Open files kept free for the database, logs, and pipes to solvers and machines.
 _OTHER_FILES = 256
 _CONNECTIONS, _STRANGERS, _STRANGERS_PER_ADDRESS = 8192, 1024, 512
 _LEAST_CONNECTIONS = 64
@@ -32,21 +33,22 @@ _ADDRESSES = 1000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be, and how long they may take to say something."""
+    """How many connections there may be, and the seconds they have to authenticate and to send a request's head."""
 
-    #: Connections in all. Those without a token never take more than `strangers` of it.
+    #: All connections together. Those without a token never take more than `strangers` of them.
     connections: int = _CONNECTIONS
     strangers: int = _STRANGERS
-    #: More than come in one go (a proxy, machines behind one address, all at once): those need moments only.
+    #: Enough for all machines behind one address (a proxy) that connect at once: each of these is a stranger for
+    #: moments only.
     strangers_per_address: int = _STRANGERS_PER_ADDRESS
-    #: Until the first request with a valid token is there.
+    #: Seconds until the first request with a valid token must have come.
     stranger_s: float = 10.0
-    #: From the first byte of a request to the end of its head.
+    #: Seconds from the first byte of a request to the end of its head.
     head_s: float = 10.0
 
 
 def limits_of_process() -> ConnectionLimits:
-    """Returns limits that the open files of this process allow, after raising their number as far as permitted."""
+    """Returns the limits that the process's maximum of open files allows; raises that maximum as far as permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _CONNECTIONS + _OTHER_FILES
     if hard == resource.RLIM_INFINITY or hard > soft:
@@ -59,7 +61,7 @@ def limits_of_process() -> ConnectionLimits:
 
 
 class GuardedConnection(asyncio.Protocol):
-    """One connection; hands what comes to aiohttp's protocol, which is made at the first byte."""
+    """One connection: it passes bytes on to aiohttp's protocol, which is created at the first byte."""
 
     def __init__(
         self, guard: "ConnectionGuard", make_inner: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
@@ -69,10 +71,10 @@ class GuardedConnection(asyncio.Protocol):
         self._context = context
         self._raw: asyncio.Transport | None = None
         self._upgrade: asyncio.Task[None] | None = None
-        #: What aiohttp writes to: encrypted where there is TLS; None until the handshake is done.
+        #: The transport that aiohttp writes to, encrypted where there is TLS; None until the handshake is done.
         self.transport: asyncio.Transport | None = None
         self._inner: asyncio.Protocol | None = None
-        #: Decrypted bytes that came in the very moment of the handshake's end.
+        #: Decrypted bytes that arrive before `start_tls` has returned the transport for them.
         self._early: list[bytes] = []
         self.address = ""
         self.opened_at = 0.0
@@ -139,22 +141,22 @@ class GuardedConnection(asyncio.Protocol):
     # ---------------------------------------------------------------- the guard's
 
     def abort(self) -> None:
-        """Close at once, without another word."""
+        """Close the connection at once, without an answer."""
         if self._raw is not None:
             self._raw.abort()
 
 
 class ConnectionGuard:
-    """Admits connections, learns from the middleware who is known, and closes the others."""
+    """Admits connections, learns from the middleware which are authenticated, and closes those beyond the limits."""
 
     def __init__(self, limits: ConnectionLimits | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits or ConnectionLimits()
         self._now = now
-        #: By address, oldest first; and all of them, oldest first.
+        #: Strangers by address, and all of them; both oldest first.
         self._strangers_at: dict[str, dict[GuardedConnection, None]] = {}
         self._strangers: dict[GuardedConnection, None] = {}
         self._known: set[GuardedConnection] = set()
-        #: When the first byte of a head came that is not complete, earliest first.
+        #: When the first byte of a request's incomplete head arrived, by connection, earliest first.
         self._heads: dict[GuardedConnection, float] = {}
         self._by_transport: dict[asyncio.BaseTransport, GuardedConnection] = {}
         self._closed: Counter[str] = Counter()
@@ -163,13 +165,13 @@ class ConnectionGuard:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Connections of strangers, and of those who are known."""
+        """How many connections are strangers', and how many are authenticated."""
         return len(self._strangers), len(self._known)
 
     # ---------------------------------------------------------------- connections come and go
 
     def admit(self, connection: GuardedConnection) -> bool:
-        """Take a new connection in, if need be in the place of an older stranger. False: there is no room at all."""
+        """Take in a new connection, if need be in an older stranger's place. Returns False where there is no room."""
         limits, here = self.limits, self._strangers_at.get(connection.address, {})
         if len(here) >= limits.strangers_per_address:
             self._close(next(iter(here)), "too many of one address")
@@ -186,12 +188,12 @@ class ConnectionGuard:
         return True
 
     def opened(self, connection: GuardedConnection) -> None:
-        """Its transport is ready for requests."""
+        """Record that the connection's transport is ready for requests."""
         if connection.transport is not None and (connection in self._strangers or connection in self._known):
             self._by_transport[connection.transport] = connection
 
     def lost(self, connection: GuardedConnection) -> None:
-        """Records that the connection was closed."""
+        """Record that the connection was closed."""
         self._forget_stranger(connection)
         self._known.discard(connection)
         self._heads.pop(connection, None)
@@ -199,7 +201,7 @@ class ConnectionGuard:
             self._by_transport.pop(connection.transport, None)
 
     def handshake_failed(self, connection: GuardedConnection) -> None:
-        """What came was no TLS of ours."""
+        """Close a connection whose TLS handshake has failed."""
         if connection in self._strangers:
             self._close(connection, "no TLS")
 
@@ -214,11 +216,11 @@ class ConnectionGuard:
     # ---------------------------------------------------------------- requests
 
     def head_begins(self, connection: GuardedConnection) -> None:
-        """Bytes came while no request was under way."""
+        """Note that bytes of a new request have arrived, while no request was under way."""
         self._heads.setdefault(connection, self._now())
 
     def request_begins(self, transport: asyncio.BaseTransport | None, *, is_known: bool) -> None:
-        """A head is complete; `is_known`: with a valid token."""
+        """Note that the head of a request is complete; `is_known`: its token is valid, which ends being a stranger."""
         connection = self._by_transport.get(transport) if transport is not None else None
         if connection is None:
             return
@@ -229,7 +231,7 @@ class ConnectionGuard:
             self._known.add(connection)
 
     def request_ends(self, transport: asyncio.BaseTransport | None) -> None:
-        """Its answer is ready."""
+        """Note that the answer to a request is ready."""
         connection = self._by_transport.get(transport) if transport is not None else None
         if connection is not None:
             connection.requests_under_way -= 1
@@ -237,7 +239,7 @@ class ConnectionGuard:
     # ---------------------------------------------------------------- closing
 
     def sweep(self) -> None:
-        """Close what has taken too long."""
+        """Close strangers and incomplete heads that have exceeded their time."""
         now = self._now()
         while self._strangers:
             oldest = next(iter(self._strangers))
@@ -251,7 +253,7 @@ class ConnectionGuard:
             self._close(oldest, "too slow")
 
     def close_all(self) -> None:
-        """The server stops: nothing new is served. What is under way is aiohttp's to finish."""
+        """Close all connections without a request under way, as the server stops; aiohttp finishes the others."""
         for connection in [*self._strangers, *(each for each in self._known if not each.requests_under_way)]:
             self.lost(connection)
             connection.abort()
@@ -267,7 +269,7 @@ class ConnectionGuard:
             self._closed_at[connection.address] += 1
 
     def summary(self) -> str:
-        """What was closed since the last summary, in a line; empty if nothing was."""
+        """Returns one line about what was closed since the last summary; empty if nothing was."""
         if not self._closed:
             return ""
         why = ", ".join(f"{count:,} {word}" for word, count in self._closed.most_common())
@@ -278,7 +280,7 @@ class ConnectionGuard:
         return line
 
     async def watch(self) -> None:
-        """Sweep, and say once a minute what was closed, for ever."""
+        """Sweep for ever, and log at most once a minute what was closed."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.sweep()
@@ -303,7 +305,7 @@ class GuardedSite(web.BaseSite):
         return f"{'https' if self._ssl_context else 'http'}://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Raises OSError where the address cannot be had."""
+        """Start to listen. Raises OSError where the address is not available."""
         make_inner = self._runner.server
         assert make_inner is not None
         context = self._ssl_context
@@ -318,7 +320,7 @@ class GuardedSite(web.BaseSite):
 
 
 class SummedLines(logging.Filter):
-    """Lets a few lines of each kind through in a minute, and says with the next one how many it kept back.
+    """Lets a few lines of each kind through in a minute, and says in the next one how many were left out.
 
     A kind is the text of a message before its values are put in.
     """
@@ -328,7 +330,7 @@ class SummedLines(logging.Filter):
         self._now = now
         self._burst = burst
         self._every_s = every_s
-        #: By kind: when its minute began, and how many lines came in it.
+        #: By kind: when its minute began, and how many lines have come since.
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:

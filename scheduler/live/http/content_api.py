@@ -1,8 +1,8 @@
 """Endpoints for content: chunks and trees by their hashes, sent by users and machines, fetched by machines.
 
-Sending is a question (`missing`), the chunks it named, and the tree that needs them; the tree counts once the answer to
-its commit is here. Every step may be repeated. A user may send; only machines may fetch by name, since a name opens
-whatever it names: users get content through the job that it belongs to.
+A sender asks which chunks the server lacks (`missing`), sends these, and then commits the tree that needs them; the
+tree is durable once the commit is answered. Every step may be repeated. Users may send. Only machines may fetch by
+name, since a name opens whatever content it names: users fetch content through the job that it belongs to.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from walras.errors import ClusterError
 from walras.job_request import JobId
 from walras.store_access import StoreAccess, StoreAccessRequest
 
-#: Names in one question, and the longest list of files.
+#: Names in one question, and bytes of the longest list of files.
 _NAMES_MOST, _TREE_BODY_BYTES = 20_000, 64 * 1024 * 1024
-#: Given to the network at once.
+#: Bytes that are written to the connection at once.
 _SENT_BYTES = 256 * 1024
 
 
@@ -59,12 +59,12 @@ async def put_chunk(call: RequestContext) -> web.StreamResponse:
         except OSError as error:
             raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
 
-    await asyncio.to_thread(keep)  # it waits for the disk: not in the threads that answer everybody's questions
+    await asyncio.to_thread(keep)  # it waits for the disk, so it must not take one of the few reader threads
     return web.Response(status=204)
 
 
 async def get_chunk(call: RequestContext) -> web.StreamResponse:
-    # Whoever fetches it compares it with its name: what the disk has lost is found there.
+    # The receiver compares the bytes with their name, which finds what the disk has damaged: not checked here too.
     content = await call.server.read(call.server.content.get, call.request.match_info["name"], check=False)
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     response.content_length = len(content)
@@ -77,7 +77,7 @@ async def get_chunk(call: RequestContext) -> web.StreamResponse:
 
 
 async def commit_tree(call: RequestContext) -> TreeCommitted:
-    # A long list takes a while to check: not in the event loop.
+    # Checking a long list takes time, so it is not done in the event loop's thread.
     body = await call.body(_TREE_BODY_BYTES)
     tree = await asyncio.to_thread(call.checked, ContentTree, body)
     return TreeCommitted(name=await call.server.read(call.server.content.commit_tree, tree))
@@ -90,13 +90,13 @@ async def get_tree(call: RequestContext) -> web.StreamResponse:
 
 
 async def get_wheel(call: RequestContext) -> web.StreamResponse:
-    """This release, for machines that were rented: the only thing that an enrolment token fetches."""
+    """Returns the wheel of this release, for rented machines. It is all that an enrolment token may fetch."""
     wheel = await call.server.read(packed_wheel)
     return web.Response(body=wheel.content, content_type="application/octet-stream")
 
 
 async def hand_out_access(call: RequestContext) -> StoreAccess:
-    """What opens the place of one of the machine's attempts in an object store."""
+    """Returns credentials for the place of one of the machine's attempts in an object store."""
     assert isinstance(call.caller, AgentCaller)
     request = await call.model(StoreAccessRequest)
     if request.job_id:
@@ -105,7 +105,7 @@ async def hand_out_access(call: RequestContext) -> StoreAccess:
 
 
 def content_routes() -> list[Route]:
-    """Sending for users and machines, fetching for machines."""
+    """Returns the routes about content: users and machines send, machines fetch."""
     both, agent, base = Audience.USER_OR_AGENT, Audience.AGENT, "/content/v1"
     chunk = f"{base}/chunks/{{name}}"
     return [

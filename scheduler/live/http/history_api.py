@@ -1,6 +1,6 @@
 """Endpoints about who held accelerators when: projects in steps of time, and a machine attempt by attempt.
 
-Who sees some projects is told of these alone.
+Callers who see only some projects are told of these alone.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,21 +26,21 @@ from walras.usage import (
 )
 
 _DEFAULT_SINCE_S = 7 * 86_400
-#: A history has the shortest of these steps, seconds, of which it takes at most so many.
+#: The lengths of steps, seconds, of which a history takes the shortest that needs no more than so many steps.
 _STEPS_S, _STEPS_MOST = (60, 900, 3600, 6 * 3600, 86_400, 7 * 86_400), 120
 _DEFAULT_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Steps of one length since an instant; the last one may be shorter."""
+    """A stretch of time in steps of one length; the last step may be shorter."""
 
     since_at: float
     until_at: float
     step_s: int
 
     def spread(self, row: HeldRow) -> Iterator[tuple[int, float]]:
-        """(step, part of the row's time that lies in it)."""
+        """Yields (index of the step, fraction of the row's time that lies in it) for each step that it touches."""
         length_s = row.until_at - row.since_at
         since_at, until_at = max(row.since_at, self.since_at), min(row.until_at, self.until_at)
         first = int((since_at - self.since_at) // self.step_s)
@@ -52,13 +52,13 @@ class _Window:
                 yield step, (end - begin) / length_s
 
     def lengths_s(self) -> FloatArray:
-        """Seconds of each step."""
+        """Returns the length of each step, seconds."""
         begins = np.arange(self.since_at, self.until_at, self.step_s)
         return np.minimum(self.step_s, self.until_at - begins)
 
 
 async def show_held_history(call: RequestContext) -> web.StreamResponse:
-    """Raises UserError where the time asked for is longer than is looked back."""
+    """Returns the accelerators that each project held, step by step. Raises UserError where `since_s` is too long."""
     server = call.server
     state, clock = server.state, server.loop.clock
     now, visible = clock.now(), call.user.visible_projects
@@ -107,7 +107,7 @@ def _history(clock: Clock, window: _Window, rows: Iterable[HeldRow]) -> bytes:
 
 
 async def list_node_attempts(call: RequestContext) -> web.StreamResponse:
-    """What ran on a machine, or on the parts of one, newest first. Raises NotFound for an unknown name."""
+    """Lists the attempts that ran on a machine, or on its parts, newest first. Raises NotFound for an unknown name."""
     server = call.server
     limit = int(call.number("limit", _DEFAULT_ATTEMPTS, 1, MOST_NODE_ATTEMPTS))
     nodes = nodes_named(server.state, call.request.match_info["node_id"])
@@ -136,7 +136,7 @@ def _attempt_view(clock: Clock, row: NodeAttemptRow) -> NodeAttempt:
 
 
 def history_routes() -> list[Route]:
-    """For everybody who may look."""
+    """Returns the routes about the past of accelerators, for every user."""
     return [
         Route("GET", "/api/v1/usage/history", show_held_history, "What projects held of accelerators, step by step",
               response=HeldHistory, query=("since_s",)),

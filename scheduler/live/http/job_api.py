@@ -91,13 +91,13 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
     folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
     sweeps = await call.server.read(call.server.store.sweep_states, folded)
     found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
-    # A thousand jobs as text take milliseconds: not in the loop's thread.
+    # Encoding a thousand jobs takes milliseconds, so it is not done in the loop's thread.
     body = await call.server.read(found.model_dump_json)
     return web.Response(body=body.encode(), content_type="application/json")
 
 
 async def visible_job_row(call: RequestContext) -> JobRow:
-    """The job of the path, if the caller may see it. Raises NotFound otherwise: what is not yours does not exist."""
+    """Returns the job of the path. Raises NotFound where there is none, or the caller may not see it."""
     row = await call.server.read(call.server.store.job, call.job_id)
     if row is None or (hasattr(call.caller, "projects") and not call.user.sees(row.project)):
         raise NotFound(f"no job {call.job_id}")
@@ -120,7 +120,7 @@ async def list_attempts(call: RequestContext) -> web.StreamResponse:
 
 
 async def _tried_remedies(call: RequestContext, row: JobRow) -> tuple[frozenset[str], frozenset[str]]:
-    """What looks as if it would start a waiting job now, and which of that does so on a copy of the state."""
+    """Returns the changes that may start a waiting job now, and those that did start it on a copy of the state."""
     core = call.server.core
     job = core.ledger.jobs.get(row.job_id)
     if job is None or job.holds:
@@ -154,10 +154,10 @@ async def explain_job(call: RequestContext) -> Explanation:
         reasons = call.server.views.ending(row)
     elif reasons and row.reason is not None and row.detail:
         if row.reason is reasons[0].reason:
-            # What happened (written down then) before what holds now.
+            # The detail of the row says what happened; it comes before what holds now.
             reasons[0] = reasons[0].model_copy(update={"detail": f"{row.detail}; {reasons[0].detail}"})
         else:
-            # What its last attempt came to, which the core does not keep.
+            # The core does not keep why the last attempt ended: the row does.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in job_conditions(call.server.core, row.job_id)]
     told += call.server.views.stalls(row) + call.server.views.idle(row)
@@ -179,10 +179,10 @@ async def explain_job(call: RequestContext) -> Explanation:
 
 
 async def cancel_job(call: RequestContext) -> JobDetail:
-    """End it, whether it waits or runs."""
+    """Ends the job, whether it waits or runs. Returns the job as it is then."""
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
-        return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
+        return await show_job(call)  # cancelling an ended job again is no error
     return await change_live_job(
         call, lambda transaction, job: emit(transaction, JobCancelled(transaction.at, job.row.job_id, call.user.name))
     )
@@ -247,9 +247,9 @@ async def change_job(call: RequestContext) -> JobDetail:
 async def change_live_job(
     call: RequestContext, step: Any, also: Callable[[Transaction], dict[str, Any]] = lambda _: {}
 ) -> JobDetail:
-    """Do something to a job that is not over; `also`: what the audit tells of it besides the usual, before and after.
+    """Apply a step to a job that has not ended, with an audit row.
 
-    Raises NotFound, Forbidden, Conflict.
+    `also`: what the row says besides `job_standing`, before and after. Raises NotFound, Forbidden, Conflict.
     """
     row = await visible_job_row(call)
     if not call.user.may_change(row.user, row.project):
@@ -272,16 +272,16 @@ async def change_live_job(
     return await show_job(call)
 
 
-#: Bytes of one answer, or of one piece of a followed log.
+#: Most bytes of one answer, or of one piece of a followed log.
 _PIECE_BYTES = 1024 * 1024
 _LOOK_S = 0.25
 _LARGEST_NUMBER = 2**53
-#: Agents ship the last bytes a moment after an attempt has ended: wait for this many empty looks.
+#: Agents send the last bytes a moment after an attempt has ended: the log ends after this many looks without bytes.
 _TRAILING_LOOKS = 8
 
 
 async def receive_log(call: RequestContext) -> LogAccepted:
-    """An agent's chunk: of an attempt that is, or was, on its machine."""
+    """Appends bytes that an agent sends of a log, for an attempt that is or was on its machine."""
     job_id = JobId(call.number("job_id", 0, 1, _LARGEST_NUMBER))
     attempt, rank = call.number("attempt", 0, 1, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
@@ -292,8 +292,8 @@ async def receive_log(call: RequestContext) -> LogAccepted:
 
 
 async def check_attempt_was_here(call: RequestContext, job_id: JobId, attempt: int) -> str:
-    """Returns the incarnation that granted an attempt of which an agent tells. Raises Forbidden where it is, and was,
-    none of that machine, and as `check_log_sender` does.
+    """Returns the incarnation that granted the attempt that an agent reports on. Raises Forbidden where the attempt
+    never was on that machine, and what `check_log_sender` raises.
     """
     assert isinstance(call.caller, AgentCaller)
     live = call.server.state.attempt(job_id, attempt)
@@ -309,7 +309,7 @@ async def check_attempt_was_here(call: RequestContext, job_id: JobId, attempt: i
 
 
 async def _incarnation_of(call: RequestContext, job_id: JobId, attempt: int) -> str:
-    """Who granted the attempt: its log lies there. This incarnation's for one that is not known yet."""
+    """Returns the incarnation that granted the attempt, under which its log lies; this one for an unknown attempt."""
     live = call.server.state.attempt(job_id, attempt)
     if live is not None:
         return live.row.incarnation
@@ -319,7 +319,7 @@ async def _incarnation_of(call: RequestContext, job_id: JobId, attempt: int) -> 
 
 
 async def show_log(call: RequestContext) -> web.StreamResponse:
-    """The log of one rank from an offset on; with `follow`, until the attempt has ended."""
+    """Returns the log of one rank from an offset on; with `follow`, until the attempt has ended."""
     row = await visible_job_row(call)
     attempt = call.number("attempt", row.attempts, 0, _LARGEST_NUMBER)
     rank = call.number("rank", 0, 0, 1_000_000)
@@ -343,7 +343,7 @@ class LogStart(BaseModel):
 
 
 async def find_log_start(call: RequestContext) -> LogStart:
-    """Where the last `tail` lines begin, or what came within the last `since_s` seconds; with both, the later one."""
+    """Returns where the last `tail` lines begin, or what came in the last `since_s` seconds; of both, the later."""
     row = await visible_job_row(call)
     attempt, rank = call.number("attempt", row.attempts, 0, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
     query, granted_by = call.request.query, await _incarnation_of(call, row.job_id, attempt)
@@ -355,7 +355,7 @@ async def find_log_start(call: RequestContext) -> LogStart:
 
 
 def log_routes(job: str) -> list[Route]:
-    """Reading a log, and where to begin; `job` is the path of a job."""
+    """Returns the routes to read a log and to find where to begin; `job` is the path of a job."""
     own, query = Audience.USER_OR_JOB, ("attempt", "rank")
     return [
         Route("GET", f"{job}/logs", show_log, "What a rank wrote", own, response="text/plain",
@@ -370,7 +370,7 @@ async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int
     await response.prepare(call.request)
     settled_looks, granted_by = 0, ""
     while settled_looks < _TRAILING_LOOKS:
-        # Asked before reading: what is written until the end of the attempt is read after it.
+        # Asked before reading, so that the last read comes after the end of the attempt.
         over = await _is_over(call, attempt)
         granted_by = granted_by or await _incarnation_of(call, call.job_id, attempt)
         data = await call.server.read(
@@ -388,7 +388,7 @@ async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int
 
 
 async def _is_over(call: RequestContext, attempt: int) -> bool:
-    """No more is to be expected: the attempt has ended, or the job has without one."""
+    """Returns True once no more output is expected: the attempt has ended, or the job has ended without it."""
     live = call.server.state.jobs.get(call.job_id)
     if live is None:
         return True
@@ -396,7 +396,7 @@ async def _is_over(call: RequestContext, attempt: int) -> bool:
 
 
 def _log_headers(next_offset: int) -> dict[str, str]:
-    # The bytes are a stranger's: shown as text, never run by a browser.
+    # Logs hold untrusted bytes: browsers must show them as text and never run them.
     return {
         "Content-Type": "text/plain",
         "X-Content-Type-Options": "nosniff",
@@ -417,7 +417,7 @@ class KindStated(FileModel):
 
 
 async def state_kind_facts(call: RequestContext) -> FactsView:
-    """Take in facts of a kind; answers with what is believed of it now."""
+    """Records stated facts of a kind; returns what is believed of the kind then."""
     stated = check_model(KindStated, parse_json_body(await call.body()), source="facts")
     kind, facts = Kind(stated.kind), stated.facts.facts(stated.batch)
 
@@ -433,7 +433,7 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
 
 
 async def list_kind_facts(call: RequestContext) -> web.StreamResponse:
-    """Of one kind, or of all. Raises NotFound for a kind of which nothing is known."""
+    """Lists the facts of one kind, or of all. Raises NotFound for a kind of which nothing is known."""
     book, asked = call.server.core.ledger.facts, call.request.query.get("kind")
     if asked is not None and book.of(Kind(asked)) is None:
         raise NotFound(f"nothing is known of kind {asked[:100]!r}", field="kind", fix="see `walras profile facts`")

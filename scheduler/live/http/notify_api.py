@@ -1,7 +1,7 @@
-"""Endpoints about notifications: users add, list, test and remove the addresses where they are told of events.
+"""Endpoints about notifications: users add, list, test and remove the addresses to which they are sent.
 
-Everybody has channels of their own and sees no others. An address is a secret: answers and the audit have its host, or
-the kind of its service, and no more.
+Users have channels of their own and see no others. An address is a secret: answers and audit rows show only its host,
+or the kind of its service.
 """
 
 import json
@@ -26,7 +26,7 @@ async def list_channels(call: RequestContext) -> web.StreamResponse:
 
 
 async def add_channel(call: RequestContext) -> ChannelCreated:
-    """Raises Forbidden for a kind that the caller may not hear of."""
+    """Adds a channel. Raises Forbidden for a kind of event that the caller may not be told of."""
     asked, service = await call.model(NewChannel), call.server.notifications
     if NotificationKind.TEST in asked.kinds:
         raise UserError("test is nothing that happens", field="kinds", fix=f"choose of {', '.join(CHOICES)}")
@@ -44,7 +44,7 @@ async def add_channel(call: RequestContext) -> ChannelCreated:
 
 
 async def remove_channel(call: RequestContext) -> ChannelView:
-    """What was still to be sent there is not sent any more."""
+    """Removes a channel with the notifications that wait for it."""
     number, service = _number(call), call.server.notifications
 
     def step(transaction: Transaction) -> ChannelView:
@@ -58,7 +58,7 @@ async def remove_channel(call: RequestContext) -> ChannelView:
 
 
 async def send_test(call: RequestContext) -> ChannelView:
-    """Send a test and say what came of it: `problem` is empty where the receiver has it."""
+    """Sends a test notification and waits for the outcome: `problem` is empty where the receiver has it."""
     number, service = _number(call), call.server.notifications
 
     def note(transaction: Transaction, row: ChannelRow) -> None:
@@ -97,7 +97,7 @@ def _shown(call: RequestContext, row: ChannelRow) -> dict[str, Any]:
 
 
 def notify_routes() -> list[Route]:
-    """Whoever may submit may be told."""
+    """Returns the routes about notifications, for users who may submit jobs."""
     base, one, user = "/api/v1/notify", "/api/v1/notify/{channel_id:[0-9]+}", UserRole.USER
     return [
         Route("GET", base, list_channels, "Where you are told of events", role=user, response=list[ChannelView]),

@@ -1,7 +1,7 @@
-"""Endpoints for results: machines tell what they collected of a job, and whoever sees the job fetches it.
+"""Endpoints for results: machines report what they collected of a job, and users who see the job fetch it.
 
-A name of content opens whatever it names, so users fetch through the job: only the trees that are its results, and only
-the chunks of those.
+A name of content opens whatever it names, so users fetch through the job: only trees that are its results, and only the
+chunks of these trees.
 """
 
 from dataclasses import replace
@@ -19,9 +19,9 @@ from walras.job_request import JobId
 
 
 async def receive_outputs(call: RequestContext) -> web.StreamResponse:
-    """Record what a machine collected: its tree is here, and stays as long as the job's record.
+    """Records the results that a machine collected; their tree is kept as long as the job's record.
 
-    Raises Conflict for a tree that is not here, and for an attempt whose successor left results already.
+    Raises Conflict for a tree that is not in the content store, and where a later attempt has left results already.
     """
     told = await call.model(OutputsCollected)
     job_id = JobId(told.job_id)
@@ -45,7 +45,7 @@ async def receive_outputs(call: RequestContext) -> web.StreamResponse:
 
 
 def _merged(told: OutputsCollected, before: OutputsRow | None, at: float) -> OutputsRow:
-    """The row as it is now: what was collected before stays where nothing new could be."""
+    """Returns the row to store: where nothing could be collected, the earlier results stay, with the new problem."""
     if not told.tree and before is not None:
         return replace(before, problem=told.problem)
     job_id, rank = JobId(told.job_id), told.node_rank
@@ -67,7 +67,7 @@ async def list_outputs(call: RequestContext) -> JobOutputs:
 
 
 async def get_outputs_tree(call: RequestContext) -> web.StreamResponse:
-    """The list of files of one of the job's trees. Raises NotFound for any other tree."""
+    """Returns the list of files of one of the job's result trees. Raises NotFound for any other tree."""
     name = call.request.match_info["name"]
     if name not in await _trees_of_job(call):
         raise NotFound(f"no results {name[:12]!r} of this job")
@@ -76,7 +76,7 @@ async def get_outputs_tree(call: RequestContext) -> web.StreamResponse:
 
 
 async def get_outputs_chunk(call: RequestContext) -> web.StreamResponse:
-    """A chunk of one of the job's trees. Raises NotFound for any other chunk."""
+    """Returns a chunk of one of the job's result trees. Raises NotFound for any other chunk."""
     name = call.request.match_info["name"]
     for tree in await _trees_of_job(call):
         if name in await call.server.read(call.server.content.chunks_of, tree):
@@ -91,7 +91,7 @@ async def _trees_of_job(call: RequestContext) -> list[str]:
 
 
 def outputs_routes() -> list[Route]:
-    """Telling for machines; listing and fetching for whoever sees the job."""
+    """Returns the routes about results: machines report them, users who see the job list and fetch them."""
     base = "/api/v1/jobs/{job_id:[0-9]+}/outputs"
     binary = "application/octet-stream"
     return [

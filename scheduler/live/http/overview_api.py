@@ -21,15 +21,17 @@ _SESSION_PATH = "/web/session"
 
 
 class WebFace:
-    """What the middleware asks before it asks for a token."""
+    """Answers the requests that need no token: files of the page, sign-in and sign-out."""
 
     def __init__(self, server: Server) -> None:
         self.sessions = WebSessions(server)
         self._files = PageFiles()
 
     async def public_answer(self, request: web.Request) -> web.StreamResponse | None:
-        """Returns what anybody may have: a file of the page, the end of a session, the beginning of one for a right
-        token. None for everything else, a wrong token included: the middleware refuses it and counts.
+        """Returns the answer to a request that needs no token: a file of the page, a sign-out, a sign-in with a valid
+        token.
+
+        Returns None for everything else, a sign-in with a wrong token included: the middleware refuses and counts it.
         """
         if request.path == _SESSION_PATH:
             if request.method == "DELETE":
@@ -41,7 +43,7 @@ class WebFace:
 
 
 def _session(caller: UserCaller | None) -> dict[str, Any]:
-    """Whether somebody is signed in, and who: one question of the page instead of two."""
+    """Returns whether somebody is signed in, and who; both in one answer spare the page a second request."""
     if caller is None:
         return {"signed_in": False}
     who = WhoAmI(user=caller.name, role=caller.role.word, projects=list(caller.projects))
@@ -49,7 +51,7 @@ def _session(caller: UserCaller | None) -> dict[str, Any]:
 
 
 def attach_overview(app: web.Application, server: Server) -> None:
-    """Give the application its stream of overviews, which ends with it."""
+    """Add the stream of overviews to the application, and close it when the application stops."""
     stream = app[STREAM] = OverviewStream(server)
     server.loop.effect_handlers.append(stream.builder)
 
@@ -61,18 +63,18 @@ def attach_overview(app: web.Application, server: Server) -> None:
 
 
 async def _forbid_running(_: web.Request, response: web.StreamResponse) -> None:
-    """What is no page is data, of jobs too: a browser that is signed in must not run it, wherever it is opened."""
+    """Forbid scripts in answers beside the page: data may come from jobs, and a signed-in browser must not run it."""
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
     response.headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
 
 
 async def show_overview(call: RequestContext) -> Overview:
-    """The whole cluster as the caller sees it."""
+    """Returns the overview of the cluster as the caller may see it."""
     return await call.request.app[STREAM].builder.build(call.user.visible_projects)
 
 
 async def stream_overview(call: RequestContext) -> web.StreamResponse:
-    """Server-sent events: the whole overview, then the fields that change."""
+    """Streams server-sent events: first the whole overview, then the fields that change."""
     headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(call.request)
@@ -80,7 +82,7 @@ async def stream_overview(call: RequestContext) -> web.StreamResponse:
     async with contextlib.aclosing(call.request.app[STREAM].messages(call.user.visible_projects)) as messages:
         async for message in messages:
             if sessions.known(call.request) != call.caller:
-                break  # signed out elsewhere: its token was revoked, or has expired
+                break  # the token was revoked, has expired, or the page was signed out
             try:
                 await response.write(message)
             except ConnectionResetError:
@@ -89,7 +91,7 @@ async def stream_overview(call: RequestContext) -> web.StreamResponse:
 
 
 def overview_routes() -> list[Route]:
-    """For everybody who may look."""
+    """Returns the routes of the overview, for every user."""
     base = "/api/v1/overview"
     return [
         Route("GET", base, show_overview, "The whole cluster on one page", response=Overview),

@@ -1,8 +1,8 @@
-"""Endpoints about people: users, projects and roles are listed, added, changed and removed; tokens likewise.
+"""Endpoints about people: users, projects, roles and tokens are listed, added, changed and removed.
 
-Nobody grants what comes to his own: an operator adds and changes users below operator in the projects that it has,
-and sets caps below its own; administrators may make administrators, or the last of them could never be followed.
-Weights, guarantees and limits of projects against each other are an administrator's. A change is a JSON merge patch.
+Nobody grants as much as they have themselves: an operator adds and changes users below operator in the operator's own
+projects, and sets caps below the operator's own. Only administrators make administrators, or the last one could never
+be replaced. Weights, guarantees and limits between projects are set by administrators. A change is a JSON merge patch.
 """
 
 import json
@@ -45,13 +45,13 @@ from walras.people import (
 )
 
 ViewT = TypeVar("ViewT", bound=BaseModel)
-#: Users and projects that a cluster may have.
+#: The most rows of users, projects and roles that a cluster may have.
 _MOST_ROWS = 100_000
 _SETTINGS: dict[str, type[BaseModel]] = {USER: UserSettings, PROJECT: ProjectSettings, ROLE: RoleSettings}
 
 
 def _checked(kind: str, body: Any) -> Any:
-    """Settings from data. Raises UserError naming the field."""
+    """Returns the settings that the data states. Raises UserError naming the field."""
     try:
         return _SETTINGS[kind].model_validate(body)
     except ValidationError as error:
@@ -61,7 +61,7 @@ def _checked(kind: str, body: Any) -> Any:
 
 
 def _store(call: RequestContext, transaction: Transaction, row: PeopleRow, before: Any) -> None:
-    """Write a row, with the audit of it."""
+    """Write a row with its audit row; the core is told where shares of projects or users change."""
     people = call.server.secrets.people
     shares = people.shares()
     transaction.batch.people.append(row)
@@ -149,7 +149,7 @@ async def add_user(call: RequestContext) -> UserView:
             raise Conflict(f"there is a user {asked.name!r} already", field="name", fix=fix)
         if len(people.rows) >= _MOST_ROWS:
             raise Conflict(f"there are {len(people.rows)} users and projects already", fix="remove some first")
-        # A user who was removed and comes again has none of the tokens that were made before.
+        # A name that was removed and is added again must not revive tokens that were made for it before.
         _void_tokens(call, transaction, asked.name)
         _store(call, transaction, _row(call, USER, asked.name, settings), None)
 
@@ -162,8 +162,8 @@ async def change_user(call: RequestContext) -> UserView:
 
 
 async def remove_user(call: RequestContext) -> UserView:
-    """Removes a user: their tokens are void from now on, their jobs continue, and others with the right may change
-    these.
+    """Removes a user and voids the user's tokens. The user's jobs continue; operators and administrators may change
+    them.
     """
     name = call.request.match_info["name"]
 
@@ -185,7 +185,7 @@ def _user_before(people: People, name: str) -> UserSettings:
 
 
 def _check_user_grant(call: RequestContext, settings: UserSettings) -> None:
-    """Raise unless the caller stands above such a user, in all of its projects."""
+    """Raise Forbidden unless the caller stands above a user with these settings, and holds all of its projects."""
     check_grant(call.user, parse_role(settings.role), tuple(settings.projects))
 
 
@@ -211,7 +211,7 @@ def _void_tokens(call: RequestContext, transaction: Transaction, user: str) -> N
         if row.user == user and row.revoked_at is None:
             row.revoked_at = unix_s
             transaction.batch.tokens.append(row)
-    # Nor are they, or whoever has the name next, told of anything where they used to be.
+    # Channels go too: neither the removed user nor the next one of that name may be told of events at old addresses.
     notifications = transaction.state.notifications
     notifications.remove_channels(transaction.batch, notifications.channels_of(user))
 
@@ -244,7 +244,7 @@ async def change_project(call: RequestContext) -> ProjectView:
 
 
 async def remove_project(call: RequestContext) -> ProjectView:
-    """Its settings are forgotten. Raises Conflict while users have it, or jobs of it have not ended."""
+    """Removes a project's settings. Raises Conflict while users have it, or jobs of it have not ended."""
     name = call.request.match_info["name"]
 
     def step(transaction: Transaction) -> ProjectView:
@@ -271,7 +271,7 @@ def _project_before(people: People, name: str) -> ProjectSettings:
 
 
 def _check_project_change(call: RequestContext, name: str, before: ProjectSettings, after: ProjectSettings) -> None:
-    """Raise Forbidden unless the caller has the project, and stands above what it changes."""
+    """Raise Forbidden unless the caller has the project and may set what changes."""
     user, people = call.user, call.server.secrets.people
     if not user.sees(name):
         raise Forbidden("you cannot change projects that you do not have", field="name", fix="ask an administrator")
@@ -309,7 +309,7 @@ async def _change_person(
     check: Callable[[RequestContext, str, Any, Any], None],
     view: Callable[[RequestContext, str], ViewT],
 ) -> ViewT:
-    """Apply a merge patch to the settings of the one whom the path names."""
+    """Apply the request's merge patch to the settings of the user, project or role that the path names."""
     name, changes = call.request.match_info["name"], parse_json_body(await call.body())
     if not isinstance(changes, dict) or not changes:
         raise UserError("nothing is to be changed", field="body", fix="see /api/v1/openapi.json")
@@ -330,7 +330,7 @@ async def _change_person(
 
 
 async def create_token(call: RequestContext) -> TokenCreated:
-    """Make a token of a user; one who is not known yet becomes a user with the token's role and projects."""
+    """Makes a token of a user; an unknown user is added with the token's role and projects."""
     asked = await call.model(NewToken)
     role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
     check_grant(call.user, role, projects)
@@ -358,7 +358,7 @@ async def create_token(call: RequestContext) -> TokenCreated:
 
 
 def _check_within_user(name: str, user: UserSettings, role: UserRole, projects: tuple[str, ...]) -> None:
-    """Raise Conflict for a token that would open more than its user may do."""
+    """Raise Conflict for a token with a higher role or more projects than its user has."""
     if role > UserRole[user.role.upper()]:
         fix = f"walras admin user set {name} --role {role.word}"
         raise Conflict(f"{name} is {user.role}; a token of theirs cannot be {role.word}", field="role", fix=fix)
@@ -370,7 +370,7 @@ def _check_within_user(name: str, user: UserSettings, role: UserRole, projects: 
 
 
 def _sees_token(caller: UserCaller, row: TokenRow) -> bool:
-    """Administrators see all tokens; operators those that they could have granted; everybody their own."""
+    """Returns whether the caller sees a token: administrators all, operators what they may grant, others their own."""
     if caller.role is UserRole.ADMIN or row.user == caller.name:
         return True
     below = caller.role >= UserRole.OPERATOR and UserRole[row.role.upper()] < caller.role
@@ -413,7 +413,7 @@ def _token_view(call: RequestContext, row: TokenRow) -> TokenView:
 
 
 def people_routes() -> list[Route]:
-    """Everybody sees the projects that it has, and the caps; operators and administrators change."""
+    """Returns the routes about people. Users see their projects and the caps; operators and administrators change."""
     base, operator, named = "/api/v1", UserRole.OPERATOR, "{name}"
     return [
         Route("GET", f"{base}/users", list_users, "Users", role=operator, response=list[UserView]),

@@ -23,7 +23,7 @@ async def show_current_policy(call: RequestContext) -> PolicyView:
 
 
 async def list_policy_versions(call: RequestContext) -> web.StreamResponse:
-    """The newest first, those too that cannot be run here any more."""
+    """Lists the versions of the policy, newest first, those included that this release cannot run any more."""
     rows = await call.server.read(call.server.store.policies)
     return json_list([_row_view(call, row) for row in rows])
 
@@ -45,7 +45,7 @@ async def put_policy(call: RequestContext) -> PolicyView:
 
 
 def _reason(call: RequestContext) -> str:
-    """One line of what the caller says; what controls a terminal is for whoever shows it to leave out."""
+    """Returns the stated reason on one line. Control characters stay in it: whoever prints it has to remove them."""
     text = call.request.query.get("reason", "")
     check_text(text, "reason")
     if len(text) > REASON_LENGTH:
@@ -64,7 +64,7 @@ def _row_view(call: RequestContext, row: PolicyRow) -> PolicyView:
 
 
 def policy_routes() -> list[Route]:
-    """Everybody may look; administrators change."""
+    """Returns the routes about the policy. All users may read it; administrators change it."""
     base = "/api/v1/policy"
     return [
         Route("GET", base, show_current_policy, "The policy in force", response=PolicyView),

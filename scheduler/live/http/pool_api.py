@@ -1,7 +1,7 @@
 """Endpoints about pools: list, add, change, drain, remove.
 
-What is changed here is in the tables and outlives a restart. A cluster file that declares the same pool is read after
-the tables, so its shape, price and quota win; a drain stays, because no file speaks of it.
+Changes made here are in the tables and outlive a restart. At a start a cluster file that declares the same pool is
+applied after the tables, so its shape, price and quota win; a drain stays, because no cluster file states one.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ from walras.job_request import JobId
 from walras.spec.cluster_file import LARGEST_POOL, PoolEntry
 from walras.spec.file_model import check_model, nearest_word
 
-#: As many as a cluster file may declare.
+#: As many pools as a cluster file may declare.
 _MOST_POOLS = 10_000
-#: Jobs named of those that only a removed pool could run.
+#: How many of the jobs that only the removed pool could run are named.
 _NAMED_MAX = 100
 
 
@@ -39,7 +39,8 @@ class PoolChange(BaseModel):
     quota: int | None = Field(default=None, ge=0, le=LARGEST_POOL)
     least: int | None = Field(default=None, ge=0, le=LARGEST_POOL)
     usd_per_h: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
-    #: Empty it: no new jobs, nothing rented; what cannot be saved runs to its end. False: use it again.
+    #: True empties the pool: no new jobs, no new machines; jobs that cannot save run to their ends. False: use it
+    #: again.
     drained: bool | None = None
 
 
@@ -49,7 +50,7 @@ async def list_pools(call: RequestContext) -> web.StreamResponse:
 
 
 async def add_pool(call: RequestContext) -> PoolView:
-    """Declare a pool with the fields of a cluster file. Raises Conflict where it, or its shape, means another."""
+    """Adds a pool stated as in a cluster file. Raises Conflict where it exists, or its shape's name means another."""
     entry = check_model(PoolEntry, parse_json_body(await call.body()), source="pool")
     if entry.provider:
         call.server.providers.check_provider(entry.provider)
@@ -77,7 +78,7 @@ async def add_pool(call: RequestContext) -> PoolView:
 
 
 async def change_pool(call: RequestContext) -> PoolView:
-    """Another quota or price, or a drain. Raises NotFound, UserError."""
+    """Changes quota, price or drain of a pool. Raises NotFound, UserError."""
     asked = await call.model(PoolChange)
     changes = asked.model_dump(exclude_none=True)
     if not changes:
@@ -102,14 +103,14 @@ async def change_pool(call: RequestContext) -> PoolView:
 
 
 def _take_jobs_again(transaction: Transaction, pool_id: PoolId) -> None:
-    """The machines that left with their pool; those that were drained one by one, or failed, stay out."""
+    """Let machines that were drained with their pool take jobs again; those drained singly, or failed, stay out."""
     for node_id, node in sorted(transaction.state.nodes.items()):
         if node.row.pool_id == pool_id and node.is_member and node.row.detail == POOL_IS_DRAINED:
             emit(transaction, NodeUncordoned(transaction.at, node_id))
 
 
 async def remove_pool(call: RequestContext) -> PoolRemoval:
-    """Raises NotFound, and Conflict while the pool has machines, requests for some, or attempts."""
+    """Removes a pool. Raises NotFound, and Conflict while it has machines, requests for machines, or attempts."""
 
     def step(transaction: Transaction) -> PoolRemoval:
         state = transaction.state
@@ -136,7 +137,7 @@ async def remove_pool(call: RequestContext) -> PoolRemoval:
 
 
 def _stranded_jobs(call: RequestContext, pool: Pool) -> list[int]:
-    """Jobs that have not ended and that no other pool could run, the first of them."""
+    """Returns jobs that have not ended and that no other pool could run: the `_NAMED_MAX` lowest numbers at most."""
     others = [each for each in call.server.state.pools.values() if each.pool_id != pool.pool_id]
     found = []
     for job in call.server.loop.core.ledger:
@@ -156,7 +157,7 @@ def _known_pool(call: RequestContext, state: LiveState) -> Pool:
 
 
 def _standing(pool: Pool) -> dict[str, Any]:
-    """What people can change of a pool, for before and after."""
+    """Returns what people can change of a pool, as audit rows show it before and after."""
     return {"quota": pool.quota, "least": pool.least, "usd_per_h": pool.usd_per_h, "drained": pool.drained}
 
 
@@ -189,19 +190,19 @@ def _pool_view(state: LiveState, pool: Pool, provider: str) -> PoolView:
 
 
 def _tools_in(machines: Sequence[LiveNode]) -> list[str] | None:
-    """What all of them have; None while one has not said, or there is none."""
+    """Returns the tools that all these machines have; None while one has not reported, or without any machine."""
     told = [node.tools for node in machines if node.tools is not None]
     return sorted(frozenset.intersection(*told)) if told and len(told) == len(machines) else None
 
 
 def _jobs_in(state: LiveState, pool_id: PoolId) -> list[JobId]:
-    """Jobs whose attempt has a part there."""
+    """Returns the jobs whose attempt has a part in the pool."""
     jobs = state.jobs.values()
     return [each.row.job_id for each in jobs if each.attempt is not None and pool_id in each.attempt.placement.by_pool]
 
 
 def pool_routes() -> list[Route]:
-    """Everybody may look; administrators change."""
+    """Returns the routes about pools. All users may read them; administrators change them."""
     base, admin = "/api/v1/pools", UserRole.ADMIN
     return [
         Route("GET", base, list_pools, "Pools of machines", response=list[PoolView]),

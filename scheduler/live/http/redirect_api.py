@@ -1,8 +1,8 @@
 """Endpoint that sends a held job to other machines: `POST /jobs/{id}/redirect`.
 
-Only a job that is held has no place anywhere and no request for one, so that it may become another gang as safely as a
-new job. It goes on from its checkpoint when it is released. The spec and the scheduler's view of the job are replaced
-in one transaction: a server that restarts knows the job as it is now.
+A held job has no placement and no request for machines, so its resources may change as safely as a new job's. When it
+is released, it resumes from its checkpoint. Its spec and the core's view of it are replaced in one transaction, so that
+a server that restarts knows the job as it is now.
 """
 
 import json
@@ -43,7 +43,10 @@ class Redirection(FileModel):
 
 
 async def redirect_job(call: RequestContext) -> JobDetail:
-    """Raises NotFound, Forbidden, Conflict for a job that is not held, JobSpecError where nothing could run it so."""
+    """Changes the machines of a held job; returns the job as it is then.
+
+    Raises NotFound, Forbidden, Conflict for a job that is not held, JobSpecError where nothing could run it so.
+    """
     asked = check_model(Redirection, parse_json_body(await call.body()), source="redirect")
     row = await visible_job_row(call)
     stored = await call.server.read(call.server.store.spec, row.job_id)
@@ -83,9 +86,10 @@ async def redirect_job(call: RequestContext) -> JobDetail:
 
 
 def redirected_spec(stored: dict[str, Any], asked: Redirection, request: JobRequest) -> JobSpec:
-    """Returns the stored spec with the fields that are asked for, of the kind that it was.
+    """Returns the stored spec with the fields that are asked for; the job's kind stays.
 
-    Raises Conflict for a job that is more than one gang of one size.
+    Raises Conflict for a job that is elastic, forked or mixed, or that has several plans: it chooses its machines
+    itself.
     """
     for field in ("elastic", "fork", "mixed", "plans"):
         if field in stored:
@@ -98,9 +102,9 @@ def redirected_spec(stored: dict[str, Any], asked: Redirection, request: JobRequ
 
 
 def redirected_request(request: JobRequest, spec: JobSpec) -> JobRequest:
-    """Returns the scheduler's view of the job as the spec has it now.
+    """Returns the scheduler's view of the job with the gang of this spec.
 
-    What the spec does not say anew stays, such as what its machines have to have.
+    What this spec cannot change stays, such as the tools that its machines must have.
     """
     gang = replace(spec.resources.gang_request(spec.num_nodes, gang_sizes_of(spec)), tools=request.tools)
     return replace(
@@ -112,7 +116,7 @@ def redirected_request(request: JobRequest, spec: JobSpec) -> JobRequest:
 
 
 def redirect_routes(job_path: str) -> list[Route]:
-    """The owner of a job sends it elsewhere."""
+    """Returns the route, for users who may change the job."""
     return [
         Route("POST", f"{job_path}/redirect", redirect_job, "Send a held job to other machines", role=UserRole.USER,
               request=Redirection, response=JobDetail),

@@ -1,7 +1,8 @@
-"""`GET /report`: how the cluster did lately, against what any scheduler that knew the future could have done.
+"""`GET /report`: how the cluster did lately, against a bound on what any scheduler that knew the future could have
+done.
 
-The tables are read in a reader thread and the report is worked out in a process of its own, one at a time. Who sees
-some projects is told of their jobs alone, bounded by themselves.
+The tables are read in a reader thread, and the report is computed in a process of its own, one at a time. Callers who
+see only some projects get a report on these projects' jobs alone, bounded by themselves.
 """
 
 import asyncio
@@ -21,14 +22,14 @@ from walras.cluster_report import LONGEST_REPORT_S, MOST_REPORTED, ClusterReport
 from walras.errors import ClusterError, UserError
 
 _DEFAULT_SINCE_S = 7 * 86_400
-#: How long a report may take: the first one of a new installation compiles the bound.
+#: How long a report may take, seconds: the first one of a new installation compiles the code of the bound.
 _TIMEOUT_S = 60.0
-#: Reports that wait for the one that is worked out.
+#: How many reports may wait for the one that is being computed.
 _WAITING_MOST = 4
 
 
 class ReportDesk:
-    """Works out one report after the other."""
+    """Computes one report after the other."""
 
     def __init__(self, find: Callable[[ReportQuestion], bytes] = report_past, timeout_s: float = _TIMEOUT_S) -> None:
         self._find = find
@@ -37,7 +38,7 @@ class ReportDesk:
         self._asking = 0
 
     async def report(self, call: RequestContext) -> web.StreamResponse:
-        """Raises UserError where there is too much to tell, Overloaded where too many ask."""
+        """Returns a `ClusterReport`. Raises UserError for too many jobs, Overloaded, and ClusterError for a timeout."""
         if self._asking > _WAITING_MOST:
             raise Overloaded("other reports are worked out; try again in a minute")
         self._asking += 1
@@ -88,7 +89,7 @@ async def _question(call: RequestContext) -> ReportQuestion:
 
 
 def _use(charge: ChargeRow, since_at: float) -> PastUseRow:
-    """The part of a charge since then."""
+    """Returns the part of a charge that lies after `since_at`."""
     held_s = charge.until_at - max(charge.since_at, since_at)
     part = held_s / (charge.until_at - charge.since_at)
     return PastUseRow(
@@ -101,7 +102,7 @@ def _use(charge: ChargeRow, since_at: float) -> PastUseRow:
 
 
 def report_routes() -> list[Route]:
-    """For everybody who may look."""
+    """Returns the route of the report, for every user."""
     return [
         Route("GET", "/api/v1/report", ReportDesk().report, "How the cluster did, against a proved bound",
               response=ClusterReport, query=("since_s",), waits=True),

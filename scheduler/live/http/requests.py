@@ -40,21 +40,21 @@ from walras.job_request import JobId
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-#: Largest bodies: of most requests, and of those that carry many jobs or log bytes.
+#: Largest bodies, bytes: of most requests, and of those that carry many jobs or reports.
 BODY_BYTES = 1024 * 1024
 LARGE_BODY_BYTES = 16 * 1024 * 1024
-#: A whole body is here within this time.
+#: A whole body must have arrived within this time, seconds.
 BODY_S = 60.0
 _JOB_DIGITS = 18
-#: What is read and thrown away of a body that is too large, so that its sender sees the answer.
+#: Bytes that are read and dropped of a body that is too large, so that its sender reads the answer before it gives up.
 _DRAIN_BYTES = 64 * 1024 * 1024
 
 
 class Audience(Enum):
-    """Whose tokens open a route."""
+    """Whose tokens a route accepts."""
 
     USER = "user"
-    #: Users, and the job itself by its job token.
+    #: Users, and a job's own token for the job of the path.
     USER_OR_JOB = "user or job"
     #: Any valid token.
     ANYBODY = "anybody"
@@ -74,7 +74,7 @@ class BodyTooSlow(UserError):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request of somebody known."""
+    """One request of an authenticated caller."""
 
     request: web.Request
     server: Server
@@ -82,20 +82,20 @@ class RequestContext:
 
     @property
     def user(self) -> UserCaller:
-        """The user; the route table has made sure that it is one."""
+        """Returns the user. Only for routes of users: `check_audience` has refused all other callers."""
         assert isinstance(self.caller, UserCaller)
         return self.caller
 
     @property
     def job_id(self) -> JobId:
-        """The job of the path. Raises NotFound for a number that no job can have."""
+        """Returns the job number in the path. Raises NotFound for a number that no job can have."""
         text = self.request.match_info["job_id"]
         if len(text) > _JOB_DIGITS:
             raise NotFound("no such job")
         return JobId(int(text))
 
     async def body(self, limit_bytes: int = BODY_BYTES) -> bytes:
-        """The whole body. Raises BodyTooLarge, BodyTooSlow."""
+        """Returns the whole body. Raises BodyTooLarge, BodyTooSlow."""
         try:
             async with asyncio.timeout(BODY_S):
                 return await self._read_body(limit_bytes)
@@ -117,11 +117,11 @@ class RequestContext:
         return b"".join(chunks)
 
     async def model(self, model: type[ModelT], limit_bytes: int = BODY_BYTES) -> ModelT:
-        """The body as a checked message. Raises UserError naming the field."""
+        """Returns the body as a validated message. Raises UserError naming the field."""
         return self.checked(model, await self.body(limit_bytes))
 
     def checked(self, model: type[ModelT], body: bytes) -> ModelT:
-        """Bytes as a checked message. Raises UserError naming the field."""
+        """Returns JSON bytes as a validated message. Raises UserError naming the field."""
         data = parse_json_body(body)
         try:
             return model.model_validate(data)
@@ -131,7 +131,7 @@ class RequestContext:
             raise UserError(f"{field}: {first['msg']}", field=field, fix="see /api/v1/openapi.json") from None
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """A whole number from the query. Raises UserError naming it."""
+        """Returns a whole number of the query, or the default. Raises UserError naming it."""
         text = self.request.query.get(name)
         if text is None:
             return default
@@ -140,7 +140,7 @@ class RequestContext:
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """A yes or no from the query. Raises UserError naming it."""
+        """Returns a boolean of the query, False where it is missing. Raises UserError naming it."""
         text = self.request.query.get(name, "false").lower()
         if text not in ("true", "false", "1", "0"):
             raise UserError(f"{name}={text[:40]!r} is neither true nor false", field=name)
@@ -148,7 +148,7 @@ class RequestContext:
 
 
 def check_text(text: str, field: str) -> None:
-    """Raise UserError for bytes of a request that are no UTF-8 text, or hold a NUL: no table takes them."""
+    """Raise UserError for text that is not UTF-8 or that holds a NUL: the database cannot store it."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -158,7 +158,7 @@ def check_text(text: str, field: str) -> None:
 
 
 def check_place(request: web.Request) -> None:
-    """Raise UserError for a path or a query that is no text."""
+    """Raise UserError for a path or a query that `check_text` refuses."""
     for name, value in request.match_info.items():
         check_text(value, name)
     for name, value in request.query.items():
@@ -176,32 +176,32 @@ class Route:
     handler: Handler
     summary: str
     audience: Audience = Audience.USER
-    #: Least role of a user.
+    #: The lowest role of a user that the route accepts.
     role: UserRole = UserRole.VIEWER
     request: Any = None
     response: Any = None
     status: int = 200
-    #: Query parameters, by name, for the OpenAPI.
+    #: Names of the query parameters, for the OpenAPI description.
     query: tuple[str, ...] = ()
-    #: May wait for something to happen: not counted against the bound on requests under way.
+    #: The handler may wait for something to happen: it does not count against the bound on requests under way.
     waits: bool = False
 
 
 def json_list(items: Sequence[BaseModel]) -> web.Response:
-    """A list that is always whole."""
+    """Returns a JSON list of all items; the API has no pages here."""
     body = f"[{','.join(item.model_dump_json() for item in items)}]"
     return web.Response(body=body.encode(), content_type="application/json")
 
 
 def parse_json_body(body: bytes) -> Any:
-    """Raises UserError for what is no JSON."""
+    """Returns the data in the body. Raises UserError where it is not JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise UserError("the body is not JSON", field="body", fix="send JSON in UTF-8") from None
 
 
-#: Most specific first.
+#: Error classes with HTTP status, code and title; subclasses stand before their base classes.
 _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
     (BodyTooSlow, 408, "too_slow", "Too slow"),
     (BodyTooLarge, 413, "too_large", "Too large"),
@@ -223,7 +223,7 @@ _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
 
 
 def problem_detail_of(error: WalrasError) -> ProblemDetail:
-    """What a person or program is told about an error."""
+    """Returns the problem+json body for an error."""
     for kind, status, code, title in _PROBLEM_KINDS:
         if isinstance(error, kind):
             field = error.field if isinstance(error, UserError) else ""

@@ -1,7 +1,8 @@
 """Endpoints about reservations of machines: made, listed, cancelled.
 
-Operators reserve for the projects that they have, administrators for all, and they alone for maintenance. What cannot
-be honoured as things stand is refused with the numbers; what becomes of it afterwards is in the list.
+Operators reserve for their projects; administrators reserve for all projects, and they alone for maintenance. A
+reservation that cannot be honoured as things stand is refused with the numbers; the list says what keeps the others
+from being whole.
 """
 
 from collections.abc import Sequence
@@ -25,16 +26,16 @@ from walras.reservations import NewReservation, ReservationView
 from walras.spec.field_types import parse_instant
 from walras.spec.file_model import nearest_word
 
-#: Reservations that have not ended, and how far ahead and how long one may be.
+#: The most reservations that may be declared at once, and how far ahead, in seconds, one may end.
 _MOST, _LONGEST_S = 1000, 366 * 86_400.0
-#: An instant that is only just past counts as now.
+#: A beginning that passed no longer than this ago, seconds, counts as now.
 _JUST_NOW_S = 60.0
-#: Of those that are over, so many of the newest are listed; jobs that are named, of many.
+#: How many reservations that are over are listed, the newest; and how many jobs or machines a note names.
 _OVER_SHOWN, _NAMED_MAX = 20, 5
 
 
 async def make_reservation(call: RequestContext) -> ReservationView:
-    """Reserve machines. Raises UserError, Forbidden, and Conflict where it could not be honoured."""
+    """Reserves machines. Raises UserError, NotFound, Forbidden, Conflict where it cannot be honoured."""
     asked = await call.model(NewReservation)
     project = NOBODY if asked.project is None else asked.project
     _check_may(call, project)
@@ -70,7 +71,7 @@ def _check_may(call: RequestContext, project: str) -> None:
 
 
 def _window(call: RequestContext, asked: NewReservation) -> tuple[float, float]:
-    """Seconds since the epoch of its beginning and end. Raises UserError."""
+    """Returns its beginning and end, seconds since the cluster's epoch. Raises UserError."""
     clock, found = call.server.loop.clock, []
     now = clock.unix(clock.now())
     for field, written in (("starts", asked.starts), ("ends", asked.ends)):
@@ -89,7 +90,7 @@ def _window(call: RequestContext, asked: NewReservation) -> tuple[float, float]:
 
 
 def _with_machines(call: RequestContext, declared: Sequence[Booking], wanted: Booking) -> Booking:
-    """The booking with its machines. Raises NotFound, Conflict."""
+    """Returns the booking with its machines. Raises NotFound, UserError, Conflict where it cannot be honoured."""
     ledger = call.server.loop.core.ledger
     if wanted.node_ids:
         for name in wanted.node_ids:
@@ -115,7 +116,7 @@ def _with_machines(call: RequestContext, declared: Sequence[Booking], wanted: Bo
 
 
 async def cancel_reservation(call: RequestContext) -> ReservationView:
-    """Its machines are everybody's again. Raises NotFound, Forbidden."""
+    """Cancels a reservation; one that is over stays as it is. Raises NotFound, Forbidden."""
     number = call.request.match_info["reservation_id"]
 
     def step(transaction: Transaction) -> ReservationView:
@@ -144,7 +145,7 @@ async def cancel_reservation(call: RequestContext) -> ReservationView:
 
 
 async def list_reservations(call: RequestContext) -> web.StreamResponse:
-    """Those that have not ended, soonest first; with `all`, the newest of the others too."""
+    """Lists reservations that have not ended, soonest first; with `all`, then the newest of the others."""
     now = call.server.loop.clock.now()
     rows = [row for row in call.server.state.bookings.values() if row.project == NOBODY or call.user.sees(row.project)]
     live = sorted((row for row in rows if _is_live(row, now)), key=lambda row: (row.from_at, row.booking_id))
@@ -163,7 +164,7 @@ def _keep(transaction: Transaction, row: BookingRow) -> None:
 
 
 def _keep_moved(transaction: Transaction, declared: Sequence[Booking]) -> None:
-    """Machines that were lost have been replaced: the tables know it from now on."""
+    """Write the rows of bookings in which the core has replaced lost machines."""
     for booking in declared:
         row = transaction.state.bookings.get(booking.booking_id)
         if row is not None and row.booking != booking:
@@ -208,7 +209,7 @@ def _view(call: RequestContext, row: BookingRow, outlook: BookingOutlook | None,
 
 
 def _notes(outlook: BookingOutlook) -> list[str]:
-    """What keeps it from being whole, and what it costs others."""
+    """Returns what keeps the reservation from being whole, and which jobs it may stop or cost unsaved work."""
     found = []
     booking = outlook.booking
     if booking.accelerators > outlook.accelerators:
@@ -226,7 +227,7 @@ def _notes(outlook: BookingOutlook) -> list[str]:
 
 
 def reservation_routes() -> list[Route]:
-    """Everybody sees those of his projects and maintenance; operators make and cancel them."""
+    """Returns the routes about reservations. Users see those of their projects and maintenance; operators change."""
     base, operator = "/api/v1/reservations", UserRole.OPERATOR
     return [
         Route("GET", base, list_reservations, "Machines reserved for a time", response=list[ReservationView],

@@ -1,6 +1,6 @@
-"""Endpoints for sessions with running jobs: a websocket of the caller's, and one that the machine opens for it.
+"""Endpoints for sessions with running jobs: the caller opens one websocket, and the job's machine the other.
 
-Open to a job's owner, and to operators of its project. Each session is in the audit before it begins.
+A session is open to a job's owner and to operators of its project. Each has an audit row before it begins.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from walras.remote_session import CONNECT_S, MESSAGE_BYTES, PING_S, SessionAsked
 
 
 def _asked(call: RequestContext) -> SessionAsked:
-    """What the query asks for. Raises UserError naming the field."""
+    """Returns the session that the query asks for. Raises UserError naming the field."""
     query = call.request.query
     given = {name: query[name] for name in SessionAsked.model_fields if name in query and name != "argv"}
     try:
@@ -37,7 +37,9 @@ def _asked(call: RequestContext) -> SessionAsked:
 
 
 async def open_session(call: RequestContext) -> web.StreamResponse:
-    """The caller's side. Raises Forbidden, Conflict for a job that does not run, UserError."""
+    """Serves the caller's websocket until the session ends. Raises NotFound, Forbidden, UserError, and Conflict for a
+    job that does not run.
+    """
     row, asked = await visible_job_row(call), _asked(call)
     if not call.user.may_change(row.user, row.project):
         raise Forbidden(f"job {row.job_id} belongs to {row.user}")
@@ -83,7 +85,7 @@ async def _serve_caller(call: RequestContext, session: OpenSession) -> web.WebSo
 
 
 async def join_session(call: RequestContext) -> web.StreamResponse:
-    """The machine's side of a session that it was told of."""
+    """Serves the machine's websocket of a session that it was told of. Raises NotFound for any other session."""
     assert isinstance(call.caller, AgentCaller)
     node_id = NodeId(call.caller.node_id)
     socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES, heartbeat=PING_S, compress=False)
@@ -99,7 +101,7 @@ async def join_session(call: RequestContext) -> web.StreamResponse:
 
 
 def session_routes() -> list[Route]:
-    """One for callers, one for machines."""
+    """Returns the routes of sessions: one for callers, one for machines."""
     return [
         Route("GET", "/api/v1/jobs/{job_id:[0-9]+}/session", open_session, "A websocket into a running job",
               role=UserRole.USER, query=tuple(SessionAsked.model_fields), response="application/octet-stream",

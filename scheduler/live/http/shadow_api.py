@@ -1,6 +1,6 @@
-"""Endpoints about a policy in the shadow: what would have happened under it, and who starts and stops it.
+"""Endpoints about the policy in the shadow: what would have happened under it, and how it is started and stopped.
 
-Everybody may look and is told of the jobs that the token sees; administrators start and stop.
+All users may read the comparison, over the jobs that they may see; administrators start and stop the shadow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,14 +19,14 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.policy_shadow import SHADOW_CORE_SHARE
 from walras.shadow_views import ShadowFigures, ShadowGroup, ShadowJobView, ShadowView
 
-#: Jobs and projects that are told of by name.
+#: How many jobs and projects are shown by name.
 _JOBS_MOST, _PROJECTS_MOST = 10, 200
-#: A difference that nobody would notice, seconds.
+#: Ends that differ by no more than this, seconds, count as equal.
 _SAME_S = 1.0
 
 
 async def show_policy_shadow(call: RequestContext) -> ShadowView:
-    """What was last worked out of the shadow; `state` says whether there is one."""
+    """Returns the last comparison; `state` says whether there is a shadow, and whether a comparison is ready."""
     shadow, clock = call.server.shadow, call.server.loop.clock
     setting, answer = shadow.setting, shadow.answer
     if setting is None:
@@ -49,13 +49,13 @@ async def show_policy_shadow(call: RequestContext) -> ShadowView:
 
 
 async def start_shadow(call: RequestContext) -> ShadowView:
-    """Raises ConfigError for a policy that means nothing, Conflict where one is run already."""
+    """Starts a shadow. Raises ConfigError for an invalid policy, Conflict where a shadow is running already."""
     await call.server.shadow.start(parse_json_body(await call.body()), call.user.name, _noted(call))
     return await show_policy_shadow(call)
 
 
 async def stop_shadow(call: RequestContext) -> ShadowView:
-    """The last word about it. Raises NotFound where none is run."""
+    """Stops the shadow; returns its last comparison. Raises NotFound where none is running."""
     last = await show_policy_shadow(call)
     await call.server.shadow.stop(_noted(call))
     return last
@@ -95,7 +95,7 @@ def _compared_view(answer: ShadowAnswer, jobs: Sequence[ShadowJob]) -> dict[str,
 
 
 def shadow_group(project: str, jobs: Sequence[ShadowJob]) -> ShadowGroup:
-    """The figures of these jobs."""
+    """Returns the comparison of the two policies over these jobs of one project ("" for all)."""
     counted = [job for job in jobs if not job.is_cancelled]
     known = [job for job in counted if job.is_known]
     compared = [job for job in known if all(each.ends_at < inf for each in (*job.own, *job.shadow))]
@@ -119,14 +119,17 @@ def shadow_group(project: str, jobs: Sequence[ShadowJob]) -> ShadowGroup:
 
 
 def _differences(job: ShadowJob) -> list[float]:
-    """End under the other policy less that under the own, draw by draw; empty where it does not end in one of them."""
+    """Returns, draw by draw, the end under the other policy less the end under the policy in force, seconds.
+
+    Returns an empty list where the job does not end in one of the draws.
+    """
     pairs = zip(job.own, job.shadow, strict=True)
     found = [shadow.ends_at - own.ends_at for own, shadow in pairs if max(own.ends_at, shadow.ends_at) < inf]
     return found if len(found) == len(job.own) else []
 
 
 def _figures(jobs: Iterable[tuple[ShadowJob, Sequence[JobTimes]]]) -> ShadowFigures:
-    """Means over the draws of each job's times, then over the jobs."""
+    """Returns figures over the jobs, each job's times being the means of its draws."""
     told = list(jobs)
     completion = np.array([mean(each.ends_at for each in draws) - job.submitted_at for job, draws in told])
     waiting = [mean(each.starts_at for each in draws) - job.submitted_at for job, draws in told if job.waited]
@@ -141,7 +144,7 @@ def _figures(jobs: Iterable[tuple[ShadowJob, Sequence[JobTimes]]]) -> ShadowFigu
 
 
 def shadow_routes() -> list[Route]:
-    """Beside those of the policy in force."""
+    """Returns the routes about the shadow."""
     path = "/api/v1/policy/shadow"
     return [
         Route("GET", path, show_policy_shadow, "What would have happened under another policy", response=ShadowView),

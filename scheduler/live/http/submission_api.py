@@ -104,7 +104,7 @@ async def submit_batch(call: RequestContext) -> web.StreamResponse:
     await batch.resolve()
 
     def first(transaction: Transaction) -> None:
-        """Nothing is admitted twice for one key, even if two requests race."""
+        """Look the key up inside the transaction, so that concurrent requests with one key admit their jobs once."""
         batch.again = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
 
     def last(transaction: Transaction) -> None:
@@ -119,12 +119,12 @@ async def submit_batch(call: RequestContext) -> web.StreamResponse:
     return web.Response(body=batch.answer().encode(), content_type="application/json")
 
 
-#: Bytes of all specs of a sweep together, as they are stored.
+#: The most bytes of all specs of a sweep together, as they are stored.
 _SWEEP_BYTES_MOST = 64_000_000
 
 
 class _SweepSubmission:
-    """One spec on its way to become the jobs of a sweep: all of them, in one transaction, or none."""
+    """Admits the jobs of a sweep, all of them in one transaction or none."""
 
     def __init__(
         self, call: RequestContext, draft: JobDraft, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
@@ -144,7 +144,7 @@ class _SweepSubmission:
         call, again = self._call, list[str]()
 
         def first(transaction: Transaction) -> None:
-            """What refuses one job refuses all: they differ in their command and variables alone."""
+            """Admit the first job. What refuses one job refuses all: they differ in command and variables alone."""
             known = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
             again.extend([] if known is None else [known])
             if not again:
@@ -182,7 +182,7 @@ class _SweepSubmission:
 
 
 class _BatchSubmission:
-    """The items of one batch on their way in: each becomes a job or an error."""
+    """Admits the items of one batch: each becomes a job or an error."""
 
     def __init__(self, call: RequestContext) -> None:
         self._call = call
@@ -194,7 +194,7 @@ class _BatchSubmission:
         self._earlier: dict[int, tuple[list[JobId], dict[JobId, JobState]]] = {}
 
     async def read(self, given: Sequence[Any]) -> None:
-        """Check the items one by one, and find their order."""
+        """Validate the items one by one, and put them in the order of their dependencies."""
         cooperative = CooperativeYield()
         self._results = [SubmitResult() for _ in given]
         for position, item in enumerate(given):
@@ -207,7 +207,7 @@ class _BatchSubmission:
             self._refuse(position, error)
 
     async def resolve(self) -> None:
-        """Look up what the items depend on outside the batch."""
+        """Look up the jobs outside the batch that the items depend on."""
         for position in self.order:
             each = self._drafts[position]
             if each is None:
@@ -234,7 +234,7 @@ class _BatchSubmission:
         return admit
 
     def note(self, transaction: Transaction) -> None:
-        """A row for each project: the jobs that were admitted."""
+        """Add an audit row for each project, with the jobs that were admitted."""
         by_project: dict[str, list[int]] = {}
         for draft, result in zip(self._drafts, self._results, strict=True):
             if draft is not None and result.id is not None:
@@ -273,7 +273,7 @@ class _BatchSubmission:
 
 
 def _draft_of(call: RequestContext, data: Any) -> JobDraft:
-    """A checked job with the defaults of its project. Raises JobSpecError, and Forbidden for what is beyond a cap."""
+    """Returns a validated job with its project's defaults. Raises JobSpecError, Forbidden for a value beyond a cap."""
     return with_standing(draft_job(_spec_mapping(data), call.user), call.user, call.server.secrets.people)
 
 
@@ -287,7 +287,7 @@ async def _check_code(call: RequestContext, tree: str) -> None:
 
 
 def _draft_facts(draft: JobDraft) -> dict[str, Any]:
-    """What the audit says of a new job; its spec is stored with it."""
+    """Returns what the audit row says of a new job; the whole spec is stored with the job."""
     spec = draft.spec
     told = {"name": spec.name, "priority": spec.priority, "secrets": sorted(spec.secrets)}
     return told | {"variables": sorted(spec.envs), "hold": spec.hold}
@@ -296,9 +296,9 @@ def _draft_facts(draft: JobDraft) -> dict[str, Any]:
 async def _dependencies(
     call: RequestContext, draft: JobDraft, siblings: set[str] | None = None
 ) -> tuple[list[JobId], dict[JobId, JobState]]:
-    """Numbers of the earlier jobs a spec names, and how those that are over ended.
+    """Returns the numbers of the earlier jobs that a spec depends on, and the final states of those that have ended.
 
-    Raises JobSpecError for a job or a snapshot of code that is not there.
+    Raises JobSpecError for a job, or a snapshot of code, that is not there.
     """
     if draft.spec.code is not None:
         await _check_code(call, draft.spec.code.tree)
@@ -316,7 +316,7 @@ async def _dependencies(
         if row is None or not call.user.sees(row.project):
             raise JobSpecError(f"no job {named!r} to depend on", field="depends_on", fix="check `walras queue`")
         rows = [row]
-        if row.sweep is not None and (isinstance(named, str) or row.sweep == row.job_id):  # all of a sweep
+        if row.sweep is not None and (isinstance(named, str) or row.sweep == row.job_id):  # the job names a whole sweep
             rows = await call.server.read(call.server.store.jobs, JobQuery(sweep=row.sweep, limit=JOBS_MOST))
         needs += [each.job_id for each in rows]
         ended |= {each.job_id: each.state for each in rows if each.state.is_final}
@@ -324,7 +324,7 @@ async def _dependencies(
 
 
 def _parsed(call: RequestContext, body: bytes) -> Any:
-    """JSON, or YAML where the request says so: job files are YAML."""
+    """Returns the data of a body in JSON, or in YAML (as job files are) where the request's content type says so."""
     if call.request.content_type == "application/yaml":
         return parse_yaml(body, source="job", max_bytes=MAX_SPEC_BYTES)
     return parse_json_body(body)
@@ -356,7 +356,7 @@ async def _stored_answer(call: RequestContext, key: str, digest: str) -> str | N
 
 
 def _recent_answer(transaction: Transaction, call: RequestContext, key: str) -> AnswerRow | None:
-    """What this process answered to the key: the store may not know it yet."""
+    """Returns the answer that this process gave to the key; the store may not have it yet. None where it gave none."""
     return transaction.state.answers.get((call.user.name, key))
 
 
@@ -374,9 +374,9 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
 
 
 def tried_request(call: RequestContext, data: Any, job_id: JobId) -> tuple[JobDraft, JobRequest]:
-    """The job that this data would submit, under a number that nothing is stored of. Raises JobSpecError, Forbidden."""
+    """Returns the job that this data would submit, under a number not in use. Raises JobSpecError, Forbidden."""
     draft = _draft_of(call, data)
-    if is_sweep(draft.spec):  # its first job stands for all
+    if is_sweep(draft.spec):  # the first job of the sweep stands for all
         first = array_indices(draft.spec)[0]
         draft = replace(draft, spec=draft.spec.model_copy(update={"array_index": first}))
     server, now = call.server, call.server.loop.clock.now()

@@ -1,7 +1,7 @@
 """Endpoints about the past of accelerators: who held them for how long and at what cost, and what one more was worth.
 
-Use is read from the ledger of money and from what is open, as one instant. Who sees some projects is told of their jobs
-alone: neither the people, nor the hours of others.
+Use is read from the ledger of money and from the open charges, both as of one instant. Callers who see only some
+projects are told of these projects' jobs alone, and not of other people or their hours.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from walras.errors import NotFound, UserError
 from walras.usage import LONGEST_USAGE_S, MOST_USES, TypePrice, UsageReport, UsageRow
 
 _DEFAULT_SINCE_S = 30 * 86_400
-#: Attempts that are read for one answer, at most.
+#: The most attempts that are read for one answer.
 _MOST_ATTEMPTS = 4 * MOST_USES
 
 
 async def show_usage(call: RequestContext) -> web.StreamResponse:
-    """Raises UserError where there is more than an answer holds."""
+    """Returns what jobs held of each accelerator type. Raises UserError where that is more than an answer may hold."""
     server = call.server
     state, clock = server.state, server.loop.clock
     now = clock.now()
@@ -44,7 +44,7 @@ async def show_usage(call: RequestContext) -> web.StreamResponse:
     written = await server.read(server.store.attempt_uses, query)
     if len(written) > _MOST_ATTEMPTS:
         raise _too_many()
-    # A month of a large cluster has thousands of jobs: not in the loop.
+    # A month of a large cluster has thousands of jobs, so the report is not computed in the loop's thread.
     body = await server.read(_report, clock, (since_at, now), (written, open_now), prices, visible is not None)
     return web.Response(body=body, content_type="application/json")
 
@@ -55,7 +55,7 @@ def _too_many() -> UserError:
 
 
 def on_demand_prices(pools: Sequence[Pool]) -> list[TypePrice]:
-    """An accelerator-hour of each type in the cheapest pool on demand; types that no pool rents out so are left out."""
+    """Returns USD per accelerator-hour of each type in its cheapest on-demand pool; other types are left out."""
     found: dict[str, float] = {}
     for pool in pools:
         if pool.market is Market.ON_DEMAND and pool.shape.accelerators and pool.usd_per_h > 0:
@@ -88,7 +88,7 @@ def _report(
 
 
 def _row(clock: Clock, since_at: float, uses: list[AttemptUse], running: bool) -> UsageRow:
-    """One job on one type; its attempts are in order."""
+    """Returns the row of one job on one accelerator type; `uses` are sorted by attempt."""
     widest = 1
     for _, those in groupby(uses, key=lambda use: use.attempt):
         parts = list(those)
@@ -116,7 +116,10 @@ _DEFAULT_WORTH_S = 7 * 86_400
 
 
 async def show_worth(call: RequestContext) -> web.StreamResponse:
-    """What one more accelerator of each pool was worth, hour by hour. Raises UserError where that is too much."""
+    """Returns what one more accelerator of each pool was worth, hour by hour.
+
+    Raises NotFound for an unknown pool, UserError where there is more than one answer may hold.
+    """
     server, clock = call.server, call.server.loop.clock
     now, pool = clock.now(), call.request.query.get("pool", "")
     since_at = max(0.0, now - call.number("since_s", _DEFAULT_WORTH_S, 1, LONGEST_WORTH_S))
@@ -153,7 +156,7 @@ def _worth_report(clock: Clock, window: tuple[float, float], rows: Sequence[Pric
 
 
 def usage_routes() -> list[Route]:
-    """For everybody who may look."""
+    """Returns the routes about the past of accelerators, for every user."""
     return [
         Route("GET", "/api/v1/worth", show_worth, "What one more accelerator was worth, hour by hour",
               response=WorthReport, query=("since_s", "pool")),

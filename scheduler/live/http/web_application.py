@@ -1,8 +1,7 @@
 """The HTTP application: the route table, the middleware before every handler, and the OpenAPI description.
 
-The middleware authenticates the caller, checks that the route is open to it, and bounds the requests under way; errors
-become problem+json there. The OpenAPI description is generated from the route table: what is not in the table does not
-exist.
+The middleware authenticates the caller, checks that the route is open to it, bounds the requests under way, and turns
+errors into problem+json. The OpenAPI description is generated from the route table, so every endpoint is in it.
 """
 
 import json
@@ -77,7 +76,7 @@ _REF = "#/components/schemas/{model}"
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """An OpenAPI 3.1 document."""
+    """Returns an OpenAPI 3.1 document about these routes."""
     models: list[type[BaseModel]] = [ProblemDetail]
     for route in routes:
         named = (route.request, _item(route.response) or route.response)
@@ -99,7 +98,7 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
 
 
 def plain_path(path: str) -> str:
-    """`/jobs/{job_id:[0-9]+}` as `/jobs/{job_id}`."""
+    """Returns the path without patterns: `/jobs/{job_id:[0-9]+}` becomes `/jobs/{job_id}`."""
     return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", path)
 
 
@@ -108,7 +107,7 @@ def _is_model(model: Any) -> bool:
 
 
 def _item(model: Any) -> Any:
-    """The element of `list[Model]`; None for anything else."""
+    """Returns the element type of `list[Model]`; None for anything else."""
     return get_args(model)[0] if get_origin(model) is list else None
 
 
@@ -152,7 +151,7 @@ def _content(model: Any, description: str) -> dict[str, Any]:
 
 
 class BadTokenLimit:
-    """How many wrong tokens one address may try: a bucket that refills, per address, for a bounded number of them."""
+    """Limits how many wrong tokens one address may try: a token bucket for each of a bounded number of addresses."""
 
     def __init__(self, burst: int = 30, per_s: float = 0.5, addresses: int = 4096) -> None:
         self._burst = float(burst)
@@ -161,7 +160,7 @@ class BadTokenLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def failed(self, address: str, now: float) -> bool:
-        """Note a failure. False: this address has failed too often lately."""
+        """Count a failure. Returns False where this address has failed too often lately."""
         left, since = self._buckets.pop(address, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._per_s) - 1.0
         self._buckets[address] = (max(left, -1.0), now)
@@ -174,14 +173,14 @@ log = logging.getLogger(__name__)
 
 
 class AuthMiddleware:
-    """aiohttp middleware over the route table."""
+    """aiohttp middleware: authenticates the caller, finds the route in the table, and calls its handler."""
 
     def __init__(
         self, server: Server, routes: Mapping[Any, Route], concurrency: int, guard: ConnectionGuard | None = None
     ) -> None:
         self._server = server
         self._guard = guard or ConnectionGuard()
-        #: By (method, aiohttp resource's canonical path).
+        #: Routes by (method, canonical path of aiohttp's resource).
         self._routes = routes
         self._concurrency = concurrency
         self._under_way = 0
@@ -201,7 +200,11 @@ class AuthMiddleware:
             self._guard.request_ends(transport)
 
     def _refuse_stranger(self, request: web.Request) -> web.StreamResponse:
-        """Nobody learns without a token which paths exist. The connection ends with the answer."""
+        """Returns a refusal that is the same for every path, so that callers without a token do not learn which paths
+        exist.
+
+        The connection is closed after it.
+        """
         if self._failures.failed(request.remote or "", self._server.clocks.monotonic()):
             refusal = unauthorised("no token, or one that is not valid (any more)")
         else:
@@ -241,7 +244,7 @@ class AuthMiddleware:
 
 
 def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
-    """Raise Forbidden unless the route is open to the caller."""
+    """Raise Forbidden unless the route accepts this kind of caller, with the user's role or the job's number."""
     match caller:
         case UserCaller():
             allowed = route.audience not in (Audience.AGENT, Audience.JOIN)
@@ -267,7 +270,7 @@ _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnati
 
 
 def api_routes() -> list[Route]:
-    """Everything the server answers to."""
+    """Returns the route table: every endpoint that the server answers."""
     user, admin, anybody = UserRole.USER, UserRole.ADMIN, Audience.ANYBODY
     table = [
         Route("POST", f"{_API}/jobs", submit_job, "Submit a job", role=user, request=JobSpec, response=SubmitResult,
@@ -327,14 +330,14 @@ def api_routes() -> list[Route]:
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip
-    # Probes of other systems look at the root.
+    # Health probes of other systems ask for `/healthz` and the like at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
     table += [*probes, metrics]
     return [*table, _openapi_route(table)]
 
 
 def _openapi_route(table: Sequence[Route]) -> Route:
-    """Describes the others and itself."""
+    """Returns the route of the OpenAPI description, which describes itself too."""
     described: dict[str, Any] = {}
 
     async def openapi(call: RequestContext) -> web.StreamResponse:
@@ -347,11 +350,11 @@ def _openapi_route(table: Sequence[Route]) -> Route:
 
 
 def make_app(server: Server, guard: ConnectionGuard | None = None) -> web.Application:
-    """The application; its middleware finds each request's route in the table, and tells the guard who is known."""
+    """Returns the application, whose middleware tells the guard which connections are authenticated."""
     table = api_routes()
     by_place: dict[tuple[str, str], Route] = {}
     gate = AuthMiddleware(server, by_place, server.loop.settings.concurrency, guard)
-    # Bodies are read and bounded by the handlers.
+    # Handlers bound their bodies themselves.
     app = web.Application(middlewares=[gate.__call__], client_max_size=0)
     attach_overview(app, server)
     for route in table:
@@ -363,5 +366,5 @@ def make_app(server: Server, guard: ConnectionGuard | None = None) -> web.Applic
 
 
 async def _never_called(request: web.Request) -> web.StreamResponse:
-    """The gate answers every request itself."""
+    """Never runs: the middleware answers every request itself."""
     raise web.HTTPNotFound

@@ -1,7 +1,7 @@
-"""Endpoints about futures: what would be different with a change (`POST /whatif`), and the ways to run a job.
+"""Endpoints about futures: what a change would make different (`POST /whatif`), and the ways to run a job.
 
-Nothing is changed: copies of the core are rolled forward in the process of the forecasts. Whoever asks sees the
-projects of the token by name, and the others as one sum.
+Nothing is changed: copies of the core's state are simulated forward in the process of the forecasts. Callers see the
+projects of their token by name, and all others as one sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ from walras.spec.job_spec import JobSpec
 from walras.spec.job_travel import needs_of
 from walras.what_if import DifferenceView, JobDifferenceView, QuoteView, Triple, WayView, WhatIfRequest, WhatIfView
 
-#: Jobs told of by name, and ways to run a job.
+#: How many jobs are shown by name, and how many ways to run a job.
 _JOBS_MOST, _WAYS_MOST = 20, 6
-#: A job that ends later by this much is delayed, seconds.
+#: A job counts as delayed if it ends later by more than this, seconds.
 _DELAYED_S = 60.0
 MakeAlternatives = Callable[[CoreSnapshot], Sequence[Sequence[Event]]]
 
@@ -68,7 +68,7 @@ async def compare_futures(call: RequestContext) -> WhatIfView:
 
 
 async def quote_job(call: RequestContext) -> QuoteView:
-    """The job as it asks to be run, and with each type of accelerator that it may have, one at a time."""
+    """Returns forecasts of the job as it asks to be run, and on each accelerator type that it may have by itself."""
     data = parse_json_body(await call.body())
     job_id = JobId(call.server.state.next_job_id)
     draft, request = tried_request(call, data, job_id)
@@ -77,7 +77,7 @@ async def quote_job(call: RequestContext) -> QuoteView:
         one = replace(request, demands=(demand,), sizes=())
         try:
             check_feasible(call.server.core, call.server.state, one, needs_of(draft.spec))
-        except UserError:  # nothing in the cluster can ever hold it so
+        except UserError:  # no pool could ever run it so
             continue
         ways.append((f"{demand.count} x {demand.accelerator}", one))
     ways = ways[: _WAYS_MOST + 1] if len(ways) > 2 else [ways[-1]]
@@ -92,7 +92,7 @@ async def quote_job(call: RequestContext) -> QuoteView:
 
 
 def _single_demands(call: RequestContext, request: JobRequest) -> list[Demand]:
-    """One for each type that the job may have, in the order in which it names them."""
+    """Returns one demand for each accelerator type that the job may have, in the order in which it names them."""
     types = sorted({pool.shape.accelerator for pool in call.server.state.pools.values() if pool.shape.accelerators})
     found: dict[str, Demand] = {}
     for demand in request.demands:
@@ -154,7 +154,7 @@ def _triple(interval: Interval) -> Triple:
 
 
 def what_if_routes() -> list[Route]:
-    """For those who may submit."""
+    """Returns the routes about futures, for users who may submit."""
     user = UserRole.USER
     return [
         Route("POST", "/api/v1/whatif", compare_futures, "What would be different with a change", role=user,

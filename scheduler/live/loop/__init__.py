@@ -1,1 +1,1 @@
-"""Events go to the core, its commands change the live state, one transaction commits, effects follow."""
+"""The event loop: events go to the core, commands change the live state, a transaction commits, effects follow."""

@@ -1,7 +1,7 @@
 """Applies each command of the core to the live state: rows change, agents get messages, effects follow the commit.
 
-Nothing here decides who runs where. It adds only what the live world alone knows: what ranks are started with, and that
-an attempt which is over on one machine must be stopped on all others.
+Nothing here decides who runs where. It adds only what the core does not know: what ranks are started with, and that an
+attempt which is over on one machine must be stopped on all others.
 """
 
 import logging
@@ -50,20 +50,20 @@ from walras.wire import CheckpointEveryCommand, Manifest, PrepareCommand, StartC
 
 log = logging.getLogger(__name__)
 
-#: A part that outlives its attempt has nothing left to save: it is stopped without grace.
+#: A part that outlives its attempt has nothing left to save, so it is stopped without grace, seconds.
 _NO_GRACE_S = 0.0
-#: Detail of machines that left with their pool.
+#: The detail of machines that are drained because their pool is.
 POOL_IS_DRAINED = "its pool is drained; what cannot be saved runs on"
 
 
 def emit(transaction: Transaction, event: Event) -> None:
-    """Give an event to the core, record both, and apply its commands to the live state."""
+    """Give an event to the core, record both it and the commands, and apply the commands to the live state."""
     for _ in emit_in_pieces(transaction, event):
         pass
 
 
 def emit_in_pieces(transaction: Transaction, event: Event) -> Iterator[None]:
-    """As `emit`, with a pause after the core's answer and after each of its commands: a plan may have hundreds."""
+    """As `emit`, but yield after the core's answer and after each command, of which a plan may have hundreds."""
     note_event(transaction, event)
     _apply_event(transaction, event)
     commands = transaction.core.handle(event)
@@ -76,7 +76,7 @@ def emit_in_pieces(transaction: Transaction, event: Event) -> Iterator[None]:
 
 
 def _apply_event(transaction: Transaction, event: Event) -> None:
-    """Apply what the live state itself learns from an event."""
+    """Apply what the live state changes by the event itself, before the core sees it."""
     state = transaction.state
     if isinstance(event, Solved):
         state.proposal, state.solved_at = event.proposal, event.at
@@ -108,7 +108,7 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
 
 
 def _apply_pool_declared(transaction: Transaction, pool: Pool) -> None:
-    """Its machines leave with it when it is drained: those that an administrator, or a failure, had not taken out."""
+    """Keep the pool. If it is newly drained, drain its machines too, except those that are taken out already."""
     before = transaction.state.pools.get(pool.pool_id)
     billing.pool_repriced(transaction, pool)
     transaction.batch.pools.append(PoolRow(pool.pool_id, dump_pool(pool)))
@@ -122,16 +122,16 @@ def _apply_pool_declared(transaction: Transaction, pool: Pool) -> None:
 
 
 def leave_with_pool(node: LiveNode) -> None:
-    """The machine is drained gently because its pool is; it takes jobs again when its pool does."""
+    """Mark the machine as drained with its pool: its jobs may run to their ends, and it returns when its pool does."""
     node.row.cordon, node.row.drain_until_at, node.row.detail = "leaving", inf, POOL_IS_DRAINED
 
 
 def _apply_node_lost(transaction: Transaction, event: NodeLost) -> None:
-    """Commands for a lost machine are void, and nothing is alive there."""
+    """Mark the machine as lost: drop its commands, and end the parts of attempts that it was expected to run."""
     node = transaction.state.nodes[event.node_id]
     billing.machine_gone(transaction, node)
     node.row.state = "lost"
-    if event.reason is not Reason.POLICY_RELEASED:  # then the detail says already why it was given back
+    if event.reason is not Reason.POLICY_RELEASED:  # otherwise the detail says already why it was given back
         node.row.detail = event.reason.value
     transaction.batch.outbox_done.extend(node.outbox)
     node.outbox.clear()
@@ -144,7 +144,7 @@ def _apply_node_lost(transaction: Transaction, event: NodeLost) -> None:
 
 
 def end_part(transaction: Transaction, part: PartRow, cause: str) -> None:
-    """Nothing of the attempt is left on this machine."""
+    """Record that nothing of the attempt is left on this machine."""
     part.ended, part.cause, part.ended_at = True, cause, transaction.at
     transaction.part_changed(part)
     transaction.state.nodes[part.node_id].expected.discard((part.job_id, part.attempt))
@@ -156,7 +156,7 @@ def end_part(transaction: Transaction, part: PartRow, cause: str) -> None:
 def _apply_job_transition(transaction: Transaction, command: JobTransitioned) -> None:
     job = transaction.state.jobs[command.job_id]
     row = job.row
-    # The end of what was said before keeps its words ("by ada").
+    # A transition for the same reason keeps the detail of before, such as "by ada".
     is_same = command.reason is not None and row.reason is command.reason
     detail = command.detail or (row.detail if is_same else "")
     row.state, row.reason, row.detail = command.state, command.reason, detail
@@ -227,7 +227,7 @@ def _lease_attempt(transaction: Transaction, job: LiveJob, number: int, placemen
 
 
 def _close_attempt(transaction: Transaction, attempt: LiveAttempt) -> None:
-    """The attempt is over: stop what may be left of it."""
+    """Record the end of an attempt, and stop its parts that may still be alive."""
     attempt.row.ended_at = transaction.at
     for part in attempt.parts.values():
         if part.ended:
@@ -241,7 +241,7 @@ def _close_attempt(transaction: Transaction, attempt: LiveAttempt) -> None:
 
 
 def update_job_progress(job: LiveJob) -> None:
-    """Bring the job's row up to the newest report."""
+    """Copy steps and speed of the newest report into the job's row."""
     if job.progress is not None:
         job.row.steps = max(job.row.steps, job.progress.steps)
         job.row.steps_per_s = job.progress.steps_per_s
@@ -317,7 +317,7 @@ def _manifest(row: CheckpointRow) -> Manifest:
 
 
 def _apply_checkpoint_every(transaction: Transaction, command: CheckpointEvery) -> None:
-    """Tell the machine of the first rank, which decides when all of them save."""
+    """Tell the machine of the first rank, which decides when all ranks save."""
     attempt = transaction.state.attempt(command.job_id, command.attempt)
     for part in () if attempt is None else attempt.parts.values():
         if part.node_rank == 0 and not part.ended and transaction.state.nodes[part.node_id].row.state != "lost":
@@ -341,7 +341,7 @@ def _apply_revoke(transaction: Transaction, command: Revoke) -> None:
 
 
 def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: float, reason: str) -> None:
-    """Stop the other parts of a gang of which one has failed: they cannot go on without it."""
+    """Stop the other parts of a gang after one has failed, since they cannot continue without it."""
     for part in attempt.parts.values():
         if not part.ended and not part.stopped:
             part.stopped = True
@@ -350,7 +350,7 @@ def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: fl
 
 
 def post_stop(transaction: Transaction, part: PartRow, grace_s: float, reason: str) -> None:
-    """Tell the machine to stop its part of the attempt."""
+    """Queue the command that stops the machine's part of the attempt; nothing for a lost machine."""
     if transaction.state.nodes[part.node_id].row.state == "lost":
         return
     transaction.post(
@@ -372,7 +372,7 @@ def _mark_ordered(transaction: Transaction, part: PartRow) -> None:
 
 
 def _incarnation_of(transaction: Transaction, job_id: JobId, number: int) -> str:
-    """Who granted the attempt: it may be older than a restore that this server began from."""
+    """Returns the incarnation that granted the attempt, which is an earlier one after a restore."""
     return _current_attempt(transaction, job_id, number).row.incarnation
 
 
@@ -440,7 +440,7 @@ _APPLY_COMMAND: dict[type[Command], Callable[[Transaction, Any], None]] = {
 
 
 def record_kind_facts(transaction: Transaction, kind: Kind, facts: ModelFacts, user: str) -> None:
-    """Give facts of a kind to the core and record them, unless it has them. `user` is empty if a job counted them."""
+    """Give facts of a kind to the core and record them, unless it has them; `user` is empty if a job counted them."""
     is_counted = not user
     if not transaction.core.ledger.facts.has(kind, facts, counted=is_counted):
         emit(transaction, FactsTold(transaction.at, kind, facts, is_counted))

@@ -1,13 +1,13 @@
 """The ledger of money: what attempts and rented machines cost, at the price of the time of use, and its sums.
 
 An attempt pays for the part of the machine that it holds; two attempts on the same accelerators pay half each. A rented
-machine is paid for as a whole from its request until it is gone, in whole billing steps and at least its minimum; what
-attempts do not use of it is charged to no project. A boot is paid at the price when it ended, also by launches that
-failed. Whatever changes a price closes the open charges first, so every row covers a stretch at one price; rows are
-also cut where a month ends. Rows are added in the transaction of the change and never touched again.
+machine is paid for as a whole from its request until it is gone, in whole billing steps and for at least its minimum;
+what attempts do not use of it is charged to no project. A boot is paid for at the price in force when it ends, also
+where the launch failed. Before a price changes, the open charges are written, so every row covers a time at one price;
+rows are also cut where a month ends. A row is added in the transaction of the change and never changed again.
 
 A spending report adds the charges that are written and those that are open, both as of one instant, so nothing is
-counted twice or left out. The bill is what the use of owned machines and the rental of machines cost. Of a rented
+counted twice or left out. The bill is the cost of the use of owned machines plus the rental of machines. Of a rented
 machine, what attempts held is theirs; the rest was idle.
 """
 
@@ -30,23 +30,24 @@ from walras.job_request import JobId
 def usd_per_h(
     pools: Mapping[PoolId, Pool], placement: Placement, sharers: int = 1, most_usd_per_h: float = inf
 ) -> float:
-    """An hour of this placement, USD: machines' prices, shared by accelerators, and by those on the same ones.
+    """Returns USD per hour of a placement: the machines' prices, by accelerators held, divided among `sharers`
+    attempts.
 
-    `most_usd_per_h`: of an accelerator-hour of a rented machine (`RoundRules.most_usd_per_h`).
+    `most_usd_per_h`: the most per accelerator-hour of a rented machine (`RoundRules.most_usd_per_h`).
     """
     held = ((pools[pool_id], count) for pool_id, count in placement.by_pool.items() if pool_id in pools)
     return sum(gang_usd_per_h(pool, count, sharers, most_usd_per_h) for pool, count in held)
 
 
 def attempt_usd(row: AttemptRow, at: float) -> float:
-    """The cost of an attempt so far (all of it, once it has ended)."""
+    """Returns USD that the attempt has cost until `at`, or in all once it has ended."""
     if row.ended_at is not None:
         return row.usd
     return row.usd + usd_of(row.usd_per_h, max(0.0, at - row.usd_since_at))
 
 
 def accelerator_s(row: AttemptRow, at: float) -> float:
-    """Accelerator-seconds held so far."""
+    """Returns accelerator-seconds that the attempt has held until `at`, or in all once it has ended."""
     return row.accelerators * max(0.0, (at if row.ended_at is None else row.ended_at) - row.leased_at)
 
 
@@ -54,7 +55,7 @@ def accelerator_s(row: AttemptRow, at: float) -> float:
 
 
 def begin_charging(transaction: Transaction, job: LiveJob) -> None:
-    """An attempt begins to pay; who shares its accelerators pays less from now on."""
+    """Begin to charge the job's attempt; attempts that share its accelerators are charged less from now on."""
     assert job.attempt is not None
     for other in [job, *_colocated_jobs(transaction.state, job.attempt)]:
         _charge_attempt(transaction, other)
@@ -62,7 +63,7 @@ def begin_charging(transaction: Transaction, job: LiveJob) -> None:
 
 
 def end_charging(transaction: Transaction, job: LiveJob) -> None:
-    """An attempt is over: its last stretch is charged, and who shared its accelerators has them alone."""
+    """Charge the last stretch of the job's attempt; attempts that shared its accelerators pay more from now on."""
     assert job.attempt is not None
     _charge_attempt(transaction, job)
     job.attempt.row.usd_per_h = 0.0
@@ -86,7 +87,7 @@ def _set_rate(transaction: Transaction, job: LiveJob, gone: LiveAttempt | None =
 
 
 def recall_units(transaction: Transaction) -> None:
-    """After a start: what each attempt holds, in accelerators of average speed, as the fresh core sees it."""
+    """After a start: set what each attempt holds, in accelerators of average speed, as the fresh core counts it."""
     core = transaction.core
     for job in transaction.state.jobs.values():
         known = core.ledger.jobs.get(job.row.job_id)
@@ -96,7 +97,7 @@ def recall_units(transaction: Transaction) -> None:
 
 
 def _colocated_jobs(state: LiveState, attempt: LiveAttempt) -> list[LiveJob]:
-    """Jobs whose attempts hold the same accelerators of the one machine."""
+    """Returns the other jobs whose attempts hold the same accelerators; attempts on several machines share none."""
     if len(attempt.placement.parts) != 1:
         return []
     part = attempt.placement.parts[0]
@@ -127,7 +128,7 @@ def _charge_attempt(transaction: Transaction, job: LiveJob) -> None:
 
 
 def machine_joined(transaction: Transaction, node: LiveNode) -> None:
-    """A rented machine is paid for, its boot too (one that a restarted server knows already goes on)."""
+    """Begin to charge a rented machine, its boot included; one that is charged already (after a restart) goes on."""
     if node.row.rent_token and node.row.billed_until_at is None:
         node.row.billed_until_at = paid_since(transaction.state, node)
         _charge_machine(transaction, node, transaction.at)
@@ -135,20 +136,20 @@ def machine_joined(transaction: Transaction, node: LiveNode) -> None:
 
 
 def paid_since(state: LiveState, node: LiveNode) -> float:
-    """Since when a rented machine is paid for: its request, which no provider's own beginning is before."""
+    """Returns since when a rented machine is paid for: its request, which no provider's own count begins before."""
     rent = state.rents.get(node.row.rent_token) or state.past_rents.get(node.row.rent_token)
     return node.row.joined_at if rent is None else min(rent.asked_at, node.row.joined_at)
 
 
 def boot_usd(state: LiveState, node: LiveNode) -> float:
-    """What a rented machine has cost that joins now, at its price of now."""
+    """Returns USD that a machine which joins now has cost since its request, at the present price; 0 if it is owned."""
     if not node.row.rent_token:
         return 0.0
     return usd_of(state.pools[node.row.pool_id].usd_per_h, node.row.joined_at - paid_since(state, node))
 
 
 def launch_ended(transaction: Transaction, rent: RentRow, node_id: NodeId) -> None:
-    """A machine ran and never joined: it is paid for from its request until now, when it was given back."""
+    """Charge a machine that ran and never joined, from its request until now, when it was given back."""
     pool = transaction.state.pool_of(rent.pool_id)
     template = _machine_charge(pool, node_id, rent.asked_at, billed_until(pool, rent.asked_at, transaction.at))
     for charge in _priced_by_month(transaction.state, template, pool):
@@ -156,16 +157,16 @@ def launch_ended(transaction: Transaction, rent: RentRow, node_id: NodeId) -> No
 
 
 def machine_gone(transaction: Transaction, node: LiveNode) -> None:
-    """A rented machine is gone, or given back (at last): the last stretch, to the end of what was begun to be paid."""
+    """Charge the last stretch of a rented machine that is gone, to the end of the billing step that has begun."""
     pool = transaction.state.pool_of(node.row.pool_id)
     _charge_machine(transaction, node, billed_until(pool, paid_since(transaction.state, node), transaction.at))
 
 
 def pool_repriced(transaction: Transaction, pool: Pool) -> None:
-    """The market asks another price: what is open is charged at the old one, then `pool` is declared."""
+    """Declare a pool, perhaps with another price: what is open is charged at the old price first."""
     state, before = transaction.state, transaction.state.pools.get(pool.pool_id)
     if before is not None and before.usd_per_h != pool.usd_per_h:
-        # Of its shape in all markets: each row also says what the same would have cost on demand then.
+        # Pools of this shape in all markets: each row also states the on-demand price of its time.
         charge_open(transaction, {pool_id for pool_id, other in state.pools.items() if other.shape == pool.shape})
     state.pools[pool.pool_id] = pool
     for job in state.jobs.values():
@@ -193,7 +194,7 @@ def _charge_machine(transaction: Transaction, node: LiveNode, until_at: float) -
 
 
 def restate_spending(transaction: Transaction) -> MoneyRestated:
-    """Write what is open, and say what was spent by project in all and in the month of now."""
+    """Write what is open; returns the event that tells the core what each project spent, in all and this month."""
     charge_open(transaction, set(transaction.state.pools))
     state = transaction.state
     state.month = month_of(transaction.at + state.epoch_unix_s)
@@ -206,7 +207,7 @@ def restate_spending(transaction: Transaction) -> MoneyRestated:
 
 
 def _spent_by_users(state: LiveState) -> tuple[tuple[str, str, float, float], ...]:
-    """(project, user, USD in all, USD this month) of users with a budget."""
+    """Returns (project, user, USD in all, USD this month) of users with a budget."""
     found = []
     for project, user in state.users_with_budgets:
         theirs = {key: usd for key, usd in state.spent_user_usd.items() if key[1] == user and project in ("", key[0])}
@@ -230,7 +231,10 @@ def _append_charge(transaction: Transaction, charge: ChargeRow) -> None:
 
 
 def accounts_charged(charge: ChargeRow) -> tuple[str, ...]:
-    """Budgets that a charge counts for: its project's, and everything's ("") unless a machine's bill has it already."""
+    """Returns the projects whose budgets the charge counts for.
+
+    "" stands for the whole cluster, which counts the use of owned machines and the bills of rented ones.
+    """
     if charge.kind is ChargeKind.MACHINE:
         return ("",)
     return (charge.project, "") if charge.market == Market.OWNED else (charge.project,)
@@ -240,7 +244,7 @@ def accounts_charged(charge: ChargeRow) -> tuple[str, ...]:
 
 
 def open_charges(state: LiveState, at: float) -> list[ChargeRow]:
-    """What has been used and is not in the ledger yet; the numbers of these rows are 0."""
+    """Returns the charges for use that is not in the ledger yet; their numbers are 0."""
     found = [charge for job in state.jobs.values() for charge in _use_charges(state, job, at)]
     for node in state.nodes.values():
         if node.is_member:
@@ -255,11 +259,11 @@ def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
     sharers = job.attempt.sharers or 1 + len(_colocated_jobs(state, job.attempt))
     for pool_id, held in by_pool.items():
         pool = state.pools[pool_id]
-        # Who holds accelerators in several pools shares them with no other attempt.
+        # An attempt in several pools shares its accelerators with no other.
         rate = row.usd_per_h
         if len(by_pool) > 1:
             whole = usd_per_h(state.pools, job.attempt.placement)
-            part = 1.0 if whole <= row.usd_per_h else row.usd_per_h / whole  # less than the market price: it rides
+            part = 1.0 if whole <= row.usd_per_h else row.usd_per_h / whole  # spare capacity: below the market price
             rate = pool.usd_per_h * held / pool.shape.accelerators * part
         template = ChargeRow(
             0, ChargeKind.USE, row.usd_since_at, until_at, rate, 0.0, 0.0, "",
@@ -288,7 +292,7 @@ def _machine_charge(pool: Pool, node_id: NodeId, since_at: float, until_at: floa
 
 
 def _priced_by_month(state: LiveState, template: ChargeRow, pool: Pool) -> Iterator[ChargeRow]:
-    """The same, cut where months end."""
+    """Yields the charge cut where months end, with its cost and what the same would have cost on demand, USD."""
     listed = on_demand_usd_per_h(state, pool)
     for month, since_at, until_at in split_by_month(template.since_at, template.until_at, state.epoch_unix_s):
         hours = (until_at - since_at) / SECONDS_PER_HOUR
@@ -300,7 +304,7 @@ def _priced_by_month(state: LiveState, template: ChargeRow, pool: Pool) -> Itera
 
 
 def on_demand_usd_per_h(state: LiveState, pool: Pool) -> float | None:
-    """An hour of such a machine on demand, the cheapest there is; None where nobody rents it out so, or it is owned."""
+    """Returns USD per hour of the cheapest such machine on demand; None for owned pools, or where none rents it so."""
     if pool.market is Market.OWNED:
         return None
     same = (p.usd_per_h for p in state.pools.values() if p.market is Market.ON_DEMAND and p.shape == pool.shape)
@@ -308,19 +312,19 @@ def on_demand_usd_per_h(state: LiveState, pool: Pool) -> float | None:
 
 
 def month_of(unix_s: float) -> str:
-    """The month of an instant, UTC."""
+    """Returns the month of a Unix time, UTC, such as 2026-11."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m")
 
 
 def next_month_unix_s(unix_s: float) -> float:
-    """When the month after this instant's begins."""
+    """Returns the Unix time at which the next month begins."""
     now = datetime.fromtimestamp(unix_s, UTC)
     year, month = (now.year, now.month + 1) if now.month < 12 else (now.year + 1, 1)
     return datetime(year, month, 1, tzinfo=UTC).timestamp()
 
 
 def split_by_month(since_at: float, until_at: float, epoch_unix_s: float) -> Iterator[tuple[str, float, float]]:
-    """(month, since, until) of each month that a stretch touches; nothing of an empty one."""
+    """Yields (month, since, until) for each month that a stretch of time touches; nothing for an empty stretch."""
     while since_at < until_at:
         unix_s = since_at + epoch_unix_s
         ends_at = max(next_month_unix_s(unix_s) - epoch_unix_s, since_at + 1e-6)
@@ -330,7 +334,7 @@ def split_by_month(since_at: float, until_at: float, epoch_unix_s: float) -> Ite
 
 @dataclass(slots=True)
 class _Sums:
-    #: By attempts: in all, of that on rented machines, and what it would have cost on demand.
+    #: Use by attempts, USD: in all, on rented machines, and what both would have cost on demand.
     use_usd: float = 0.0
     rented_use_usd: float = 0.0
     use_on_demand_usd: float = 0.0
@@ -357,7 +361,7 @@ class _Sums:
 
 
 def sum_charges(charges: list[ChargeRow], query: MoneyQuery) -> list[MoneySum]:
-    """Charges as the store sums them."""
+    """Returns the sums of charges that the query asks for, as the store would return them."""
     found = []
     for charge in charges:
         if (query.month and charge.month != query.month) or (query.project and charge.project != query.project):
@@ -372,8 +376,9 @@ def sum_charges(charges: list[ChargeRow], query: MoneyQuery) -> list[MoneySum]:
 
 
 def spending_report(query: MoneyQuery, sums: list[MoneySum]) -> MoneyReport:
-    """Rows by key, the `query.limit` dearest in order and the others as one, and the totals. What was idle of rented
-    machines is a row of its own where nothing of the key says whose it is.
+    """Returns the totals and a row by key: the `query.limit` most expensive in order, the others as one sum.
+
+    Idle time of rented machines is in the rows by pool and by month; other keys do not say whose it is.
     """
     whole, rest, by_key, others = _Sums(), _Sums(), {}, 0  # type: ignore[var-annotated]
     for part in sums:

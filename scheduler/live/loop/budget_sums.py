@@ -1,8 +1,8 @@
-"""What counts against budgets that are counted in hours, of groups, or filled again: sums by day, and the calendar.
+"""What counts against budgets in hours, of groups, or with periods: sums of use by day, and the calendar of periods.
 
 Every charge of use is also added up by project, user and day (UTC), a charge over several days in proportion. Periods
-begin at midnight, so what was used since one began is a sum of days, whatever the policy says from today on. The ledger
-of money has all of it: a server that begins reads the sums from there.
+begin at midnight, so the use since a period began is a sum of days, also for a budget that is new today. A server that
+starts reads the sums from the ledger of money, which has all charges.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,20 +26,20 @@ from scheduler.live.store.usage_sums import CreditRow
 from walras.contract import SECONDS_PER_HOUR
 
 _DAY_S = 86_400.0
-#: A Monday: lengths are counted from here where no date is given.
+#: A Monday, from which periods of days are counted where no date is given.
 _FIRST_MONDAY = date(1970, 1, 5)
 
 
 @dataclass(slots=True)
 class DayUse:
-    """What a user used in a project on a day."""
+    """What a user used in a project on one day; `unit_s` counts accelerators of average speed."""
 
     usd: float = 0.0
     accelerator_s: float = 0.0
     unit_s: float = 0.0
 
     def amount(self, unit: BudgetUnit) -> float:
-        """In a unit of budgets."""
+        """Returns the use in a unit of budgets."""
         if unit is BudgetUnit.USD:
             return self.usd
         return (self.accelerator_s if unit is BudgetUnit.ACCELERATOR_H else self.unit_s) / SECONDS_PER_HOUR
@@ -47,7 +47,7 @@ class DayUse:
 
 @dataclass(frozen=True, slots=True)
 class UseRow:
-    """A stretch of use, or a sum of stretches within one day; Unix seconds."""
+    """A stretch of use, or a sum of stretches within one day, in Unix seconds."""
 
     project: str
     user: str
@@ -60,30 +60,30 @@ class UseRow:
 
 @dataclass(slots=True)
 class BudgetBooks:
-    """The sums, the credits, and the limits in force."""
+    """The sums of use by (project, user, day), the credits, and the limits in force."""
 
     days: dict[tuple[str, str, int], DayUse] = field(default_factory=dict)
     credits: list[CreditRow] = field(default_factory=list)
     limits: tuple[MeteredLimit, ...] = ()
     groups: tuple[UserGroup, ...] = ()
-    #: Unix seconds of the next instant at which one of them is filled again.
+    #: Unix seconds of the next instant at which a budget is filled again.
     refill_unix_s: float = inf
 
     def put_in_force(self, rules: RoundRules) -> bool:
-        """These rules' limits from now on; returns whether they are others."""
+        """Take the limits and groups of these rules; returns whether they differ from those before."""
         before = self.limits, self.groups
         self.limits, self.groups = tuple(metered_limits(rules.budgets)), rules.groups
         return before != (self.limits, self.groups)
 
     def add_charge(self, charge: ChargeRow, epoch_unix_s: float) -> None:
-        """A charge of use that is written."""
+        """Add a charge of use that is written."""
         held_s = charge.until_at - charge.since_at
         since, until = charge.since_at + epoch_unix_s, charge.until_at + epoch_unix_s
         held = charge.usd, charge.accelerators * held_s, charge.units * held_s
         self.add(UseRow(charge.project, charge.user, since, until, *held))
 
     def add(self, row: UseRow) -> None:
-        """Add a stretch to its days."""
+        """Add a stretch of use to the days that it touches, in proportion."""
         for day, part in _days_of(row.since_unix_s, row.until_unix_s):
             sums = self.days.setdefault((row.project, row.user, day), DayUse())
             sums.usd += row.usd * part
@@ -91,7 +91,7 @@ class BudgetBooks:
             sums.unit_s += row.unit_s * part
 
     def stated(self, at: float, epoch_unix_s: float) -> tuple[BudgetState, ...]:
-        """What the core is to be told at this instant; what is open must have been charged. Sets `refill_unix_s`."""
+        """Returns the budgets' states at this instant; sets `refill_unix_s`. Open charges must be written before."""
         unix_s, found, refills = at + epoch_unix_s, [], [inf]
         for limit in self.limits:
             begins, ends = period_of(limit, unix_s)
@@ -131,7 +131,7 @@ class BudgetBooks:
 
 
 def _days_of(since_unix_s: float, until_unix_s: float) -> Iterator[tuple[int, float]]:
-    """(day, part) of each day that a stretch touches; one of no length is of its day."""
+    """Yields (day, fraction) for each day that a stretch touches; a stretch of length 0 lies in its day as a whole."""
     length_s, at = until_unix_s - since_unix_s, since_unix_s
     if length_s <= 0:
         yield floor(at / _DAY_S), 1.0
@@ -144,7 +144,7 @@ def _days_of(since_unix_s: float, until_unix_s: float) -> Iterator[tuple[int, fl
 
 
 def period_of(limit: MeteredLimit, unix_s: float) -> tuple[float, float]:
-    """Unix seconds of the beginning and end of the limit's period at an instant; without end where it has none."""
+    """Returns the Unix times at which the limit's present period begins and ends; -inf and inf without periods."""
     if not limit.every:
         return -inf, inf
     today = datetime.fromtimestamp(unix_s, UTC).date()
@@ -176,5 +176,5 @@ def _midnight(day: date) -> float:
 
 
 def team_keys(groups: Iterable[UserGroup]) -> Mapping[str, str]:
-    """The group of each user who is in one."""
+    """Returns the group of each user who is in one."""
     return {user: group.name for group in groups for user in group.users}

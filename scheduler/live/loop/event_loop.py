@@ -2,24 +2,24 @@
 
     inbox -> take every step of the batch -> commit in the writer thread -> resolve the callers, post, solve, rent
 
-A step is a plain function of the transaction. It may raise `UserError` before it has emitted anything; that is its
-answer. A step whose consequences may be hundreds of commands is taken in pieces (`perform_soon_in_pieces`): between
-them the rest of the server runs, and no other step does. An AssertionError is a mistake of ours: nothing of the batch
-is written, and the process ends (a restart begins from what was committed). Nothing in the loop's thread touches the
-database.
+A step is a plain function of the transaction. It may raise `UserError` before it has emitted anything; that is then its
+answer. A step that may cause hundreds of commands is taken in pieces (`perform_soon_in_pieces`): between them the rest
+of the server runs, but no other step. An AssertionError is a bug in Walras: nothing of the batch is written, and the
+process ends (a restart begins from what was committed). Nothing in the loop's thread touches the database.
 
-Nothing in the loop may hold up the rest for 20 ms. Work over many items yields between them (`CooperativeYield`). A
-full garbage collection takes 50 to 80 ms with ten thousand active jobs, so only young objects are collected
-automatically, and everything once an hour.
+Nothing in the loop may block it for 20 ms. Work over many items yields between them (`CooperativeYield`). A full
+garbage collection takes 50 to 80 ms with ten thousand active jobs, so only young objects are collected automatically,
+and everything once an hour.
 
-A commit that the disk refuses (it is full, mostly) is tried again until it succeeds: the core has decided, so the batch
-cannot be taken back, and nothing of it is answered or sent before it is written. Meanwhile who waits for it is told so,
-new steps are refused, and steps that nobody waits for stay in the inbox. A key makes it safe to submit again.
+A commit that the disk refuses (mostly because it is full) is repeated until it succeeds: the core has decided, so the
+batch cannot be taken back, and nothing of it is answered or sent before it is written. Meanwhile callers who wait for
+it get an error, new steps are refused, and steps without a caller stay in the inbox. An idempotency key makes it safe
+to submit again.
 
-The clock counts seconds since the epoch that the store remembers; it never decreases, across restarts too. Wall time is
-read once, at the start, to know how long the server was away; from then on the monotonic clock counts, so a step of the
-wall clock moves nothing. Wall time serves display and the calendar: when a month ends, its charges are closed, and the
-core learns that the budgets of a new month begin.
+The clock counts seconds since the epoch that the store remembers; it never decreases, not even across restarts. Wall
+time is read once, at the start, to find how long the server was away; from then on the monotonic clock counts, so that
+setting the wall clock moves no instant. Wall time serves display and the calendar: when a month ends, its charges are
+closed, and the core learns that the budgets of a new month begin.
 """
 
 import asyncio
@@ -45,61 +45,61 @@ from walras.errors import ClusterError, UserError
 
 
 def _lease_s() -> dict[str, float]:
-    # An owned machine comes back more often than not; a silent spot machine is probably gone.
+    # A silent owned machine mostly comes back; a silent spot machine is probably gone.
     return {Market.OWNED: 600.0, Market.ON_DEMAND: 600.0, Market.SPOT: 120.0}
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """Lengths in seconds unless said."""
+    """Settings of the live server. Lengths are in seconds unless the name says otherwise."""
 
-    #: How long an attempt lives on after the last word between agent and server, by market.
+    #: How long an attempt may run after the last contact between agent and server, by market.
     lease_s: dict[str, float] = field(default_factory=_lease_s)
-    #: Added before a silent machine is given up: clocks of machines differ a little, answers travel.
+    #: Waited in addition before a silent machine is declared lost: clocks differ a little, and answers travel.
     lease_margin_s: float = 5.0
-    #: Pace of heartbeats when there is nothing to say.
+    #: Interval of heartbeats while there is nothing to report.
     heartbeat_s: float = 5.0
     #: Silence after which a machine is shown as unreachable and gets no new jobs.
     unreachable_s: float = 15.0
-    #: What becomes of attempts that run on when the database was restored: "go_on", or "stop" (their jobs are held).
+    #: What happens to attempts that still run when the database was restored: "go_on", or "stop" (their jobs are held).
     after_restore: str = "go_on"
-    #: How long after a request its machines may still enrol with the request's own token.
+    #: How long after a request its machines may enrol with the request's own token.
     enrol_s: float = 1800.0
-    #: A solve that takes longer is given up (the policy keeps its last answer).
+    #: A solve that takes longer is cancelled, and the policy keeps its last answer.
     solve_timeout_s: float = 120.0
-    #: Steps waiting for the loop; further requests are refused with 429.
+    #: The most steps that may wait for the loop; requests beyond that are refused with 429.
     inbox_limit: int = 10_000
-    #: Steps taken together in one transaction.
+    #: The most steps in one transaction.
     batch_limit: int = 500
-    #: Requests under way at once (waiting ones excepted).
+    #: The most requests under way at once, not counting those that wait for something to happen.
     concurrency: int = 256
-    #: Log kept of one rank; what comes later is dropped and said so.
+    #: The most bytes kept of one rank's log; later ones are dropped, and the log says so.
     log_limit_bytes: int = 256 * 1024 * 1024
 
 
 class Clock:
-    """Where the live server's instants come from."""
+    """The source of the live server's instants."""
 
     def __init__(
         self, epoch_unix_s: float, last_at: float, clocks: Clocks = SYSTEM_CLOCKS, absent_until: float | None = None
     ) -> None:
-        """`absent_until`: the instant that it is now by what is known of the server's absence; None: wall time says."""
+        """`absent_until`: the present instant by what is known of the server's absence; None: by wall time."""
         self._epoch_unix_s = epoch_unix_s
         self._monotonic = clocks.monotonic
-        # A wall clock that was set back while the server was down must not take time back with it.
+        # A wall clock that was set back while the server was down must not set the cluster's time back.
         start_at = max(last_at, clocks.wall() - epoch_unix_s) if absent_until is None else max(last_at, absent_until)
         self._offset = start_at - clocks.monotonic()
 
     def now(self) -> float:
-        """Seconds since the cluster's epoch."""
+        """Returns the present instant, seconds since the cluster's epoch."""
         return self._offset + self._monotonic()
 
     def unix(self, at: float) -> float:
-        """An instant as Unix seconds."""
+        """Returns an instant as Unix seconds."""
         return self._epoch_unix_s + at
 
     def shown(self, at: float) -> str:
-        """An instant as RFC 3339 text in UTC, for people."""
+        """Returns an instant as RFC 3339 text in UTC, for people."""
         return datetime.fromtimestamp(self._epoch_unix_s + at, UTC).isoformat(timespec="milliseconds")
 
     def shown_or_none(self, at: float | None) -> str | None:
@@ -107,10 +107,10 @@ class Clock:
 
 
 _YIELD_AFTER_S = 0.004
-#: A commit that the disk refuses is tried again after these waits (doubling), s; who waits is told after some tries.
+#: A refused commit is repeated after these waits, s, doubling up to the most; callers get the error at this try.
 _RETRY_FIRST_S, _RETRY_MOST_S, _TRIES_UNTOLD = 0.025, 5.0, 3
 _NOTE_CLOCKS_EVERY_S = 60.0
-#: Objects made since the last look (of the youngest; then how many such looks until the next older ones are included).
+#: Thresholds of the garbage collector by generation: new objects, young collections, and in effect never.
 _YOUNG, _MIDDLE, _NEVER = 2_000, 5, 1_000_000
 _FULL_GC_EVERY_S = 3600.0
 
@@ -134,14 +134,14 @@ class CooperativeYield:
 
 
 def freeze_gc() -> None:
-    """From now on no automatic collection looks at what is here already, nor at what grows old."""
+    """Run a full garbage collection; automatic ones then skip the objects that exist, and those that grow old."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
 
 
 async def collect_all_hourly() -> None:
-    """Look at everything once in a while, for ever."""
+    """Collect everything once an hour, for ever."""
     while True:
         await asyncio.sleep(_FULL_GC_EVERY_S)
         gc.unfreeze()
@@ -152,26 +152,26 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Step = Callable[[Transaction], T]
-#: A step taken in pieces; none of them is the answer to anybody.
+#: A step that is taken in pieces; it has no answer.
 LongStep = Callable[[Transaction], Iterator[None]]
 
 
 class Overloaded(ClusterError):
-    """More steps wait than the server is willing to hold."""
+    """More steps wait than the inbox may hold."""
 
 
 class EffectHandler(Protocol):
-    """Where effects go once a batch is durable. Called in the loop; must not block."""
+    """Receives the effects of each batch once it is durable. It is called in the loop and must not block."""
 
     def deliver(self, effects: TransactionEffects) -> None: ...
 
 
 @dataclass(slots=True)
 class _QueuedSteps:
-    #: Steps of one transaction; between them the loop may yield.
+    #: Steps of one transaction; the loop may yield between them.
     steps: Sequence[Step[Any]]
     done: asyncio.Future[list[Any]]
-    #: Instead of steps, one that is taken in pieces.
+    #: A step that is taken in pieces, in the place of `steps`.
     long: LongStep | None = None
 
 
@@ -186,18 +186,18 @@ class ServerLoop:
         self.clock = clock
         self.settings = settings
         self.effect_handlers: list[EffectHandler] = []
-        #: The core hears of a job's progress at most this often; follows the policy's rules.
+        #: The least time, s, between two progress reports of a job to the core; follows the policy's rules.
         self.progress_interval_s = 60.0
         self._store = store
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(settings.inbox_limit)
         self._settled = asyncio.Event()
         self._settled.set()
-        #: Nothing of the batch under way is durable yet.
+        #: True while a batch is being taken or written: nothing of it is durable yet.
         self._is_committing = False
-        #: Why the batch under way cannot be written at present; None: it can, as far as is known.
+        #: Why the batch under way cannot be written at present; None while nothing says so.
         self._stuck: StoreUnavailable | None = None
-        #: Those who wait for an answer.
+        #: The futures of all callers who wait for an answer.
         self._callers: set[asyncio.Future[list[Any]]] = set()
         #: Instants at which the core wants to be woken, earliest first.
         self._wakes: list[float] = []
@@ -209,7 +209,7 @@ class ServerLoop:
         """Take a step in the next batch; returns its answer once the batch is durable.
 
         Raises UserError as the step does, Overloaded where too many steps wait, StoreUnavailable where the database
-        cannot be written: then it may still be taken, if it was under way.
+        cannot be written: a step that was under way then may still take effect.
         """
         return (await self._put([step]))[0]  # type: ignore[no-any-return]
 
@@ -218,11 +218,11 @@ class ServerLoop:
         await self._put((), step)
 
     async def perform_all(self, steps: Sequence[Step[T]]) -> list[T]:
-        """Take steps in one batch: all of them are written, or none. Only the first may raise."""
+        """Take steps in one batch, of which all are written or none. Only the first may raise."""
         return await self._put(steps)
 
     def perform_soon(self, step: Step[Any]) -> None:
-        """Take a step that nobody waits for. Never dropped: what the world did must be known."""
+        """Take a step without a caller. It is never dropped, because it says what has happened in the world."""
         self._put_patiently([step])
 
     def perform_soon_in_pieces(self, step: LongStep) -> None:
@@ -230,30 +230,30 @@ class ServerLoop:
         self._put_patiently((), step)
 
     async def settled(self) -> None:
-        """Wait until what the live state shows is durable. Raises StoreUnavailable where that cannot be soon."""
+        """Wait until what the live state shows is durable. Raises StoreUnavailable where that will take long."""
         while self._is_committing:
             if self._stuck is not None:
                 raise self._stuck
             await self._settled.wait()
 
     async def note_clocks(self) -> None:
-        """Record the machine's clocks, again and again; the next start reads from them how long the server was down."""
+        """Record the machine's clocks every minute; the next start derives from them how long the server was down."""
         while True:
             note = partial(self._store.note_alive, self.clock.now())
             await asyncio.get_running_loop().run_in_executor(self._writer, note)
             await asyncio.sleep(_NOTE_CLOCKS_EVERY_S)
 
     async def touch_store(self) -> None:
-        """Write to the database, to show that it works."""
+        """Write to the database, to test that it works. Raises StoreUnavailable."""
         await asyncio.get_running_loop().run_in_executor(self._writer, self._store.touch)
 
     @property
     def is_store_writable(self) -> bool:
-        """The database took the last batch, as far as is known."""
+        """Whether the database took the last batch, as far as is known."""
         return self._stuck is None
 
     def arm(self, wakes: Iterable[float]) -> None:
-        """Wake the core at these instants too. All are kept: by the time one rings, the core may have moved past it."""
+        """Wake the core at these instants too. All are kept: the core may pass an instant without needing it."""
         for wake_at in wakes:
             if wake_at not in self._wakes:
                 heappush(self._wakes, wake_at)
@@ -261,12 +261,12 @@ class ServerLoop:
             self._timer.cancel()
             self._timer = None
         if self._wakes:
-            # Timers may ring a tick early; the core must not find that it is not yet time.
+            # Timers may fire a tick early, and the core must not find that its instant has not come.
             delay_s = max(0.0, self._wakes[0] - self.clock.now()) + 0.001
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake_core)
 
     async def run(self) -> None:
-        """The loop. Ends by cancellation, or by an AssertionError of ours."""
+        """Run the loop until it is cancelled, or until an AssertionError shows a bug."""
         while True:
             waiting = [await self._inbox.get()]
             while len(waiting) < self.settings.batch_limit and not self._inbox.empty():
@@ -274,7 +274,7 @@ class ServerLoop:
             await self._take([item for item in waiting if not _was_refused(item.done)])
 
     def close(self) -> None:
-        """Stop timers and the writer; commits under way are finished."""
+        """Stop the timer and the writer, after commits under way have finished."""
         if self._timer is not None:
             self._timer.cancel()
         self._writer.shutdown(wait=True)
@@ -300,7 +300,7 @@ class ServerLoop:
             await cooperative.yield_if_due()
             frozen = transaction.freeze()
             if not frozen.is_empty:
-                # A cancelled loop must not leave answers hanging over a commit that goes through.
+                # If the loop is cancelled, the commit still finishes: its callers must not be left without an answer.
                 began_at = self.clock.now()
                 await asyncio.shield(asyncio.ensure_future(self._commit(frozen)))
                 transaction.effects.commit_s = self.clock.now() - began_at
@@ -321,7 +321,7 @@ class ServerLoop:
             handler.deliver(transaction.effects)
 
     async def _commit(self, frozen: FrozenTransaction) -> None:
-        """Write a batch, however often it takes."""
+        """Write a batch, repeating it until it succeeds."""
         loop, tries = asyncio.get_running_loop(), 0
         while True:
             try:
@@ -339,7 +339,7 @@ class ServerLoop:
             return
 
     def _refuse_all(self, error: StoreUnavailable) -> None:
-        """Answer those who wait; what they asked for is in the batch that is stuck, or not taken at all."""
+        """Answer all callers with the error: their steps are in the batch that cannot be written, or not taken."""
         self._stuck = StoreUnavailable(
             f"{error}; what runs goes on, and nothing new is taken until it can be. Send it again with the same"
             " Idempotency-Key"
@@ -347,13 +347,13 @@ class ServerLoop:
         for done in self._callers:
             if not done.done():
                 done.set_exception(self._stuck)
-        # Whoever waits for the state to be durable looks again.
+        # Wakes `settled`, which then raises the error.
         self._settled.set()
 
     async def _steps(
         self, transaction: Transaction, steps: Sequence[Step[Any]], cooperative: CooperativeYield
     ) -> list[Any]:
-        """Take steps one by one, giving way to the rest of the server when they take long."""
+        """Take steps one by one, yielding to the rest of the server when they take long."""
         answers = []
         for step in steps:
             transaction.at = self.clock.now()
@@ -362,7 +362,7 @@ class ServerLoop:
         return answers
 
     async def _pieces(self, transaction: Transaction, step: LongStep, cooperative: CooperativeYield) -> None:
-        # What was done before it is another piece already: the first may be as long as any.
+        # The steps before it count as a piece, and the first piece may be as long as any.
         await cooperative.yield_now()
         transaction.at = self.clock.now()
         for _ in step(transaction):
@@ -400,7 +400,7 @@ class ServerLoop:
 
 
 def _was_refused(done: "asyncio.Future[list[Any]]") -> bool:
-    """Its caller has been told that the database cannot be written."""
+    """Whether the caller was told already that the database cannot be written."""
     return done.done() and not done.cancelled() and isinstance(done.exception(), StoreUnavailable)
 
 

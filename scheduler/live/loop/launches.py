@@ -1,9 +1,9 @@
 """Machines that a provider has launched for a request and that have not joined yet.
 
-They are paid for from their request on, whether they join or not. So that a machine that the market takes away before
-it joins, or while the server is down, is in the books all the same, the row of its request names it as soon as the
-provider does: in the answer to the request, or in a listing. What has been paid for stays named until no listing shows
-it any more, so that a listing that lags makes no second bill.
+They are paid for from their request on, whether they join or not. The market may take a machine away before it joins,
+or while the server is down. So that it is charged all the same, the row of its request names it as soon as the provider
+does: in the answer to the request, or in a listing. What has been paid for stays named until no listing shows it any
+more, so that an outdated listing does not charge it twice.
 """
 
 import json
@@ -20,14 +20,14 @@ from walras.cluster import NodeId
 
 
 def known_launches(state: LiveState) -> Iterator[tuple[NodeId, RentRow]]:
-    """Every machine that was launched, did not join and is not known to be gone, and its request."""
+    """Yields every machine that was launched, did not join and is not known to be gone, with its request."""
     for rent in (*state.rents.values(), *state.past_rents.values()):
         if rent.launched != "{}":
             yield from ((NodeId(name), rent) for name in json.loads(rent.launched))
 
 
 def unknown_launches(state: LiveState, machines: Iterable[RentedMachine]) -> list[RentedMachine]:
-    """Of these, the ones that `note_launches` would write down."""
+    """Returns those of these machines that `note_launches` would record."""
     found = []
     for machine in machines:
         rent = _rent_of(state, machine.token)
@@ -37,7 +37,7 @@ def unknown_launches(state: LiveState, machines: Iterable[RentedMachine]) -> lis
 
 
 def note_launches(transaction: Transaction, machines: Iterable[RentedMachine]) -> None:
-    """Write down that the provider names these machines."""
+    """Record that the provider names these machines."""
     for machine in unknown_launches(transaction.state, machines):
         rent = _rent_of(transaction.state, machine.token)
         assert rent is not None
@@ -45,7 +45,7 @@ def note_launches(transaction: Transaction, machines: Iterable[RentedMachine]) -
 
 
 def launch_given_back(transaction: Transaction, machine: RentedMachine) -> None:
-    """It never joined and its provider has taken it back: it is paid for, once."""
+    """Charge a machine that its provider took back before it joined; only once."""
     rent = _rent_of(transaction.state, machine.token)
     if rent is not None and not json.loads(rent.launched).get(machine.node_id):
         billing.launch_ended(transaction, rent, machine.node_id)
@@ -54,7 +54,7 @@ def launch_given_back(transaction: Transaction, machine: RentedMachine) -> None:
 
 
 def launch_joined(transaction: Transaction, token: str, node_id: NodeId) -> None:
-    """It is a machine of the fleet, whose bill goes on from here."""
+    """Take the machine out of its request's launches: it has joined, and is billed as a member from now on."""
     rent = _rent_of(transaction.state, token)
     launched = {} if rent is None else json.loads(rent.launched)
     if rent is not None and launched.pop(node_id, None) is not None:
@@ -62,7 +62,10 @@ def launch_joined(transaction: Transaction, token: str, node_id: NodeId) -> None
 
 
 def launch_gone(transaction: Transaction, token: str, node_id: NodeId) -> None:
-    """It is there no more and never joined: it is paid for unless it was, and its request hears that it lacks one."""
+    """Record that a machine is gone that never joined.
+
+    Charges it unless that was done, and tells the core if its request now lacks a machine.
+    """
     rent = _rent_of(transaction.state, token)
     if rent is None:
         return

@@ -1,8 +1,8 @@
-"""What the live server holds in memory: the rows of everything that is not over, joined to each other.
+"""What the live server holds in memory: the rows of everything that is not over, with references between them.
 
-The core's ledger says what is decided; the live state says what is needed to carry it out and to show it: specs to
-start jobs from, which machine has reported what, commands that agents have not confirmed, and what a job with a target
-has reported of it. Only a transaction changes it.
+The core's ledger says what is decided; the live state has what is needed to carry it out and to show it: specs to start
+jobs from, what each machine has reported, commands that agents have not confirmed, and the values reported of targets.
+Only a transaction changes it.
 """
 
 import json
@@ -29,7 +29,7 @@ from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, Heartbeat, ProgressReport, ShapeFacts
 
-#: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
+#: A new forecast is made once a job has done this many times the steps of the last one; sooner if that was wrong.
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
 
 
@@ -37,21 +37,21 @@ _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
 class JobTarget:
     """The target of one job: the value to reach, the values reported, the last forecast."""
 
-    #: Name of the value.
+    #: Name of the reported value, which is to fall to `at_most`.
     value: str
     at_most: float
     series: ValueSeries = field(default_factory=ValueSeries)
     forecast: TargetForecast | None = None
 
     def with_report(self, step: float, values: Mapping[str, float]) -> "JobTarget":
-        """Returns the target after a report of progress; itself if the report does not have the value."""
+        """Returns the target after a report of progress; the same object if the report does not have the value."""
         value = values.get(self.value)
         series = self.series if value is None else self.series.with_report(step, value, self.at_most)
         return self if series is self.series else replace(self, series=series)
 
     @property
     def is_worth_a_forecast(self) -> bool:
-        """The series is long enough, and another one than the last forecast was made from: much longer, or cut."""
+        """Whether the series is long enough, and much longer or shorter than that of the last forecast."""
         if len(self.series.points) < LEAST_POINTS or self.series.reached_step is not None:
             return False
         known = self.forecast
@@ -60,7 +60,7 @@ class JobTarget:
 
     @property
     def is_overdue(self) -> bool:
-        """The job has come to the step at which the target was expected, and is not there."""
+        """Whether the job has done the steps after which the target was expected, without reaching it."""
         steps = None if self.forecast is None else self.forecast.steps
         return steps is not None and self.series.reached_step is None and self.series.newest_step >= steps
 
@@ -73,25 +73,25 @@ def dump_target(target: JobTarget) -> str:
 
 
 def parse_target(body: str) -> JobTarget | None:
-    """None where the job has no target."""
+    """Returns the target in a job's row; None where the job has none."""
     return _TARGET.validate_json(body) if body else None
 
 
-#: Answers and ends that are kept in memory beside the store.
+#: The most answers, and the most ends of jobs, that are kept in memory.
 _REMEMBERED = 10_000
 _command: TypeAdapter[AnyCommand] = TypeAdapter(AnyCommand)
 
 
 @dataclass(frozen=True)
 class LaunchSpec(ScriptLaunch):
-    """What a job of the server is started with: its script, and where and how long it may save."""
+    """What a job of the server is started with: its script, and where it saves and how long it may take to."""
 
     checkpoint_dir: str
     steps: float | None
     grace_s: float
     #: Where its checkpoints are sent; empty: all machines share `checkpoint_dir`.
     store: str = field(default="", kw_only=True)
-    #: Kinds of notifications that its owner's channels get of it; None: those that each channel is for.
+    #: Kinds of notifications that its owner's channels get of it; None: the kinds that each channel states.
     notify: tuple[str, ...] | None = field(default=None, kw_only=True)
 
 
@@ -102,28 +102,28 @@ class LiveAttempt:
     row: AttemptRow
     placement: Placement
     parts: dict[NodeId, PartRow]
-    #: The core has heard what its machines exchange.
+    #: The core was told the bandwidth between its machines.
     network_forwarded: bool = False
-    #: What it counted of its model has been taken in.
+    #: The facts that it counted of its model were recorded.
     facts_recorded: bool = False
     #: What its kind was measured to reach here before this attempt reported a speed; None if it was never measured.
     usual_steps_per_s: float | None = None
-    #: The core has heard that it differs from that.
+    #: The core was told that its speed differs from that.
     is_unusual: bool = False
-    #: Some part lost its supervisor under the eyes of its agent.
+    #: A part's supervisor died while its agent was running.
     loss_witnessed: bool = False
     #: Attempts on its accelerators, itself included, since it was last charged; 0: not counted yet.
     sharers: int = 0
-    #: Since when its accelerators stand idle, as far as this process saw; inf: they do not, or nobody knows. In words
-    #: once that has lasted for as long as the cluster file says.
+    #: Since when its accelerators have been idle, as far as this process saw; inf: they are not, or nobody knows. The
+    #: detail says it in words once that has lasted as long as the cluster file's rule.
     idle_since: float = inf
     idle_detail: str = ""
-    #: What it holds in accelerators of the fleet's average speed for its job, since it was last charged.
+    #: What it holds, in accelerators of the fleet's average speed for its job, since it was last charged.
     units: float = 0.0
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it is left anywhere."""
+        """Whether every part has ended."""
         return all(part.ended for part in self.parts.values())
 
 
@@ -133,24 +133,24 @@ class LiveJob:
     launch: LaunchSpec
     attempt: LiveAttempt | None = None
     checkpoint: CheckpointRow | None = None
-    #: What it falls back to should that one be lost.
+    #: The checkpoint before that, in its place should it be lost.
     earlier_checkpoint: CheckpointRow | None = None
     #: The newest report of progress, and whether and when the core received it.
     progress: ProgressReport | None = None
     progress_forwarded: bool = True
     progress_forwarded_at: float = -inf
     speed_forwarded: bool = False
-    #: Its script said in the newest report that it can save its work.
+    #: The script said in its newest report that it can save its work.
     says_saves: bool = False
-    #: It saves as often as its script states, whatever is planned.
+    #: The script states how often it saves, which overrides the planned interval.
     states_interval: bool = False
-    #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
+    #: The target, if it has one; the job's row has it as last written.
     target: JobTarget | None = None
 
 
-#: Starts of an agent whose calls are told from newer ones.
+#: How many starts of an agent are remembered, to tell calls of an earlier start from newer ones.
 _SESSIONS_KEPT = 8
-#: So many new calls in a row of a start that seemed former, and none of the other: it lives, the other does not.
+#: After so many new calls in a row of a seemingly earlier start, and none of the other, that start is the live one.
 _CALLS_OF_THE_LIVING = 3
 
 
@@ -158,47 +158,47 @@ _CALLS_OF_THE_LIVING = 3
 class LiveNode:
     row: NodeRow
     facts: ShapeFacts
-    #: Commands not confirmed yet, in order.
+    #: Commands that the agent has not confirmed, in order.
     outbox: dict[int, AgentCommand] = field(default_factory=dict)
-    #: Newest command already given to the agent, and when.
+    #: The newest command already sent to the agent, and when it was sent.
     sent_id: int = 0
     sent_at: float = -inf
     heard_at: float = -inf
     #: No lease that this server granted ends later.
     leased_until: float = -inf
-    #: Attempts that may be alive there: what the agent reports is compared with it.
+    #: Attempts that may be alive there, with which the agent's reports are compared.
     expected: set[tuple[JobId, int]] = field(default_factory=set)
     #: Attempts that the agent named when it was heard last.
     alive: set[tuple[JobId, int]] = field(default_factory=set)
-    #: Its agent has been heard by this process.
+    #: Whether this process has heard the agent.
     was_heard: bool = False
-    #: After a restore: its agent has not said yet what is there, or something is there that the tables do not know.
+    #: After a restore: the machine must still be compared with the tables; and whether its agent has reported yet.
     must_meet: bool = False
     has_told: bool = False
-    #: Attempts whose start it has not confirmed, and since when that is waited for.
+    #: Attempts whose start the agent has not confirmed, and since when that is waited for.
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
-    #: What keeps its agent from taking more work, as it says with every heartbeat.
+    #: What keeps the agent from taking more work, by its last heartbeat.
     problem: str = ""
-    #: The protocol that its agent speaks; None until it is heard.
+    #: The protocol version that the agent speaks; None until it is heard.
     protocol: int | None = None
-    #: Keys of inputs in its cache, as its agent said last.
+    #: Keys of inputs in its cache, as the agent last reported.
     data: tuple[str, ...] = ()
     fetched: tuple[tuple[str, int, float], ...] = ()
-    #: Why it is private (`NodeRow.private`), as this process heard it.
+    #: Why checkpoints on it are private (`NodeRow.private`), as this process heard it.
     private_why: str = ""
-    #: What its devices did when its agent looked last, and when that was heard.
+    #: The agent's last samples of its devices, and when they were heard.
     devices: tuple[DeviceSample, ...] = ()
     devices_at: float = 0.0
-    #: The highest utilisation of each since somebody asked, percent; inf: its driver did not say it once.
+    #: By device, the highest utilisation, percent, since it was last read; inf: the driver left one out.
     peaks: dict[int, float] = field(default_factory=dict)
 
-    #: The newest call of each start of its agent that was heard lately, the present one last.
+    #: The newest call number of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)
-    #: New calls in a row of a start that another one seems to have followed.
+    #: How many new calls in a row came from a start that seems to be an earlier one.
     overtaken_calls: int = 0
 
     def hear(self, message: Heartbeat, now: float) -> None:
-        """Note what a heartbeat says of the machine and its agent."""
+        """Record what a heartbeat says of the machine and its agent."""
         self.heard_at, self.was_heard, self.problem, self.protocol = now, True, message.problem, message.protocol
         if message.devices is not None:
             self.devices, self.devices_at = tuple(message.devices), now
@@ -208,7 +208,7 @@ class LiveNode:
         self.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
 
     def is_late(self, session: str, call: int) -> bool:
-        """Note a call of the agent. Returns True for one that was overtaken: what it says is there is of the past."""
+        """Note a call of the agent. Returns True if a newer one has overtaken it, so that its content is outdated."""
         if not call:
             return False  # an agent of an older release does not count its calls
         if session in self.calls and call <= self.calls[session]:
@@ -218,7 +218,7 @@ class LiveNode:
         self.overtaken_calls = self.overtaken_calls + 1 if overtaken else 0
         if overtaken and self.overtaken_calls < _CALLS_OF_THE_LIVING:
             return True
-        # What calls on and on is no late call: it was a call of a former start that came between.
+        # A start that goes on calling is the live one; the call in between was a delayed one of an earlier start.
         self.calls[session] = self.calls.pop(session)
         self.overtaken_calls = 0
         if len(self.calls) > _SESSIONS_KEPT:
@@ -227,7 +227,7 @@ class LiveNode:
 
     @property
     def tools(self) -> frozenset[str] | None:
-        """What it has of what jobs may need; None: it has not said."""
+        """The tools for jobs that the machine has; None while its agent has not reported them."""
         return frozenset(json.loads(self.row.tools)) if self.row.tools else None
 
     @property
@@ -236,114 +236,116 @@ class LiveNode:
 
     @property
     def is_member(self) -> bool:
-        """The core counts it as a machine of the fleet."""
+        """Whether the core counts it as a machine of the fleet."""
         return self.row.state in ("up", "unreachable")
 
 
 @dataclass(slots=True)
 class IgnoredCounters:
-    """Things that are ignored by design, counted so that they can be seen."""
+    """Counts what is ignored by design, so that it can be seen."""
 
     stale_reports: int = 0
     stale_commits: int = 0
     fenced: int = 0
-    #: Reports of types that this release does not know, and those types.
+    #: Reports of types that this release does not know, and these types.
     unknown_reports: int = 0
     unknown_types: set[str] = field(default_factory=set)
 
 
-#: Of a live state that no store stands behind.
+#: The identity of a live state without a store.
 _UNNAMED = ClusterIdentity(cluster_id="0" * 32, incarnation="0" * 16)
 
 
 @dataclass(slots=True)
 class LiveState:
-    """The live rows by name."""
+    """The live rows by name, and counters."""
 
     identity: ClusterIdentity = _UNNAMED
     #: Incarnations of this cluster before this one.
     former: frozenset[str] = frozenset()
     jobs: dict[JobId, LiveJob] = field(default_factory=dict)
     nodes: dict[NodeId, LiveNode] = field(default_factory=dict)
-    #: SHA-256 of an agent's credential -> its machine.
+    #: The machine of each agent's credential, by the credential's SHA-256.
     credentials: dict[str, NodeId] = field(default_factory=dict)
     pools: dict[PoolId, Pool] = field(default_factory=dict)
-    #: As this process knew them last: machines that were given back late are charged still.
+    #: Pools as they last were, for machines that are given back after their pool was removed and must be charged.
     removed_pools: dict[PoolId, Pool] = field(default_factory=dict)
     rents: dict[str, RentRow] = field(default_factory=dict)
-    #: Requests of this process that are over: a provider may have machines of them still. The oldest leave first.
+    #: Requests of this process that are over, for which a provider may still have machines. The oldest are dropped
+    #: first.
     past_rents: dict[str, RentRow] = field(default_factory=dict)
-    #: Machines that pools may come to have, whether or not they are here: owned ones of the cluster file, and those
-    #: that were here before a restart. For admission, which must not refuse what only has to wait for a machine.
+    #: How many machines each pool may come to have, here or not: owned ones of the cluster file, and those before a
+    #: restart. Admission reads it, so as not to refuse jobs that only have to wait for a machine.
     expected_machines: dict[PoolId, int] = field(default_factory=dict)
-    #: Answers of this process by (user, key): the store may not have the newest yet. The oldest leave first.
+    #: Answers of this process by (user, key), which the store may not have yet. The oldest are dropped first.
     answers: dict[tuple[str, str], AnswerRow] = field(default_factory=dict)
     answers_pruned_at: float = -inf
-    #: How jobs of this process ended: the store may not know the newest yet. The oldest leave first.
+    #: How jobs ended in this process, which the store may not have yet. The oldest are dropped first.
     ended: dict[JobId, JobState] = field(default_factory=dict)
     #: Sealed secrets of jobs that have some.
     secrets: dict[JobId, bytes] = field(default_factory=dict, repr=False)
-    #: What users are to be told, and where.
+    #: Channels of users, and notifications that wait to be sent.
     notifications: NotificationQueue = field(default_factory=NotificationQueue)
-    #: Reservations that people have made, by number; those that are over as well.
+    #: Reservations by number, those that are over included.
     bookings: dict[int, BookingRow] = field(default_factory=dict)
     proposal: Proposal | None = None
     solved_at: float = 0.0
-    #: What one more accelerator of each pool was worth in the hour that is under way.
+    #: Means, in the hour under way, of what one more accelerator of each pool is worth.
     price_history: PriceHistory = field(default_factory=PriceHistory)
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
-    #: Jobs whose target may be forecast anew, those that have waited longest first.
+    #: Jobs whose target may need a new forecast, those that have waited longest first.
     to_forecast: dict[JobId, None] = field(default_factory=dict)
-    #: By kind, accelerator type and count: in which part of its steps rank 0 waited for its data, in tenths.
+    #: By kind, accelerator type and count: the tenths of its steps that rank 0 waited for data.
     data_waits: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    #: Another number whenever one of them changed.
+    #: Changes whenever one of them does.
     data_waits_version: int = 0
-    #: Cells of this generation whose beliefs have been written down, with what was measured.
+    #: How many (kind, type, count) of this generation have had their belief stored with what was measured.
     scores_stored: int = 0
     next_job_id: int = 1
     next_command_id: int = 1
     next_charge_id: int = 1
-    #: Unix seconds of instant 0: months begin and end by the calendar.
+    #: Unix seconds of instant 0, by which months begin and end.
     epoch_unix_s: float = 0.0
-    #: By the ledger of money, USD by project ("" is everything), in all and by month.
+    #: USD by project ("" is everything), in all and by month, from the ledger of money.
     spent_usd: dict[str, float] = field(default_factory=dict)
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
-    #: By project, user and month.
+    #: USD by (project, user, month).
     spent_user_usd: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    #: (project, user) of the budgets of users that the policy in force has; project "": in all of them.
+    #: (project, user) of each user budget of the policy in force; project "": over all projects.
     users_with_budgets: tuple[tuple[str, str], ...] = ()
-    #: What counts against budgets otherwise, and what was credited.
+    #: Use by day, credits and limits, for budgets that sums of USD do not serve.
     budgets: BudgetBooks = field(default_factory=BudgetBooks)
-    #: The month that the core knows of.
+    #: The month up to which the core was told what was spent.
     month: str = ""
-    #: Content of checkpoints that newer ones have taken the place of since the store was looked through for it.
+    #: Content of superseded checkpoints, since the content store was last swept for it.
     superseded: set[str] = field(default_factory=set)
-    #: Places in object stores where newer checkpoints have taken the place of others.
+    #: Places in object stores that have superseded checkpoints.
     superseded_places: set[str] = field(default_factory=set)
-    #: What was written down last of what only the core knows, but for its instant.
+    #: What was last stored of the core's own knowledge, at instant 0 so that it can be compared.
     kept_core_state: StateRestored | None = None
 
     def pool_of(self, pool_id: PoolId) -> Pool:
-        """The pool of a machine or request, which may have been removed since."""
+        """Returns the pool of a machine or request, which may have been removed since."""
         return self.pools.get(pool_id) or self.removed_pools[pool_id]
 
     def end_rent(self, rent: RentRow) -> None:
-        """The request has failed, or its machines are all gone."""
+        """Move a request to the past ones: it has failed, or all its machines are gone."""
         del self.rents[rent.token]
         self.past_rents[rent.token] = rent
         if len(self.past_rents) > PAST_RENTS_MOST:
             del self.past_rents[next(iter(self.past_rents))]
 
     def attempt(self, job_id: JobId, attempt: int) -> LiveAttempt | None:
-        """The attempt if it is the job's current one and not over: the fence."""
+        """Returns the attempt if it is the job's current one and not over (the fence), else None."""
         job = self.jobs.get(job_id)
         if job is None or job.attempt is None or job.attempt.row.attempt != attempt:
             return None
         return job.attempt
 
     def tools_in_pools(self, request: JobRequest) -> list[frozenset[str] | None]:
-        """What the machines have that the job fits, one by one; None for one that has not said, and for a pool without
-        machines: nobody knows what comes there.
+        """Returns the tools of each machine that the job fits.
+
+        None stands for a machine that has not reported, and for a pool without machines, of which nobody knows.
         """
         found: list[frozenset[str] | None] = []
         for pool in self.pools.values():
@@ -355,7 +357,7 @@ class LiveState:
         return found
 
     def expect(self, pool_id: PoolId, machines: int) -> None:
-        """The pool may come to have at least this many machines."""
+        """Note that the pool may come to have at least this many machines."""
         if machines > self.expected_machines.get(pool_id, 0):
             self.expected_machines[pool_id] = machines
 
@@ -365,7 +367,7 @@ class LiveState:
             del self.answers[next(iter(self.answers))]
 
     def end(self, job_id: JobId, state: JobState) -> None:
-        """The job is over."""
+        """Drop a job that has ended, and remember how it ended."""
         del self.jobs[job_id]
         self.ended[job_id] = state
         while len(self.ended) > _REMEMBERED:
@@ -373,7 +375,7 @@ class LiveState:
 
 
 def accelerators_text(pools: Mapping[PoolId, Pool], placement: Placement) -> str:
-    """What an attempt holds by type, in the order of its ranks, such as `a100:32,v100:96`."""
+    """Returns what an attempt holds by type, in the order of its ranks, such as `a100:32,v100:96`."""
     held: dict[str, int] = {}
     for pool_id, count in placement.by_pool.items():
         name = pools[pool_id].shape.accelerator
@@ -382,7 +384,7 @@ def accelerators_text(pools: Mapping[PoolId, Pool], placement: Placement) -> str
 
 
 def placement_json(placement: Placement) -> str:
-    """[node, devices] for every machine, with the pool behind where that is not the placement's."""
+    """Returns JSON: [node, devices] of each machine, followed by its pool where that is not the placement's."""
     parts = [[part.node_id, list(part.devices), part.pool_id] for part in placement.parts]
     return json.dumps([part if part[2] is not None else part[:2] for part in parts])
 
@@ -420,7 +422,7 @@ def load_live_state(
         for part in parts.values():
             if not part.ended:
                 state.nodes[part.node_id].expected.add((row.job_id, row.attempt))
-    for checkpoint in loaded.checkpoints:  # in order: the newest two stay
+    for checkpoint in loaded.checkpoints:  # oldest first, so the newest two stay
         of_job = state.jobs[checkpoint.job_id]
         of_job.earlier_checkpoint, of_job.checkpoint = of_job.checkpoint, checkpoint
     for command in loaded.outbox:

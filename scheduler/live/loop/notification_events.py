@@ -1,12 +1,12 @@
-"""Which events users are told of, and in which words.
+"""The events of which users are notified, and the words of these notifications.
 
     failed        a job of theirs ended without success, unless they cancelled it themselves
     finished      a job of theirs succeeded
     budget        a job of theirs is held for its budget, or its project's
     at_risk       a job of theirs is expected to miss its deadline                  (`services/late_jobs.py`)
     stuck         a job of theirs has waited for longer than the cluster file says  (`services/late_jobs.py`)
-    idle          a job of theirs does nothing with its accelerators, likewise      (`services/idle_jobs.py`)
-    machine_lost  a machine is gone that nobody gave back: operators alone
+    idle          a job of theirs does not use its accelerators, likewise           (`services/idle_jobs.py`)
+    machine_lost  a machine is gone that was not given back: operators alone
 
 Names and reasons come from files, scripts and machines: they are bounded, and hold no control characters.
 """
@@ -26,19 +26,19 @@ from walras.notifications import NotificationKind
 from walras.states import JobState, Reason
 
 _NAME_MOST, _TEXT_MOST = 100, 300
-#: A machine that leaves for one of these is not lost: somebody or the market took it, as it was known it would.
+#: A machine that leaves for one of these reasons is not lost: a person, the policy or the market took it on purpose.
 _EXPECTED_ENDS = frozenset({Reason.POLICY_RELEASED, Reason.HOLD_ADMIN, Reason.HOLD_USER, Reason.INFRA_SPOT_RECLAIM})
 
 
 def plain_text(text: str, most: int = _TEXT_MOST) -> str:
-    """One bounded line of it without characters that control, hide or reorder what is shown."""
+    """Returns one line of at most `most` characters, without characters that control, hide or reorder what is shown."""
     shown = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in text[: 4 * most])
     line = " ".join(shown.split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def note_event(transaction: Transaction, event: Event) -> None:
-    """Tell operators of a machine that is lost. Called before the event changes the live state."""
+    """Notify operators of a machine that is lost. Called before the event changes the live state."""
     if not isinstance(event, NodeLost) or event.reason in _EXPECTED_ENDS:
         return
     channels = transaction.state.notifications.wanting_machines()
@@ -55,7 +55,7 @@ def note_event(transaction: Transaction, event: Event) -> None:
 
 
 def note_command(transaction: Transaction, command: Command) -> None:
-    """Tell the owner of a job what has become of it. Called before the command changes the live state."""
+    """Notify the owner of a job of its end, or that it is held for its budget. Called before the command is applied."""
     if not isinstance(command, JobTransitioned):
         return
     job = transaction.state.jobs[command.job_id]
@@ -84,7 +84,7 @@ def _kind_of(row: JobRow, command: JobTransitioned, detail: str) -> Notification
 
 
 def _channels_for(transaction: Transaction, job: LiveJob, kind: NotificationKind) -> list[ChannelRow]:
-    """Where the owner is told of it: what the job itself says comes before what its owner's channels are for."""
+    """Returns the owner's channels that get this kind; kinds that the job states override those of the channels."""
     queue, own = transaction.state.notifications, job.launch.notify
     if own is None:
         return queue.wanting(job.row.user, kind)
@@ -92,7 +92,7 @@ def _channels_for(transaction: Transaction, job: LiveJob, kind: NotificationKind
 
 
 def tell_once(transaction: Transaction, job: LiveJob, kind: NotificationKind, words: str, why: str) -> None:
-    """Tell the owner of an active job something that is told once for each job."""
+    """Notify the owner of an active job, at most once for each job and kind."""
     queue, row = transaction.state.notifications, job.row
     channels = _channels_for(transaction, job, kind)
     if not channels or kind in queue.told.get(row.job_id, ()):
@@ -130,7 +130,7 @@ def _put_job_notification(
 def put_notification(
     transaction: Transaction, channel: ChannelRow, kind: NotificationKind, title: str, text: str, **about: Any
 ) -> NotificationRow:
-    """Queue a notification for a channel, in this transaction. `about`: what it is about, as programs read it."""
+    """Queue a notification for a channel in this transaction; `about` is added to its JSON body, for programs."""
     state = transaction.state
     notification_id = f"{state.identity.incarnation}-{state.notifications.next_seq}"
     at = datetime.fromtimestamp(state.epoch_unix_s + transaction.at, UTC).isoformat(timespec="seconds")

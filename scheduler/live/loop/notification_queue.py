@@ -1,7 +1,8 @@
-"""What users are still to be told, and where: in memory as in the tables, and bounded.
+"""The users' channels and the notifications that wait for them: bounded, and equal in memory and in the tables.
 
-A notification is a row of the transaction of what it tells, so neither is there without the other. It leaves the queue
-once its receiver has it, or it is given up, or newer ones need its place: the oldest goes, and its channel counts it.
+A notification is written in the transaction of the event that it reports, so neither is stored without the other. It
+leaves the queue once its receiver has it, once it is given up, or when newer ones need its place: then the oldest is
+dropped, and its channel counts it.
 """
 
 import json
@@ -14,9 +15,9 @@ from walras.errors import Conflict
 from walras.job_request import JobId
 from walras.notifications import NotificationKind
 
-#: Notifications that wait, of one user and of all.
+#: The most notifications that may wait, of one user and of all.
 WAITING_OF_USER, WAITING_MOST = 200, 10_000
-#: Channels of one user and of all.
+#: The most channels, of one user and of all.
 CHANNELS_OF_USER, CHANNELS_MOST = 20, 10_000
 
 
@@ -26,15 +27,15 @@ def _nobody(_: str) -> bool:
 
 @dataclass(slots=True)
 class NotificationQueue:
-    """Channels by number, and the notifications of each that wait, oldest first."""
+    """Channels by number, and each channel's waiting notifications, oldest first."""
 
     channels: dict[int, ChannelRow] = field(default_factory=dict)
     waiting: dict[int, NotificationRow] = field(default_factory=dict)
-    #: Numbers of waiting notifications by channel; no empty ones.
+    #: Numbers of the waiting notifications by channel; channels without any are left out.
     by_channel: dict[int, dict[int, None]] = field(default_factory=dict)
-    #: Kinds that owners of active jobs were told of them, and are not told again.
+    #: By active job, the kinds of which its owner was notified and is not notified again.
     told: dict[JobId, set[str]] = field(default_factory=dict)
-    #: Whether a user may hear of machines.
+    #: Returns whether a user may be notified about machines.
     is_operator: Callable[[str], bool] = _nobody
     next_channel_id: int = 1
     next_seq: int = 1
@@ -44,7 +45,7 @@ class NotificationQueue:
 
     @staticmethod
     def of(loaded: LoadedState) -> "NotificationQueue":
-        """The queue as the tables have it."""
+        """Returns the queue as the tables have it."""
         queue = NotificationQueue(next_channel_id=loaded.last_channel_id + 1, next_seq=loaded.last_notification_seq + 1)
         for channel in loaded.channels:
             queue._enter(channel)
@@ -62,16 +63,16 @@ class NotificationQueue:
         return [self.channels[each] for each in sorted(self._channels_of.get(user, ()))]
 
     def wanting(self, user: str, kind: NotificationKind) -> list[ChannelRow]:
-        """The channels of a user that are to be told of this kind of event."""
+        """Returns the channels of a user that are to get this kind of event."""
         return [each for each in self.channels_of(user) if kind in self._kinds[each.channel_id]]
 
     def wanting_machines(self) -> list[ChannelRow]:
-        """The channels of operators that are to be told of lost machines."""
+        """Returns the channels of operators that are to get lost machines."""
         found = (self.channels[each] for each in sorted(self._of_machines))
         return [row for row in found if self.is_operator(row.user)]
 
     def add_channel(self, batch: WriteBatch, row: ChannelRow) -> None:
-        """Raises Conflict where there are too many."""
+        """Add a channel. Raises Conflict where there are too many."""
         if len(self._channels_of.get(row.user, ())) >= CHANNELS_OF_USER or len(self.channels) >= CHANNELS_MOST:
             raise Conflict(f"there are {CHANNELS_OF_USER} channels already", fix="walras notify remove ID")
         self._enter(row)
@@ -79,13 +80,13 @@ class NotificationQueue:
         batch.channels.append(row)
 
     def change_channel(self, batch: WriteBatch, row: ChannelRow) -> None:
-        """Write down what came of a channel; nothing if it was removed meanwhile."""
+        """Store a changed channel; nothing if it was removed meanwhile."""
         if row.channel_id in self.channels:
             self.channels[row.channel_id] = row
             batch.channels.append(row)
 
     def remove_channels(self, batch: WriteBatch, rows: Iterable[ChannelRow]) -> None:
-        """What they were still to be told goes with them."""
+        """Remove channels with the notifications that wait for them."""
         for row in rows:
             for seq in list(self.by_channel.get(row.channel_id, ())):
                 self.remove(batch, seq)
@@ -108,7 +109,7 @@ class NotificationQueue:
     def put(
         self, batch: WriteBatch, channel: ChannelRow, notification_id: str, body: str, due_at: float
     ) -> NotificationRow:
-        """Add a notification; the oldest leave where there are too many."""
+        """Add a notification; where there are too many, the oldest is dropped."""
         own = [seq for each in self._channels_of[channel.user] for seq in self.by_channel.get(each, ())]
         if len(own) >= WAITING_OF_USER:
             self._drop(batch, min(own))
@@ -122,13 +123,13 @@ class NotificationQueue:
         return row
 
     def try_later(self, batch: WriteBatch, row: NotificationRow, due_at: float) -> None:
-        """The notification was tried in vain; nothing if it has left meanwhile."""
+        """Count a failed try and set the next one; nothing if the notification has left the queue meanwhile."""
         if row.seq in self.waiting:
             self.waiting[row.seq] = replace(row, tries=row.tries + 1, due_at=due_at)
             batch.notifications.append(self.waiting[row.seq])
 
     def remove(self, batch: WriteBatch, seq: int) -> None:
-        """The notification is done with."""
+        """Remove a notification that was delivered, given up or dropped; nothing if it is not in the queue."""
         row = self.waiting.pop(seq, None)
         if row is None:
             return

@@ -1,9 +1,9 @@
-"""Background predictions: speeds that nobody measured, and when jobs with a target will reach it.
+"""Background predictions: speeds that were never measured, and when jobs with a target will reach it.
 
-Both wait some time after something new was measured, then put one question together and have it answered in a process
-of its own. The core receives predicted speeds as an event that the journal keeps. Target forecasts are kept with the
-job; the core does not learn of them, because no decision depends on them. An answer that takes too long, or a process
-that dies, leaves what was predicted before; the next change asks again.
+After something new was measured, both wait some seconds, collect one question, and have it answered in a process of its
+own. The core receives predicted speeds as an event, which the journal keeps. Target forecasts are kept with the job;
+the core does not receive them, because no decision depends on them. If an answer takes too long, or the process dies,
+the former predictions stay, and the next change asks again.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from scheduler.live.store.event_journal import as_journaled
 from walras.job_request import JobId, Kind
 from walras.spec.catalog import load_catalog
 
-#: From a change to the question: what is measured at about the same time is one question.
+#: Seconds from a change to the question, so that measurements at about the same time become one question.
 PREDICTION_PACE_S = 10.0
-#: A fit that takes longer is given up.
+#: A fit that takes longer, seconds, is given up.
 PREDICTION_TIMEOUT_S = 120.0
-#: Speeds given to the core in one step: other steps run between two.
+#: How many speeds the core gets in one step; other steps run between two.
 _SPEEDS_PER_STEP = 100
 
 PredictSpeeds = Callable[[PredictionQuestion], tuple[PredictedSpeed, ...]]
@@ -50,12 +50,12 @@ def _data_sheets() -> dict[str, AcceleratorSpecs]:
 
 
 def predict_from_catalog(question: PredictionQuestion) -> tuple[PredictedSpeed, ...]:
-    """With the data sheets of the catalog that is shipped. Takes seconds."""
+    """Returns predicted speeds, by the data sheets of the shipped catalog. Takes seconds."""
     return predict_speeds(question, _data_sheets())
 
 
 class SpeedPredictions:
-    """An effect handler that looks, after each batch, whether there is something new to predict from or to predict."""
+    """An effect handler that starts a prediction after a batch which brought new measurements or new questions."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SpeedPredictions:
         self._task = SingleFlightTask()
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """Called in the loop: a comparison of a few numbers where nothing is new."""
+        """Called in the loop: compares a few version numbers when nothing is new."""
         if self._versions() != self._seen and not self._task.is_under_way:
             self._task.begin(self._follow())
 
@@ -107,15 +107,15 @@ class SpeedPredictions:
         await self._loop.perform(step)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel a prediction under way."""
         await self._task.close()
 
 
-#: From the first series that grew to the question: those that grow at about the same time are one question.
+#: Seconds from the first series that grew to the question, so that it includes others that grow at about that time.
 FORECAST_PACE_S = 5.0
-#: An answer that takes longer is given up.
+#: An answer that takes longer, seconds, is given up.
 FORECAST_TIMEOUT_S = 120.0
-#: Jobs in one question; the others come next.
+#: The most jobs in one question; the others are in the next.
 _MOST_JOBS = 200
 
 
@@ -135,12 +135,12 @@ ForecastTargets = Callable[[tuple[TargetQuestion, ...]], ForecastAnswer]
 
 
 def forecast_targets(asked: tuple[TargetQuestion, ...]) -> ForecastAnswer:
-    """One for each job, in order. Some 30 ms a job."""
+    """Returns one forecast for each question, in order. Takes about 30 ms each."""
     return tuple(forecast_target(each.points, each.at_step, each.at_most, each.steps) for each in asked)
 
 
 def target_questions(state: LiveState) -> tuple[TargetQuestion, ...]:
-    """The next jobs to ask about. Whatever becomes of the question, they come again when they report again."""
+    """Returns the next jobs to ask about and takes them off the list; they return to it with their next report."""
     asked = list[TargetQuestion]()
     for job_id in list(islice(state.to_forecast, _MOST_JOBS)):
         del state.to_forecast[job_id]
@@ -153,7 +153,7 @@ def target_questions(state: LiveState) -> tuple[TargetQuestion, ...]:
 
 
 class TargetForecasts:
-    """An effect handler that looks, after each batch, whether the values of some job have grown."""
+    """An effect handler that starts forecasts after a batch in which the reported values of some job have grown."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class TargetForecasts:
         self._task = SingleFlightTask()
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """Called in the loop; almost always there is nothing to do."""
+        """Called in the loop: does nothing in nearly all cases."""
         if self._loop.state.to_forecast and not self._task.is_under_way:
             self._task.begin(self._follow())
 
@@ -183,12 +183,12 @@ class TargetForecasts:
             await self._loop.perform(lambda transaction: keep_forecasts(transaction, asked, found))
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel a forecast under way."""
         await self._task.close()
 
 
 def keep_forecasts(transaction: Transaction, asked: tuple[TargetQuestion, ...], found: ForecastAnswer) -> None:
-    """Note the forecasts of the jobs that are not over."""
+    """Store the forecasts of the jobs that are not over."""
     for each, foreseen in zip(asked, found, strict=True):
         job = transaction.state.jobs.get(each.job_id)
         if job is not None and job.target is not None:

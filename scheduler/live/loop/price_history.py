@@ -1,7 +1,7 @@
-"""The prices of the plans in force as means of hours: looked at every half minute, written every ten minutes.
+"""The prices of the plans in force as hourly means: sampled every half minute, written every ten minutes.
 
-An hour is one of the clock (UTC). What is under way is kept in memory; the rows that are written replace those that
-were written of the same piece before. After a crash ten minutes of an hour are missing, and its seconds say so.
+An hour is one of the clock (UTC). The hour under way is kept in memory; rows that are written replace the earlier rows
+of the same part of an hour. After a crash up to ten minutes of an hour are missing, which its seconds show.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from scheduler.live.store.price_hours import PriceRow
 from walras.cluster import PoolId
 from walras.contract import SECONDS_PER_HOUR
 
-#: Prices are looked at this often; a longer time without a look (a server that slept) is not counted.
+#: Seconds between two samples; a longer time without one (a server that slept) is not counted.
 LOOK_EVERY_S = 30.0
 _LONGEST_LOOK_S = 4 * LOOK_EVERY_S
 _WRITE_EVERY_S = 600.0
@@ -19,7 +19,7 @@ _WRITE_EVERY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class PoolQuote:
-    """What one accelerator of a pool is worth now, and its market price in USD an hour."""
+    """What one accelerator of a pool is worth now, in the policy's `unit` and in USD per hour, and its market price."""
 
     pool_id: PoolId
     price: float
@@ -57,18 +57,18 @@ class _Piece:
 
 @dataclass(slots=True)
 class PriceHistory:
-    """Means of the hour that is under way."""
+    """Means over the hour that is under way."""
 
     _pieces: dict[PoolId, _Piece] = field(default_factory=dict)
     _looked_at: float | None = None
     _written_at: float = 0.0
 
     def open_rows(self) -> list[PriceRow]:
-        """The hour under way, whether or not it is written."""
+        """Returns the rows of the hour under way, whether or not they are written."""
         return [piece.row(pool_id) for pool_id, piece in sorted(self._pieces.items()) if piece.seconds > 0]
 
     def look(self, at: float, epoch_unix_s: float, quotes: Iterable[PoolQuote]) -> list[PriceRow]:
-        """Count these prices for the time since the last look; returns rows to write, in place of earlier ones."""
+        """Count these prices for the time since the last look; returns rows to write, in the place of earlier ones."""
         before, self._looked_at = self._looked_at, at
         if before is None or not 0 < at - before <= _LONGEST_LOOK_S:
             return []
@@ -86,7 +86,7 @@ class PriceHistory:
         return done
 
     def _count(self, quotes: Iterable[PoolQuote], since_at: float, until_at: float, done: list[PriceRow]) -> None:
-        """Count prices for a time inside one hour; pieces in another unit end."""
+        """Count prices for a time inside one hour; where the unit changes, the part so far goes to `done`."""
         if until_at <= since_at:
             return
         for quote in quotes:

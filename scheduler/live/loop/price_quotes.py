@@ -1,7 +1,7 @@
-"""What one more accelerator of each pool is worth by the plan in force, and the watch that keeps it.
+"""What one more accelerator of each pool is worth by the plan in force, and the task that records it.
 
-The plan's price is in the policy's own unit. Beside it stands what one more would gain the jobs in USD an hour, by what
-they say that an hour of theirs is worth (`value_usd_per_h`, or whatever the policy's rules say for them), which is
+The plan's price is in the policy's own unit. Beside it stands what one more accelerator would gain the jobs in USD per
+hour, by what they state an hour of theirs is worth (`value_usd_per_h`, or the default of the policy's rules), which is
 computed with each plan (`optimizer/renting/next_accelerator.py`).
 """
 
@@ -14,13 +14,13 @@ from scheduler.live.loop.price_history import LOOK_EVERY_S, PoolQuote
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.price_hours import PRICES_KEPT_S
 
-#: Pools of which prices are kept, the first by name.
+#: Prices are kept of this many pools, the first by name.
 _MOST_POOLS = 500
 _EMPTY = "empty"
 
 
 def pool_quotes(state: LiveState) -> list[PoolQuote]:
-    """What the plan in force says of each pool; nothing where none is in force, or the policy has no prices."""
+    """Returns the prices of each pool in the plan in force; an empty list without a plan or without prices."""
     proposal = state.proposal
     if proposal is None or (not proposal.prices and proposal.status != _EMPTY):
         return []
@@ -35,18 +35,18 @@ def pool_quotes(state: LiveState) -> list[PoolQuote]:
 
 
 def _price_and_worth(proposal: Proposal, row: int | None) -> tuple[float, float | None]:
-    """The price of one accelerator in the policy's unit, and what one more is worth in USD an hour if that is known."""
+    """Returns the price of one accelerator in the policy's unit, and its worth in USD per hour or None."""
     if proposal.status == _EMPTY:
         return 0.0, 0.0  # nobody competes
     price = max(0.0, proposal.prices[row]) if row is not None and row < len(proposal.prices) else 0.0
     if row is not None and row < len(proposal.worth_usd):
         return price, proposal.worth_usd[row]
-    # Whatever the unit is: what has no price is worth nothing.
+    # In whatever unit: an accelerator without a price is worth nothing.
     return price, 0.0 if price == 0 else None
 
 
 def note_prices(transaction: Transaction) -> None:
-    """Look at the prices in force, and write what is due."""
+    """Record the prices in force, and write the rows that are due."""
     state = transaction.state
     rows = state.price_history.look(transaction.at, state.epoch_unix_s, pool_quotes(state))
     if rows:
@@ -55,7 +55,7 @@ def note_prices(transaction: Transaction) -> None:
 
 
 async def watch_prices(loop: ServerLoop) -> None:
-    """For ever."""
+    """Record the prices in force every half minute, for ever."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         await loop.perform(note_prices)

@@ -1,8 +1,9 @@
-"""Solves in a process of their own, so that the event loop never waits for one.
+"""Solves in a process of its own, so that the event loop never waits for one.
 
-At most one solve is under way (the core sees to that). A solve that fails, takes too long or takes its process down is
-answered by `SolveFailed`; the next one gets a new process. On demand, a second process bounds what whole gangs can
-reach at best for the last question that was solved; the answer is kept, however many ask for it.
+At most one solve is under way (the core sees to that). A solve that fails, takes too long or crashes its process is
+answered by `SolveFailed`; after a timeout or a crash the next one gets a new process. On demand, a second process
+computes a bound on what whole gangs can reach for the last question that was solved; the answer is kept for all who
+ask.
 """
 
 import asyncio
@@ -24,16 +25,16 @@ from walras.clocks import SYSTEM_CLOCKS, Clocks
 
 
 def _import_solver() -> bool:
-    """Nothing to do: importing this module in the child is the work."""
+    """Do nothing: importing this module in the child process is the work."""
     return True
 
 
-#: Set in the solver's process once a bound by cvxpy takes milliseconds there.
+#: Set in the solver's process once cvxpy is imported and compiled, so that a bound takes milliseconds.
 _PROGRAM_IS_READY = threading.Event()
 
 
 def _prepare_program() -> None:
-    """In the solver's process, between answers. Not beside one: two threads that import can fail each other."""
+    """Import and prepare cvxpy in the solver's process, between answers: imports in two threads at once can fail."""
     from optimizer.renting.plan_relaxation import prepare_relaxation
 
     prepare_relaxation()
@@ -41,7 +42,7 @@ def _prepare_program() -> None:
 
 
 def solve_and_bound(command: Solve) -> Proposal:
-    """Decide; the bound of a plan is the one of the program stated in cvxpy as soon as that can be had at once."""
+    """Returns the decision; with the bound of the relaxed program in cvxpy as soon as cvxpy is ready."""
     if not _PROGRAM_IS_READY.is_set():
         return run_solve(command)
     from optimizer.renting.plan_relaxation import with_relaxed_bound
@@ -67,14 +68,14 @@ class SolverPool:
         self._is_prepared = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.state = "starting"
-        #: The last question that was answered; a large one is not kept.
+        #: The last question that was answered; None if it was too large to keep.
         self.answered: Solve | None = None
 
     async def start(self, *, rents: bool = False) -> None:
         """Have the solver process import what it needs before the first question.
 
         Args:
-            rents: machines can be rented. the first decision will need cvxpy, which is imported beside all else.
+            rents: machines can be rented. The first decision will then need cvxpy, which is imported as well.
         """
         await asyncio.get_running_loop().run_in_executor(self._pool, _import_solver)
         self.state = "ok"
@@ -114,7 +115,7 @@ class SolverPool:
         except BrokenProcessPool:
             self._restart()
             return SolveFailed(0.0, command.request_id, "the solver process died")
-        except Exception as error:  # the outermost place of the solver's process: whatever it was, life goes on
+        except Exception as error:  # outermost handler of that process: whatever failed, the server goes on
             self.state = f"failed: {error}"[:200]
             return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
         self.state = "ok"
@@ -131,19 +132,19 @@ class SolverPool:
         self.state = "restarted"
 
     async def close(self) -> None:
-        """End the process; a solve under way is given up."""
+        """End the process; a solve under way is cancelled."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         kill_worker_process(self._pool)
 
 
-#: A search that takes longer is given up. People who ask over HTTP wait 30 s.
+#: A search that takes longer, seconds, is given up. Callers over HTTP wait 30 s.
 WHOLE_GANG_TIMEOUT_S = 20.0
 
 
 class WholeGangBound:
-    """The integral bound of the last question that the solver has answered."""
+    """The integral bound for the last question that the solver has answered."""
 
     def __init__(
         self,
@@ -155,11 +156,11 @@ class WholeGangBound:
         self._timeout_s = timeout_s
         self._find = find
         self._turn = asyncio.Lock()
-        #: The question that was looked into, and what was found.
+        #: The last question with its bound.
         self._known: tuple[Solve, float | None] | None = None
 
     async def bound(self) -> float | None:
-        """In the unit of the answer's objective. None: nothing bounds it, or not within the time."""
+        """Returns the bound in the unit of the answer's objective; None where none exists or was found in time."""
         async with self._turn:
             question = self._solver.answered
             if question is None:

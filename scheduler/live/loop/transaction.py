@@ -1,7 +1,7 @@
 """One transaction of the live server: events, the core's commands, changed rows, messages and effects of one batch.
 
 A transaction spans the steps of one batch. What it collects is committed at once; messages are posted and effects are
-carried out only after the commit. `emit` (`apply_commands.py`) translates each command.
+carried out only after the commit. `emit` (`apply_commands.py`) applies each command.
 """
 
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ class TransactionEffects:
     rents: list[Rent] = field(default_factory=list)
     releases: list[ReleaseNode] = field(default_factory=list)
     posts: list[tuple[NodeId, AgentCommand]] = field(default_factory=list)
-    #: Machines whose agents should hear from the server at once.
+    #: Machines whose agents must get an answer at once.
     woken: set[NodeId] = field(default_factory=set)
-    #: Instants the core asked to be woken at.
+    #: Instants at which the core asked to be woken.
     wakes: list[float] = field(default_factory=list)
-    #: Events with the core's answers, for those who count; and how long the commit took, None: nothing was written.
+    #: Events with the core's commands, for metrics and the like; and the commit's seconds, None if nothing was written.
     answered: list[tuple[Event, list[Command]]] = field(default_factory=list)
     commit_s: float | None = None
 
@@ -53,16 +53,16 @@ class Transaction:
         self, core: SchedulerCore, state: LiveState, lease_s: Mapping[str, float], progress_interval_s: float = 60.0
     ) -> None:
         self.core = core
-        #: The core hears of a job's progress at most this often.
+        #: The least time, s, between two progress reports of a job to the core.
         self.progress_interval_s = progress_interval_s
         self.state = state
-        #: Length of a lease, by market.
+        #: Length of a lease, seconds, by market.
         self.lease_s = lease_s
         self.at = 0.0
         self.effects = TransactionEffects()
         #: Rows to write that nothing else refers to (specs, checkpoints, policies, answers, tokens).
         self.batch = WriteBatch()
-        #: What only the core knows, to be kept beside the tables.
+        #: What only the core knows, to be stored beside the tables; None: it is not due.
         self.core_state: StateRestored | None = None
         self._records: list[tuple[Event, list[Command]] | JournalRow] = []
         self._jobs: dict[JobId, JobRow] = {}
@@ -74,12 +74,12 @@ class Transaction:
     # ---------------------------------------------------------------- events in, commands out
 
     def record(self, event: Event, commands: list[Command]) -> None:
-        """Note what the core answered to an event."""
+        """Record the core's commands for an event."""
         self._records.append((event, commands))
         self.effects.answered.append((event, commands))
 
     def begin_generation(self, core: SchedulerCore) -> None:
-        """From here on a fresh core decides."""
+        """Continue with a fresh core, which begins a generation of the journal."""
         self.core = core
         self._records.append(JournalRow(self.at, GENERATION, "Generation", "{}"))
 
@@ -89,7 +89,7 @@ class Transaction:
         self._jobs[job.row.job_id] = job.row
 
     def target_changed(self, job: LiveJob) -> None:
-        """What is known of the job's target; nothing where it has none."""
+        """Copy the job's target into its row; nothing where it has none."""
         if job.target is not None:
             job.row.target = dump_target(job.target)
             self.job_changed(job)
@@ -102,11 +102,11 @@ class Transaction:
 
     def node_changed(self, node: LiveNode) -> None:
         self._nodes[node.row.node_id] = node.row
-        if node.row.node_id in self.batch.nodes_done:  # forgotten and joined again, in one transaction
+        if node.row.node_id in self.batch.nodes_done:  # forgotten and joined again in one transaction
             self.batch.nodes_done.remove(node.row.node_id)
 
     def node_forgotten(self, node: LiveNode) -> None:
-        """The machine leaves the live state and the tables. Nothing may be alive there."""
+        """Take the machine out of the live state and the tables. Nothing may be alive there."""
         node_id = node.row.node_id
         del self.state.nodes[node_id]
         self.state.credentials.pop(node.row.credential, None)
@@ -120,7 +120,7 @@ class Transaction:
     # ---------------------------------------------------------------- messages to agents
 
     def post(self, node_id: NodeId, command: AgentCommand) -> None:
-        """Queue a command for an agent; it goes out after the commit."""
+        """Queue a command for an agent; it is sent after the commit."""
         self.batch.last_command_id = command.command_id
         self.effects.posts.append((node_id, command))
 
@@ -132,7 +132,7 @@ class Transaction:
     # ---------------------------------------------------------------- the end of the transaction
 
     def freeze(self) -> "FrozenTransaction":
-        """Copies of everything that changed, for the writer thread."""
+        """Returns copies of everything that changed, for the writer thread."""
         batch = self.batch
         batch.jobs = [replace(row) for row in self._jobs.values()]
         batch.attempts = [replace(row) for row in self._attempts.values()]
@@ -144,7 +144,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class FrozenTransaction:
-    """A transaction whose journal and messages are not encoded yet: the writer thread does this expensive part."""
+    """A transaction whose journal and messages are not encoded yet: the writer thread does this slow part."""
 
     batch: WriteBatch
     records: list[tuple[Event, list[Command]] | JournalRow]
@@ -157,7 +157,7 @@ class FrozenTransaction:
         return not (self.records or self.posts or self.core_state) and self.batch.is_empty()
 
     def log_events(self, log: Logger) -> None:
-        """A line per event and command, for those who look closely."""
+        """Log one line per event and command, at level DEBUG."""
         if not log.isEnabledFor(DEBUG):
             return
         for record in self.records:
@@ -170,7 +170,7 @@ class FrozenTransaction:
                 log.debug("  command %s", type(command).__name__ if isinstance(command, Solve) else command)
 
     def encoded(self) -> WriteBatch:
-        """What is to be written; the same again where it is asked for again, because the disk would not take it."""
+        """Returns what is to be written; the same again at each repeated try, after the disk has refused it."""
         if self.is_encoded:
             return self.batch
         self.is_encoded = True

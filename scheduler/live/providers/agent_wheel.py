@@ -1,8 +1,8 @@
-"""The wheel that rented machines install: this very release, packed from the server's own installation.
+"""The wheel that rented machines install: this release, packed from the server's own installation.
 
-A name on a package index belongs to whoever took it first, so nothing of ours is fetched from there. Machines fetch the
-wheel from the server that rented them and check its hash, which their boot script carries. The same files make the same
-wheel, byte for byte, or two launches of one request would differ.
+A name on a package index belongs to whoever registered it first, so nothing of Walras is fetched from an index.
+Machines fetch the wheel from the server that rented them and check its hash, which their boot script carries. The same
+files make the same wheel, byte for byte, or two launches of one request would differ.
 """
 
 import base64
@@ -22,13 +22,13 @@ _NAME = "walras"
 _PACKAGES = ("configs", "optimizer", "scheduler", "simulator", "walras", "workers")
 _SUFFIXES = frozenset({".py", ".typed", ".yaml", ".csv", ".json", ".jsonl", ".sql", ".sh"})
 _WHEEL = "Wheel-Version: 1.0\nGenerator: walras\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-#: The earliest that a zip file can hold.
+#: The earliest time that a zip file can state.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentWheel:
-    """A wheel by its file name, and its bytes with their SHA-256."""
+    """A wheel: its file name, its bytes and their SHA-256."""
 
     name: str
     sha256: str
@@ -37,7 +37,7 @@ class AgentWheel:
 
 @cache
 def packed_wheel() -> AgentWheel:
-    """Pack what is installed here; once a process, about a second. Raises ConfigError where Walras is not installed."""
+    """Returns the installed release as a wheel, packed once a process in about 1 s. Raises ConfigError if none is."""
     try:
         installed = distribution(_NAME)
     except PackageNotFoundError:
@@ -45,7 +45,7 @@ def packed_wheel() -> AgentWheel:
         raise ConfigError("machines cannot be given a release that is not installed here", fix=fix) from None
     about = f"{_NAME}-{installed.version}.dist-info"
     files = {name: path.read_bytes() for package in _PACKAGES for name, path in _files_of(package)}
-    # A checkout that is installed for development has PKG-INFO in the place of METADATA.
+    # A development install of a checkout has PKG-INFO in the place of METADATA.
     metadata = installed.read_text("METADATA") or installed.read_text("PKG-INFO") or ""
     files[f"{about}/METADATA"] = metadata.encode()
     files[f"{about}/WHEEL"] = _WHEEL.encode()
@@ -62,7 +62,7 @@ def packed_wheel() -> AgentWheel:
 
 
 def _files_of(package: str) -> list[tuple[str, Path]]:
-    """The files of a package by their names in the wheel; none where it is not installed."""
+    """Returns (name in the wheel, path) of a package's files; an empty list where it is not installed."""
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
         return []

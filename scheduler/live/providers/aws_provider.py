@@ -1,13 +1,13 @@
 """Machines of EC2: a machine is an instance with this cluster's tag, and its name is the instance's id.
 
-The provider keeps no state: it holds what EC2 lists under the tag. A request is one `run_instances` under a client
-token derived from the request's own, which the server wrote down before; so EC2 itself refuses to launch twice, and the
-tag finds what was launched. On-demand prices are the cluster file's, spot prices the market's.
+The provider keeps no state: its machines are what EC2 lists under the tag. A request is one `run_instances` call with a
+client token derived from the request's own token, which the server has stored before. So EC2 itself refuses to launch
+twice, and the tag finds what was launched. On-demand prices come from the cluster file, spot prices from the market.
 
-EC2 is called through boto3, in threads; each call is bounded in time and each error has a kind. boto3 blocks and comes
-with an extra (`pip install 'walras[aws]'`), so it is imported when the first client is made. Throttling, errors of the
-service and broken connections are repeated by boto3 itself, ever later and a few times only; what is left after that is
-a `ProviderProblem`.
+EC2 is called through boto3, in threads; each call is bounded in time, and each error has a kind. boto3 blocks and comes
+with an extra (`pip install 'walras[aws]'`), so it is imported when the first client is made. boto3 itself repeats calls
+after throttling, errors of the service and broken connections, a few times with growing pauses; what still fails is a
+`ProviderProblem`.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ _THREADS = 4
 _CONNECT_S = 5.0
 _READ_S = 20.0
 _TRIES = 4
-#: A call with all its repetitions; the thread ends soon after, by the limits above.
+#: Seconds for a call with all its repetitions; by the limits above its thread ends soon after.
 _CALL_S = 90.0
 
-#: The whole code, or its first part before a dot. What is not here is told from the HTTP status.
+#: By EC2's whole error code, or its first part before a dot. Other errors are classified by their HTTP status.
 _PROBLEM_KINDS: Mapping[str, ProviderProblemKind] = {
     "VcpuLimitExceeded": ProviderProblemKind.QUOTA,
     "InstanceLimitExceeded": ProviderProblemKind.QUOTA,
@@ -59,12 +59,12 @@ _PROBLEM_KINDS: Mapping[str, ProviderProblemKind] = {
     "IdempotentInstanceTerminated": ProviderProblemKind.GONE,
 }
 _FIRST_SERVER_ERROR = 500
-#: Characters of a problem that are kept: they end up in reasons.
+#: Characters of a problem that are kept, since it becomes part of a reason.
 _LONGEST = 500
 
 
 def classify_ec2_error(code: str, status: int) -> ProviderProblemKind:
-    """What kind of problem an answer of EC2 states: by its error code, else by its HTTP status."""
+    """Returns the kind of problem of an EC2 error, by its code or else by its HTTP status."""
     known = _PROBLEM_KINDS.get(code) or _PROBLEM_KINDS.get(code.partition(".")[0])
     if known is not None:
         return known
@@ -72,7 +72,7 @@ def classify_ec2_error(code: str, status: int) -> ProviderProblemKind:
 
 
 def make_ec2_client(region: str) -> Any:
-    """A client of EC2. Credentials and endpoint are found as boto3 finds them. Raises ConfigError without boto3."""
+    """Returns an EC2 client; boto3 finds credentials and endpoint as usual. Raises ConfigError without boto3."""
     try:
         import boto3
         from botocore.config import Config
@@ -84,22 +84,22 @@ def make_ec2_client(region: str) -> Any:
 
 
 class Ec2Calls:
-    """Calls in threads of their own. `close` when no more are to come."""
+    """Calls of EC2 in threads of their own, until `close`."""
 
     def __init__(self, client_factory: Callable[[], Any], call_s: float = _CALL_S) -> None:
         self._factory = client_factory
         self._call_s = call_s
         self._threads = ThreadPoolExecutor(_THREADS, "aws")
-        #: Made at the first call: finding credentials may call a network.
+        #: Made at the first call, because finding credentials may call a network.
         self._client: Any = None
         self._lock = threading.Lock()
 
     async def call(self, operation: str, **arguments: Any) -> Any:
-        """One operation. Raises ProviderProblem."""
+        """Returns the answer of one operation. Raises ProviderProblem."""
         return await self._bounded(operation, lambda client: getattr(client, operation)(**arguments))
 
     async def pages(self, operation: str, key: str, most: int, **arguments: Any) -> list[Any]:
-        """Everything that a paged operation lists under a key, at most so many. Raises ProviderProblem beyond it."""
+        """Returns all items that a paged operation lists under a key. Raises ProviderProblem for more than `most`."""
         return await self._bounded(operation, lambda client: _all_pages(client, operation, key, most, arguments))
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Ec2Calls:
 
     def _carried_out(self, operation: str, work: Callable[[Any], T]) -> T:
         client = self._ready()
-        # It is there, or there would be no client.
+        # botocore is installed: otherwise there would be no client.
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
         try:
@@ -153,7 +153,7 @@ _MOST_INSTANCES = 100_000
 _MOST_PRICES = 100_000
 _PRODUCT = "Linux/UNIX"
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}", re.ASCII)
-#: Those that EC2 bills for, or may again; what shuts down costs nothing more and never comes back.
+#: The states that EC2 bills for, or may bill for again; an instance that shuts down costs nothing more.
 _STATES: Mapping[str, MachineState] = {
     "pending": MachineState.BOOTING,
     "running": MachineState.RUNNING,
@@ -185,7 +185,7 @@ class AwsProvider:
     # ---------------------------------------------------------------- CloudProvider
 
     async def offers(self) -> tuple[RentalOffer, ...]:
-        """Spot pools without a price on the market just now are left out."""
+        """Returns the offers of all pools, without spot pools that have no market price at present."""
         now = datetime.now(UTC)
         newest = {point.pool_id: point.usd_per_h for point in await self.price_history(now)}
         return tuple(
@@ -195,7 +195,7 @@ class AwsProvider:
         )
 
     async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
-        """As the protocol says; what is held already for the token is not asked for again."""
+        """Launches machines as the protocol says; a repeated request for the same token launches none again."""
         found = await self._machines({REQUEST_TAG: token})
         if not found:
             answer = await self._calls.call("run_instances", **self._launch(token, pool, machines))
@@ -214,7 +214,7 @@ class AwsProvider:
         return await self._machines({})
 
     async def terminate(self, node_id: NodeId) -> None:
-        """Only what carries this cluster's tag is ended: a machine's name is what some agent said it was."""
+        """Ends the instance, but only if it carries this cluster's tag: the name is what some agent said it was."""
         if not _INSTANCE_ID.fullmatch(node_id):
             return
         held = await self._machines({}, {"Name": "instance-id", "Values": [node_id]})
@@ -224,7 +224,7 @@ class AwsProvider:
     # ---------------------------------------------------------------- the market
 
     async def price_history(self, since: datetime) -> list[SpotPricePoint]:
-        """Prices of the spot pools, oldest first: those in force at `since`, and every change after it."""
+        """Returns prices of the spot pools, oldest first: those in force at `since`, and every change after it."""
         spot = [pool for pool in self.pools.values() if pool.market is Market.SPOT]
         if not spot:
             return []
@@ -245,14 +245,14 @@ class AwsProvider:
         return sorted(points, key=lambda point: (point.since, point.pool_id))
 
     def attach(self, server_url: str, report_gone: ReportGone) -> None:
-        """Machines reach the server at the `server_url` of the settings; only the janitor notices that one is gone."""
+        """Nothing to keep: machines call the settings' `server_url`, and the janitor notices when one is gone."""
 
     async def watch(self) -> None:
-        """Wait for ever: what is held is what EC2 lists, and the janitor asks for that."""
+        """Wait for ever: EC2's list says which machines are held, and the janitor reads it."""
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Machines stay: they are rented until they are given back."""
+        """Close the threads. Machines stay: they are rented until they are given back."""
         self._calls.close()
 
     # ---------------------------------------------------------------- calls
@@ -273,7 +273,7 @@ class AwsProvider:
         return tuple(filter(None, map(_machine_of_instance, instances)))
 
     def _launch(self, token: str, pool: Pool, machines: int) -> dict[str, Any]:
-        """The arguments of a launch: the same for the same request, or EC2 would not know it again."""
+        """Returns the arguments of a launch, equal for the same request, or EC2 would refuse the client token."""
         settings = self._settings
         names = {
             CLUSTER_TAG: self._cluster_id,
@@ -290,7 +290,7 @@ class AwsProvider:
             "MaxCount": machines,
             "Placement": {"AvailabilityZone": pool.zone},
             "UserData": boot_script(settings, pool, token, self._enrolments.issue(token)),
-            # A machine that shuts itself down ends; a stopped one would still cost its disk.
+            # An instance that shuts itself down is terminated; a stopped one would still cost its disk.
             "InstanceInitiatedShutdownBehavior": "terminate",
             "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
             "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
@@ -308,7 +308,7 @@ class AwsProvider:
 
 
 def _machine_of_instance(instance: Mapping[str, Any]) -> RentedMachine | None:
-    """None for one that is gone."""
+    """Returns the machine of an instance; None for one that is gone."""
     state = _STATES.get(instance["State"]["Name"])
     tags: Sequence[Mapping[str, str]] = instance.get("Tags", ())
     named = {tag["Key"]: tag["Value"] for tag in tags}
@@ -320,7 +320,7 @@ def _machine_of_instance(instance: Mapping[str, Any]) -> RentedMachine | None:
 
 
 def build_aws_provider(context: ProviderContext) -> AwsProvider | None:
-    """Returns None if no pool is rented there. AWS knows a cluster by a name that only its folder gives."""
+    """Returns None if no pool is rented there. AWS knows a cluster by a name that is derived from its data folder."""
     entries = context.entries_of("aws")
     settings = None if context.cluster is None else context.cluster.aws
     if settings is None or not entries:

@@ -18,7 +18,7 @@ from walras.cluster import NodeId, Pool, PoolId
 from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.states import Reason
 
-#: Reports that a machine is gone although nobody gave it back: its name, why, and the token of its request.
+#: Reports that a machine is gone although nobody gave it back: its name, the reason, and the token of its request.
 ReportGone = Callable[[NodeId, Reason, str], Awaitable[None]]
 
 
@@ -26,10 +26,10 @@ ReportGone = Callable[[NodeId, Reason, str], Awaitable[None]]
 class ProviderContext:
     """What a provider is built from."""
 
-    #: None if the server was started without a cluster file: then nothing is rented.
+    #: The cluster file; None if the server was started without one: then nothing is rented.
     cluster: ClusterConfig | None
     folder: DataFolder
-    #: Known to this server alone: names and tokens that others must not guess are derived from it.
+    #: A secret of this server, from which the names and tokens are derived that others must not guess.
     secret: bytes
 
     def entries_of(self, provider: str) -> tuple[PoolEntry, ...]:
@@ -39,7 +39,7 @@ class ProviderContext:
 
 
 class LiveProvider(CloudProvider, Protocol):
-    """A provider as the server runs it."""
+    """A provider that the server runs."""
 
     @property
     def pools(self) -> Mapping[PoolId, object]:
@@ -47,15 +47,15 @@ class LiveProvider(CloudProvider, Protocol):
         ...
 
     def attach(self, server_url: str, report_gone: ReportGone) -> None:
-        """Learn where the server listens. The server calls it once, before the first request for machines."""
+        """Take note of the server's address. The server calls it once, before the first request for machines."""
         ...
 
     async def watch(self) -> None:
-        """Look after the machines until cancelled. A provider with nothing to watch waits for ever."""
+        """Look after the machines until cancelled. A provider that has nothing to watch waits for ever."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections and threads. Machines that cost money stay until they are given back."""
+        """Close connections and threads. Machines that cost money stay until they are given back."""
         ...
 
 
@@ -64,7 +64,7 @@ BuildProvider = Callable[[ProviderContext], LiveProvider | None]
 
 @dataclass(frozen=True, slots=True)
 class SpotPricePoint:
-    """What a spot machine of a pool cost from an instant on."""
+    """The price of a spot machine of a pool from an instant on, USD per hour."""
 
     pool_id: PoolId
     since: datetime
@@ -91,7 +91,7 @@ class QueueingProvider(CloudProvider, Protocol):
 
 @runtime_checkable
 class GrowingProvider(CloudProvider, Protocol):
-    """A provider that takes up pools, or new terms of those it has, while the server runs."""
+    """A provider that accepts new pools, or new terms of its pools, while the server runs."""
 
     def take_up(self, pool: Pool) -> None:
         """Rent out this pool from now on, at these terms."""

@@ -30,13 +30,13 @@ from scheduler.providers.provider import MachineState, ProviderProblem, Provider
 from walras.cluster import NodeId, Pool, PoolId
 from walras.states import Reason
 
-#: Looking again, because what is being killed may still fork.
+#: How often the processes are listed again, because one that is being killed may still fork; and the pause, seconds.
 _PASSES = 20
 _PAUSE_S = 0.05
 
 
 def find_agent_process(folder: Path) -> psutil.Process | None:
-    """The living agent of the machine, whoever started it."""
+    """Returns the running agent of the machine, whichever server started it; None if there is none."""
     for process in _processes_of_folder(folder):
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
@@ -46,7 +46,7 @@ def find_agent_process(folder: Path) -> psutil.Process | None:
 
 
 def kill_machine_processes(folder: Path) -> bool:
-    """End everything that belongs to the machine. True: nothing is left."""
+    """Kill every process of the machine. Returns True once none is left, False if some survive."""
     own = os.getpid()
     for _ in range(_PASSES):
         found = {process.pid: process for process in _processes_of_folder(folder)}
@@ -64,7 +64,7 @@ def kill_machine_processes(folder: Path) -> bool:
 
 
 def _processes_of_folder(folder: Path) -> Iterator[psutil.Process]:
-    """Living processes that mention the folder or something in it."""
+    """Yields running processes with the folder, or a path inside it, in their command line or environment."""
     own = os.getpid()
     for process in psutil.process_iter():
         if process.pid != own and _mentions_folder(process, str(folder)):
@@ -77,16 +77,16 @@ def _mentions_folder(process: psutil.Process, folder: str) -> bool:
             return False
         words = [*process.cmdline(), *process.environ().values()]
     except psutil.Error:
-        return False  # gone, or somebody else's
+        return False  # it has ended, or belongs to another user
     return any(word == folder or f"{folder}/" in word for word in words)
 
 
 log = logging.getLogger(__name__)
 
-#: An agent that dies this often is not started again: the machine is given up.
+#: An agent that dies more often than this is not restarted, and the machine is given up.
 _RESTARTS_MAX = 5
 _WATCH_S = 0.5
-#: What an agent needs of the server's environment; never its tokens.
+#: The variables of the server's environment that an agent needs; never its tokens.
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
@@ -109,17 +109,17 @@ class _LocalMachine:
 
 @dataclass(frozen=True, slots=True)
 class AgentLauncher:
-    """How an agent is started."""
+    """How an agent is started: the command, the join token, the speeds to emulate, the environment."""
 
-    #: The `walras` command.
+    #: The `walras` command line.
     command: tuple[str, ...]
     join_token_file: Path
-    #: Speeds of emulated accelerators; None: nothing is emulated.
+    #: A file with the speeds of emulated accelerators; None: nothing is emulated.
     speeds_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def start(self, server_url: str, machine: RentedMachine, pool: Pool, folder: Path) -> "subprocess.Popen[bytes]":
-        """Start the agent in a session of its own: it outlives the server, and the machine's janitor finds it."""
+        """Start the agent in a session of its own, so that it survives the server, and the next server finds it."""
         token_file = folder / "rent.token"
         token_file.write_text(machine.token, encoding="utf-8")
         line = agent_command_line(
@@ -146,7 +146,7 @@ class AgentLauncher:
 
 
 class LocalProvider:
-    """`CloudProvider` (and revocable) over agent processes."""
+    """`CloudProvider`, and revocable, over agent processes."""
 
     def __init__(self, folder: Path, pools: Mapping[PoolId, LocalPool], launcher: AgentLauncher) -> None:
         self._folder = folder
@@ -174,7 +174,7 @@ class LocalProvider:
             raise ProviderProblem(ProviderProblemKind.QUOTA, problem)
         found = []
         for index in range(machines):
-            # Tokens are not made for names; a machine's name must differ from all that ever were.
+            # The request's token may not be a valid name, and a machine's name must never be used again.
             serial = hashlib.sha256(token.encode()).hexdigest()[:8]
             node_id = NodeId(f"{pool.shape.name}-{pool.market.value}-{serial}-{index}")
             machine = RentedMachine(node_id, pool.pool_id, token, MachineState.BOOTING)
@@ -187,7 +187,7 @@ class LocalProvider:
         return tuple(found)
 
     async def describe(self) -> tuple[RentedMachine, ...]:
-        """Machines held, those included that a former server started and that still run."""
+        """Returns the machines held, those included that an earlier server started and that still run."""
         loop = asyncio.get_running_loop()
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
             node_id = NodeId(folder.name)
@@ -199,7 +199,7 @@ class LocalProvider:
                 machine = RentedMachine(node_id, pool_id, token, MachineState.RUNNING)
                 self._machines[node_id] = _LocalMachine(machine, folder)
             else:
-                # Its agent is gone; whatever it left behind goes too.
+                # The agent is gone, so what is left of the machine goes too.
                 await loop.run_in_executor(None, self._wipe, folder)
         return tuple(each.machine for each in self._machines.values())
 
@@ -211,7 +211,7 @@ class LocalProvider:
     # ---------------------------------------------------------------- drills, watch, stop
 
     async def revoke(self, node_id: NodeId, notice_s: float) -> None:
-        """Write the notice, wait, and take the machine away with all that runs on it."""
+        """Write the notice, wait `notice_s`, and kill all processes of the machine."""
         machine = self._machines.get(node_id)
         if machine is None or machine.leaving:
             return
@@ -221,11 +221,11 @@ class LocalProvider:
         await self.terminate(node_id)
 
     def attach(self, server_url: str, report_gone: ReportGone) -> None:
-        """Agents call the server at its own address."""
+        """Keep the server's address for the agents, and the function that reports lost machines."""
         self._server_url, self._report_gone = server_url, report_gone
 
     async def watch(self) -> None:
-        """Start agents again that died alone, for ever."""
+        """Restart agents that died by themselves, for ever; give a machine up whose agent keeps dying."""
         while True:
             await asyncio.sleep(_WATCH_S)
             for node_id, machine in list(self._machines.items()):
@@ -242,7 +242,7 @@ class LocalProvider:
                         await self._report_gone(node_id, Reason.INFRA_NODE_LOST, machine.machine.token)
 
     async def close(self) -> None:
-        """The provider ends with its server: no process of a machine is left."""
+        """Kill all processes of all machines: the provider ends with its server."""
         for node_id in list(self._machines):
             await self.terminate(node_id)
 
@@ -266,7 +266,7 @@ class LocalProvider:
         if machine.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 machine.process.wait(5.0)
-        # The disk of a machine that is gone is gone too; its agent's log is kept for those who wonder.
+        # Without its token the folder is no machine any more; the agent's log stays for diagnosis.
         (machine.folder / "rent.token").unlink(missing_ok=True)
 
     def _wipe(self, folder: Path) -> None:

@@ -1,11 +1,11 @@
 """How a rented machine becomes a node: the agent's command line, and the user-data of an EC2 instance.
 
-What the machine is comes from its pool; secrets come in files, never on a command line.
+The pool says what the machine is; secrets come in files, never on a command line.
 
-At its first boot an EC2 instance becomes a machine of this cluster, or ends itself. The script is the same for the same
-request, byte for byte, or EC2 would refuse to repeat a launch. The token that it carries admits machines of this
-request only and for a short time. A machine that is not admitted in time shuts down, which ends the instance: even with
-no server left, none is forgotten.
+At its first boot an EC2 instance joins this cluster or terminates itself. The script is equal, byte for byte, for the
+same request, or EC2 would refuse to repeat a launch. Its enrolment token admits machines of this request only, and for
+a short time. A machine that is not admitted in time shuts down, which terminates the instance: even if the server is
+gone, no instance is left behind.
 """
 
 import re
@@ -27,7 +27,7 @@ def agent_command_line(
     join_token_file: PurePath,
     rent_token_file: PurePath,
 ) -> list[str]:
-    """Everything but the machine's name, which whoever starts the agent adds (`--node`)."""
+    """Returns the agent's command line without the machine's name, which the caller adds (`--node`)."""
     shape = pool.shape
     arguments = {
         "--server": server_url,
@@ -49,7 +49,7 @@ def agent_command_line(
 
 _HOME = PurePosixPath("/opt/walras")
 _STATE = PurePosixPath("/var/lib/walras")
-#: An image that has to install PyTorch takes minutes.
+#: Seconds until a machine must be admitted: an image that has to install PyTorch takes minutes.
 ADMITTED_WITHIN_S = 1800
 
 _BOOT_SCRIPT = """#!/bin/bash
@@ -94,7 +94,7 @@ systemctl enable --now walras-agent.service
 """
 
 
-#: Python's own virtual environments and pip, as the user that the agent runs as: nobody's code is run by root.
+#: venv and pip run as the agent's user, so that no package's code is run by root.
 _INSTALL = """umask 022
 chown walras: {home}
 sed 's/^/Authorization: Bearer /' {state}/enrolment.token | curl -sSf --retry 5 -m 300 -H @- -o {wheel} {url}
@@ -106,7 +106,7 @@ umask 077
 
 
 def _install_lines(settings: AwsSettings, wheel: AgentWheel) -> str:
-    """Fetch this release from the server, check it, and install it with what else is to be installed."""
+    """Returns the lines that fetch this release from the server, check its hash, and install it and the rest."""
     place = f"{_HOME}/{wheel.name}"
     wanted = [_from_wheel(requirement, place) for requirement in settings.install]
     if not any(each.startswith(place) for each in wanted):
@@ -119,7 +119,7 @@ def _install_lines(settings: AwsSettings, wheel: AgentWheel) -> str:
 
 
 def _from_wheel(requirement: str, place: str) -> str:
-    """A requirement of this very software is met by the wheel, with its extras; no index is asked for our name."""
+    """Returns the requirement; one of Walras itself becomes the wheel with its extras: no index is asked for it."""
     name = re.match(r"[A-Za-z0-9._-]*", requirement.strip())
     if name is None or re.sub(r"[-_.]+", "-", name.group()).lower() != "walras":
         return requirement
@@ -128,7 +128,7 @@ def _from_wheel(requirement: str, place: str) -> str:
 
 
 def boot_script(settings: AwsSettings, pool: Pool, rent_token: str, enrolment_token: str) -> str:
-    """The user-data of the machines of one request. Raises ConfigError where there is no release to install."""
+    """Returns the user-data of the machines of one request. Raises ConfigError where no release is installed here."""
     line = agent_command_line(
         [str(_HOME / "bin" / "walras")],
         settings.server_url,

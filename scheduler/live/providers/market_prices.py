@@ -27,7 +27,7 @@ _POLL_EVERY_S = 300.0
 
 
 def _is_plausible(offer: RentalOffer) -> bool:
-    """Nobody gives machines away: a price of 0, or none at all, is a mistake of the listing, and the last one holds."""
+    """Returns False, and logs it, for a price of 0 or of no number: a listing's mistake, where the last price holds."""
     if isfinite(offer.usd_per_h) and offer.usd_per_h > 0:
         return True
     log.warning("%s is offered at %g USD/h, which is not believed", offer.pool_id, offer.usd_per_h)
@@ -35,14 +35,14 @@ def _is_plausible(offer: RentalOffer) -> bool:
 
 
 class MarketWatch:
-    """Asks the providers whose prices move."""
+    """Asks providers for their market prices every few minutes."""
 
     def __init__(self, loop: ServerLoop, providers: Sequence[CloudProvider]) -> None:
         self._loop = loop
         self._providers = tuple(providers)
 
     async def watch(self) -> None:
-        """For ever. A market that does not answer keeps its last prices."""
+        """Ask for ever. A pool keeps its last price while its market does not answer."""
         while True:
             for provider in self._providers:
                 try:
@@ -52,7 +52,7 @@ class MarketWatch:
             await asyncio.sleep(_POLL_EVERY_S)
 
     async def look(self, provider: CloudProvider) -> None:
-        """Ask once. Raises ProviderProblem."""
+        """Ask once, and declare pools whose price has changed. Raises ProviderProblem."""
         offers = [offer for offer in await provider.offers() if _is_plausible(offer)]
         if self._moved(offers):
             await self._loop.perform(lambda transaction: self._declare(transaction, offers))
@@ -71,7 +71,7 @@ class MarketWatch:
 
 
 async def play_market_script(loop: ServerLoop, provisioner: Provisioner, steps: Sequence[MarketStep]) -> None:
-    """Each step at its time; then nothing more, for ever."""
+    """Take each step of the script at its time, then wait for ever."""
     began_at = loop.clock.now()
     for step in sorted(steps, key=lambda step: step.at):
         await asyncio.sleep(max(0.0, began_at + step.at - loop.clock.now()))

@@ -26,14 +26,14 @@ from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
 
-#: Imported when it is asked for: a provider may need packages that are installed only where it is used.
+#: Imported on demand, because a provider may need packages that are installed only where it is used.
 PROVIDERS: dict[str, str] = {
     "local": "scheduler.live.providers.local_provider:build_local_provider",
     "aws": "scheduler.live.providers.aws_provider:build_aws_provider",
     "slurm": "scheduler.live.providers.slurm_provider:build_slurm_provider",
 }
 
-#: Of pools that only the simulator can rent.
+#: The provider of pools that only the simulator can rent.
 SIMULATED = "simulated"
 
 
@@ -63,14 +63,14 @@ def build_providers(context: ProviderContext) -> dict[str, LiveProvider]:
 
 
 def providers_by_pool(providers: Iterable[LiveProvider]) -> dict[PoolId, LiveProvider]:
-    """Returns for every rented pool the provider that rents it out."""
+    """Returns the provider of every pool that is rented."""
     return {pool_id: provider for provider in providers for pool_id in provider.pools}
 
 
 def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
-    """Returns what the spot pools of a cluster file cost `since_s` seconds ago and every change after it, oldest first.
+    """Returns prices of a cluster file's spot pools since `since_s` seconds ago, oldest first.
 
-    Raises ConfigError, ProviderProblem.
+    The first ones were in force then; each change after it follows. Raises ConfigError, ProviderProblem.
     """
     known = load_yaml(cluster, ClusterConfig)
     clouds = [name for name in PROVIDERS if known.settings_type(name) is not None]

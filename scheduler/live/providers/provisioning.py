@@ -1,12 +1,12 @@
-"""Provisions rented machines: carries out the core's Rent and ReleaseNode, and reconciles what is paid for with what is
-known.
+"""Provisions rented machines: carries out the core's Rent and ReleaseNode, and reconciles providers' lists with the
+state.
 
-The request is in the store before the provider is called; the provider does nothing twice for one token.
+A request is in the store before the provider is called; the provider does nothing twice for one token.
 
-The janitor compares both sides again and again. It reports requests whose machines did not come up in time as failed.
-It gives back machines that a provider lists under our name and that answer no open request, that were given back
-before, or that are one too many. It gives up machines that we believe in and the provider does not list, joined or not.
-From a provider that does not answer it concludes nothing, and asks it less often.
+The janitor compares both sides periodically. It reports requests whose machines did not come up in time as failed. It
+gives back machines that a provider lists for this cluster and that answer no open request, that were given back before,
+or that are more than were asked for. It declares machines lost that the state has and the provider does not list,
+whether they joined or not. It concludes nothing from a provider that does not answer, and asks it less often.
 """
 
 import asyncio
@@ -44,23 +44,23 @@ from walras.states import Reason
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: A provider that answers later than this has not answered.
+#: Seconds after which a call of a provider counts as unanswered.
 PROVIDER_CALL_S = 120.0
 JANITOR_SWEEP_S = 30.0
 _SWEEP_MAX_S = 960.0
-#: A machine that is missing in a listing may be too new for it: it is lost when it is missing so often in a row.
+#: A listing may lag behind new machines, so a machine is lost only when this many listings in a row lack it.
 _MISSING_TWICE = 2
 _BOOT_LEAST_S = 600.0
 _BOOT_FACTOR = 3.0
 
 
 def boot_limit_s(pool: Pool) -> float:
-    """From a request to the machine's joining, at most: later it has hung."""
+    """Returns the seconds from a request after which a machine that has not joined counts as hung."""
     return max(_BOOT_LEAST_S, _BOOT_FACTOR * pool.boot_s)
 
 
 async def call_provider(call: Awaitable[T], within_s: float) -> T:
-    """A provider's answer; whatever goes wrong is a `ProviderProblem` that says what."""
+    """Returns a provider's answer. Raises ProviderProblem for a timeout and for every error of the call."""
     try:
         return await asyncio.wait_for(call, within_s)
     except ProviderProblem:
@@ -74,7 +74,7 @@ async def call_provider(call: Awaitable[T], within_s: float) -> T:
 
 
 class Janitor:
-    """Compares the lists of the providers with the live state."""
+    """Compares the lists of the providers with the live state, and corrects what differs."""
 
     def __init__(
         self,
@@ -89,17 +89,17 @@ class Janitor:
         self._call_s = call_s
         self._missing: Counter[NodeId] = Counter()
         self._failures = 0
-        #: Given back again after they had been members, and listed still: paid for once.
+        #: Machines given back after they had been members and listed still, which are charged only once.
         self._billed: set[NodeId] = set()
 
     async def watch(self) -> None:
-        """Sweep for ever; ever less often while providers do not answer."""
+        """Sweep for ever, with growing pauses while a provider does not answer."""
         while True:
             await asyncio.sleep(min(JANITOR_SWEEP_S * 2.0 ** min(self._failures, 8), _SWEEP_MAX_S))
             self._failures = 0 if await self.sweep() else self._failures + 1
 
     async def sweep(self, *, patient: bool = True) -> bool:
-        """Compare once; False if some provider did not answer. Not patient: what is missing now is lost now."""
+        """Compare once; returns False if a provider did not answer. Without `patient`, one listing proves a loss."""
         answered = True
         for provider in dict.fromkeys(self._providers.values()):
             try:
@@ -112,7 +112,7 @@ class Janitor:
     async def _sweep(self, provider: CloudProvider, patient: bool) -> None:
         state = self._loop.state
         pools = {pool_id for pool_id, each in self._providers.items() if each is provider}
-        # What is believed before the call: a machine that joins meanwhile may be missing in the answer.
+        # Read before the call: a machine that joins during it may be missing in the answer.
         believed = {
             node_id
             for node_id, node in state.nodes.items()
@@ -136,7 +136,7 @@ class Janitor:
             await self._give_back(provider, machine)
 
     def _unwanted(self, listed: list[RentedMachine]) -> list[RentedMachine]:
-        """Machines that are to be given back."""
+        """Returns the listed machines that are to be given back, and logs why."""
         state, found = self._loop.state, []
         coming: Counter[str] = Counter()
         for machine in sorted(listed, key=lambda machine: machine.node_id):
@@ -167,7 +167,7 @@ class Janitor:
             await self._loop.perform(lambda transaction: _charge_given_back(transaction, machine))
 
     async def _give_up(self, rent: RentRow, listed: int) -> None:
-        """Machines of a request that should have been here long ago."""
+        """Report machines of a request as failed that have not joined within `boot_limit_s`."""
         missing = rent.machines - self._here(rent)
         if missing <= 0 or not self._is_late(rent):
             return
@@ -188,7 +188,7 @@ class Janitor:
 
 
 def _charge_given_back(transaction: Transaction, machine: RentedMachine) -> None:
-    """What a machine has cost that never joined, or that could not be given back before."""
+    """Charge a machine that never joined, or that could not be given back before."""
     node = transaction.state.nodes.get(machine.node_id)
     if node is None:
         launch_given_back(transaction, machine)
@@ -201,7 +201,7 @@ _GONE = MachineState.GONE
 
 
 class Provisioner:
-    """Between the core's wishes and the providers."""
+    """Carries out the core's requests for machines at the providers."""
 
     def __init__(
         self,
@@ -213,11 +213,11 @@ class Provisioner:
     ) -> None:
         self._loop = loop
         self._providers = dict(providers)
-        #: All that the server has, by name: pools may be added to them.
+        #: All providers of the server by name, to which pools may be added.
         self._named = dict(named or {})
         self._tasks: set[asyncio.Task[None]] = set()
         self._call_s = call_s
-        #: None: as long as machines of the pool may take to come up, and an answer.
+        #: Seconds for a request; None: as long as the pool's machines may take to come up, plus one call.
         self._request_s = request_s
         self.janitor = Janitor(loop, self._providers, self.gone, call_s)
 
@@ -228,7 +228,7 @@ class Provisioner:
             self._spawn(self._release(release.node_id))
 
     def revoke(self, pool_id: PoolId, notice_s: float) -> list[NodeId]:
-        """Take every rented machine of a pool away, with notice. Answers which. Raises NotFound, Conflict."""
+        """Take every rented machine of a pool away, after a notice; returns their names. Raises NotFound, Conflict."""
         if pool_id not in self._providers:
             raise NotFound(f"no rented pool {pool_id}", field="pool_id", fix=f"known: {', '.join(self._providers)}")
         provider = self._providers[pool_id]
@@ -246,12 +246,12 @@ class Provisioner:
         return nodes
 
     def provider_name(self, pool_id: PoolId) -> str:
-        """Returns by which name the pool's provider is known; empty: nobody rents its machines out."""
+        """Returns the name of the pool's provider; empty where no provider rents its machines out."""
         provider = self._providers.get(pool_id)
         return next((name for name, each in self._named.items() if each is provider), "") if provider else ""
 
     def check_provider(self, name: str) -> None:
-        """Raise UserError unless a provider of this name takes up pools."""
+        """Raise UserError unless a provider of this name accepts new pools."""
         if isinstance(self._named.get(name), GrowingProvider):
             return
         known = [each for each, provider in self._named.items() if isinstance(provider, GrowingProvider)]
@@ -262,26 +262,26 @@ class Provisioner:
         )
 
     def take_up(self, pool: Pool) -> None:
-        """The pool's provider rents it out from now on, at these terms; nothing for owned pools."""
+        """Have the pool's provider rent it out from now on, at these terms; nothing for owned pools."""
         provider = self._providers.get(pool.pool_id) or self._named.get(pool.provider)
         if isinstance(provider, GrowingProvider):
             provider.take_up(pool)
             self._providers[pool.pool_id] = provider
 
     def take_up_again(self, pools: Iterable[Pool]) -> None:
-        """Of these, the pools that were added while a server ran and that no cluster file declares now."""
+        """Take up those of these pools that were added while a server ran and that no cluster file declares."""
         for pool in pools:
             if pool.provider and pool.pool_id not in self._providers:
                 self.take_up(pool)
 
     async def reconcile(self) -> None:
-        """At the start: what is missing is lost, and requests that were never answered are repeated."""
+        """At the start: declare missing machines lost, and repeat the requests that were not answered."""
         await self.janitor.sweep(patient=False)
         for rent in list(self._loop.state.rents.values()):
             self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
 
     async def gone(self, node_id: NodeId, reason: Reason, token: str = "") -> None:
-        """A rented machine is proved to be no more, or (with its request's token) never came to be."""
+        """Record that a rented machine is certainly gone, or (with its request's token) never joined."""
 
         def step(transaction: Transaction) -> None:
             node = transaction.state.nodes.get(node_id)
@@ -304,7 +304,7 @@ class Provisioner:
         try:
             if provider is None:
                 raise ClusterError(f"nobody rents out {pool_id}")
-            # A provider may answer when its machines are up.
+            # Some providers answer only when their machines are up.
             answered = await call_provider(
                 provider.request(token, pool, machines), self._request_s or boot_limit_s(pool) + PROVIDER_CALL_S
             )
@@ -324,7 +324,7 @@ class Provisioner:
         await self.gone(node_id, Reason.POLICY_RELEASED)
 
     async def _end(self, provider: CloudProvider, node_id: NodeId) -> None:
-        """Give back; a machine that could not be answers no request from now on, and the janitor finds it."""
+        """Give the machine back. If that fails, the janitor finds it later, since it answers no request any more."""
         try:
             await call_provider(provider.terminate(node_id), self._call_s)
         except ProviderProblem as problem:

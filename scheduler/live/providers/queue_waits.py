@@ -1,9 +1,9 @@
 """How long machines wait in a provider's queue, as part of the time until a machine comes.
 
-A pool's `boot` in the cluster file is the time that a machine takes once it is the provider's turn. Where machines come
-out of a queue, the provider tells how long that was seen to take, and the pool is declared anew when it moves. What
-follows from a boot time (whether a machine would still be of use, when a deadline forces a job elsewhere, when a
-request has hung) follows from the declaration.
+A pool's `boot` in the cluster file is the time that a machine takes once the provider starts it. Where machines wait in
+a queue, the provider reports the waits it has seen, and the pool is declared again when they change. All that depends
+on a boot time (whether a machine would still be of use, when a deadline forces a job elsewhere, when a request has
+hung) then follows from the declaration.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from walras.cluster import Pool, PoolId
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 30.0
-#: Waits that move by less than this part, and by less than these seconds, are the same: every change makes a solve due.
+#: A changed wait is declared only beyond this fraction and these seconds, because every declaration makes a solve due.
 _SAME_PART = 0.25
 _SAME_S = 15.0
-#: Nothing is worth waiting for longer, and a clock that jumps must not say so.
+#: The longest wait that is believed, seconds: longer ones change no decision, and may come from a clock that jumped.
 _LONGEST_S = 30 * 86_400.0
 
 
 class QueueWatch:
-    """Asks the providers that have queues."""
+    """Asks providers with a queue for their waits."""
 
     def __init__(self, loop: ServerLoop, providers: Sequence[QueueingProvider]) -> None:
         self._loop = loop
         self._providers = tuple(providers)
-        #: What a machine takes without a queue: as the pools were declared by people.
+        #: Boot times without the queue, seconds, as people declared the pools.
         self._stated: dict[PoolId, float] = {}
         self._told: dict[PoolId, float] = {}
 
     async def watch(self) -> None:
-        """For ever. A queue that is not known keeps its last waits."""
+        """Ask for ever. A pool keeps its last wait while its queue is not known."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             for provider in self._providers:
@@ -51,13 +51,13 @@ class QueueWatch:
                     log.warning("queues are not known: %s", problem)
 
     async def look(self, provider: QueueingProvider) -> None:
-        """Ask once. Raises ProviderProblem."""
+        """Ask once, and declare pools whose boot time has changed. Raises ProviderProblem."""
         boots = self._boots(await provider.waits())
         if boots:
             await self._loop.perform(lambda transaction: self._declare(transaction, boots))
 
     def _boots(self, waits: Mapping[PoolId, float]) -> dict[PoolId, float]:
-        """Returns the pools whose boot time moved, each with the new one."""
+        """Returns the new boot time, seconds, of each pool for which it has changed."""
         moved = {}
         for pool_id, wait_s in waits.items():
             pool = self._loop.state.pools.get(pool_id)
@@ -69,7 +69,7 @@ class QueueWatch:
         return moved
 
     def _stated_boot_s(self, pool: Pool) -> float:
-        """What people stated: what is declared now, unless that was said here."""
+        """Returns the pool's boot time as people stated it: the declared one, unless this class declared it."""
         if self._told.get(pool.pool_id) != pool.boot_s:
             self._stated[pool.pool_id] = pool.boot_s
         return self._stated[pool.pool_id]

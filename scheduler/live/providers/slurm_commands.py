@@ -1,8 +1,8 @@
-"""Slurm's commands as calls: bounded in time and output, and every failure a `ProviderProblem` with a kind.
+"""Slurm's commands as calls: bounded in time and output, with every failure as a `ProviderProblem` of a kind.
 
-`sbatch`, `squeue` and `scancel` are the stable interface of every release, so nothing else is spoken. What `squeue`
-answers is text of fixed columns; a row that does not hold together is left out, and a listing that is longer than any
-honest one is not believed.
+`sbatch`, `squeue` and `scancel` are the stable interface of every release, so only these are used. The output of
+`squeue` is text of fixed columns; a row that cannot be parsed is left out, and a listing of implausible length is
+refused.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from walras.spec.provider_settings import SlurmSettings
 
 log = logging.getLogger(__name__)
 
-#: A command that takes longer has not answered.
+#: Seconds after which a command counts as unanswered.
 CALL_S = 30.0
 _MOST_BYTES = 32 << 20
-#: The pipes of a command that was killed close at once, unless it left something behind that has them.
+#: Seconds to wait for a killed command's pipes to close; a process that it left behind may keep them open.
 _LET_GO_S = 1.0
-#: Characters of a problem that are kept: they end up in reasons.
+#: Characters of a problem that are kept, since it becomes part of a reason.
 _LONGEST = 500
-#: What the commands, and the pilots after them, need of the server's environment; never its tokens.
+#: The variables of the server's environment that the commands, and later the pilots, need; never its tokens.
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_CLUSTERS")
-#: Columns of `squeue -O` and their widths; the comment says which request of which pool a job answers.
+#: Columns of `squeue -O` and their widths. The comment says for which request of which pool a job was submitted.
 _COLUMNS = {"JobID": 24, "State": 20, "Reason": 80, "RestartCnt": 12, "PendingTime": 16, "Comment": 700}
-#: Longer numbers are no counts of anything here.
+#: Longer numbers cannot be counts here.
 _MOST_DIGITS = 12
 
 _PROBLEM_KINDS: tuple[tuple[str, ProviderProblemKind], ...] = (
@@ -54,26 +54,26 @@ _LEAVING = frozenset({"COMPLETING"})
 
 
 def classify_slurm_error(told: str) -> ProviderProblemKind:
-    """What kind of problem a command's error text states."""
+    """Returns the kind of problem that a command's error text states."""
     text = told.lower()
     return next((kind for words, kind in _PROBLEM_KINDS if words in text), ProviderProblemKind.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One pilot job as Slurm knows it."""
+    """One pilot job, as Slurm reports it."""
 
     job: int
-    #: Upper case; states that are unknown here count as over.
+    #: In upper case; unknown states count as ended.
     state: str
     #: Why it waits, in Slurm's words.
     reason: str
-    #: How often Slurm has put it back into its queue.
+    #: How often Slurm has requeued it.
     restarts: int
     #: How long it has waited, or waited before it started, seconds.
     waited_s: float
     pool_id: PoolId
-    #: Of the request that it answers.
+    #: The token of its request.
     token: str
 
     @property
@@ -86,7 +86,7 @@ class Allocation:
 
     @property
     def node_id(self) -> NodeId:
-        """The machine's name: another one after each requeue, because nothing of the former is left."""
+        """The machine's name, a new one after each requeue, because nothing of the earlier machine is left."""
         again = f"-r{self.restarts}" if self.restarts else ""
         return NodeId(f"slurm-{request_serial(self.token)}-{self.job}{again}")
 
@@ -96,14 +96,15 @@ class Allocation:
 
 
 def request_serial(token: str) -> str:
-    """Short for a request's token. Slurm counts jobs from 1 again when it is set up anew; a machine's name must differ
-    from all that ever were.
+    """Returns a short name for a request's token.
+
+    It is part of machines' names, which must never repeat, while a reinstalled Slurm counts its jobs from 1 again.
     """
     return hashlib.sha256(token.encode()).hexdigest()[:8]
 
 
 def parse_allocations(output: str) -> list[Allocation]:
-    """Returns the pilots of a listing. What is no row of ours is left out: others may use the same names."""
+    """Returns the pilots in a listing, without rows of other jobs, whose names may be the same."""
     found = []
     for line in output.splitlines():
         cells, start = {}, 0
@@ -126,7 +127,7 @@ def _count(cell: str) -> int | None:
 
 
 class SlurmCommands:
-    """The commands, found where the settings say or on the path."""
+    """Slurm's commands, in the folder that the settings state, or else on the path."""
 
     def __init__(
         self, settings: SlurmSettings, job_name: str, environ: Mapping[str, str] | None = None, call_s: float = CALL_S
@@ -146,7 +147,7 @@ class SlurmCommands:
         return job
 
     async def allocations(self) -> list[Allocation]:
-        """Every pilot of this server that Slurm still knows, those that ended a short time ago included.
+        """Returns every pilot of this server that Slurm still knows, those that ended a short time ago included.
 
         Raises ProviderProblem.
         """
@@ -157,7 +158,7 @@ class SlurmCommands:
         return parse_allocations(output)
 
     async def cancel(self, jobs: Iterable[int]) -> None:
-        """Cancel jobs; those that are over already are no error. Raises ProviderProblem."""
+        """Cancel jobs; one that has ended already is no error. Raises ProviderProblem."""
         numbers = [str(job) for job in jobs]
         if not numbers:
             return
@@ -193,11 +194,11 @@ class SlurmCommands:
 
 
 class _TooMuch(ClusterError):
-    """More output than any honest command has."""
+    """The output is larger than a listing can be."""
 
 
 async def _talk(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[str, str]:
-    """Returns what a process prints, and what it complains about."""
+    """Returns what a process prints on its standard output and its standard error. Raises _TooMuch."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -209,7 +210,7 @@ async def _talk(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[str,
     try:
         done, _ = await asyncio.wait(readers, return_when=asyncio.FIRST_EXCEPTION)
         for reader in done:
-            reader.result()  # raises what went wrong
+            reader.result()  # raises the reader's error
         output, told = (reader.result() for reader in readers)
         await process.wait()
         return output, told
@@ -220,7 +221,7 @@ async def _talk(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[str,
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill what is left of a command, and let go of its pipes."""
+    """Kill what is left of a command, and close its pipes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):

@@ -1,12 +1,13 @@
 """Machines of Slurm: a machine is an allocation, in which a pilot job runs an agent.
 
-The provider keeps no state that matters: what it holds is what Slurm lists under this server's job name, and each job's
-comment says which request it answers. Slurm's queue is part of the time until a machine comes (`waits`).
+The provider keeps no state that matters: its machines are what Slurm lists under this server's job name, and each job's
+comment says for which request it was submitted. The time in Slurm's queue is part of the time until a machine comes
+(`waits`).
 
-How an allocation ends. The pilot (workers/pilot.py) is told ahead of a time limit and gives its agent a notice; the
-same happens when somebody cancels or preempts it. Once Slurm does not list it any more, the machine is gone. A job that
-Slurm puts back into its queue is another machine: the former is lost, and the new one answers no request, because the
-server asks again for what it still wants. So nothing is requeued for ever.
+How an allocation ends. Slurm signals the pilot (workers/pilot.py) before a time limit, and the pilot gives its agent a
+notice; so it does when somebody cancels or preempts the job. Once Slurm does not list the allocation any more, the
+machine is gone. A job that Slurm requeues becomes another machine: the former is lost, and the new one answers no
+request, because the server requests again what it still wants. So nothing is requeued for ever.
 """
 
 import asyncio
@@ -34,16 +35,16 @@ from walras.states import Reason
 
 log = logging.getLogger(__name__)
 
-#: Seconds before an allocation's time limit at which its pilot is told, where the pool states no notice.
+#: Seconds before an allocation's time limit at which its pilot is signalled, where the pool states no notice.
 NOTICE_S = 60.0
 _MIB = 1 << 20
-#: A pilot that Slurm puts back this often before it ever ran does not come up.
+#: A pilot that Slurm requeues more often than this before it ran is given up.
 _REQUEUES_MAX = 3
-#: The `walras` command of whatever environment a Python belongs to.
+#: The `walras` command of the environment that a Python belongs to.
 _WALRAS = "import sys; from walras.cli.main import main; sys.exit(main())"
-#: Waits of a pool that are remembered.
+#: How many of the newest waits of a pool are remembered.
 _WAITS_KEPT = 9
-#: Why a job waits for something that waiting does not bring.
+#: Slurm's reasons of jobs that waiting will not help.
 _HOPELESS = (
     "badconstraints", "partitionnodelimit", "partitiontimelimit", "jobheld", "joblaunchfailure",
     "launch_failed_requeued_held", "launch failed requeued held", "invalidaccount", "invalidqos", "accountnotallowed",
@@ -83,7 +84,7 @@ class SlurmProvider:
         self._commands = commands
         self._server_url = ""
         self._report_gone: ReportGone | None = None
-        #: As of the last look.
+        #: The allocations of the last look, by machine.
         self._seen: dict[NodeId, Allocation] = {}
         self._waited: dict[PoolId, deque[float]] = {}
 
@@ -96,7 +97,7 @@ class SlurmProvider:
         return tuple(RentalOffer(pool.pool_id, pool.usd_per_h, pool.quota) for pool in self.pools.values())
 
     async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
-        """Submit a pilot for each machine. What was submitted already for this token is not submitted again."""
+        """Submit a pilot for each machine; pilots that this token has already are not submitted again."""
         listed = await self._commands.allocations()
         known = [each for each in listed if each.token == token]
         held = [each.machine for each in known if each.machine_state is not MachineState.GONE]
@@ -124,7 +125,7 @@ class SlurmProvider:
         return tuple(machine for machine in found if machine.state is not MachineState.GONE)
 
     async def terminate(self, node_id: NodeId) -> None:
-        """Only allocations that are listed under this name are cancelled."""
+        """Cancel the allocation of this name, if it is listed."""
         await self._commands.cancel(
             each.job
             for each in await self._commands.allocations()
@@ -138,7 +139,7 @@ class SlurmProvider:
         self._report_gone = report_gone
 
     async def waits(self) -> Mapping[PoolId, float]:
-        """As the protocol says: what was seen last, and what those that wait now have waited."""
+        """Returns seconds until a machine comes, by pool: the last waits' median, or a pending job's wait if longer."""
         waiting: dict[PoolId, float] = {}
         for each in self._seen.values():
             if each.state == "PENDING":
@@ -147,7 +148,7 @@ class SlurmProvider:
         return {pool_id: max(known.get(pool_id, 0.0), waiting.get(pool_id, 0.0)) for pool_id in {*known, *waiting}}
 
     async def watch(self) -> None:
-        """Look after the allocations for ever. A Slurm that does not answer says nothing about them."""
+        """Look after the allocations for ever; while Slurm does not answer, nothing is concluded."""
         while True:
             await asyncio.sleep(self._settings.poll)
             if not self.pools:
@@ -158,7 +159,7 @@ class SlurmProvider:
                 log.warning("allocations are not known: %s", problem)
 
     async def look(self) -> None:
-        """Compare with the last look once: report machines that are gone, cancel what will never be one.
+        """Compare with the last look: report machines that are gone, and cancel pilots that can never start.
 
         Raises ProviderProblem.
         """
@@ -171,7 +172,7 @@ class SlurmProvider:
             if node_id in listed:
                 self._note_wait(former, listed[node_id])
             elif former.machine_state is MachineState.BOOTING and now is not None and _may_yet_come(now):
-                continue  # put back before it ran: it is still to come
+                continue  # requeued before it ran: it may still start
             else:
                 await self._tell_gone(former, now)
         doomed = [each for each in listed.values() if each.state == "PENDING" and _is_hopeless(each)]
@@ -180,7 +181,7 @@ class SlurmProvider:
         await self._commands.cancel(each.job for each in doomed)
 
     async def close(self) -> None:
-        """Allocations stay: they are held until they are given back."""
+        """Nothing to close. Allocations stay: they are held until they are given back."""
 
     def _note_wait(self, before: Allocation, now: Allocation) -> None:
         if before.machine_state is MachineState.BOOTING and now.machine_state is MachineState.RUNNING:
@@ -219,7 +220,7 @@ class SlurmProvider:
         return [*options, *settings.options]
 
     def _script(self, token: str, pool: Pool) -> str:
-        """The batch script: Slurm keeps it to itself and the job's owner, as it does with every job's."""
+        """Returns the batch script, which holds tokens: Slurm shows a job's script to its owner only."""
         python = self._settings.python or sys.executable
         here = PurePosixPath("@state@")
         line = agent_command_line(
@@ -257,7 +258,7 @@ def _without_kind(problem: ProviderProblem) -> str:
 
 
 def build_slurm_provider(context: ProviderContext) -> SlurmProvider | None:
-    """Returns None if the cluster file neither has a pool of Slurm nor a section about it."""
+    """Returns None if the cluster file has no section about Slurm."""
     entries = context.entries_of("slurm")
     settings: Any = None if context.cluster is None else context.cluster.slurm
     if settings is None:

@@ -1,1 +1,1 @@
-"""What people, agents and jobs ask of the server: checked, made steps of the event loop, answered."""
+"""The server's services for people, agents and jobs: they check requests and take them as steps of the loop."""

@@ -1,9 +1,9 @@
-"""Compares what an agent says is on its machine with what the tables expect there, both ways.
+"""Compares the attempts that an agent reports on its machine with those that the tables expect there.
 
-What is expected and not there has died unseen, unless its start is still on its way. What is there and not expected is
-fenced. After a restore the tables are older than the world: no machine of theirs gets anything new until all of them
-have said what they run and ran, or their leases have run out; what ran on and is known goes on, reports are told again,
-and numbers that were given out after the backup are skipped.
+An expected attempt that is not there has ended unnoticed, unless its start is still on its way. An attempt that is
+there and not expected is fenced. After a restore the tables are older than the world: no machine in them gets anything
+new until all of them have reported what they run and ran, or their leases have run out. Attempts that still run and are
+known continue, reports are sent again, and numbers that were given out after the backup are skipped.
 """
 
 import logging
@@ -23,10 +23,11 @@ log = logging.getLogger(__name__)
 
 
 def compare_machine(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
-    """The agent has (re)started and `here` is all there is: what should be there and is not has died unseen."""
-    node.sent_id = 0  # whatever was on its way may be lost: say it again
+    """End the expected attempts that the agent does not have: it has (re)started, and `here` is complete."""
+    node.sent_id = 0  # commands on their way may be lost: send them again
     here = {(here.job_id, here.attempt) for here in message.here if is_expected(transaction.state, node, here)}
-    # Posts of this transaction are in no outbox yet: an attempt granted by a report of this very message is coming.
+    # Commands of this transaction are in no outbox yet, such as the start of an attempt that this message's reports
+    # cause.
     posted = [command for node_id, command in transaction.effects.posts if node_id == node.row.node_id]
     coming = {
         (command.job_id, command.attempt)
@@ -45,7 +46,7 @@ def compare_machine(transaction: Transaction, node: LiveNode, message: Heartbeat
 
 
 def is_expected(state: LiveState, node: LiveNode, here: AttemptHere) -> bool:
-    """Whether the tables expect this very attempt on the machine: the number alone may have been given out twice."""
+    """Returns whether the tables expect this very attempt there; its number may have been given out twice."""
     job_id = JobId(here.job_id)
     attempt = state.attempt(job_id, here.attempt)
     return (job_id, here.attempt) in node.expected and (
@@ -54,7 +55,7 @@ def is_expected(state: LiveState, node: LiveNode, here: AttemptHere) -> bool:
 
 
 def unexpected_here(state: LiveState, node: LiveNode, message: Heartbeat) -> list[AttemptHere]:
-    """The attempts that the agent must stop at once."""
+    """Returns the attempts that the agent must stop at once."""
     return [here for here in message.here if not is_expected(state, node, here)]
 
 
@@ -62,7 +63,7 @@ def unexpected_here(state: LiveState, node: LiveNode, message: Heartbeat) -> lis
 
 
 def begin_after_restore(state: LiveState, former: tuple[str, ...]) -> None:
-    """Mark the machines that have not met this incarnation yet, if there were others before it."""
+    """Mark machines that must still be compared with the tables, if the database was ever restored."""
     state.former = frozenset(former)
     for node in state.nodes.values():
         node.must_meet = bool(former) and node.is_member and node.row.incarnation != state.identity.incarnation
@@ -71,14 +72,15 @@ def begin_after_restore(state: LiveState, former: tuple[str, ...]) -> None:
 
 
 def is_settled(state: LiveState) -> bool:
-    """Every machine of the tables has said what it runs and ran, or is lost: nothing can be started twice."""
+    """Returns whether every machine of the tables was compared or is lost, so that nothing can be started twice."""
     return not any(node.must_meet and node.is_member for node in state.nodes.values())
 
 
 def meet_machine(transaction: Transaction, node: LiveNode, message: Heartbeat, after_restore: str) -> None:
-    """The agent says after a restore what it has; its reports have been taken.
+    """Take what an agent reports after a restore; its reports about attempts have been taken already.
 
-    The machine is awaited until what the tables do not know has ended there: its job may be about to start elsewhere.
+    The machine stays marked until the attempts that the tables do not know have ended there: their jobs may be about to
+    start elsewhere.
     """
     state, row = transaction.state, node.row
     unknown = unexpected_here(state, node, message)
@@ -105,7 +107,7 @@ def _hold_jobs_on(transaction: Transaction, node: LiveNode) -> None:
 
 
 def settle_machines(transaction: Transaction, unreachable_s: float) -> None:
-    """Once nothing is awaited any more, let the machines that are heard take jobs again."""
+    """Let reachable machines take jobs again, once every machine was compared."""
     if not is_settled(transaction.state):
         return
     for node in list(transaction.state.nodes.values()):
@@ -114,7 +116,7 @@ def settle_machines(transaction: Transaction, unreachable_s: float) -> None:
 
 
 def welcome_back(transaction: Transaction, node: LiveNode) -> None:
-    """The machine is heard again before its leases ran out."""
+    """Mark a machine as up that was heard again before its leases ran out."""
     node.row.state = "up"
     transaction.node_changed(node)
     log.info("%s is back", node.row.node_id)

@@ -2,7 +2,7 @@
 
 Leases: every answer renews the attempts that the machine is expected to run, for a length that the agent counts from
 the moment it *sent* the heartbeat. So no lease ends later than the instant of the answer plus that length, and the
-server declares a machine lost only after that instant plus a margin. Lost contact alone does not mean that the machine
+server declares a machine lost only after that instant plus a margin. Lost contact alone does not prove that the machine
 is dead: it becomes UNREACHABLE first.
 """
 
@@ -67,10 +67,10 @@ from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Regist
 
 log = logging.getLogger(__name__)
 
-#: Commands in one answer, so that it stays small; the rest follows at once.
+#: The most commands in one answer, so that it stays small; the rest follows in the next.
 _COMMANDS_PER_ANSWER = 200
 _RESEND_S = 1.0
-#: Pace of heartbeats while nothing can be written: renewals, whatever the agent has to report.
+#: Pause before each answer, seconds, while the database cannot be written and answers only renew leases.
 _STUCK_PACE_S = 1.0
 
 
@@ -92,7 +92,7 @@ class AgentGateway:
         chance: Random | None = None,
         proofs: StoreProofs | None = None,
     ) -> None:
-        """`proofs`: what machines are to show of the store of checkpoints."""
+        """`proofs`: checks whether machines reach the store of checkpoints; None: there is nothing to check."""
         self._loop = loop
         self._box = box
         self.proofs = proofs
@@ -106,8 +106,10 @@ class AgentGateway:
     # ---------------------------------------------------------------- registration
 
     async def register(self, message: Register, only_rent: str | None = None) -> Registered:
-        """Admit a machine; with `only_rent`, one that answers this request. Raises Conflict where its name or its pool
-        is known with other facts, Forbidden where it is none of that request.
+        """Admit a machine; with `only_rent`, only one that answers this request for machines.
+
+        Raises Conflict where its name or its pool is known with other facts, Forbidden where it does not belong to that
+        request.
         """
         check_protocol(message)
         check_cluster(self._loop.state.identity, message.cluster, message.node_id)
@@ -152,7 +154,7 @@ class AgentGateway:
             is_same = check_name_is_free(transaction, known, message, self._loop.settings.unreachable_s)
             self._change_credential(transaction, known, credential)
             if not is_same:
-                # Another agent: its reports start anew, and it is written down when it is heard.
+                # This is another agent: its reports are numbered anew. It is recorded with its first heartbeat.
                 known.row.reports_acked, known.row.agent, known.row.boot_id = 0, message.agent, message.boot_id
             return
         if not is_settled(state):
@@ -179,7 +181,7 @@ class AgentGateway:
         transaction.node_changed(node)
 
     def _join(self, transaction: Transaction, node: LiveNode) -> None:
-        """A machine of the fleet from now on, with nothing running."""
+        """Make the machine a member of the fleet, with nothing running."""
         state, row = transaction.state, node.row
         row.state, row.cordon, row.detail, row.joined_at = "up", "", "", transaction.at
         if state.pools[row.pool_id].drained:
@@ -198,17 +200,16 @@ class AgentGateway:
         launch_joined(transaction, row.rent_token, row.node_id)
 
     def node_of(self, credential: str) -> NodeId | None:
-        """The machine a credential belongs to."""
+        """Returns the machine that a credential belongs to; None for an unknown credential."""
         return self._loop.state.credentials.get(token_hash(credential))
 
     # ---------------------------------------------------------------- heartbeats
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
-        """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`.
+        """Take what the agent reports; answer at once if there is something new for it, else within `wait_s`.
 
-        Raises OtherCluster, OtherIncarnation, OtherProtocol, NameHeld where it is not one to be listened to.
-
-        While the database cannot be written the leases of what runs are renewed, and nothing is taken or given.
+        Raises OtherCluster, OtherIncarnation, OtherProtocol, NameHeld where the sender must not be heard. While the
+        database cannot be written, leases are renewed, and nothing is taken or given.
         """
         try:
             return await self._heartbeat(message)
@@ -216,7 +217,7 @@ class AgentGateway:
             await asyncio.sleep(min(_STUCK_PACE_S, message.wait_s))
             node = self._node(message.node_id)
             if not node.is_member:
-                # Given up in a batch that is not written: its places may be somebody else's as soon as it is.
+                # Lost in a batch that is not written yet: once it is, its devices may go to other jobs.
                 raise
             node.heard_at = self._loop.clock.now()
             return self._renewed(node, message.life)
@@ -256,7 +257,7 @@ class AgentGateway:
         return node
 
     def _has_news(self, node: LiveNode, message: Heartbeat) -> bool:
-        """Plain renewals, most of all heartbeats, write nothing."""
+        """Returns whether the heartbeat must be written; plain renewals, which are most heartbeats, must not."""
         return (
             message.resync
             or node.must_meet
@@ -274,7 +275,7 @@ class AgentGateway:
         note_speaker(transaction, node, message)
         take_facts(transaction, node, message)
         if node.row.state == "lost" and not message.here and not node.row.rent_token and is_calm:
-            # Back from the dead, and its old ranks are gone: a machine like a new one. Its old reports are stale.
+            # A lost machine without its old ranks is like a new one, and its old reports are outdated.
             self._join(transaction, node)
         elif node.row.state == "unreachable" and is_calm:
             welcome_back(transaction, node)
@@ -289,9 +290,9 @@ class AgentGateway:
             settle_machines(transaction, unreachable_s)
 
     def _must_answer(self, node: LiveNode, message: Heartbeat) -> bool:
-        """There are commands that the agent has not been given, or attempts it must stop."""
+        """Returns whether there is a command that the agent has not been sent, or an attempt that it must stop."""
         newest = next(reversed(node.outbox), 0)
-        # Given but not confirmed by the next call: the answer was lost. Not at once again, lest the two spin.
+        # Sent but not confirmed by the next call, so the answer was lost. Waits a little, lest calls and answers loop.
         unheard = bool(node.outbox) and self._loop.clock.now() - node.sent_at > _RESEND_S
         is_fenced = bool(unexpected_here(self._loop.state, node, message))
         return (
@@ -327,8 +328,11 @@ class AgentGateway:
         )
 
     def _renewed(self, node: LiveNode, life: str) -> HeartbeatAnswer:
-        """The leases of what runs go on; nothing is taken or given. To an agent that has not heard of this start yet:
-        its call may be a late one of the past, and what that says is there is not."""
+        """Renew the leases of the machine; nothing is taken or given.
+
+        This is the answer also to an agent that has not heard of this start of the server: its call may be a delayed
+        one, and what it reports outdated.
+        """
         lease_s = self._loop.settings.lease_s[node.facts.market]
         node.leased_until = self._loop.clock.now() + lease_s
         identity = self._loop.state.identity
@@ -337,11 +341,11 @@ class AgentGateway:
         )
 
     def wake(self, node_id: NodeId) -> None:
-        """Answer the heartbeat call that the machine holds open."""
+        """Have the machine's open heartbeat call answered."""
         self._long_polls.setdefault(node_id, _LongPoll()).event.set()
 
     def _with_token(self, command: object) -> AnyCommand:
-        """The command as it goes to the agent, with what is written down nowhere here: job token and secrets."""
+        """Returns the command as it goes to the agent, with what is stored nowhere here: job token and secrets."""
         if isinstance(command, StartCommand):
             token = self._job_tokens.issue(JobId(command.job_id), command.attempt)
             sealed = self._loop.state.secrets.get(JobId(command.job_id))
@@ -350,7 +354,7 @@ class AgentGateway:
         return command  # type: ignore[return-value]
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """Queue the commands of a transaction and wake the heartbeat calls that wait for them."""
+        """Queue the commands of a transaction, and wake the heartbeat calls that wait for them."""
         for node_id, command in effects.posts:
             node = self._loop.state.nodes.get(node_id)
             if node is not None and node.is_member:
@@ -361,7 +365,7 @@ class AgentGateway:
     # ---------------------------------------------------------------- silence
 
     async def watch(self) -> None:
-        """Notice machines that fall silent, for ever."""
+        """Look for machines that have fallen silent, for ever."""
         pace_s = max(0.2, min(1.0, self._loop.settings.unreachable_s / 4))
         while True:
             await asyncio.sleep(pace_s)
@@ -369,7 +373,7 @@ class AgentGateway:
                 await self._loop.perform(self.notice_silence)
 
     def _is_waited_for(self, node: LiveNode) -> bool:
-        """A start there was not confirmed for as long as its lease."""
+        """Returns whether a start there was not confirmed for as long as its lease."""
         lease_s = self._loop.settings.lease_s[node.facts.market]
         return has_unconfirmed(self._loop.state, node, self._loop.clock.now(), lease_s)
 
@@ -379,7 +383,7 @@ class AgentGateway:
         return silent or (node.row.state == "unreachable" and now > node.leased_until + settings.lease_margin_s)
 
     def notice_silence(self, transaction: Transaction) -> None:
-        """Machines that have not been heard of: unreachable at first, lost once every lease there has run out."""
+        """Mark silent machines as unreachable, and as lost once every lease there has run out."""
         for node in list(transaction.state.nodes.values()):
             if self._is_waited_for(node):
                 withdraw_unconfirmed(transaction, node, self._loop.settings.lease_s[node.facts.market])
@@ -399,7 +403,7 @@ class AgentGateway:
 
 
 def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason) -> None:
-    """Nothing is alive on the machine: its leases have run out, or it is proved dead. Unknown machines are no error."""
+    """Record that nothing is alive on a machine, whose leases have run out or which is proved dead."""
     node = transaction.state.nodes.get(node_id)
     if node is None or not node.is_member:
         return
@@ -407,7 +411,7 @@ def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason)
     log.warning("%s is gone (%s); jobs there: %s", node_id, reason, ", ".join(str(job) for job, _ in held) or "none")
     emit(transaction, NodeLost(transaction.at, node_id, reason))
     for job_id, number in held:
-        # A gang whose other parts had ended before: with this machine the last of it is gone.
+        # If the gang's other parts had ended before, the attempt ends with this machine.
         attempt = transaction.state.attempt(job_id, number)
         if attempt is not None and attempt.is_over:
             end_attempt(transaction, transaction.state.jobs[job_id], attempt)
@@ -416,7 +420,7 @@ def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason)
 
 
 def _end_rent(transaction: Transaction, node: LiveNode) -> None:
-    """A rented machine never comes back under its name; a request whose machines are all gone is over."""
+    """End the rental: a rented machine never returns under its name, and a request without machines left is over."""
     node.row.state = "released"
     transaction.node_changed(node)
     rent = transaction.state.rents.get(node.row.rent_token)
@@ -430,6 +434,6 @@ def _end_rent(transaction: Transaction, node: LiveNode) -> None:
 
 
 def check_node_owner(node_id: NodeId, claimed: str) -> None:
-    """Raise Forbidden where an agent speaks for a machine that is not its own."""
+    """Raise Forbidden where an agent sends messages for a machine that is not its own."""
     if claimed != node_id:
         raise Forbidden(f"this credential belongs to {node_id}, not to {claimed}", field="node_id")

@@ -1,10 +1,10 @@
-"""Who speaks for a machine: checks of the cluster, the incarnation, the agent and the release that messages name.
+"""Identifies who sends messages for a machine: checks the cluster, incarnation, agent and release that they name.
 
-An agent is named by its state folder: whoever lost it, or never had it, is another agent, whatever name and token it
-shows. A machine whose name is held by one agent is not given to another one before every lease granted there has run
-out, because ranks may be alive; the join token proves nothing about ranks. A copy of a state folder is told from its
-original by the boot of the machine: while the one is heard, the other is refused. Who belongs to another cluster, or
-knows another life of this one's database, is told both names and gets nothing.
+An agent is identified by a secret in its state folder: without that folder it is another agent, whatever name and token
+it sends. A machine name that one agent holds is not given to another before every lease granted there has run out,
+because ranks may be alive; the join token proves nothing about ranks. A copy of a state folder is told from its
+original by the machine's boot: while one of them is heard, the other is refused. An agent that belongs to another
+cluster, or knows another incarnation of this one's database, is told both ids and gets nothing.
 """
 
 import logging
@@ -24,14 +24,14 @@ from walras.wire import ClusterIdentity, Heartbeat, Register
 
 log = logging.getLogger(__name__)
 
-#: A machine may come as many times later than its pool's boots take.
+#: A machine may enrol until this many times its pool's boot time after the request.
 _ENROL_BOOTS = 3.0
-#: The first protocol whose agents name themselves and the cluster.
+#: The first protocol version in which agents name themselves and the cluster.
 _NAMES_ITSELF = 2
 
 
 def check_cluster(here: ClusterIdentity, told: ClusterIdentity | None, who: str) -> None:
-    """Raise OtherCluster where `who` belongs to another cluster. None is let pass."""
+    """Raise OtherCluster where `who` belongs to another cluster. An older agent, which names none, is let pass."""
     if told is not None and told.cluster_id != here.cluster_id:
         raise OtherCluster(
             f"{who} belongs to cluster {told.cluster_id}; this server is cluster {here.cluster_id}",
@@ -41,7 +41,7 @@ def check_cluster(here: ClusterIdentity, told: ClusterIdentity | None, who: str)
 
 
 def check_incarnation(here: ClusterIdentity, told: ClusterIdentity | None, who: str) -> None:
-    """Raise OtherIncarnation where `who` knows another life of this cluster's database."""
+    """Raise OtherIncarnation where `who` knows another incarnation of this cluster's database."""
     if told is not None and told.incarnation != here.incarnation:
         raise OtherIncarnation(
             f"{who} knows incarnation {told.incarnation} of this cluster; the server is incarnation"
@@ -65,7 +65,7 @@ def check_log_sender(here: ClusterIdentity, node_id: NodeId, query: Mapping[str,
 
 
 def check_protocol(message: Register | Heartbeat) -> None:
-    """Raise OtherProtocol where the agent's release is too far from this one's."""
+    """Raise OtherProtocol where this server cannot talk to the agent's release."""
     problem = protocol_problem(
         f"the agent of {message.node_id} (release {message.version or 'unknown'})", message.protocol
     )
@@ -83,7 +83,7 @@ def check_name_is_free(transaction: Transaction, node: LiveNode, message: Regist
     is_silent = at - node.heard_at > unreachable_s
     if is_same_agent and (is_silent or not node.was_heard or row.boot_id in ("", message.boot_id)):
         return True
-    # Nothing was granted, or all of it has ended: then nothing can live there, and silence is enough.
+    # Nothing was granted, or all of it has ended: nothing can be alive there, and silence is enough.
     if is_silent and not node.expected and not node.outbox and not node.alive:
         return False
     first = f"another agent speaks for {row.node_id} since {at - row.joined_at:.0f} s"
@@ -104,13 +104,13 @@ def check_name_is_free(transaction: Transaction, node: LiveNode, message: Regist
 
 
 def check_enrolment(transaction: Transaction, message: Register, rent_token: str, enrol_s: float) -> None:
-    """Raise Forbidden unless the machine is one of the request's pool, in time, and not one too many."""
+    """Raise Forbidden unless the machine is of the request's pool, comes in time, and is not one too many."""
     state, facts = transaction.state, message.facts
     rent = state.rents.get(rent_token)
     is_of_pool = rent is not None and rent.pool_id == f"{facts.shape}/{facts.market}/{facts.zone}"
     if rent is None or message.rent_token != rent_token or not is_of_pool:
         raise Forbidden("this token admits machines of another request", field="rent_token")
-    # Where machines come out of a queue, the time that they take is what the queue was seen to take.
+    # For machines from a queue, the boot time includes the waits that were seen in that queue.
     limit_s = max(enrol_s, _ENROL_BOOTS * state.pool_of(rent.pool_id).boot_s)
     if transaction.at - rent.asked_at > limit_s:
         raise Forbidden("this token admits no machine any more", field="rent_token")
@@ -123,7 +123,7 @@ def check_enrolment(transaction: Transaction, message: Register, rent_token: str
 
 
 def check_speaker(node: LiveNode, message: Heartbeat, now: float, unreachable_s: float) -> None:
-    """Raise NameHeld where the message comes from a copy of the agent that speaks for the machine."""
+    """Raise NameHeld where the message comes from a copy of the agent that is heard from the machine."""
     row = node.row
     if row.agent and message.agent and row.agent != message.agent:
         raise NameHeld(f"another agent speaks for {row.node_id}", field="agent", fix="give this one its own --state")
@@ -138,14 +138,14 @@ def check_speaker(node: LiveNode, message: Heartbeat, now: float, unreachable_s:
 
 
 def is_other_speaker(node: LiveNode, message: Heartbeat, incarnation: str) -> bool:
-    """Returns True if what the message says of its sender is not written down yet."""
+    """Returns whether the message names its sender otherwise than the machine's row does."""
     row = node.row
     told = (message.agent or row.agent, message.boot_id or row.boot_id, message.version or row.version, incarnation)
     return told != (row.agent, row.boot_id, row.version, row.incarnation)
 
 
 def note_speaker(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
-    """Write down who speaks for the machine, and that it knows this incarnation."""
+    """Record which agent sends for the machine, and that it knows this incarnation."""
     row = node.row
     incarnation = row.incarnation if node.must_meet else transaction.state.identity.incarnation
     if not is_other_speaker(node, message, incarnation):
@@ -161,7 +161,7 @@ def note_speaker(transaction: Transaction, node: LiveNode, message: Heartbeat) -
 
 
 def highest_number_told(state: LiveState, message: Heartbeat, most: int = 10_000_000) -> int:
-    """Returns the highest job number that this cluster has ever given out, as far as the agent can be believed."""
+    """Returns the highest job number that the agent reports this cluster to have given out, up to a plausible bound."""
     return min(message.highest_job_id, state.next_job_id + most)
 
 
@@ -169,7 +169,7 @@ def highest_number_told(state: LiveState, message: Heartbeat, most: int = 10_000
 
 
 def pool_of_agent(message: Register) -> Pool:
-    """The pool a machine belongs to by its own account."""
+    """Returns the pool that the machine states for itself."""
     facts = message.facts
     shape = Shape(
         name=facts.shape,
@@ -184,10 +184,11 @@ def pool_of_agent(message: Register) -> Pool:
 
 
 def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
-    """Returns the pool of a machine that states no speed (1) with that of its pool, or of its type's data sheet.
+    """Returns the pool with the speed of the declared pool, or of the type's data sheet, if the machine states none
+    (1).
 
-    Emulated accelerators have the speed that they state: that of no device. The memory of an accelerator, which no
-    machine states, is known in the same way.
+    Emulated accelerators have the speed that they state, which is no device's. The memory of an accelerator, which no
+    machine states, is filled in likewise.
     """
     known_bytes = None if declared is None else declared.shape.accelerator_memory_bytes
     memory_bytes = catalog_memory_bytes(pool.shape.accelerator) if known_bytes is None else known_bytes
@@ -201,7 +202,7 @@ def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
 
 
 def shape_differences(known: Shape, joining: Shape) -> str:
-    """What is otherwise on a machine that joins, in the words of `walras agent`'s options."""
+    """Returns how a machine's shape differs from the known one, in `walras agent`'s words; empty if equal."""
     told = [
         f"{each.name} is {getattr(joining, each.name)} here, {getattr(known, each.name)} there"
         for each in fields(Shape)

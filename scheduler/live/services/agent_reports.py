@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, told: dict[str, float]) -> None:
-    """Once an attempt: its first rank counts once, and repeats it with every report."""
+    """Record the facts that the job's first rank counted, once an attempt: each report repeats them."""
     if attempt.facts_recorded:
         return
     attempt.facts_recorded = True
@@ -72,13 +72,13 @@ def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAt
         record_kind_facts(transaction, job.launch.kind, found.facts, "")
 
 
-#: So many unknown types of reports are told in the log.
+#: The most unknown types of reports that the log names.
 _TYPES_TOLD = 100
-#: Bandwidths that a link can have, bytes per second: what else a job tells is not taken up.
+#: Plausible bandwidths, bytes per second; a job's other figures are ignored.
 _NETWORK_LEAST, _NETWORK_MOST = 1.0, 1e15
-#: Cells of which it is known how long they wait for their data.
+#: The most (kind, accelerator type, count) of which data waits are kept.
 _DATA_WAITS_MOST = 5_000
-#: The rest of a gang gets this long once a part has failed.
+#: The grace of the other parts of a gang after one has failed, seconds.
 _GANG_GRACE_S = 5.0
 
 
@@ -102,7 +102,7 @@ def process_reports(transaction: Transaction, node: LiveNode, reports: list[AnyR
 
 
 def _skip_report(transaction: Transaction, node: LiveNode, report: UnknownReport) -> None:
-    """A newer agent tells what this release does not know: skipped and counted, told once for each type."""
+    """Skip and count a report of a newer agent's type, which this release does not know; log each type once."""
     counters = transaction.state.counters
     counters.unknown_reports += 1
     if report.told not in counters.unknown_types and len(counters.unknown_types) < _TYPES_TOLD:
@@ -114,7 +114,7 @@ def _skip_report(transaction: Transaction, node: LiveNode, report: UnknownReport
 
 
 def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: float) -> None:
-    """The machine will be taken away."""
+    """Drain a machine that will be taken away in `gone_in_s`."""
     if node.is_member and (node.row.cordon != "leaving" or node.row.drain_until_at is not None):
         emit(transaction, NodeLeaving(transaction.at, node.row.node_id, transaction.at + gone_in_s))
         node.row.detail = f"notice: gone in {gone_in_s:g} s"
@@ -124,7 +124,7 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
     job_id = JobId(report.job_id)
     attempt = transaction.state.attempt(job_id, report.attempt)
     if attempt is not None and report.incarnation not in ("", attempt.row.incarnation):
-        attempt = None  # the number was given out twice: this is the other one
+        attempt = None  # the number was given out twice, and this is another attempt
     if attempt is None and (former := job_of_former_life(transaction.state, report)) is not None:
         recover_report(transaction, former, report)
         return
@@ -160,7 +160,7 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
 
 def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow) -> None:
     if part.started:
-        return  # told again after a restore
+        return  # reported again after a restore
     part.started = True
     transaction.part_changed(part)
     if all(each.started for each in attempt.parts.values()):
@@ -173,7 +173,7 @@ def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow) -> N
 def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport) -> None:
     earlier = job.progress
     if earlier is not None and report.start_s is None:
-        # The start is told once; a later report must not hide it from an interval that has not been told yet.
+        # The start time is reported once; a later report must keep it until the core was told.
         report = report.model_copy(update={"start_s": earlier.start_s if not job.progress_forwarded else None})
     says_saves, job.states_interval = _take_word_on_saving(report)
     is_news, job.says_saves = says_saves and not job.says_saves, says_saves
@@ -201,9 +201,9 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
 
 
 def _take_word_on_saving(report: ProgressReport) -> tuple[bool, bool]:
-    """Whether the script says that it can save its work, and that it does so as often as it states itself.
+    """Returns whether the script says that it can save its work, and whether it states itself how often it does.
 
-    That value is for the scheduler, and shown to nobody.
+    The value is removed from the report: it is for the scheduler, and not shown.
     """
     report.first_values.pop(SAVES_VALUE, None)
     word = report.values.pop(SAVES_VALUE, 0.0)
@@ -211,7 +211,7 @@ def _take_word_on_saving(report: ProgressReport) -> tuple[bool, bool]:
 
 
 def _record_target_value(transaction: Transaction, job: LiveJob, report: ProgressReport) -> None:
-    """In memory at once; written down as often as its progress is."""
+    """Keep the reported values of the target in memory; they are written as often as the progress is."""
     if job.target is not None:
         job.target = job.target.with_report(report.steps, report.values)
         if job.target.is_worth_a_forecast:
@@ -219,7 +219,7 @@ def _record_target_value(transaction: Transaction, job: LiveJob, report: Progres
 
 
 def _record_data_wait(transaction: Transaction, attempt: LiveAttempt, kind: str, share: float | None) -> None:
-    """For predictions: rounded, so that noise asks no question again."""
+    """Keep the share of steps that wait for data, for predictions; rounded, so that noise causes no new prediction."""
     if share is None or not 0.0 <= share <= 1.0:
         return
     waits, tenths = transaction.state.data_waits, round(10 * share)
@@ -230,7 +230,7 @@ def _record_data_wait(transaction: Transaction, attempt: LiveAttempt, kind: str,
 
 
 def _forward_network_speed(transaction: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
-    """Once an attempt: its ranks measure it when they meet, and repeat it with every report."""
+    """Tell the core the measured bandwidth, once an attempt: each report repeats it."""
     if bytes_per_s is None or not _NETWORK_LEAST <= bytes_per_s <= _NETWORK_MOST:
         return
     if not attempt.network_forwarded and len(attempt.parts) > 1:
@@ -242,7 +242,7 @@ def _forward_network_speed(transaction: Transaction, attempt: LiveAttempt, bytes
 
 
 def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
-    """Let the core know the newest figures, if it does not."""
+    """Tell the core the newest progress, unless it was told already."""
     report = job.progress
     if report is None or job.progress_forwarded:
         return
@@ -279,7 +279,7 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
 
 
 def _keep_pair_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
-    """Write down what the core knows of the job's kind beside that of the job with which it shares an accelerator."""
+    """Write the measured speed of the job's kind beside the kind with which it shares an accelerator."""
     core = transaction.core
     if job.row.job_id not in core.cycle.sharing.pairs:
         return
@@ -292,10 +292,10 @@ def _keep_pair_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
 def _forward_unusual_speed(
     transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport, *, is_first: bool
 ) -> None:
-    """Compare the job with what others of its kind reached on such accelerators before it came."""
+    """Tell the core if the speed differs from what the kind reached on such accelerators before this attempt."""
     row, own = attempt.row, report.steps_per_s
     if "WALRAS_BATCH_MAX" in job.launch.env:
-        return  # it chooses its batch: at the first one it is slower than others of its kind that have found theirs
+        return  # it chooses its batch size, and is slower than its kind until it has found it
     if is_first:
         attempt.usual_steps_per_s = transaction.core.ledger.table.measured(
             job.launch.kind, row.accelerator, row.accelerators
@@ -307,8 +307,9 @@ def _forward_unusual_speed(
 
 
 def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
-    """Whether what the job reaches is what its kind reaches: not on machines that are slow or badly connected, nor on
-    an accelerator that it shares, or shared until now.
+    """Returns whether the job's speed stands for its kind.
+
+    It does not on slow or badly connected machines, nor on an accelerator that the job shares or shared until now.
     """
     known = transaction.core.ledger.jobs.get(job.row.job_id)
     if not transaction.core.cycle.sharing.is_settled(job.row.job_id):
@@ -340,7 +341,7 @@ def _record_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAtte
 
 
 def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
-    """Write down what the core has learned about restarts of this kind, for its successor."""
+    """Write the restart time that the core has learned of this kind, for the next start of the server."""
     restart_s = transaction.core.ledger.costs.restart_s(job.launch.kind, 0.0)
     if restart_s > 0:
         transaction.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
@@ -352,12 +353,12 @@ def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
 def _part_ended(
     transaction: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport
 ) -> None:
-    # The server asked for this end before its tables were restored, and these do not know.
+    # The server asked for this end before its tables were restored, so these do not show it.
     is_forgotten = report.asked and report.cause == "exited" and not part.stopped
     is_forgotten = is_forgotten and attempt.row.state is not AttemptState.STOPPING
     is_late = (is_stopped_late(part) or is_forgotten) and report.exit_code is None
     if is_late:
-        # Our stop ended its ranks: the job is queued again, as one that was asked to leave.
+        # Our stop ended its ranks, so the job is queued again, as after a preemption.
         report = report.model_copy(update={"exit_code": EXIT_CHECKPOINTED, "signal": None, "failed_rank": None})
     if is_withdrawn(part) and report.exit_code is None and report.signal is None:
         refuse_withdrawn(transaction, part)
@@ -373,7 +374,7 @@ def _part_ended(
 
 
 def end_vanished_part(transaction: Transaction, part: PartRow) -> None:
-    """The agent came back and knows nothing of an attempt it was running: its supervisor is gone, ranks and all."""
+    """End a part that its restarted agent does not know any more: its supervisor and ranks are gone."""
     attempt = transaction.state.attempt(part.job_id, part.attempt)
     if attempt is None or part.ended:
         return
@@ -384,7 +385,7 @@ def end_vanished_part(transaction: Transaction, part: PartRow) -> None:
 
 
 def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
-    """Nothing of the attempt is left anywhere: tell the core, by the part that failed first."""
+    """Tell the core that all parts of the attempt have ended, with the cause of the part that failed first."""
     forward_progress(transaction, job, attempt)
     ended = sorted(attempt.parts.values(), key=lambda part: (part.stopped, part.ended_at or 0.0, part.node_rank))
     failed = next((part for part in ended if _has_failed(part)), None)

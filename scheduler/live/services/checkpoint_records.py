@@ -1,8 +1,9 @@
-"""Where checkpoints are kept, and which one a job goes on from.
+"""Where checkpoints are kept, and from which one a job resumes.
 
-That is the newest recorded under the fence of its attempt that is not lost. Two are kept. Where a machine finds that
-the newest is torn, or that its store does not have it, the one before takes its place; without one the job begins anew.
-Each loss uses up a checkpoint, so that a script which only says so has soon none left, and then fails by itself.
+A job resumes from the newest checkpoint that was recorded under the fence of its attempt and is not lost. Two are kept.
+If a machine finds that the newest is torn, or that its store does not have it, the one before takes its place; without
+one the job begins anew. Each loss uses up a checkpoint, so a script that wrongly reports losses soon has none left, and
+then fails by itself.
 """
 
 import logging
@@ -24,36 +25,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlaces:
-    """Where jobs save: the folder that theirs lie in, and the store that they are sent to; empty: machines share it."""
+    """Where jobs save: the folder of checkpoints, and the store they are sent to; empty: machines share the folder."""
 
     folder: Path
     store: str = ""
 
     def store_of(self, folder: Path) -> str:
-        """Where the checkpoints of one folder are sent: in an object store, to a place of their own."""
+        """Returns where the checkpoints of one folder are sent: in an object store, to a place of their own."""
         inner = folder.relative_to(self.folder)
         return f"{self.store}/{inner.as_posix()}" if is_object_store(self.store) else self.store
 
 
 def checkpoint_places(setting: str | None, folder: Path, *, is_shared: bool) -> CheckpointPlaces:
-    """Where the cluster file says; else with the server, or as before in a cluster that is older than stores.
+    """Returns the places that the cluster file states; else the server's store, or the shared folder of an older
+    cluster.
 
     `folder`: the server's own. `is_shared`: all machines see it. Raises ConfigError for a store that cannot be opened.
     """
     if setting is None:
         return CheckpointPlaces(folder, "" if is_shared else SERVER_STORE)
     if is_object_store(setting):
-        ObjectFolder(setting)  # the server deletes there what is superseded
+        ObjectFolder(setting)  # fails now if it cannot be opened: the server deletes superseded ones there
     shared = shared_folder(setting)
     return CheckpointPlaces(folder, setting) if shared is None else CheckpointPlaces(shared)
 
 
 def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedReport) -> CheckpointRow | None:
-    """Make a commit the job's newest checkpoint; returns None where it is older than that, or of another job."""
+    """Make a commit the job's newest checkpoint; returns None for an older one or one in a wrong place."""
     known, manifest = job.checkpoint, report.manifest
     if (known is not None and manifest.step < known.step) or not is_inside(job, report):
         return None
-    # A machine must not send others to a place of its own choice.
+    # A machine must not direct others to a place of its own choice.
     if manifest.store not in ("", job.launch.store, "" if known is None else known.store):
         log.warning("job %d: its checkpoint is in %s, where none belong", job.row.job_id, manifest.store)
         return None
@@ -83,9 +85,10 @@ def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedRep
 
 
 def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, digest: str, why: str) -> bool:
-    """The checkpoint that this attempt began with cannot be had: fall back to the one before it.
+    """Fall back to the earlier checkpoint, because the one that this attempt began with is lost.
 
-    `digest`: its own, or empty. Returns False where the attempt began with no such checkpoint: then nothing is lost.
+    `digest`: of the lost one, or empty. Returns False where the attempt began with no such checkpoint: then nothing is
+    lost.
     """
     lost = job.checkpoint
     if lost is None or lost.attempt >= attempt.row.attempt or digest not in ("", lost.digest):
@@ -99,7 +102,7 @@ def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt
 
 
 def is_inside(job: LiveJob, report: CommittedReport) -> bool:
-    """The checkpoint lies in the job's own folder."""
+    """Returns whether the checkpoint lies in the job's own folder."""
     folder = _absolute_path(job.launch.checkpoint_dir)
     return os.path.commonpath([folder, _absolute_path(report.manifest.path)]) == folder
 

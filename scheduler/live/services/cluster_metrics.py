@@ -1,8 +1,8 @@
 """What `/metrics` counts and times: delays, solves, commits, preemptions, lost work, the lag of the event loop.
 
-Counters and histograms follow the events and commands of every transaction, once it is durable; gauges are read from
-the live state when somebody asks (`metric_gauges.py`). Labels take their values from fixed lists, or from the
-accelerator types and pools that an operator declares: never from jobs, users or what agents say.
+Counters and histograms follow the events and commands of every transaction, once it is durable; gauges are computed
+from the live state for each scrape (`metric_gauges.py`). Labels take their values from fixed lists, or from the
+accelerator types and pools that an operator declares: never from jobs, users or what agents report.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _LOOK_AT_LAG_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class _RunningWork:
-    """An attempt that may lose work: what it has done and what of that is saved, in steps of the job."""
+    """The progress of a running attempt, in steps of the job: what it has done, and what of that is saved."""
 
     attempt: int
     accelerators: int
@@ -50,13 +50,13 @@ class _RunningWork:
 
     @property
     def lost_s(self) -> float:
-        """Accelerator-seconds of the steps that are not saved; 0 where its speed was never told."""
+        """Accelerator-seconds of the steps that are not saved; 0 while its speed is unknown."""
         lost = max(0.0, self.steps - self.saved)
         return self.accelerators * lost / self.steps_per_s if self.steps_per_s else 0.0
 
 
 class ClusterMetrics:
-    """An effect handler of the loop, and what `/metrics` answers."""
+    """An effect handler of the loop that keeps the metrics, and what `/metrics` answers."""
 
     def __init__(self, loop: ServerLoop, health: ServerHealth) -> None:
         self._loop = loop
@@ -109,7 +109,7 @@ class ClusterMetrics:
                               buckets=_SHORT_BUCKETS, registry=registry)  # fmt: skip
 
     async def text(self) -> bytes:
-        """Returns everything in the text format of Prometheus."""
+        """Returns all metrics in the text format of Prometheus."""
         await self.gauges.refresh()
         return generate_latest(self.registry)
 
@@ -124,7 +124,7 @@ class ClusterMetrics:
     # ---------------------------------------------------------------- what happens
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """Count what a durable transaction holds."""
+        """Count the events and commands of a durable transaction."""
         if effects.commit_s is not None:
             self._commits.observe(effects.commit_s)
         for event, commands in effects.answered:

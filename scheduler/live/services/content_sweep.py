@@ -1,8 +1,8 @@
-"""What is deleted of the server's content: what no job needs once a day, and superseded checkpoints every few minutes.
+"""Deletes content: once a day what no job needs, and every few minutes superseded checkpoints.
 
-A checkpoint that newer ones have taken the place of goes soon, or a job that saves often would fill the disk. An upload
-under way may count on chunks of it: those it asked for are young again, and stay. What is in object stores goes by the
-same rules (`walras.object_store`), as far as they answer.
+A checkpoint that newer ones supersede is deleted soon, or a job that saves often would fill the disk. An upload under
+way may rely on chunks that are there: its question about them resets their age, so they stay. Content of object stores
+is deleted by the same rules (`walras.object_store`), as far as they answer.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from walras.object_store import ObjectFolder, sweep_objects
 
 log = logging.getLogger(__name__)
 
-#: Content is kept this long after it was last sent or named by a new job: reruns need nothing sent again.
+#: Content is kept for this time, seconds, after it was last sent or named by a new job, so that reruns send nothing.
 CONTENT_KEPT_S = 30 * 86_400.0
-#: Chunks of a superseded checkpoint that nobody asked for in this time go.
+#: Chunks of a superseded checkpoint that were not used for this time, seconds, are deleted.
 SUPERSEDED_KEPT_S = 1800.0
 _SWEEP_EVERY_S, _DROP_EVERY_S = 86_400.0, 600.0
-#: Object stores that did not answer are asked for what has expired in so long again.
+#: Expired content in object stores that did not answer is looked for again within this time, seconds.
 _EXPIRED_WITHIN_S = 7 * 86_400.0
 
 
 async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> list[str]:
-    """Names of the trees that jobs need. `keep_checkpoints_s`: of ended jobs too, so long; None: for ever."""
+    """Returns the trees that jobs need, checkpoints of ended jobs for `keep_checkpoints_s` (None: for ever)."""
     since_at = 0.0 if keep_checkpoints_s is None else server.loop.clock.now() - keep_checkpoints_s
     codes = [job.launch.code for job in server.state.jobs.values() if job.launch.code]
-    # The tables may be a moment behind.
+    # The tables may be a moment older than the live state.
     newest = [each for job in server.state.jobs.values() for each in (job.checkpoint, job.earlier_checkpoint)]
     kept = await server.read(server.store.checkpoint_content, since_at)
     results = await server.read(server.store.output_trees)
@@ -35,22 +35,22 @@ async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> li
 
 
 async def sweep_content(server: Server, keep_checkpoints_s: float | None = None) -> int:
-    """Delete the content that no job needs and nobody sent or named for long; returns the bytes freed."""
+    """Delete content that no job needs and that was not used for `CONTENT_KEPT_S`; returns the bytes freed."""
     in_use = await content_in_use(server, keep_checkpoints_s)
     return await server.read(server.content.sweep, in_use, CONTENT_KEPT_S)
 
 
 async def drop_superseded(server: Server, keep_checkpoints_s: float | None = None) -> None:
-    """Delete checkpoints that newer ones have taken the place of, but for what is young or somebody else's too."""
+    """Delete superseded checkpoints, except chunks that were used recently or that other trees need."""
     names, server.state.superseded = server.state.superseded, set()
     if names:
-        # Asked after the names were taken: what is superseded from here on is for the next time.
+        # Asked after the names were taken: checkpoints that are superseded from now on are for the next time.
         in_use = await content_in_use(server, keep_checkpoints_s)
         server.state.superseded |= await server.read(server.content.drop, names, in_use, SUPERSEDED_KEPT_S)
 
 
 async def drop_superseded_objects(server: Server, keep_checkpoints_s: float | None = None) -> None:
-    """The same in object stores, where newer checkpoints have been recorded since."""
+    """As `drop_superseded`, in the object stores where newer checkpoints have been recorded."""
     places, server.state.superseded_places = server.state.superseded_places, set()
     in_use = set(await content_in_use(server, keep_checkpoints_s)) if places else set()
     for place in sorted(places):
@@ -59,7 +59,7 @@ async def drop_superseded_objects(server: Server, keep_checkpoints_s: float | No
 
 
 async def drop_expired_objects(server: Server, keep_checkpoints_s: float) -> None:
-    """Delete from object stores what jobs have left that ended longer ago."""
+    """Delete from object stores what is left of jobs that ended longer than `keep_checkpoints_s` ago."""
     before_at = server.loop.clock.now() - keep_checkpoints_s
     read = server.store.expired_checkpoint_places
     places = await server.read(read, before_at - _EXPIRED_WITHIN_S, before_at)
@@ -69,7 +69,7 @@ async def drop_expired_objects(server: Server, keep_checkpoints_s: float) -> Non
 
 
 async def _swept(server: Server, place: str, in_use: set[str], *, is_over: bool) -> bool:
-    """Returns False where the store does not answer. Not in a reader's thread: it may take minutes."""
+    """Returns False where the store does not answer. Runs in a thread of its own, since it may take minutes."""
 
     def sweep() -> int:
         return sweep_objects(ObjectFolder(place), in_use, server.clocks.wall(), is_over=is_over)
@@ -83,7 +83,7 @@ async def _swept(server: Server, place: str, in_use: set[str], *, is_over: bool)
 
 
 async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> None:
-    """Both, for ever. What the disk refuses is tried again with the next one."""
+    """Do all of this for ever. What the disk refuses is tried again the next time."""
     waited_s = _SWEEP_EVERY_S
     while True:
         try:

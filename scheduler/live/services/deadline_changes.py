@@ -1,7 +1,7 @@
-"""Another deadline for a job that has not ended: in its spec, in what a restart restores, and in the core.
+"""Changes the deadline of a job that has not ended: in its spec, in what a restart restores, and in the core.
 
-The spec keeps the instant, not the words: `+6h` counts from the change, and a reader of the spec could not tell. A job
-that was restored from the tables has the deadline that it had before the restart.
+The spec keeps the instant, not the words, because `+6h` counts from the change, which a reader of the spec does not
+know. After a restart the job has the changed deadline.
 """
 
 import json
@@ -18,14 +18,14 @@ from scheduler.live.store.table_rows import SpecRow
 from walras.errors import JobSpecError
 from walras.spec.field_types import parse_instant
 
-#: Takes the deadline away.
+#: The word that removes the deadline.
 NO_DEADLINE = "none"
 
 
 def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
-    """Returns the row with the deadline that is written as in a job file, or `none`.
+    """Returns the row with the deadline that is written as in a job file, or without one for `none`.
 
-    Raises JobSpecError for what is no instant, has passed, or is before the job may start.
+    Raises JobSpecError where it is no instant, has passed, or is before the job may start.
     """
     spec, request = json.loads(stored.spec), parse_request(stored.request)
     if written.strip().lower() == NO_DEADLINE:
@@ -50,18 +50,18 @@ def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
 
 
 def change_deadline(transaction: Transaction, changed: SpecRow) -> None:
-    """Keep the row, and tell the core."""
+    """Write the row, and tell the core."""
     transaction.batch.specs.append(changed)
     deadline_at = parse_request(changed.request).deadline_at
     emit(transaction, JobDeadlineChanged(transaction.at, changed.job_id, deadline_at))
 
 
 def shown_deadline(transaction: Transaction, changed: SpecRow, clock: Clock) -> str | None:
-    """The deadline that the core has of the job now, for people."""
+    """Returns the deadline that the core has of the job now, for people; None where it has none."""
     job = transaction.core.ledger.jobs.get(changed.job_id)
     if job is None or job.request.deadline_at == inf:
         return None
     try:
         return clock.shown(job.request.deadline_at)
-    except (OverflowError, ValueError):  # submitted with the last day of the calendar, in a zone where it is later
+    except (OverflowError, ValueError):  # the last day of the calendar, in a time zone where it is later
         return "beyond the calendar"

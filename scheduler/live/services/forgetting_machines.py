@@ -1,9 +1,9 @@
-"""A machine that will not come back leaves the tables: its row, its credential, its place in the list.
+"""Removes a machine that will not return: its row, its credential, its place in the list.
 
-That may be done where nothing can be alive on it: it is lost, or it is silent and nothing was granted there that has
-not ended. A machine that is heard, or that is rented and still a member, stays: the one by its agent, the other by its
-provider, which gives it back. What the machine did stays written in attempts, charges and the journal. Should it come
-back all the same, it joins anew by the join token, as any other machine does.
+That is allowed where nothing can be alive on it: it is lost, or it is silent and everything granted there has ended. A
+machine whose agent is heard stays, and so does a rented one that is still a member, which its provider has to give
+back. Attempts, charges and the journal keep what the machine did. Should it return after all, it joins anew by the join
+token.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def forget_machine(transaction: Transaction, node_id: NodeId, unreachable_s: float) -> None:
-    """Raises NotFound for a machine that nobody knows, Conflict where it may still be alive."""
+    """Remove a machine. Raises NotFound for an unknown machine, Conflict where something may still be alive on it."""
     node = transaction.state.nodes.get(node_id)
     if node is None:
         raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
@@ -31,7 +31,7 @@ def forget_machine(transaction: Transaction, node_id: NodeId, unreachable_s: flo
 
 
 def check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable_s: float) -> None:
-    """Raise Conflict, in words that say what to do first."""
+    """Raise Conflict where something may be alive on the machine; the error says what to do first."""
     node_id, state = node.row.node_id, transaction.state
     kept = [
         job_id

@@ -1,8 +1,9 @@
 """Reports about attempts that a former incarnation of the database granted, after a restore.
 
-The backup is older than the world: agents tell the newest checkpoint and the end of the attempts that they know. An
-attempt of a job in the tables, with a higher number than the tables know, came after all they know. So its checkpoint
-is the newest one, and if it finished, the job has finished: nobody guesses, the job is held and says why.
+The backup is older than the world: agents report the newest checkpoint and the end of the attempts that they know. An
+attempt of a job in the tables, with a higher number than theirs, is newer than all they know. So its checkpoint is the
+newest one, and if it finished, the job has finished: such a job is held, and its detail says why, so that people
+decide.
 """
 
 import logging
@@ -20,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 def job_of_former_life(state: LiveState, report: AttemptReport) -> LiveJob | None:
-    """The job that a report of a former incarnation is about, if it is the same job and the report is news of it.
+    """Returns the job that a report of a former incarnation is about, if it is the same job and the report is news.
 
-    None too where the number was given to another job since, or where an attempt of this incarnation holds machines: it
-    began from what was known, and what came before it says nothing about it.
+    Returns None too where the number was given to another job since, or where an attempt of this incarnation runs: it
+    began from what was known here, and earlier attempts say nothing about it.
     """
     job = state.jobs.get(JobId(report.job_id))
     if job is None or report.incarnation not in state.former or job.row.incarnation == state.identity.incarnation:
@@ -34,9 +35,9 @@ def job_of_former_life(state: LiveState, report: AttemptReport) -> LiveJob | Non
 
 
 def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport) -> None:
-    """Take what a former attempt saved or finished.
+    """Record what a former attempt saved or finished.
 
-    The core is told nothing of it: it counts attempts that it granted. A later start resumes from the checkpoint.
+    The core is not told: it counts attempts that it granted. A later start resumes from the checkpoint.
     """
     if isinstance(report, CommittedReport):
         if (row := keep_checkpoint(transaction, job, report)) is not None:
@@ -46,7 +47,7 @@ def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport
 
 
 def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None:
-    """A later attempt than the tables know has finished the job: people decide whether it is to run again."""
+    """Hold a job that a later attempt than the tables know has finished: people decide whether it is to run again."""
     detail = f"attempt {attempt} ended with exit code 0 after the backup was made: release it to run it again"
     log.warning("job %d: %s", job.row.job_id, detail)
     emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))

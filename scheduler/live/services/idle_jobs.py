@@ -1,12 +1,12 @@
-"""Finds jobs that hold accelerators and do nothing with them, by what the drivers of the devices say.
+"""Finds jobs that hold accelerators and do not use them, by the utilisation that drivers report.
 
-An administrator's rule (`idle_job` of the cluster file; without it nobody looks) names a utilisation and a time. A job
-is idle once every accelerator that it holds has stayed below that in every look of its agent for so long. Then its
-owner is told, `walras explain` and `walras show` say so, and, where the rule asks for that, the job is held after its
-checkpoint (`HOLD:IDLE`).
+An administrator's rule (`idle_job` of the cluster file; without it nothing is checked) states a utilisation and a time.
+A job is idle once every accelerator that it holds has stayed below that utilisation, in every sample of its agent, for
+that time. Then its owner is notified, `walras explain` and `walras show` say so, and, where the rule asks for that, the
+job is held after its checkpoint (`HOLD:IDLE`).
 
-What nobody sampled is not known to be idle: accelerators that are emulated, whose driver says nothing, or whose agent
-was silent begin anew. Nor is a job held that could not save its work.
+What was not sampled is not known to be idle: for emulated accelerators, for drivers that report nothing, and after
+silence of the agent, the time begins anew. A job that could not save its work is not held.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ from walras.spec.cluster_file import IdleJobEntry
 from walras.states import JobState, Reason
 from walras.units import format_length
 
-#: Looked at this often, seconds: agents sample their devices every ten. So many jobs between two pauses.
+#: Seconds between two looks (agents sample their devices every ten), and jobs between two yields.
 _LOOK_EVERY_S, _IN_ONE_PIECE = 30.0, 500
 
 
 class IdleJobs:
-    """Notes, tells and, if asked to, holds jobs that are idle."""
+    """Notes idle jobs, notifies their owners and, if the rule asks for it, holds them."""
 
     def __init__(self, loop: ServerLoop, rule: IdleJobEntry) -> None:
         self._loop, self._rule = loop, rule
         self._looked_at = inf
 
     async def watch(self) -> None:
-        """For ever."""
+        """Look at all running jobs every half minute, for ever."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await self.look()
 
     async def look(self) -> None:
-        """Look once at all jobs that run."""
+        """Look at all running jobs once."""
         await self._loop.perform_in_pieces(self._look_at_all)
 
     def _look_at_all(self, transaction: Transaction) -> Iterator[None]:
@@ -92,7 +92,7 @@ class IdleJobs:
 
 
 def _is_busy(attempt: LiveAttempt, peaks: Mapping[NodeId, Mapping[int, float]], below: float) -> bool:
-    """Whether one of its accelerators was used since the last look, or nobody knows."""
+    """Returns whether one of its accelerators was used since the last look, or was not sampled."""
     return any(
         peaks.get(part.node_id, {}).get(device, inf) >= below
         for part in attempt.placement.parts

@@ -1,7 +1,7 @@
-"""What a submitted job gets that its owner did not say, and whether the owner may ask for what it says.
+"""The defaults that a submitted job gets for what it does not state, and the caps on what it states.
 
-Defaults come from the job's project, else from Walras, and are never beyond a cap of the owner; what is asked for
-beyond a cap is refused. Every answer about the job names the defaults that it took (`DefaultView`).
+Defaults come from the job's project, else from Walras, and never exceed a cap of the owner; a stated value beyond a cap
+is refused. Every answer about the job names the defaults that it got (`DefaultView`).
 """
 
 import json
@@ -16,15 +16,15 @@ from scheduler.live.services.job_submission import JobDraft
 from walras.people import DefaultView
 from walras.spec.job_spec import JobSpec
 
-#: What Walras itself has for a job, as answers name it.
+#: How answers name a default of Walras itself.
 BUILT_IN = "default"
-#: Suggestions of `explain` that ask for a priority, and what that is a number of.
+#: The option in suggestions of `explain` that asks for a priority, and that priority's number.
 _HIGH, _HIGH_PRIORITY = "--priority high", 80
 _OR = "; or "
 
 
 def with_standing(draft: JobDraft, caller: UserCaller, people: People) -> JobDraft:
-    """The draft with its defaults filled in. Raises Forbidden naming the field, the cap, and who may raise it."""
+    """Returns the draft with its defaults. Raises Forbidden naming the field, the cap, and who may raise it."""
     spec, project = draft.spec, draft.project
     stated = {name: getattr(spec, name) for name in ("priority", "weight", "value_usd_per_h", "preemptible")}
     people.check(caller, project, {name: value for name, value in stated.items() if name in spec.model_fields_set})
@@ -54,12 +54,12 @@ def with_standing(draft: JobDraft, caller: UserCaller, people: People) -> JobDra
 
 
 def parse_defaults(text: str) -> list[DefaultView]:
-    """Those of a job's row."""
+    """Returns the defaults in a job's row."""
     return [DefaultView(field=name, value=value, by=by) for name, (value, by) in json.loads(text).items()]
 
 
 def followable(reason: PendingReason, caller: UserCaller, people: People, project: str) -> str:
-    """The reason's fix for this caller: without what it may not do itself, which whoever may is named for."""
+    """Returns the reason's fix for this caller: an option beyond the caller's cap is replaced by whom to ask for it."""
     if _HIGH not in reason.fix or people.may_user(caller, project, "priority", _HIGH_PRIORITY):
         return reason.fix
     others = [each for each in reason.fix.split(_OR) if _HIGH not in each]
@@ -72,5 +72,5 @@ def _role_may(people: People, role: UserRole, project: str) -> bool:
 
 
 def value_owner(said_by: str, defaults: Iterable[DefaultView]) -> str:
-    """Who says what an hour of the job is worth; its project, where the job took that for want of a value."""
+    """Returns who states what an hour of the job is worth: the project, where the job got that value by default."""
     return "project" if said_by == "job" and any(each.field == "value_usd_per_h" for each in defaults) else said_by

@@ -1,4 +1,4 @@
-"""Checks submitted specs and admits them as jobs; says what a dry run of one would do.
+"""Validates submitted specs and admits them as jobs; answers what a dry run of one would do.
 
 A batch may name its own jobs in `depends_on`. A cycle is an error of the jobs on it (and of those that need them); the
 others are admitted. A job whose spec is refused leaves no trace. Answers to idempotency keys are remembered here. A dry
@@ -63,33 +63,33 @@ BATCH_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class SweepPlace:
-    """Where a new job stands in its sweep."""
+    """The sweep that a new job belongs to."""
 
-    #: The first job of the sweep; None: this one is.
+    #: The first job of the sweep; None: this one is the first.
     first: JobId | None
-    #: How many of them may run at once; 0: all.
+    #: How many jobs of the sweep may run at once; 0: all.
     at_most: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobDraft:
-    """A checked spec with what it refers to outside its own batch."""
+    """A validated spec, with the jobs that it refers to."""
 
     spec: JobSpec
     project: str
-    #: Values of its secrets, which the spec no longer has.
+    #: Values of its secrets, which the spec does not hold any more.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: Numbers of earlier jobs it depends on (by number, or by name in the store).
+    #: Numbers of earlier jobs that it depends on (stated by number, or by name in the store).
     earlier: tuple[JobId, ...] = ()
     #: Positions in the same batch that it depends on.
     siblings: tuple[int, ...] = ()
-    #: The spec as it was given, where defaults were filled in; None: as `spec` is.
+    #: The spec as it was given, if defaults were filled in; None: `spec` is as given.
     written: JobSpec | None = None
     defaults: tuple[DefaultView, ...] = ()
 
 
 def draft_job(given: Mapping[str, Any] | str, caller: UserCaller) -> JobDraft:
-    """Check one spec. Raises JobSpecError, or Forbidden for a project that is not the caller's."""
+    """Validate one spec. Raises JobSpecError, or Forbidden for a project that the caller does not have."""
     spec = parse_spec(given)
     env_of(spec)
     project = paying_project(spec, caller)
@@ -98,7 +98,7 @@ def draft_job(given: Mapping[str, Any] | str, caller: UserCaller) -> JobDraft:
 
 
 def paying_project(spec: JobSpec, caller: UserCaller) -> str:
-    """The project that pays: the spec's, else the first of the token's."""
+    """Returns the project that pays: the spec's, else the token's first, else "default". Raises Forbidden."""
     if spec.project is not None:
         if not caller.sees(spec.project):
             raise Forbidden(
@@ -115,7 +115,7 @@ def paying_project(spec: JobSpec, caller: UserCaller) -> str:
 
 
 def sibling_positions(specs: Sequence[JobSpec | None]) -> list[tuple[int, ...]]:
-    """For each spec the positions of the batch's jobs it names; a name used twice means the last one before it."""
+    """Returns for each spec the positions of its dependencies in the batch; of equal names, the last before it."""
     places: dict[str, list[int]] = {}
     for position, spec in enumerate(specs):
         if spec is not None:
@@ -128,12 +128,12 @@ def sibling_positions(specs: Sequence[JobSpec | None]) -> list[tuple[int, ...]]:
 
 
 def _position_of(places: list[int], position: int) -> int:
-    """The last place before the position, else the first of all."""
+    """Returns the last place before the position, else the first of all."""
     return places[max(0, bisect_left(places, position) - 1)]
 
 
 def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], set[int]]:
-    """Positions in an order in which dependencies come first, and the positions that are on a cycle."""
+    """Returns positions in an order in which dependencies come first, and the positions that are on a cycle."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(siblings)))
     graph.add_edges_from((needed, position) for position, needs in enumerate(siblings) for needed in needs)
@@ -168,9 +168,9 @@ class JobAdmission:
         user: str,
         sweep: SweepPlace | None = None,
     ) -> JobId:
-        """Make it a job, of a sweep if that is given.
+        """Make the draft a job, of a sweep if that is given; returns its number.
 
-        Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run it.
+        Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run the job.
         """
         state, spec = transaction.state, draft.spec
         for name in sorted(spec.secrets.keys() - draft.secrets.keys()):
@@ -227,13 +227,13 @@ class JobAdmission:
         return job_id
 
     def launch(self, job_id: JobId, project: str, spec: JobSpec, sweep: JobId | None = None) -> LaunchSpec:
-        """What its ranks are started with; `sweep`: the first job of the sweep that it belongs to."""
+        """Returns what the job's ranks are started with; `sweep` is the first job of its sweep."""
         if spec.checkpoint.dir is None:
             folder = self._checkpoints.folder / "jobs" / str(job_id)
         else:
-            # The quoted name is one harmless path component, whatever the project is called.
+            # Quoting makes the project's name one safe path component.
             folder = self._checkpoints.folder / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
-            if spec.array_index is not None:  # the jobs of a sweep do not train one model together
+            if spec.array_index is not None:  # each job of a sweep trains a model of its own
                 folder /= str(spec.array_index)
         return LaunchSpec(
             name=shown_name_of(spec),
@@ -256,7 +256,7 @@ class JobAdmission:
     def _unmet(
         transaction: Transaction, spec: JobSpec, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
     ) -> tuple[JobId, ...]:
-        """Dependencies that are still to end."""
+        """Returns the dependencies that have not ended. Raises JobSpecError for one that can never be met."""
         waits_for = []
         for job_id in dict.fromkeys(needs):
             if job_id in transaction.state.jobs:
@@ -275,7 +275,7 @@ class JobAdmission:
 
 
 def check_feasible(core: SchedulerCore, state: LiveState, request: JobRequest, needs: JobNeeds) -> None:
-    """Raise JobSpecError for a job that no waiting would start. A fleet without any pool yet refuses nothing."""
+    """Raise JobSpecError for a job that could never start here. A fleet without any pool yet refuses nothing."""
     found = infeasibility(request, pool_limits(core.ledger.fleet, state.expected_machines))
     if found is not None:
         raise JobSpecError(found.detail, field=found.field, fix=found.fix)
@@ -286,19 +286,19 @@ def check_feasible(core: SchedulerCore, state: LiveState, request: JobRequest, n
 
 # ------------------------------------------------------------------------------------------ remembered answers
 
-#: A key means its first answer for this long; a client that repeats a request does so within minutes.
+#: Seconds for which a key stands for its first answer; clients repeat a request within minutes.
 ANSWER_KEPT_S = 24 * 3600.0
 _PRUNE_EVERY_S = 3600.0
 
 
 def body_digest(body: bytes, secret: bytes) -> str:
-    """What is kept of a body. Keyed where it may hold secrets: nobody can try guesses with the tables alone."""
+    """Returns the digest that is stored of a body; keyed if it may hold secrets, so that these cannot be guessed."""
     keyed = b'"secrets"' in body
     return hmac.new(secret, body, hashlib.sha256).hexdigest() if keyed else hashlib.sha256(body).hexdigest()
 
 
 def recall_answer(known: AnswerRow | None, digest: str, now: float) -> str | None:
-    """The first answer to the same key and body within `ANSWER_KEPT_S`. Raises UserError (422) for another body."""
+    """Returns the first answer to this key and body, else None. Raises UserError (422) for another body."""
     if known is None or known.at < now - ANSWER_KEPT_S:
         return None
     if known.body_sha256 != digest:
@@ -311,7 +311,7 @@ def recall_answer(known: AnswerRow | None, digest: str, now: float) -> str | Non
 
 
 class KeyReused(UserError):
-    """The same idempotency key with another body."""
+    """The idempotency key was used with another body."""
 
 
 def remember_answer(transaction: Transaction, user: str, key: str, digest: str, answer: str) -> None:
@@ -324,7 +324,7 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
 
 
 def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> SubmitResult:
-    """The answer to a submission, with what its owner should know of the job now."""
+    """Returns the answer to a submission, with what its owner should know of the job now."""
     spec = draft.spec
     unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
     note = "; it ".join(filter(None, (launcher_note(spec), unsaved, tools_note(core, job_id))))
@@ -332,12 +332,12 @@ def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> Submit
 
 
 def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:
-    """Empty for a kind of which a job has shown that it saves its work."""
+    """Returns a note for kinds that have not yet saved their work; empty where a job of the kind has."""
     return "" if kind in core.ledger.saving_kinds else f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"
 
 
 def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
-    """Answer for the ledger as it is; the request must be one that the fleet may come to run."""
+    """Returns the dry run's answer for the ledger as it is. `check_feasible` must have accepted the request."""
     ledger, standing = core.ledger, core.ledger.policy
     configurations = _configurations(ledger, request)
     counts = [int(each["accelerators"]) for each in configurations]
@@ -371,8 +371,8 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
 
 
 def _not_rented(ledger: Ledger, request: JobRequest, configurations: list[dict[str, Any]]) -> str:
-    """Why nothing is rented for the job, of the cheapest pool, where it could run on rented machines alone that are not
-    here; else empty.
+    """Returns why no machines are rented, in the cheapest pool, for a job that could only run on rented ones that are
+    not here; empty for all other jobs.
     """
     states = {state.pool.pool_id: state for state in ledger.fleet.pools}
     told = []
@@ -422,7 +422,7 @@ def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]
 def _chosen_on_arrival(
     ledger: Ledger, standing: ActivePolicy | None, request: JobRequest, configurations: list[dict[str, Any]]
 ) -> int | None:
-    """The arrival rule's choice; where there are no prices, the fastest configuration that is free."""
+    """Returns the arrival rule's choice, None for none; without prices, the fastest free configuration."""
     rows = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
     speeds = np.array([each["steps_per_s"] for each in configurations], float)
     if standing is None or standing.quote is None or standing.pricing is None:

@@ -1,9 +1,9 @@
-"""Finds jobs of which their owners are to hear though nothing has happened: those that are late, and those that wait.
+"""Finds late and long-waiting jobs, of which no event tells, and notifies their owners.
 
-    at_risk   the middle of the forecast of its end is after its deadline, or the deadline has passed
+    at_risk   the median of the forecast of its end is after its deadline, or the deadline has passed
     stuck     it has waited for longer than `notify.stuck_after` of the cluster file, and could have started
 
-Each is told once for each job. Jobs of users whom nobody has to tell are not looked at.
+Each is sent once for each job. Jobs of users without channels are skipped.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from walras.notifications import NotificationKind
 from walras.states import JobState
 from walras.units import format_length
 
-#: Looked at this often, seconds; so many jobs between two pauses.
+#: Seconds between two looks, and jobs between two yields.
 _LOOK_EVERY_S, _IN_ONE_PIECE = 60.0, 200
 
 
 class LateJobNotifications:
-    """Tells owners of jobs that are at risk or stuck."""
+    """Notifies owners of jobs that are at risk or stuck."""
 
     def __init__(
         self, loop: ServerLoop, forecast: Callable[[JobId], ForecastView | None], stuck_after_s: float = 86_400.0
@@ -34,7 +34,7 @@ class LateJobNotifications:
         self._loop, self._forecast, self._stuck_after_s = loop, forecast, stuck_after_s
 
     async def watch(self) -> None:
-        """For ever."""
+        """Look at all active jobs every minute, for ever."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await self.look()
@@ -55,7 +55,7 @@ class LateJobNotifications:
             known = queue.next_seq
             self._tell_at_risk(transaction, job, record)
             self._tell_stuck(transaction, job, record)
-            if queue.next_seq != known:  # a notification costs a hundred times what a look does
+            if queue.next_seq != known:  # a notification takes a hundred times as long as a look
                 yield
 
     def _tell_at_risk(self, transaction: Transaction, job: LiveJob, record: JobRecord) -> None:
@@ -79,7 +79,7 @@ class LateJobNotifications:
         since_at = job.row.submitted_at
         if job.row.attempts:
             since_at = float(transaction.core.ledger.columns.since_at[record.slot])
-        if isfinite(record.ready_at):  # it asked not to start before
+        if isfinite(record.ready_at):  # it may not start earlier (`not_before`)
             since_at = max(since_at, record.ready_at)
         if transaction.at - since_at > self._stuck_after_s:
             reason = "" if job.row.reason is None else f"{job.row.reason.value}; "

@@ -1,7 +1,7 @@
-"""What agents say of their machines beside what runs there: tools, and inputs that were fetched.
+"""Facts that agents report of their machines: tools, and inputs that were fetched.
 
-Tools are in the tables, because a job must not start where it cannot be prepared in the moments after a restart in
-which agents have not said it again. Inputs are not: not to know them costs a fetch at most.
+Tools are in the tables, because after a restart a job must not start where it cannot be prepared, before agents have
+reported again. Inputs are not: not knowing them costs one fetch at most.
 """
 
 import json
@@ -17,12 +17,12 @@ from walras.wire import Heartbeat
 
 
 def dump_tools(tools: Iterable[str] | None) -> str:
-    """As a row of a machine keeps them."""
+    """Returns the tools as a machine's row keeps them; empty for None."""
     return "" if tools is None else json.dumps(sorted(set(tools)))
 
 
 def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | None, paid_usd: float = 0.0) -> None:
-    """Tell the core of a machine, with all that is known of it: a job may start there in the same instant."""
+    """Tell the core that a machine has joined, with all its facts, since a job may start there in the same instant."""
     row, at = node.row, transaction.at
     tools = None if node.tools is None else tuple(sorted(node.tools))
     machine = node.facts.machine
@@ -34,13 +34,13 @@ def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | No
 
 
 def has_new_facts(node: LiveNode, message: Heartbeat) -> bool:
-    """Whether a heartbeat says of the machine what is not known yet."""
+    """Returns whether a heartbeat reports tools or inputs that are not known yet."""
     has_tools = message.tools is not None and dump_tools(message.tools) != node.row.tools
     return has_tools or (message.data is not None and tuple(sorted(set(message.data))) != node.data)
 
 
 def take_facts(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
-    """Note what is new. Of a machine that is none of the fleet it is kept until it joins again."""
+    """Record what is new. Facts of a machine that is not a member are kept until it joins again."""
     at, node_id = transaction.at, node.row.node_id
     if message.tools is not None and dump_tools(message.tools) != node.row.tools:
         node.row.tools = dump_tools(message.tools)
@@ -56,8 +56,9 @@ def take_facts(transaction: Transaction, node: LiveNode, message: Heartbeat) -> 
 
 
 def tools_note(core: SchedulerCore, job_id: JobId) -> str:
-    """What the submitter should know of a job that needs tools which no machine has said to have, as the rest of a
-    sentence; empty where one has them.
+    """Returns what the submitter should know of a job whose tools no machine has reported, as the rest of a sentence.
+
+    Returns an empty text where a machine has them.
     """
     job = core.ledger.jobs.get(job_id)
     if job is None or not job.request.tools:

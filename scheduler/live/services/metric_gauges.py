@@ -1,7 +1,7 @@
-"""The gauges of `/metrics`: what is true of jobs, machines, prices, money, leases and the store when somebody asks.
+"""The gauges of `/metrics`: jobs, machines, prices, money, leases and the store as they are when they are asked for.
 
-The reason of a waiting job is worked out anew for each; with thousands of them that takes tens of milliseconds, so it
-gives way to the rest of the server between jobs, and several who ask within a few seconds get the same figures.
+The reason of each waiting job is computed anew; with thousands of them that takes tens of milliseconds, so it yields to
+the rest of the server between jobs, and requests within a few seconds get the same figures.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.live.loop.event_loop import CooperativeYield, ServerLoop
 from walras.states import JobState
 
-#: Figures are not gathered again within this time.
+#: Seconds for which gathered figures are used again.
 _FRESH_S = 2.0
 
 
 class ServerHealth(Protocol):
-    """The part of the solver's pool that is looked at."""
+    """The state of the solver's pool, as text."""
 
     state: str
 
 
 class ClusterGauges:
-    """Gauges of one server."""
+    """The gauges of one server."""
 
     def __init__(self, loop: ServerLoop, solver: ServerHealth, registry: CollectorRegistry) -> None:
         self._loop = loop
@@ -64,7 +64,7 @@ class ClusterGauges:
         self._ignored = gauge("walras_ignored_reports", "Reports ignored by design since the start.", ("kind",))
 
     async def refresh(self) -> None:
-        """Gather all figures, unless that was done a moment ago."""
+        """Gather all figures, unless that was done within `_FRESH_S`."""
         async with self._turn:
             now = self._loop.clock.now()
             if 0.0 <= now - self._gathered_at < _FRESH_S:

@@ -1,8 +1,8 @@
-"""Where notifications may go: what an address says, what of it may be shown, and what is refused at once.
+"""Addresses of notifications: what kind an address is, what of it may be shown, and what is refused at once.
 
-`https://` and `http://` are webhooks of ours. Others are chat and mail services as Apprise writes them, of which those
-are taken that do nothing on the server's machine. Their addresses are secrets as a whole (a token often stands where a
-host would), so nothing but the kind of service is ever shown; of a webhook its host.
+`https://` and `http://` are webhooks in Walras's own format. Other addresses are chat and mail services as Apprise
+writes them, of which those are accepted that do nothing on the server's machine. Their addresses are secrets as a whole
+(a token often stands in the place of a host), so only the kind of service is ever shown; of a webhook its host.
 """
 
 import importlib.util
@@ -24,23 +24,23 @@ SERVICES = frozenset(
         "wxteams", "zulip",
     }
 )  # fmt: skip
-#: Parameters that name files, other addresses, or change how requests are made.
+#: Parameters that name files or other addresses, or that change how requests are made.
 _REFUSED_PARAMETERS = re.compile(r"template|pgp|key|attach|redirect|cto|rto|retry|wait|avatar_url|image_url|thumbnail")
 _FIELD = "url"
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationAddress:
-    """A checked address."""
+    """A validated address."""
 
     url: str = field(repr=False)
-    #: What of it may be seen by others.
+    #: The part of it that others may see.
     shown: str
     is_webhook: bool
 
 
 def read_address(url: str, networks: Sequence[str] = ()) -> NotificationAddress:
-    """Check an address as far as that needs no network. Raises UserError, which does not repeat it."""
+    """Returns a validated address, as far as that needs no network. Raises UserError, which does not repeat it."""
     url = url.strip()
     if not url.isascii() or not url.isprintable() or " " in url:
         raise UserError("the address has characters that none may have", field=_FIELD, fix="percent-encode them")
@@ -76,11 +76,11 @@ def _webhook(url: str, scheme: str, host: str, has_user: bool, networks: Sequenc
 
 
 def _is_number(host: str) -> bool:
-    """Whether it stands for an address, in whichever notation, so that no name is resolved."""
+    """Returns whether the host is a numeric address, in whichever notation, so that no name is resolved."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        # `127.1`, `2130706433` and `0x7f.1` are addresses to some resolvers; none of them is allowed.
+        # Some resolvers read `127.1`, `2130706433` and `0x7f.1` as addresses; `is_allowed` refuses all of these.
         return re.fullmatch(r"(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+))*", host) is not None
     return True
 

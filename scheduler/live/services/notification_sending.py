@@ -1,9 +1,9 @@
-"""Sends notifications, in a process of its own: this module runs there, and knows nothing of the server.
+"""Sends notifications in a process of its own; this module runs there and does not import the server.
 
-Whatever a receiver does costs that process and nobody else: a send ends after `SEND_S`, no redirect is followed, no
-answer is read, and no proxy of the environment is used. A connection to an address that is not public is refused as it
-is made, so after the name is resolved, and in every library: an audit hook sees each connection of the process. No
-address of a receiver leaves it: what went wrong is told in our own words.
+Whatever a receiver does slows only that process: a send ends after `SEND_S`, no redirect is followed, no answer is
+read, and no proxy of the environment is used. A connection to an address that is not public is refused when it is made,
+hence after the name is resolved, and in every library: an audit hook sees each connection of the process. No address of
+a receiver leaves the process: failures are described in fixed words.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ import walras
 from walras.clocks import SYSTEM_CLOCKS
 from walras.notifications import sign_notification
 
-#: A send that takes longer is given up, seconds.
+#: A send that takes longer, seconds, is given up.
 SEND_S = 10.0
-#: The process gives way to everything else on the machine, and cannot take all of its memory.
+#: The process runs at this nice value, and its memory is limited.
 _NICE, _MEMORY_BYTES = 10, 4 << 30
-#: Answers of a webhook after which the same notification is sent again; after any other it would be refused again.
+#: HTTP statuses below 500 after which a notification is sent again; after any other it would be refused again.
 _AGAIN = frozenset({408, 409, 425, 429})
 _REFUSED = "the address is not public"
-#: Network that stands for IPv4 addresses behind a translator.
+#: The network that stands for IPv4 addresses behind NAT64.
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -49,7 +49,7 @@ class Sending:
     seq: int
     notification_id: str
     url: str = field(repr=False)
-    #: Empty: the receiver is a chat or mail service.
+    #: The signing key of a webhook; empty for a chat or mail service.
     key: str = field(repr=False)
     body: str = field(repr=False)
 
@@ -57,7 +57,7 @@ class Sending:
 @dataclass(frozen=True, slots=True)
 class SendingBatch:
     sendings: tuple[Sending, ...]
-    #: Networks that are not public and may be sent to.
+    #: Networks that are not public and to which sending is allowed.
     networks: tuple[str, ...] = ()
 
 
@@ -66,14 +66,14 @@ class SendingOutcome:
     seq: int
     #: Why it failed, in words; empty: the receiver has it.
     problem: str = ""
-    #: Sent again, it would fail again.
+    #: It would fail again, so it is not repeated.
     is_final: bool = False
-    #: Something of it may go on in the process that sent it.
+    #: A thread of the process may still be sending it.
     is_hung: bool = False
 
 
 def is_allowed(host: str, networks: Iterable[str] = ()) -> bool:
-    """Whether an address (text, of either version) is public, or in one of the networks."""
+    """Returns whether an address (text, IPv4 or IPv6) is public, or in one of the networks."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -81,7 +81,7 @@ def is_allowed(host: str, networks: Iterable[str] = ()) -> bool:
     if any(address.version == network.version and address in network for network in map(_network, networks)):
         return True
     if isinstance(address, ipaddress.IPv6Address):
-        # Each of these reaches an IPv4 address, of which the same must hold.
+        # Addresses of these forms reach an IPv4 address, which must be allowed as well.
         within = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
         if within is None and address in _TRANSLATED:
             within = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
@@ -98,7 +98,7 @@ _guarded = False
 
 
 def guard_process(networks: Sequence[str]) -> None:
-    """From now on this process connects to allowed addresses alone. It cannot be taken back."""
+    """Restrict this process, for good, to connections to allowed addresses, to little memory, and to a low priority."""
     global _guarded
     if _guarded:
         return
@@ -121,9 +121,9 @@ def guard_process(networks: Sequence[str]) -> None:
 
 
 def send_all(batch: SendingBatch) -> list[SendingOutcome]:
-    """Send all of them at once; returns within a second or two of `SEND_S`."""
+    """Send all notifications at once; returns within a second or two of `SEND_S`."""
     guard_process(batch.networks)
-    # Threads that hang, in a service or over a name, must not be waited for: `asyncio.run` would.
+    # `asyncio.run` would wait for threads that hang in a service or over a name.
     loop = asyncio.new_event_loop()
     threads, lookups = ThreadPoolExecutor(max(1, len(batch.sendings))), ThreadPoolExecutor(max(1, len(batch.sendings)))
     loop.set_default_executor(lookups)
@@ -161,7 +161,7 @@ async def _post(session: aiohttp.ClientSession, sending: Sending) -> SendingOutc
             status = answer.status
     except TimeoutError:
         return SendingOutcome(sending.seq, f"no answer within {SEND_S:g} s")
-    except Exception as error:  # the outermost place: a receiver may answer anything
+    except Exception as error:  # outermost handler: a receiver may answer anything
         return _failed_connection(sending.seq, error)
     if 200 <= status < 300:
         return SendingOutcome(sending.seq)
@@ -170,9 +170,9 @@ async def _post(session: aiohttp.ClientSession, sending: Sending) -> SendingOutc
 
 
 def _failed_connection(seq: int, error: Exception) -> SendingOutcome:
-    """What went wrong, without the words of libraries: they name addresses."""
+    """Returns the failure without the words of libraries, which name addresses."""
     cause = getattr(error, "os_error", error)
-    if isinstance(cause, NotPublic) or _REFUSED in str(cause):  # a name of several addresses has several causes
+    if isinstance(cause, NotPublic) or _REFUSED in str(cause):  # a name with several addresses has several causes
         return SendingOutcome(seq, _REFUSED, is_final=True)
     if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, socket.gaierror):
         return SendingOutcome(seq, "its name is not known")
@@ -196,7 +196,7 @@ async def _tell_service(threads: ThreadPoolExecutor, sending: Sending) -> Sendin
         return SendingOutcome(sending.seq, f"no answer within {SEND_S:g} s", is_hung=True)
     except ModuleNotFoundError:
         return SendingOutcome(sending.seq, "the server has no apprise: pip install 'walras[notify]'")
-    except Exception as error:  # the outermost place: plugins of other people's services
+    except Exception as error:  # outermost handler: plugins of other people's services
         return _failed_connection(sending.seq, error)
     return SendingOutcome(sending.seq, "" if is_sent else "the service did not take it")
 
@@ -227,12 +227,12 @@ def _service_rules() -> Any:
 
 
 def _unmarked(text: str) -> str:
-    """A job's name must not call everybody in a channel, nor be a link."""
+    """Returns the text without marks by which a job's name could address a whole channel, or be a link."""
     return text.translate({ord("@"): "(at)", ord("<"): "‹", ord(">"): "›", ord("["): "(", ord("]"): ")", ord("`"): "'"})
 
 
 def is_known_service(url: str) -> bool:
-    """Whether Apprise can make something of an address; in a process of its own too. Raises ModuleNotFoundError."""
+    """Returns whether Apprise accepts an address; for a process of its own too. Raises ModuleNotFoundError."""
     import apprise
 
     guard_process(())

@@ -1,8 +1,8 @@
 """Delivers notifications to users: adds and removes channels, and sends the queue beside the loop.
 
 A notification is durable before it is sent (`ServerLoop.settled`). The result is a step of the loop, which deletes the
-notification once its receiver has it. If the server is killed in between, it sends it again under the same id: at least
-once, never lost.
+notification once its receiver has it. If the server is killed in between, it sends it again under the same id: each is
+delivered at least once, and none is lost.
 
 Two processes send (`notification_sending.py`): one to users whose receivers all work, one to users with a failure
 within the last hour. So a receiver that is down or slow, always or now and then, delays others at most once an hour,
@@ -48,21 +48,21 @@ from walras.notifications import KEY_PREFIX, NotificationKind
 
 log = logging.getLogger(__name__)
 
-#: Waits between the tries of one notification, seconds; after the last one it is given up.
+#: Waits between the tries of one notification, seconds; after the last try it is given up.
 WAITS_S = (5.0, 15.0, 45.0, 135.0, 405.0, 1215.0, 3600.0, 3600.0, 3600.0, 3600.0)
-#: Sent by one process at once, each to another channel.
+#: The most notifications that one process sends at once, each to another channel.
 _AT_ONCE = 32
-#: The process that sends is given up after this time; the queue is looked at so often at least.
+#: Seconds after which the sending process is given up, and the longest pause between two looks at the queue.
 _BATCH_S, _LOOK_EVERY_S = SEND_S + 20.0, 30.0
-#: Whoever tests a channel waits no longer than this for what comes of it.
+#: The longest time, seconds, that a test of a channel waits for its outcome.
 _TEST_S = 25.0
 _CHECK_S = 15.0
-#: For so long after a failure a user's receivers are sent to apart from those of others, seconds.
+#: For this time after a failure, seconds, a user's notifications are sent by the second process.
 _APART_S = 3600.0
 
 
 class _SendingLane:
-    """One process that sends, started when it is needed."""
+    """One process that sends, started when it is first needed."""
 
     def __init__(self, make_process: Callable[[], Executor]) -> None:
         self._make_process = make_process
@@ -70,7 +70,7 @@ class _SendingLane:
         self.task = SingleFlightTask()
 
     async def send(self, batch: SendingBatch) -> list[SendingOutcome]:
-        """What came of each; where the process fails, all of them failed."""
+        """Returns the outcome of each notification; if the process fails, all of them have failed."""
         if self._process is None:
             self._process = self._make_process()
         work = asyncio.get_running_loop().run_in_executor(self._process, send_all, batch)
@@ -84,7 +84,7 @@ class _SendingLane:
             problem = f"no answer within {_BATCH_S:g} s"
         except BrokenProcessPool:
             log.warning("the process that sends notifications has died")
-        except Exception as error:  # the outermost place of that process; its words may name an address
+        except Exception as error:  # outermost handler of that process; the error's words may name an address
             log.warning("the process that sends notifications failed: %s", type(error).__name__)
         self.end_process()
         return [SendingOutcome(each.seq, problem) for each in batch.sendings]
@@ -98,7 +98,7 @@ class _SendingLane:
 
 
 class Notifications:
-    """Where users are told of events, and the sending of it."""
+    """The channels of users, and the sending of notifications to them."""
 
     def __init__(
         self,
@@ -108,24 +108,24 @@ class Notifications:
         chance: Random | None = None,
         make_process: Callable[[], Executor] = new_worker_process,
     ) -> None:
-        """`networks`: those that are not public and may be sent to. `chance`: None for keys that nobody can guess."""
+        """`networks`: not public, and sending there is allowed. `chance`: None for keys that cannot be guessed."""
         self._loop, self._box, self._networks, self._chance = loop, box, tuple(networks), chance
         self._lanes = (_SendingLane(make_process), _SendingLane(make_process))
         self._checking = asyncio.Lock()
         self._wake = asyncio.Event()
-        #: Notifications that a process has, or whose outcome is not written yet.
+        #: Notifications that a process is sending, or whose outcome is not written yet.
         self._under_way: set[int] = set()
-        #: The number that the next notification had when the queue was looked at last.
+        #: The next notification's number when the queue was last looked at.
         self._known_seq = 0
-        #: By user, when a receiver of theirs failed last.
+        #: When a receiver of each user last failed.
         self._failed_at: dict[str, float] = {}
-        #: Tests that somebody waits for: what came of them.
+        #: Futures of the tests whose callers wait for the outcome.
         self._awaited: dict[int, asyncio.Future[str]] = {}
 
     # ---------------------------------------------------------------- channels
 
     async def checked(self, url: str) -> NotificationAddress:
-        """Raises UserError for an address that is not sent to, without repeating it."""
+        """Returns the validated address. Raises UserError, without repeating the address, where it is not accepted."""
         address = read_address(url, self._networks)
         if address.is_webhook:
             return address
@@ -139,7 +139,7 @@ class Notifications:
     def add(
         self, transaction: Transaction, user: str, address: NotificationAddress, kinds: Sequence[NotificationKind]
     ) -> tuple[ChannelRow, str]:
-        """Returns the new channel and, of a webhook, its key. Raises Conflict where there are too many."""
+        """Returns the new channel and, for a webhook, its signing key. Raises Conflict where there are too many."""
         queue = transaction.state.notifications
         key = KEY_PREFIX + base64.b64encode(bytes.fromhex(random_hex(self._chance, 64))).decode()
         key = key if address.is_webhook else ""
@@ -156,14 +156,14 @@ class Notifications:
         return row, key
 
     def channel_of(self, user: str, number: int) -> ChannelRow:
-        """A channel of this user. Raises NotFound."""
+        """Returns a channel of this user. Raises NotFound."""
         row = self._loop.state.notifications.channels.get(number)
         if row is None or row.user != user:
             raise NotFound(f"no channel {number}", field="channel_id", fix="check `walras notify list`")
         return row
 
     async def test(self, user: str, number: int, note: Callable[[Transaction, ChannelRow], None]) -> str:
-        """Send a test to a channel, noted in the audit. Returns what went wrong; empty: the receiver has it."""
+        """Send a test to a channel, with an audit row. Returns what went wrong; empty: the receiver has it."""
         outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def step(transaction: Transaction) -> int:
@@ -188,25 +188,25 @@ class Notifications:
     # ---------------------------------------------------------------- sending
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """A batch is durable: there may be notifications in it (`EffectHandler`)."""
+        """Wake the sender if the durable batch holds a new notification (`EffectHandler`)."""
         next_seq = self._loop.state.notifications.next_seq
         if next_seq != self._known_seq:
             self._known_seq = next_seq
             self._wake.set()
 
     async def watch(self) -> None:
-        """For ever."""
+        """Send what is due, for ever."""
         while True:
             self._wake.clear()
             await self._loop.settled()
             next_due_s = self._begin_due()
-            # Not `wait_for`: it forgets that it was cancelled where the event comes at the same moment.
+            # Not `wait_for`: it loses a cancellation that comes at the same moment as the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(next_due_s):
                     await self._wake.wait()
 
     def _begin_due(self) -> float:
-        """Give the processes what is due. Returns how long to wait for what is due next, seconds."""
+        """Hand due notifications to the processes. Returns the seconds until the next is due."""
         queue, now, next_due_s = self._loop.state.notifications, self._loop.clock.now(), _LOOK_EVERY_S
         chosen: tuple[list[NotificationRow], list[NotificationRow]] = ([], [])
         for channel_id, seqs in queue.by_channel.items():
@@ -221,7 +221,7 @@ class Notifications:
             chosen[bool(channel.problem) or had_failure].append(notification)
         for lane, notifications in zip(self._lanes, chosen, strict=True):
             if notifications and not lane.task.is_under_way:
-                # Whoever was told least recently first.
+                # The oldest notification first.
                 notifications.sort(key=lambda each: each.seq)
                 batch = notifications[:_AT_ONCE]
                 self._under_way.update(each.seq for each in batch)
@@ -248,12 +248,12 @@ class Notifications:
         self._loop.perform_soon(lambda transaction: self._settle(transaction, outcomes))
 
     def _settle(self, transaction: Transaction, outcomes: Sequence[SendingOutcome]) -> None:
-        """Write down what came of a batch."""
+        """Record the outcomes of a batch: delivered, to be tried again, or given up."""
         queue, batch = transaction.state.notifications, transaction.batch
         for outcome in outcomes:
             self._under_way.discard(outcome.seq)
             notification = queue.waiting.get(outcome.seq)
-            if notification is None:  # it was dropped, or its channel removed, while it was under way
+            if notification is None:  # it was dropped, or its channel removed, while it was being sent
                 continue
             channel = queue.channels[notification.channel_id]
             is_over = outcome.is_final or notification.tries >= len(WAITS_S) or _is_test(notification)
@@ -274,11 +274,11 @@ class Notifications:
 
     def _note_failure(self, user: str, at: float) -> None:
         self._failed_at[user] = at
-        if len(self._failed_at) > CHANNELS_MOST:  # of many, those of the last hour
+        if len(self._failed_at) > CHANNELS_MOST:  # keep those of the last hour
             self._failed_at = {each: then for each, then in self._failed_at.items() if then > at - _APART_S}
 
     async def close(self) -> None:
-        """Give up what is under way: the next start sends it again."""
+        """Cancel what is being sent: the next start sends it again."""
         for lane in self._lanes:
             await lane.task.close()
             lane.end_process()

@@ -1,7 +1,7 @@
 """Machines with accelerators of several types: one agent, and a node for each type (`walras.machine_parts`).
 
 People name the machine, and what they ask then holds for all its parts. The name belongs to one agent as a whole: while
-any part of a machine may have ranks alive, no other agent gets another part, nor a machine of that very name.
+ranks may be alive on any part of a machine, no other agent gets another part, nor a machine of that very name.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from walras.wire import Heartbeat, Register
 
 
 def check_part(message: Register) -> None:
-    """Raise UserError where a machine claims to be a part and is none."""
+    """Raise UserError where a machine registers as a part under a wrong name, or as a part though it is rented."""
     facts = message.facts
     if not facts.machine:
         return
@@ -35,7 +35,7 @@ def check_part(message: Register) -> None:
 
 
 def check_machine_is_free(transaction: Transaction, message: Register, unreachable_s: float) -> None:
-    """Raise NameHeld while another agent speaks for the machine, or for a part of it, or may have ranks alive there."""
+    """Raise NameHeld while another agent is heard for the machine or a part of it, or ranks may be alive there."""
     own = message.facts.machine or message.node_id
     for node_id, node in transaction.state.nodes.items():
         if node_id == message.node_id or not node.is_member or own not in (node_id, node.facts.machine):
@@ -46,7 +46,7 @@ def check_machine_is_free(transaction: Transaction, message: Register, unreachab
 
 
 def members_named(state: LiveState, name: str) -> list[LiveNode]:
-    """Returns the machine of this name that is here, or all parts of it that are. Raises NotFound without any."""
+    """Returns the member of this name, or all members that are parts of it. Raises NotFound if there are none."""
     node = state.nodes.get(NodeId(name))
     if node is not None and node.is_member:
         return [node]
@@ -57,7 +57,7 @@ def members_named(state: LiveState, name: str) -> list[LiveNode]:
 
 
 def nodes_named(state: LiveState, name: str) -> list[NodeId]:
-    """Returns what goes by this name, lost or not: a machine, or the parts of one. Raises NotFound without any."""
+    """Returns the node of this name, or that machine's parts, lost ones included. Raises NotFound without any."""
     if name in state.nodes:
         return [NodeId(name)]
     parts = [node_id for node_id, each in sorted(state.nodes.items()) if each.facts.machine == name]
@@ -75,12 +75,12 @@ class _Heard:
 
 @dataclass(slots=True)
 class MachineSpeakers:
-    """Which agent was heard last for each machine; kept in memory, because silence makes it worthless."""
+    """The agent that was heard last for each machine; in memory only, because it is worthless after a silence."""
 
     _heard: dict[str, _Heard] = field(default_factory=dict)
 
     def check(self, node: LiveNode, message: Heartbeat, now: float, unreachable_s: float) -> None:
-        """Note who speaks. Raises NameHeld where another agent was just heard for another part of this machine."""
+        """Note who sends. Raises NameHeld where another agent was just heard for another part of this machine."""
         agent, is_part = message.agent or node.row.agent, bool(node.facts.machine)
         name = node.facts.machine or message.node_id
         last = self._heard.get(name)

@@ -1,8 +1,8 @@
-"""From rows of the tables to the report of a stretch of time: a pure function, run in a process of its own.
+"""Computes the report of a period from rows of the tables: a pure function, run in a process of its own.
 
-The bound needs what was there: owned machines count for the whole time, because a machine that came back says nothing
-of its earlier stay; rented ones while they were paid for; and never fewer accelerators than jobs held. An owned machine
-that was forgotten meanwhile counts while it was held.
+The bound needs the capacity of the past: owned machines count for the whole period, because the row of one that
+returned does not show its earlier stay; rented ones count while they were paid for; and capacity is never less than
+what jobs held. An owned machine that was forgotten meanwhile counts while jobs held it.
 """
 
 import json
@@ -31,30 +31,30 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import ANY_ACCELERATOR, JobRequest
 from walras.states import JobState
 
-#: Projects that are bounded by themselves: those with most jobs.
+#: The most projects with a bound of their own: those with most jobs.
 _BOUNDED_PROJECTS = 50
 _Speeds = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportQuestion:
-    """Instants are seconds since the cluster's epoch, which is at `epoch_unix_s`."""
+    """Rows of the period to report on. Instants are seconds since the cluster's epoch, which is at `epoch_unix_s`."""
 
     since_at: float
     until_at: float
     epoch_unix_s: float
     rows: PastRows
-    #: What is not in the ledger yet.
+    #: Use and rentals that are not in the ledger yet.
     open_uses: tuple[PastUseRow, ...]
     open_rents: tuple[PastRentRow, ...]
-    #: By pool: accelerator type, and accelerators of a machine.
+    #: By pool: accelerator type, and accelerators per machine.
     shapes: Mapping[str, tuple[str, int]]
     partial: bool
 
 
 @dataclass(slots=True)
 class _Sums:
-    """Of a project, or of all."""
+    """Figures of one project, or of all."""
 
     jobs: list[PastJobRow] = field(default_factory=list)
     bounded: list[PastJob] = field(default_factory=list)
@@ -116,7 +116,7 @@ def _rows(pieces: Iterable[str]) -> Iterable[list]:  # type: ignore[type-arg]
 
 
 def _co_located(attempts: Iterable[PastAttemptRow]) -> set[int]:
-    """Jobs whose attempts held the very accelerators of another at the same time."""
+    """Returns the jobs whose attempts held the same accelerators as another job's at the same time."""
     by_place: dict[str, list[PastAttemptRow]] = defaultdict(list)
     for attempt in attempts:
         by_place[attempt.placement].append(attempt)
@@ -141,7 +141,7 @@ def _past_job(
     since_at: float,
     types: Sequence[str],
 ) -> PastJob | str:
-    """The job as the bound sees it, or why it is left out."""
+    """Returns the job as the bound takes it, or the reason why it is left out."""
     if job.submitted_at < since_at:
         return "submitted before"
     if job.state != JobState.SUCCEEDED:
@@ -170,7 +170,7 @@ def _past_job(
         measured[last.accelerator] = job.steps_per_s
     steps = job.steps
     if steps <= 0 or not any(measured.values()):
-        # Without steps its work is the time that its last attempt took, on that type.
+        # If steps or speeds are unknown, its work is the running time of its last attempt, on that attempt's type.
         began = last.leased_at if last.started_at is None else last.started_at
         steps = max((last.ended_at or began) - began, 1e-3)
         measured = dict.fromkeys(counts) | {last.accelerator: 1.0}
@@ -179,7 +179,7 @@ def _past_job(
 
 
 def _counts(request: JobRequest, types: Sequence[str]) -> dict[str, int]:
-    """The gang's size by accelerator type that the job accepts."""
+    """Returns the gang's size by accelerator type that the job accepts."""
     named = {each.accelerator: each.count for each in request.demands}
     anywhere = named.pop(ANY_ACCELERATOR, None)
     return named if anywhere is None else dict.fromkeys(types, anywhere) | named
@@ -248,7 +248,7 @@ class _RowMaker:
 
 
 class _Fleet:
-    """What was there, by type."""
+    """The accelerators that were there and that jobs held, by type."""
 
     def __init__(self, question: ReportQuestion, attempts: Sequence[PastAttemptRow]) -> None:
         since_at, until_at = question.since_at, question.until_at
@@ -296,7 +296,7 @@ def _capacity(
     known: Mapping[str, Sequence[tuple[float, float]]],
     held: Mapping[str, Sequence[tuple[float, float]]],
 ) -> PastCapacity:
-    """At every instant the machines that are known of, and no fewer accelerators than jobs held."""
+    """Returns the capacity at every instant: the known machines, and no fewer accelerators than jobs held."""
     types = tuple(sorted(owned.keys() | known.keys() | held.keys()))
     instants = {at for changes in (*known.values(), *held.values()) for at, _ in changes}
     knots = np.array(sorted({since_at, *instants}))
@@ -308,7 +308,7 @@ def _capacity(
 
 
 def _levels(knots: FloatArray, changes: Sequence[tuple[float, float]]) -> FloatArray:
-    """How many there are from each instant on."""
+    """Returns the number of accelerators from each instant of `knots` on."""
     steps = np.zeros(len(knots))
     if changes:
         at, change = np.array(changes).T

@@ -1,8 +1,8 @@
 """The policy in force and its history: tried, validated, versioned, changed without a restart.
 
-A policy of others is tried on a copy of the live state before it is put in force (`policy_trial.py`). One that fails
-later (`ActivePolicy.fault`) is put back to the last good one of the history, as a version of its own that says why; the
-policy that Walras uses by default is the last resort. A policy never ends the server, nor keeps it from starting.
+A policy that is not part of Walras is tried on a copy of the live state before it is put in force (`policy_trial.py`).
+If one fails later (`ActivePolicy.fault`), the last good one of the history is put back, as a version of its own that
+says why; the default policy of Walras is the last resort. A policy never ends the server, nor keeps it from starting.
 """
 
 import json
@@ -27,13 +27,13 @@ from walras.errors import ConfigError, Conflict
 
 log = logging.getLogger(__name__)
 
-#: Used until an administrator says otherwise. Plans are for events: another may follow after a second.
+#: In force until an administrator chooses another. Plans follow events, and another may follow after a second.
 DEFAULT_POLICY: Mapping[str, Any] = {"policy": {"name": "walras"}, "rules": {"resolve_min_s": 1.0}}
-#: In the body of a version that nobody asked for: which version failed, and how.
+#: Key in the body of a version that replaced a failed one: which version failed, and how.
 _PUT_BACK = "put_back"
-#: In the body of a version: what whoever put it in force gave as the reason.
+#: Key in the body of a version: the reason that the administrator stated.
 _REASON = "reason"
-#: Copies what a policy is to be tried on; None: it needs no trial.
+#: Copies what a policy is to be tried on; returns None if it needs no trial.
 MakeTrial = Callable[[PolicySpec], PolicyTrial | None]
 
 
@@ -42,22 +42,22 @@ class PolicyInForce:
     row: PolicyRow
     spec: PolicySpec
     rules: RoundRules
-    #: Which version failed, and how, if that is why this one is in force.
+    #: Which version failed, and how, if this one was put back for that.
     put_back: str = ""
-    #: Why somebody wanted it, in their words.
+    #: The reason that its administrator stated.
     reason: str = ""
 
     def is_same_as(self, spec: PolicySpec, rules: RoundRules) -> bool:
-        """Whether that policy would decide what this one decides."""
+        """Returns whether that policy would decide as this one does."""
         return (self.spec, self.rules) == (spec, rules)
 
 
-#: Told of a change: the policy before, if there was one, and the one that is in force now.
+#: Called with the policy before (None if there was none) and the one that is in force now.
 NotePolicy = Callable[[Transaction, PolicyInForce | None, PolicyInForce], None]
 
 
 def _refuse_code(data: Any) -> None:
-    """Raise ConfigError for a policy in a Python file: whoever may name one could run anything in the server."""
+    """Raise ConfigError for a policy in a Python file, by which a caller could run any code in the server."""
     policy = data.get("policy") if isinstance(data, Mapping) else None
     name = policy.get("name") if isinstance(policy, Mapping) else policy
     if isinstance(name, str) and name.startswith(FILE_PREFIX):
@@ -69,7 +69,7 @@ def _refuse_code(data: Any) -> None:
 
 
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
-    """A version of the history. Raises ConfigError where it means nothing here (any more)."""
+    """Returns a version of the history. Raises ConfigError where this release cannot read it."""
     body = json.loads(row.body)
     put_back, reason = str(body.pop(_PUT_BACK, "")), str(body.pop(_REASON, ""))
     spec, rules = parse_policy(body, bounded=False)
@@ -78,7 +78,7 @@ def parse_policy_row(row: PolicyRow) -> PolicyInForce:
 
 @dataclass(frozen=True, slots=True)
 class PolicyWish:
-    """Who wants a policy, why, and instead of which version; None: whichever is in force."""
+    """Who wants another policy, why, and in the place of which version; None: of whichever is in force."""
 
     by: str
     reason: str = ""
@@ -86,18 +86,18 @@ class PolicyWish:
 
 
 class PolicyService:
-    """Changes the policy. `history` is the stored one, the newest first."""
+    """Changes the policy. `history` is the stored one, newest first."""
 
     def __init__(self, loop: ServerLoop, history: Sequence[PolicyRow]) -> None:
         self._loop = loop
         self._in_force: PolicyInForce | None = None
-        #: The versions that can be read here, the newest first.
+        #: The versions that this release can read, newest first.
         self._history: list[PolicyInForce] = []
-        #: The newest version there is, readable or not; 0: none.
+        #: The newest version's number, readable or not; 0: there is none.
         self._last_version = history[0].version if history else 0
         self._failed: list[tuple[PolicySpec, RoundRules]] = []
         self._reported: PolicyFault | None = None
-        #: What the newest stored version did wrong, if it cannot be read.
+        #: Why the newest stored version cannot be read, if so.
         self._unreadable: PolicyFault | None = None
         for row in history:
             try:
@@ -105,7 +105,7 @@ class PolicyService:
             except (
                 Exception,
                 SystemExit,
-            ) as error:  # code of others is imported here
+            ) as error:  # other people's code is imported here
                 fault = fault_of("make", error)
                 log.error("version %d of the policy: %s\n%s", row.version, fault, fault.trace)
                 if row is history[0]:
@@ -123,10 +123,10 @@ class PolicyService:
     # ---------------------------------------------------------------- at the start
 
     async def choose(self, given: Mapping[str, Any] | None, trial_of: MakeTrial) -> PolicyInForce:
-        """The policy to begin with: the file's, else the newest stored one that works, else the default.
+        """Returns the policy to begin with: the file's, else the newest stored one that works, else the default.
 
-        `trial_of` copies what is stored of the jobs. Raises ConfigError where the file says what cannot be meant; one
-        that can be read and fails in its trial is passed over as any other.
+        `trial_of` copies what is stored of the jobs. Raises ConfigError where the file is invalid; a valid policy that
+        fails its trial is passed over like any other.
         """
         fault, failed = self._unreadable, self._last_version
         if given is not None:
@@ -161,7 +161,7 @@ class PolicyService:
         return chosen
 
     def store_if_new(self, transaction: Transaction) -> None:
-        """Write the version that was chosen at the start, unless it is the newest stored one."""
+        """Store the version that was chosen at the start, unless it is the newest stored one."""
         chosen = self.in_force
         if chosen.row.version > self._last_version:
             self._remember(transaction, chosen)
@@ -169,7 +169,7 @@ class PolicyService:
     # ---------------------------------------------------------------- at people's wish
 
     def check(self, data: Any) -> tuple[PolicySpec, RoundRules]:
-        """What the data means. Raises ConfigError naming the field."""
+        """Returns the policy and rules in the data. Raises ConfigError naming the field."""
         _refuse_code(data)
         spec, rules = parse_policy(data)
         refuse_listed_pairs(spec)
@@ -177,7 +177,7 @@ class PolicyService:
         return PolicySpec(spec.name, json.loads(json.dumps(dict(spec.parameters)))), rules
 
     async def try_out(self, data: Any) -> tuple[PolicySpec, RoundRules]:
-        """The same, tried on a copy of the live state. Raises ConfigError naming the method and the line."""
+        """As `check`, and tried on a copy of the live state. Raises ConfigError naming the method and the line."""
         spec, rules = self.check(data)
         trial = await self._loop.perform(
             lambda transaction: trial_on_live_state(transaction.core, spec, rules.delay_usd_per_h)
@@ -193,9 +193,9 @@ class PolicyService:
         return spec, rules
 
     async def change(self, data: Any, wish: PolicyWish, note: NotePolicy | None = None) -> PolicyInForce:
-        """Try a policy and put it in force. Raises ConfigError, and Conflict for another version than was meant to go.
+        """Try a policy and put it in force; returns its version. `note` is called in the same transaction.
 
-        Then nothing changes. `note` is called in the same transaction.
+        Raises ConfigError, and Conflict where another version is in force than `wish` states; then nothing changes.
         """
         self._check_version(wish)
         spec, rules = await self.try_out(data)
@@ -226,7 +226,7 @@ class PolicyService:
     # ---------------------------------------------------------------- when it fails
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """After every commit: where the policy in force has failed, put the last good one back."""
+        """After every commit: if the policy in force has failed, put the last good one back."""
         fault = self._loop.core.ledger.policy.fault
         if fault is None or fault is self._reported or self._in_force is None:
             return
@@ -238,7 +238,7 @@ class PolicyService:
     def _put_back(self, transaction: Transaction, fault: PolicyFault) -> None:
         failed = self.in_force
         if transaction.core.ledger.policy.fault is not fault:
-            return  # somebody was faster
+            return  # another policy was put in force meanwhile
         self._failed.append((failed.spec, failed.rules))
         good = next((known for known in self._history if (known.spec, known.rules) not in self._failed), None)
         if good is None:
@@ -284,7 +284,7 @@ class PolicyService:
 
     def _put_in_force(self, transaction: Transaction, changed: PolicyInForce) -> None:
         emit(transaction, PolicyChanged(transaction.at, changed.spec, changed.rules, changed.put_back))
-        if transaction.state.budgets.put_in_force(changed.rules):  # what was used before, no core has counted
+        if transaction.state.budgets.put_in_force(changed.rules):  # the core has no sums for new limits
             transaction.state.users_with_budgets = users_with_budgets(changed.rules.budgets)
             emit(transaction, billing.restate_spending(transaction))
         self._remember(transaction, changed)
@@ -296,6 +296,6 @@ class PolicyService:
         self._last_version = changed.row.version
 
     def _pace(self, rules: RoundRules) -> None:
-        """Progress is news once a round, or sooner where a profiling lease is shorter than a round."""
+        """Set the interval of progress reports to the core: a round, or a profiling lease if that is shorter."""
         lengths = [length for length in (rules.round_s, rules.profiling_s) if length > 0]
         self._loop.progress_interval_s = min(lengths, default=1.0)

@@ -1,9 +1,9 @@
-"""A second policy beside the one in force: kept over restarts, run in a process of its own at a share of one core.
+"""A second policy beside the one in force: kept over restarts, run in a process of its own with a share of one core.
 
-What is stored is the policy and the state of the core at the start, as events. Again and again what the journal has had
-since is run anew under both policies (`run_shadow`), with what is known by then of how long jobs are. So nothing of a
-run is kept between runs, and a server that was restarted goes on where it was. The process ends with its run: whatever
-the policy does there, raise, hang or exit, is told as the shadow's fault and disturbs nothing here.
+What is stored is the policy and the state of the core at the start, as events. Each run simulates both policies
+(`run_shadow`) on all that the journal has recorded since, with what is known by then of how long jobs are. So nothing
+of a run is kept between runs, and a restarted server continues where it was. The process ends with its run: a policy
+that raises, hangs or exits there becomes the shadow's fault and disturbs nothing here.
 """
 
 import asyncio
@@ -39,22 +39,22 @@ from walras.errors import Conflict, NotFound
 
 log = logging.getLogger(__name__)
 
-#: The part of one core that shadows may take in the long run, the least time between two runs, seconds, and the most
-#: processor time of one.
+#: The share of one core that shadows may take in the long run; the least time between two runs, and the most processor
+#: time of one, seconds.
 SHADOW_CORE_SHARE, SHADOW_EVERY_S, SHADOW_CPU_S = 0.02, 60.0, 120.0
-#: The process gives way to everything else on the machine by so much.
+#: The nice value of the process.
 _NICE = 15
-#: What a run may read of the journal, and rows that are handed over at once.
+#: The most rows of the journal that a run may read, and rows per piece.
 _ROWS_MOST, _PIECE = 300_000, 200
 
-#: Called in the transaction of a change, with what was there before and after.
+#: Called in the transaction of a change, with the policy files before and after; None stands for no shadow.
 NoteShadow = Callable[[Transaction, dict[str, Any] | None, dict[str, Any] | None], None]
 AskProcess = Callable[[Callable[["ShadowQuestion"], ShadowAnswer], "ShadowQuestion", float], Awaitable[ShadowAnswer]]
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowSetting:
-    """The policy in the shadow, since when, and at whose wish. `body`: as it is stored."""
+    """The policy in the shadow, since when it is, and who started it. `body` is the stored text."""
 
     spec: PolicySpec
     rules: RoundRules
@@ -70,7 +70,7 @@ class ShadowSetting:
 
 @dataclass(frozen=True, slots=True)
 class ShadowQuestion:
-    """What the process is handed: the setting as stored, the core as it is now, and the journal in pieces of JSON."""
+    """What the process gets: the stored setting, the core as it is now, and the journal in pieces of JSON."""
 
     body: str
     now: CoreSnapshot
@@ -80,7 +80,7 @@ class ShadowQuestion:
 
 
 def answer_shadow(question: ShadowQuestion) -> ShadowAnswer:
-    """In the process: read what was recorded and run both policies through it."""
+    """Runs in the process: returns the outcome of both policies on what was recorded."""
     begin, policy = decode_beginning(question.body)
     reader = PeriodReader(begin)
     for piece in question.pieces:
@@ -96,13 +96,13 @@ def answer_shadow(question: ShadowQuestion) -> ShadowAnswer:
 
 
 def answer_shadow_politely(question: ShadowQuestion) -> ShadowAnswer:
-    """The same in a process of its own, which gives way to others."""
+    """As `answer_shadow`, at a low priority, for a process of its own."""
     os.nice(_NICE)
     return answer_shadow(question)
 
 
 def encode_beginning(snapshot: CoreSnapshot, spec: PolicySpec, rules: RoundRules, by: str) -> str:
-    """JSON of what a shadow begins with. Speeds and costs are left out: they are those known at each run."""
+    """Returns JSON of what a shadow begins with; speeds and costs are left out, since each run takes the newest."""
     told: Iterable[Event] = (
         snapshot.policy, snapshot.shares, BookingsDeclared(snapshot.at, snapshot.bookings), snapshot.money,
         *snapshot.fleet, snapshot.remembered, *snapshot.jobs,
@@ -120,7 +120,7 @@ def encode_beginning(snapshot: CoreSnapshot, spec: PolicySpec, rules: RoundRules
 
 
 def decode_beginning(body: str) -> tuple[CoreSnapshot, tuple[PolicySpec, RoundRules]]:
-    """The snapshot, without speeds of its own, and the policy. Raises ValueError for what is neither."""
+    """Returns the snapshot, without speeds, and the policy. Raises ValueError for any other text."""
     stored = json.loads(body)
     at, many = stored["at"], stored["fleet"]
     told = [decode_event(JournalRow(at, "event", kind, payload)) for kind, payload in stored["told"]]
@@ -142,7 +142,7 @@ def decode_beginning(body: str) -> tuple[CoreSnapshot, tuple[PolicySpec, RoundRu
 
 
 class PolicyShadow:
-    """Starts, stops and runs the shadow. `stored`: what the tables had of one when the server began."""
+    """Starts, stops and runs the shadow. `stored` is the row of a shadow that was there when the server began."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class PolicyShadow:
         self._past, self._clocks, self._ask = past, clocks, ask
         self.setting: ShadowSetting | None = None
         self.answer: ShadowAnswer | None = None
-        #: Why nothing could be worked out; empty: nothing is wrong.
+        #: Why the last run failed; empty: it did not.
         self.fault = ""
         self._is_starting = False
         if stored is not None and stored.body:
@@ -177,7 +177,7 @@ class PolicyShadow:
     # ------------------------------------------------------------------------------------------------ at people's wish
 
     async def start(self, data: Any, by: str, note: NoteShadow | None = None) -> None:
-        """Begin. Raises ConfigError for a policy that means nothing, Conflict where one is run already."""
+        """Start a shadow. Raises ConfigError for an invalid policy, Conflict where one is running already."""
         self._check_none_runs()
         if isinstance(data, dict) and "rules" not in data:
             in_force = self._policies.in_force
@@ -193,7 +193,7 @@ class PolicyShadow:
             self._is_starting = False
 
     async def stop(self, note: NoteShadow | None = None) -> None:
-        """End. Raises NotFound where none is run."""
+        """Stop the shadow. Raises NotFound where none is running."""
         if self.setting is None:
             raise NotFound("no policy is run in the shadow", fix="start one: walras policy shadow start NAME")
         await self._loop.perform(lambda transaction: self._put(transaction, None, note))
@@ -213,7 +213,7 @@ class PolicyShadow:
     # ------------------------------------------------------------------------------------------------ kept fresh
 
     async def watch(self) -> None:
-        """For ever."""
+        """Run the shadow for ever, at most at its share of one core."""
         while True:
             await asyncio.sleep(SHADOW_EVERY_S)
             if self.setting is None or self.fault:
@@ -247,7 +247,7 @@ class PolicyShadow:
         except BrokenProcessPool:
             self._fail(setting, "the process in which the policy ran has ended")
             return SHADOW_CPU_S
-        except Exception as error:  # the outermost place of that process
+        except Exception as error:  # outermost handler of that process
             log.warning("policy in the shadow: no answer", exc_info=True)
             self._fail(setting, f"{type(error).__name__}: {error}"[:300])
             return 0.0
@@ -261,7 +261,7 @@ class PolicyShadow:
             self.fault, self.answer = fault, None
 
     def _read(self, since_at: float) -> tuple[str, ...] | None:
-        """Blocks. What the journal has had since; None: too much of it."""
+        """Returns the journal since then, in pieces; None if it is too long. Blocks on the disk."""
         rows = self._store.journal_after(since_at, WANTED_TYPES, _ROWS_MOST + 1)
         pieces, count = [], 0
         while piece := list(islice(rows, _PIECE)):

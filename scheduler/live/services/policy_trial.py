@@ -1,9 +1,9 @@
-"""Tries a policy of others on a copy of the live state, in a process of its own, before it is put in force.
+"""Tries a policy that is not part of Walras on a copy of the live state, in its own process, before it is put in force.
 
-What an order policy reads of all live jobs, or the problem that a policy of shares or plans would be asked, is copied
-in a step of the loop. A worker process makes the policy from it and asks all that the scheduler will ask. So a policy
-that raises, hangs, answers no columns, or ends its process is refused while the one before it still rules. Policies
-that are part of Walras have their own tests and are not tried.
+A step of the loop copies what an order policy reads of all live jobs, or the problem that a policy of shares or plans
+would get. A worker process makes the policy and asks all that the scheduler will ask. So a policy that raises, hangs,
+answers no columns, or ends its process is refused while the one before it is still in force. Policies that are part of
+Walras have their own tests and are not tried.
 """
 
 from collections.abc import Iterable
@@ -36,28 +36,28 @@ from scheduler.live.loop.worker_process import ask_worker_process
 from scheduler.live.store.table_rows import JobRow
 from walras.job_request import JobId, JobRequest
 
-#: Whoever changes a policy over HTTP waits 30 s for the answer. The start of the process is part of it.
+#: Seconds, the start of the process included; callers over HTTP wait 30 s for the answer.
 TRIAL_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyTrial:
-    """A policy, and the copy of the live state that it is tried on."""
+    """A policy, and the copy of the live state on which it is tried."""
 
     spec: PolicySpec
     facts: GivenOrderFacts
-    #: For one of shares or plans; None: it is not asked for a decision.
+    #: The question for a policy of shares or plans; None: it is not asked for a decision.
     question: Solve | None = None
 
 
 def trial_on_live_state(core: SchedulerCore, spec: PolicySpec, delay_usd_per_h: float) -> PolicyTrial | None:
-    """The copy, taken in a step of the loop; None for a policy of Walras."""
+    """Returns the trial, copied in a step of the loop; None for a policy of Walras itself."""
     if is_built_in(spec.name):
         return None
     ledger = core.ledger
     rows = ledger.columns.active.nonzero()[0]
     facts = _copied(LedgerOrderFacts(ledger, rows))
-    # Arrays of the problem may be the ledger's own: they are copied on their way to the other process, after this step.
+    # Arrays of the problem may be the ledger's own; they are copied on their way to the other process, after this step.
     problem = plan_problem(ledger, PlanOrdering(ledger, moves=True))
     return PolicyTrial(spec, facts, Solve(0, problem, spec, None, delay_usd_per_h))
 
@@ -65,7 +65,7 @@ def trial_on_live_state(core: SchedulerCore, spec: PolicySpec, delay_usd_per_h: 
 def trial_on_stored_jobs(
     spec: PolicySpec, rows: Iterable[JobRow], requests: dict[JobId, JobRequest], used_s: dict[JobId, float], now: float
 ) -> PolicyTrial | None:
-    """The same from the tables, before a core knows the jobs: what they have left is unknown then."""
+    """Returns the trial from the tables, before a core has the jobs (whose rest is unknown then); None as above."""
     if is_built_in(spec.name):
         return None
     jobs = [(row, requests[row.job_id]) for row in rows if row.job_id in requests]
@@ -90,19 +90,19 @@ def _copied(facts: OrderFacts) -> GivenOrderFacts:
 
 
 async def try_policy(trial: PolicyTrial, timeout_s: float = TRIAL_TIMEOUT_S) -> PolicyFault | None:
-    """What the policy did wrong in a new process; None: nothing."""
+    """Returns what the policy did wrong in a new process; None: nothing."""
     try:
         return await ask_worker_process(run_trial, trial, timeout_s)
     except TimeoutError:
         return PolicyFault("trial", "", f"the policy gave no answer within {timeout_s:g} s")
     except BrokenProcessPool:
         return PolicyFault("trial", "", "the policy ended the process that it was tried in")
-    except Exception as error:  # what cannot even be sent back
+    except Exception as error:  # the error itself cannot be sent between processes
         return fault_of("trial", error)
 
 
 def run_trial(trial: PolicyTrial) -> PolicyFault | None:
-    """Ask the policy all that the scheduler will ask. Runs in the worker process."""
+    """Runs in the worker process: asks the policy all that the scheduler will ask. Returns its fault, else None."""
     method = "make"
     try:
         policy = make(trial.spec)
@@ -119,13 +119,13 @@ def run_trial(trial: PolicyTrial) -> PolicyFault | None:
         if trial.question is not None:
             method = "decide"
             run_solve(trial.question)
-    except (Exception, SystemExit) as error:  # code of others: whatever it was is the answer
+    except (Exception, SystemExit) as error:  # other people's code: whatever it raises is the answer
         return fault_of(method, error)
     return None
 
 
 def _ask_key(policy: OrderPolicy, facts: GivenOrderFacts, n: int) -> None:
-    """For all jobs, for one alone, as a new arrival is asked about, for none, and for a made-up one."""
+    """Ask for the keys of all jobs, of one job alone (as for an arrival), of none, and of a made-up one."""
     checked_key(policy, facts, n)
     checked_key(policy, _slice(facts, slice(0, 0)), 0)
     if n:
@@ -140,7 +140,7 @@ def _slice(facts: GivenOrderFacts, rows: slice) -> GivenOrderFacts:
 
 
 def _ask_value(policy: Policy) -> None:
-    """What a newcomer would be told, on a fleet of one pool."""
+    """Ask for the value of a newcomer's configuration, in a fleet of one pool."""
     assert isinstance(policy, PlanPolicy) or not isinstance(policy, OrderPolicy)
     newcomer = Newcomer(np.ones(1), np.zeros(1, np.int64), np.ones(1), 1.0, np.ones(1), np.zeros(1), 3600.0)
     value = np.asarray(policy.value(newcomer, Quote(np.zeros(1), "none", 1.0)), dtype=np.float64)

@@ -1,8 +1,7 @@
-"""Another project for a job that waits: whether the caller may, in its spec, its row, and in the core.
+"""Moves a waiting job to another project: checks that the caller may, then changes its spec, its row, and the core.
 
-What was stated of the job stays and must be within the caps of the new project; what was taken by default is taken
-anew there. What the job has cost stays with the project that paid: only a job without an attempt may go, so that no
-charge is open.
+What the owner stated stays and must be within the caps of the new project; defaults are taken anew there. What the job
+has cost stays with the project that paid: only a job without an attempt may be moved, so that no charge is open.
 """
 
 import json
@@ -26,7 +25,7 @@ from walras.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class ProjectChange:
-    """A job as its new project has it."""
+    """A job as it will be in its new project."""
 
     former: str
     draft: JobDraft
@@ -37,9 +36,9 @@ class ProjectChange:
 def changed_project(
     stored: SpecRow, job: LiveJob, wanted: str, priority: int | None, caller: UserCaller, people: People
 ) -> ProjectChange:
-    """Returns the job in the project that is wanted; `priority`: what it is to have there, None: as now.
+    """Returns the job as it will be in the project `wanted`; `priority`: the new one, None: as now.
 
-    Raises JobSpecError for no name of a project, Forbidden where caller or owner have no such project or a field is
+    Raises JobSpecError for an invalid project name, Forbidden where caller or owner have no such project or a field is
     beyond its cap, Conflict for a job that holds machines or whose checkpoints lie in a folder of its project.
     """
     row, given = job.row, {**json.loads(stored.spec), "project": wanted}
@@ -70,7 +69,7 @@ def changed_project(
 def reassign_job(
     transaction: Transaction, job: LiveJob, change: ProjectChange, admission: JobAdmission
 ) -> dict[str, dict[str, str]]:
-    """Keep the rows, and tell the core. Returns what the audit tells those of the new project, before and after.
+    """Write the rows, and tell the core. Returns the audit row's before and after, for people of the new project.
 
     Raises Conflict where the job has changed since.
     """
@@ -101,7 +100,7 @@ def _check_waits(job: LiveJob) -> None:
 
 
 def _check_owner(owner: str, project: str, people: People) -> None:
-    """The owner must go on seeing the job."""
+    """Raise Forbidden where the owner would not see the job any more."""
     known = None if people.is_removed(owner) else people.users.get(owner)
     if known is None or UserRole[known.role.upper()] is UserRole.ADMIN:
         return

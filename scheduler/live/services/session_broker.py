@@ -1,6 +1,6 @@
-"""Brings together the two websockets of a session: the caller's, and the one that the job's machine opens for it.
+"""Connects the two websockets of a session: the caller's, and the one that the job's machine opens for it.
 
-Sessions are not written down: a server that restarts ends them. Who asked for what is in the audit.
+Sessions are not stored: a server that restarts ends them. The audit has who asked for what.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from walras.cluster import NodeId
 from walras.errors import Conflict, NotFound
 from walras.remote_session import SessionAsked, SessionRequest
 
-#: Sessions of one job, and of all jobs.
+#: The most sessions of one job, and of all jobs.
 SESSIONS_OF_JOB, SESSIONS_MOST = 32, 500
 
 
 @dataclass
 class OpenSession:
-    """A session that a caller waits in."""
+    """A session whose caller waits for the machine, or is connected to it."""
 
     node_id: NodeId
     request: SessionRequest
-    #: The machine's websocket, once it is there.
+    #: The machine's websocket, once it is connected.
     machine: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    #: Set when the caller's side is over.
+    #: Set when the caller's side has ended.
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -36,13 +36,13 @@ class SessionBroker:
     def __init__(self, chance: Random | None = None) -> None:
         self._chance = chance
         self._open: dict[str, OpenSession] = {}
-        #: Not told yet, by machine.
+        #: Requests that their machines have not been told yet, by machine.
         self._asked: defaultdict[NodeId, list[SessionRequest]] = defaultdict(list)
 
     def ask(
         self, node_id: NodeId, job_id: int, attempt: int, incarnation: str, asked: SessionAsked, user: str
     ) -> OpenSession:
-        """Ask a machine for a session. Raises Conflict where there are too many."""
+        """Ask a machine for a session; returns it. Raises Conflict where there are too many."""
         if len(self._open) >= SESSIONS_MOST:
             raise Conflict(f"the server holds {SESSIONS_MOST} sessions", fix="try again later")
         if sum(each.request.job_id == job_id for each in self._open.values()) >= SESSIONS_OF_JOB:
@@ -56,11 +56,11 @@ class SessionBroker:
         return session
 
     def is_asked(self, node_id: NodeId) -> bool:
-        """Whether the machine has a session to be told of."""
+        """Returns whether there is a session that the machine has not been told of."""
         return bool(self._asked.get(node_id))
 
     def take(self, node_id: NodeId) -> list[SessionRequest]:
-        """Returns what the machine is to be told, once."""
+        """Returns the sessions that the machine is to be told of, each once."""
         return [each for each in self._asked.pop(node_id, []) if each.session_id in self._open]
 
     def waiting(self, node_id: NodeId, session_id: str) -> OpenSession:
@@ -71,7 +71,7 @@ class SessionBroker:
         return session
 
     def end(self, session: OpenSession) -> None:
-        """The caller has gone, or given up."""
+        """End a session: its caller has disconnected or given up."""
         self._open.pop(session.request.session_id, None)
         session.machine.cancel()
         session.over.set()

@@ -1,10 +1,10 @@
-"""When jobs will start and end, kept fresh beside the loop at a stated share of one core.
+"""Forecasts of when jobs will start and end, kept fresh beside the loop with a stated share of one core.
 
-Again and again the core's state is taken in pieces of about a millisecond, in a step of the loop, and rolled forward
-in a process that lives as long as the server: what it compiles at its first rollout it keeps. After a rollout of t
-seconds of processor time the next one waits until t is at most `CORE_SHARE` of the time passed. What came of former
-forecasts corrects the next ones. Nothing that is decided depends on a forecast: an answer that fails, or takes too
-long, leaves the last one, which says as of when it holds.
+Periodically the core's state is copied, in pieces of about a millisecond, in a step of the loop, and simulated forward
+(a rollout) in a process that lives as long as the server, because it keeps what it compiles at its first rollout. After
+a rollout of t seconds of processor time the next one waits until t is at most `CORE_SHARE` of the time passed. The
+outcomes of former forecasts correct the next ones. No decision depends on a forecast: if an answer fails or takes too
+long, the last one stays, which says as of when it holds.
 """
 
 import asyncio
@@ -47,32 +47,32 @@ log = logging.getLogger(__name__)
 QuestionT = TypeVar("QuestionT")
 AnswerT = TypeVar("AnswerT")
 
-#: The part of one core that forecasts may take in the long run, and the least time between two of them.
+#: The share of one core that forecasts may take in the long run, and the least seconds between two of them.
 CORE_SHARE, EVERY_S = 0.05, 10.0
-#: Processor time of one refresh, and of a question that a person waits for; what takes twice as long is given up.
+#: Processor time, seconds, of one refresh, and of a question for which a person waits.
 REFRESH_CPU_S, ASKED_CPU_S = 8.0, 4.0
 _DRAWS, _DRAWS_ASKED = 40, 12
-#: Of futures that are compared: processor time, and how long whoever asks waits.
+#: For comparisons of futures: processor time, and how long the caller waits, seconds.
 COMPARED_CPU_S, _COMPARED_WITHIN_S = 8.0, 25.0
-#: Whoever asks waits no longer than this, and no more than so many wait.
+#: The longest that a caller waits, seconds, and the most callers that may wait.
 ASKED_WITHIN_S, _ASKING_MAX = 12.0, 4
-#: A copy of so many jobs is tried in a thread: faster than another process hears of it.
+#: A copy of up to this many jobs is tried in a thread, which is faster than sending it to another process.
 _SMALL_JOBS = 200
-#: The process gives way to everything else on the machine by so much.
+#: The nice value of the process.
 _NICE = 10
-#: Jobs of the past that are looked at.
+#: How many past jobs are read.
 _PAST_MAX = 1000
 
 
 def _new_polite_process() -> Executor:
-    """One process that ends with this one, and gives way to others."""
+    """Returns a pool of one process at a low priority, which ends with this one."""
     process = new_worker_process()
     process.submit(os.nice, _NICE)
     return process
 
 
 async def take_snapshot(loop: ServerLoop) -> CoreSnapshot:
-    """The core's state now, taken in pieces between which the server runs."""
+    """Returns the core's state now, copied in pieces between which the server runs."""
     found: list[CoreSnapshot] = []
 
     def step(transaction: Transaction) -> Iterator[None]:
@@ -84,14 +84,14 @@ async def take_snapshot(loop: ServerLoop) -> CoreSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What the tables know of jobs, newest last."""
+    """What the tables have of jobs, newest last."""
 
     jobs: PastJobs
     rows: tuple[JobRow, ...]
 
 
 class StartForecasts:
-    """Keeps forecasts of all active jobs, and answers what would be if something else were so."""
+    """Keeps forecasts of all active jobs, and answers what would happen after given events."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class StartForecasts:
         self._requests: dict[JobId, JobRequest] = {}
         self._starts, self._ends = IntervalCalibration(), IntervalCalibration()
         self._past = PastJobs()
-        #: By job: whether a start, and whether an end is awaited.
+        #: By job: whether the outcome of a forecast of its start, and of its end, is awaited.
         self._awaited: dict[JobId, tuple[bool, bool]] = {}
         self._asking = 0
         self.answer: ForecastAnswer | None = None
@@ -114,17 +114,17 @@ class StartForecasts:
     # ------------------------------------------------------------------------------------------------ what is known
 
     def past(self) -> PastJobs:
-        """Jobs of the past, as of the last refresh."""
+        """Returns jobs of the past, as of the last refresh."""
         return self._past
 
     def view(self, job_id: JobId) -> ForecastView | None:
-        """What is foreseen of an active job; None: nothing is, or not within the time that is looked ahead."""
+        """Returns the forecast of an active job; None if there is none, or none within the forecasts' horizon."""
         answer = self.answer
         found = None if answer is None else answer.jobs.get(job_id)
         return None if answer is None or found is None else self.shown(answer.at, found)
 
     def shown(self, at: float, forecast: JobForecast) -> ForecastView | None:
-        """A raw forecast as it is told: corrected, in Unix seconds."""
+        """Returns a raw forecast as it is shown: corrected, in Unix seconds; None where it is beyond the horizon."""
         if forecast.end.p50 == inf or (forecast.start is not None and forecast.start.p50 == inf):
             return None
         start = None if forecast.start is None else self._told(self._starts.corrected(at, forecast.start), at)
@@ -133,7 +133,7 @@ class StartForecasts:
         )
 
     def promised(self, at: float, forecast: JobForecast) -> float | None:
-        """The instant to promise an end by, Unix seconds; None: later than is looked ahead."""
+        """Returns the instant by which to promise an end, Unix seconds; None if it is beyond the horizon."""
         end_by = self._ends.promised(at, forecast.end, forecast.end_by)
         return None if end_by > at + RolloutLimits().horizon_s else self._loop.clock.unix(end_by)
 
@@ -144,7 +144,7 @@ class StartForecasts:
     # ------------------------------------------------------------------------------------------------ kept fresh
 
     async def watch(self) -> None:
-        """For ever."""
+        """Refresh the forecasts for ever, at most at `CORE_SHARE` of one core."""
         await asyncio.sleep(EVERY_S)
         while True:
             began = self._clocks.monotonic()
@@ -153,7 +153,7 @@ class StartForecasts:
             await asyncio.sleep(max(EVERY_S, spent_s / CORE_SHARE - took_s))
 
     async def refresh(self) -> float:
-        """Look once. Returns the processor time that it took."""
+        """Make new forecasts once. Returns the processor time that it took, seconds."""
         past = await asyncio.get_running_loop().run_in_executor(None, self._read_past)
         self._past = past.jobs
         self._learn(past.rows)
@@ -174,13 +174,13 @@ class StartForecasts:
         return answer.cpu_s
 
     async def foresee(self, told: tuple[Event, ...] = (), only: JobId | None = None) -> ForecastAnswer | None:
-        """What would be if these events came now, of one job or all; None where that could not be told in time."""
+        """Returns forecasts of one job or all, as if these events came now; None where they were not made in time."""
         snapshot = await take_snapshot(self._loop)
         question = ForecastQuestion(snapshot, self._past, _DRAWS_ASKED, ASKED_CPU_S, told=told, only=only)
         return await self._answered(forecast_jobs, question, ASKED_CPU_S)
 
     async def foresee_job(self, event: Event, job_id: JobId) -> ForecastView | None:
-        """When a job would start and end that this event brings, or changes. None where nobody can tell soon."""
+        """Returns the forecast of a job that this event brings or changes; None where it was not made in time."""
         if self._pool is None or self._asking >= _ASKING_MAX:
             return None
         self._asking += 1
@@ -196,9 +196,9 @@ class StartForecasts:
     async def compare(
         self, make_alternatives: Callable[[CoreSnapshot], Sequence[Sequence[Event]]], visible: frozenset[str] | None
     ) -> WhatIfAnswer | None:
-        """What would be different with each of these alternatives; None where that could not be told in time.
+        """Returns what each of these alternatives would make different; None where that was not computed in time.
 
-        `make_alternatives` sees the state that they are alternatives to; what it raises is raised here.
+        `make_alternatives` gets the state from which they depart; what it raises is raised here.
         """
         if self._asking >= _ASKING_MAX:
             return None
@@ -214,9 +214,10 @@ class StartForecasts:
             self._asking -= 1
 
     async def changes_that_help(self, job_id: JobId, looks: Iterable[Remedy]) -> frozenset[str] | None:
-        """Which of these start a waiting job soon, in words (`Remedy.text`); None: they could not be tried in time.
+        """Returns the texts (`Remedy.text`) of the changes that start a waiting job soon; None where that took too
+        long.
 
-        Each was tried on a copy. Of a small state in a thread, else in the process.
+        Each is tried on a copy of the state: of a small one in a thread, else in the process.
         """
         if self._asking >= _ASKING_MAX:
             return None
@@ -236,20 +237,20 @@ class StartForecasts:
     async def _answered(
         self, answer: Callable[[QuestionT], AnswerT], question: QuestionT, cpu_s: float
     ) -> AnswerT | None:
-        """The answer of the process; None where it has none. `cpu_s`: what it may take."""
+        """Returns the process's answer to a question of `cpu_s` seconds of processor time; None if it fails."""
         async with self._turn:
             if self._pool is None:
                 self._pool = self._make_pool()
             work = asyncio.get_running_loop().run_in_executor(self._pool, answer, question)
             try:
-                # Not `wait_for`: it forgets that it was cancelled where the answer comes at the same moment.
+                # Not `wait_for`: it loses a cancellation that comes at the same moment as the answer.
                 async with asyncio.timeout(30.0 + 4 * cpu_s):
                     return await work
             except TimeoutError:
                 log.warning("forecasting: no answer in time")
             except BrokenProcessPool:
                 log.warning("forecasting: the process has died")
-            except Exception:  # the outermost place of that process
+            except Exception:  # outermost handler of that process
                 log.warning("forecasting: no answer", exc_info=True)
                 return None
             self._end_process()
@@ -258,7 +259,7 @@ class StartForecasts:
     # ------------------------------------------------------------------------------------------------ the past
 
     def _read_past(self) -> _Past:
-        """Blocks. The newest jobs as the tables have them."""
+        """Returns the newest jobs as the tables have them. Blocks on the disk."""
         rows = sorted(self._store.jobs(JobQuery(limit=_PAST_MAX)), key=lambda row: row.submitted_at)
         ended = [row for row in rows if row.state.is_final and row.started_at is not None]
         had_s: dict[JobId, float] = {}
@@ -284,7 +285,7 @@ class StartForecasts:
         return known
 
     def _learn(self, rows: tuple[JobRow, ...]) -> None:
-        """What came of the forecasts."""
+        """Record the outcomes of the forecasts."""
         for row in rows:
             starts, ends = self._awaited.get(row.job_id, (False, False))
             if starts and row.started_at is not None:
@@ -299,7 +300,7 @@ class StartForecasts:
                 self._awaited.pop(row.job_id, None)
 
     async def close(self) -> None:
-        """End the process; a rollout under way is given up."""
+        """End the process; a rollout under way is cancelled."""
         self._end_process()
 
     def _end_process(self) -> None:

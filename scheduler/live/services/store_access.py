@@ -1,9 +1,10 @@
-"""Credentials for one place in an object store, got from AWS STS (or a store that speaks it) for machines that ask.
+"""Credentials for one place in an object store, which the server gets from AWS STS (or a compatible store) for
+machines.
 
 The server's own environment has the long-lived credentials. With a role it assumes that role, else it asks for a
-federation token; either way a session policy (`walras.store_access`) bounds what comes back to one job's place, for so
-long. A machine gets them for the attempts that it runs, and no longer. They are kept in memory until half of their
-time is over, so that a machine which asks often costs no call; they are written down nowhere.
+federation token; either way a session policy (`walras.store_access`) limits the result to one job's place and to a
+time. A machine gets them only for the attempts that it runs. They are kept in memory for half of their lifetime, so
+that a machine that asks often causes no call; they are never written to disk.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from walras.store_access import StoreAccess, StoreAccessRequest, is_handed_out, 
 
 log = logging.getLogger(__name__)
 
-#: Calls to STS at once, and how long one may take.
+#: The most calls to STS at once, and how long one may take, seconds.
 _CALLS_AT_ONCE, _CALL_S = 4, 40.0
 _PROBLEM_MOST, _SESSION_MOST = 300, 32
 
@@ -34,7 +35,7 @@ class StsCalls:
     """The calls to STS, with the credentials of this process. They block."""
 
     def __init__(self, settings: CheckpointAccess) -> None:
-        """Raises ConfigError where this machine lacks the library."""
+        """Raises ConfigError where botocore is not installed."""
         self._settings = settings
         try:
             import botocore.config
@@ -43,11 +44,11 @@ class StsCalls:
             fix = "pip install 'walras[stores]' where the server runs"
             raise ConfigError("credentials for machines need botocore", field="checkpoint_access", fix=fix) from None
         told = botocore.config.Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 2})
-        # One for all calls: it takes long to make, serves all threads, and renews what it was itself given.
+        # One client for all calls: it takes long to make, is thread-safe, and renews its own credentials.
         self._client = cache(lambda: botocore.session.get_session().create_client("sts", config=told))
 
     def __call__(self, session: str, policy: str) -> StoreAccess:
-        """Credentials that this policy bounds. `session`: how the store's own log is to name whoever has them."""
+        """Returns credentials limited by this policy. `session` names their holder in the store's own log."""
         client, lasts_s = self._client(), round(self._settings.lasts)
         if self._settings.role:
             told = {"RoleArn": self._settings.role, "RoleSessionName": session}
@@ -62,7 +63,7 @@ class StsCalls:
 
 @dataclass(slots=True)
 class _Handed:
-    """What a machine has for a place, since when (boot time); `asked` holds who asks beside another."""
+    """A machine's credentials for a place, since when (boot time), and a lock for the one call that gets them."""
 
     access: StoreAccess | None = None
     since: float = 0.0
@@ -70,7 +71,7 @@ class _Handed:
 
 
 class StoreAccessDesk:
-    """Answers machines that ask for what opens a place."""
+    """Answers machines that ask for credentials of a place."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class StoreAccessDesk:
         proofs: StoreProofs | None,
         clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
-        """`settings`: None: machines have their own. Raises ConfigError where this machine lacks what it takes."""
+        """`settings` None: machines have their own credentials. Raises ConfigError where botocore is missing."""
         self._state = state
         self._proofs = proofs
         self._clocks = clocks
@@ -89,9 +90,10 @@ class StoreAccessDesk:
         self._slots = asyncio.Semaphore(_CALLS_AT_ONCE)
 
     async def open_for(self, node_id: NodeId, request: StoreAccessRequest) -> StoreAccess:
-        """What opens the place for a machine; empty where it has its own; with a problem where there is nothing now.
+        """Returns credentials of the place for a machine.
 
-        Raises Forbidden for a place that is not of an attempt which it runs, nor of its proof.
+        They are empty where the machine has its own, and state a problem where there are none now. Raises Forbidden for
+        a place that belongs neither to an attempt that the machine runs nor to its proof.
         """
         session, policy = self._allowed(node_id, request)
         if self._calls is None or not is_handed_out(request.place):
@@ -110,7 +112,7 @@ class StoreAccessDesk:
             return answer.model_copy(update={"lasts_s": answer.lasts_s - age_s})
 
     def _allowed(self, node_id: NodeId, request: StoreAccessRequest) -> tuple[str, Callable[[], dict[str, Any]]]:
-        """How the session is called, and the document that bounds it."""
+        """Returns the session's name, and a function that makes its policy. Raises Forbidden as `open_for` does."""
         place, partition = request.place, "aws" if self._settings is None else self._settings.partition
         if not request.job_id:
             challenge = None if self._proofs is None else self._proofs.challenge
@@ -132,7 +134,7 @@ class StoreAccessDesk:
         try:
             async with self._slots, asyncio.timeout(_CALL_S):
                 access = await asyncio.to_thread(self._calls, session, encoded)
-        except Exception as error:  # whatever the library of others raises
+        except Exception as error:  # botocore raises errors of many classes
             told = f"{type(error).__name__}: {error}"
             log.error("no credentials of the store for %s: %s", session, told[:_PROBLEM_MOST])
             return StoreAccess(problem=f"the server gets no credentials for it: {told}"[:_PROBLEM_MOST])

@@ -1,8 +1,8 @@
-"""Which machines have shown that they read and write the store of checkpoints; the others are private.
+"""Checks which machines read and write the store of checkpoints; the others are marked as private.
 
-A machine is asked with the answers to its heartbeats until its answer lies in the store. From one that says that it
-cannot, or whose answer does not arrive there, nothing is moved for others' benefit: what its jobs save can be had there
-alone. A machine of an older release says nothing, and is taken to share the store.
+Answers to its heartbeats ask a machine to write a proof, until the proof lies in the store. Where a machine reports
+that it cannot, or its proof does not arrive, no job is moved away for the benefit of others, because what its jobs save
+is on that machine only. A machine of an older release is not asked and is taken to share the store.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from walras.store_proof import StoreChallenge, StoreProof, check_answer, place_c
 
 log = logging.getLogger(__name__)
 
-#: A store that could not be written or read is tried again after this long.
+#: Seconds until a store that could not be written or read is tried again.
 _RETRY_S = 60.0
 
 
 class StoreProofs:
-    """The proofs of one life of the server."""
+    """The proofs of one run of the server."""
 
     def __init__(self, loop: ServerLoop, place: str, chance: Random | None = None) -> None:
-        """`place`: a folder of this cluster in the store, as a URL."""
+        """`place`: the URL of a folder in the store that belongs to this cluster."""
         self._loop = loop
-        #: What every machine is asked.
+        #: The challenge for every machine.
         self.challenge = StoreChallenge(place=place, nonce=random_hex(chance, 32))
         self._secret = random_token(chance).encode()
         self._is_placed = False
@@ -43,7 +43,7 @@ class StoreProofs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def challenge_for(self, node_id: NodeId) -> StoreChallenge | None:
-        """What to ask the machine; None: nothing now."""
+        """Returns the challenge for the machine; None if there is none for it now."""
         now = self._loop.clock.now()
         if not self._is_placed and now - self._placed_at > _RETRY_S:
             self._placed_at = now
@@ -51,7 +51,7 @@ class StoreProofs:
         return self.challenge if self._is_placed and node_id not in self._proved else None
 
     def take(self, node: LiveNode, proof: StoreProof | None) -> None:
-        """What a machine says with its heartbeat; what follows from it happens beside."""
+        """Take what a machine answers in its heartbeat; a background task then checks the proof in the store."""
         node_id, now = node.row.node_id, self._loop.clock.now()
         if proof is None or proof.nonce != self.challenge.nonce or node_id in self._proved:
             return
@@ -84,7 +84,7 @@ class StoreProofs:
         await self._note(node_id, problem)
 
     async def _note(self, node_id: NodeId, problem: str) -> None:
-        """Write down whether the machine is private, where that is news."""
+        """Record whether the machine is private, if that has changed."""
 
         def step(transaction: Transaction) -> None:
             node = transaction.state.nodes.get(node_id)

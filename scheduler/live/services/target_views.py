@@ -1,5 +1,5 @@
-"""How far a job is from its target, told three ways: one line with the numbers, the same numbers as fields, and as a
-condition where something is wrong. The forecast itself is made by `TargetForecasts`.
+"""How far a job is from its target, in three forms: one line with the numbers, the same numbers as fields, and a
+condition where something is wrong. `TargetForecasts` makes the forecast itself.
 """
 
 from dataclasses import dataclass
@@ -10,32 +10,32 @@ from walras.api import ConditionView, TargetOutlook, TargetView
 from walras.units import format_count, format_length
 
 TARGET_LATE, TARGET_OUT_OF_REACH = "target_late", "target_out_of_reach"
-#: Other values that are named where the one that is waited for does not come.
+#: How many other values are named where the target's own was never reported.
 _NAMED_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TargetProgress:
-    """How far the job is."""
+    """A job's progress."""
 
     steps: float
-    #: What it is to do; None: nobody said.
+    #: The steps that it is to do; None: it does not state any.
     declared: float | None
-    #: Of an attempt that runs.
+    #: Of its running attempt; None without one.
     steps_per_s: float | None
-    #: Names of all values that it reported.
+    #: Names of all values that it has reported.
     reported: tuple[str, ...]
     is_over: bool = False
 
     def left_s(self, until: float | None) -> float | None:
-        """Seconds until that step at the present rate; None where there is none."""
+        """Returns seconds until that step at the present speed; None where there is no speed."""
         if until is None or not self.steps_per_s or self.is_over:
             return None
         return max(0.0, until - self.steps) / self.steps_per_s
 
 
 def view_target(target: JobTarget, standing: TargetProgress) -> TargetView:
-    """As the API tells it, but for the instant."""
+    """Returns the view of the API, except for the expected instant."""
     series = target.series
     foreseen = None if series.reached_step is not None or standing.is_over else target.forecast
     outlook, told = _outlook_and_text(target, standing, foreseen)
@@ -58,7 +58,7 @@ def view_target(target: JobTarget, standing: TargetProgress) -> TargetView:
 
 
 def target_conditions(view: TargetView) -> list[ConditionView]:
-    """What people should know of a job that is not over."""
+    """Returns the conditions that people should know of: that the target is late or out of reach, or none."""
     kinds = {TargetOutlook.LATE: TARGET_LATE, TargetOutlook.OUT_OF_REACH: TARGET_OUT_OF_REACH}
     return [ConditionView(type=kinds[view.outlook], detail=view.detail)] if view.outlook in kinds else []
 
@@ -114,7 +114,7 @@ def _time_left(foreseen: TargetForecast, standing: TargetProgress) -> str:
 
 
 def _no_value_text(name: str, standing: TargetProgress) -> str:
-    """Nothing of that name has come."""
+    """Returns that no value of that name was reported, with the names that were."""
     told = f"no value {name!r} was reported yet; the script tells it with `loop.report`"
     others = [other[:64] for other in standing.reported if other != name][:_NAMED_MOST]
     return f"{told}, and tells {', '.join(others)}" if others else told

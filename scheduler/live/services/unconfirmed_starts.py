@@ -1,8 +1,8 @@
-"""Starts that a machine never confirms, though it is heard: they are withdrawn, and the attempts are ended.
+"""Starts that a reachable machine never confirms: they are withdrawn, and the attempts are ended.
 
-A start is handed out with its lease, and an agent refuses one whose lease has run out. So a lease after a start was
-handed out for the last time, an attempt that its machine does not name cannot be alive. Commands that an agent of an
-older release cannot take are never handed out.
+A start is sent with its lease, and an agent refuses one whose lease has run out. So, one lease after a start was last
+sent, an attempt that its machine does not report cannot be alive. Commands that an agent of an older release does not
+know are never sent.
 """
 
 import logging
@@ -19,12 +19,12 @@ from walras.wire import AgentCommand, StartCommand
 
 log = logging.getLogger(__name__)
 _WITHDRAWN = "start_timeout"
-#: What agents of the first protocol take; for one of another type they lose the whole answer.
+#: Command types of the first protocol; an agent of that protocol loses the whole answer over any other.
 _FIRST_COMMAND_TYPES = frozenset({"prepare", "start", "stop"})
 
 
 def is_known_to(command: AgentCommand, protocol: int) -> bool:
-    """Whether an agent that speaks this protocol does what the command says, or skips it without harm to others."""
+    """Returns whether an agent of this protocol carries the command out, or skips it without harm."""
     if protocol > 1:
         return True
     if isinstance(command, StartCommand):
@@ -33,7 +33,7 @@ def is_known_to(command: AgentCommand, protocol: int) -> bool:
 
 
 def has_unconfirmed(state: LiveState, node: LiveNode, now: float, limit_s: float) -> bool:
-    """Whether a start on a machine that is heard has waited for too long. Notes since when those wait that do."""
+    """Returns whether a start on a reachable machine has waited for over `limit_s`; notes since when each waits."""
     waiting = {key for key in node.expected if _is_unconfirmed(state, node, key)} if node.row.state == "up" else set()
     node.unconfirmed = {key: node.unconfirmed.get(key, now) for key in waiting}
     return any(now - since > limit_s for since in node.unconfirmed.values())
@@ -49,7 +49,7 @@ def _is_unconfirmed(state: LiveState, node: LiveNode, key: tuple[JobId, int]) ->
 
 
 def withdraw_unconfirmed(transaction: Transaction, node: LiveNode, limit_s: float) -> None:
-    """Take back starts that were never confirmed; end those whose withdrawal was not confirmed either."""
+    """Withdraw starts that were never confirmed, and end attempts whose withdrawal was not confirmed either."""
     for key, since in list(node.unconfirmed.items()):
         attempt = transaction.state.attempt(*key)
         if attempt is None or transaction.at - since <= limit_s:
@@ -73,7 +73,7 @@ def withdraw_unconfirmed(transaction: Transaction, node: LiveNode, limit_s: floa
 
 
 def drop_unknown(transaction: Transaction, node: LiveNode, protocol: int) -> None:
-    """Take commands out of the outbox that an agent of this protocol does not know; a start of them is refused."""
+    """Drop commands that an agent of this protocol does not know; a start among them counts as refused."""
     unknown = [command for command in node.outbox.values() if not is_known_to(command, protocol)]
     for command in unknown:
         del node.outbox[command.command_id]
@@ -87,17 +87,17 @@ def drop_unknown(transaction: Transaction, node: LiveNode, protocol: int) -> Non
 
 
 def is_withdrawn(part: PartRow) -> bool:
-    """The start was taken back, and nothing of the attempt has begun."""
+    """Returns whether the start was withdrawn and nothing of the attempt has begun."""
     return part.cause == _WITHDRAWN and not part.started
 
 
 def is_stopped_late(part: PartRow) -> bool:
-    """The start was taken back as its ranks began: that they end is our doing, not theirs."""
+    """Returns whether the start was withdrawn as its ranks began, so that the server caused their end."""
     return part.cause == _WITHDRAWN and part.started
 
 
 def refuse_withdrawn(transaction: Transaction, part: PartRow, limit_s: float | None = None) -> None:
-    """Nothing of the attempt lives: end it as one that never started."""
+    """End an attempt of which nothing is alive as one that never started."""
     waited = "in time" if limit_s is None else f"within {limit_s:g} s"
     detail = f"the machine is heard, but did not confirm the start {waited}"
     log.warning("job %d attempt %d on %s: %s", part.job_id, part.attempt, part.node_id, detail)

@@ -1,4 +1,4 @@
-"""Builds the bodies of the API from rows and the live state. It only reads; only here do instants become text."""
+"""Builds the answers of the API from rows and the live state. It only reads; only here do instants become text."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -39,12 +39,12 @@ from walras.planned_speed import WARM_REPORTS, planned_speed
 from walras.policy_views import PolicyView
 from walras.states import JobState, Reason
 
-#: What devices did is shown for this long after it was heard: samples come every ten seconds.
+#: Samples of devices are shown for this long, seconds; agents send them every ten.
 _DEVICES_SHOWN_S = 60.0
-#: Part of its steps from which on a job is said to wait for its data.
+#: From this share of its steps on, a job is said to wait for its data.
 _WAITS_LEAST = 0.15
 _LOOK = "look at `walras logs {job_id}`"
-#: What helps against an end, for people.
+#: What people can do about an end, by its reason.
 _END_FIXES = {
     Reason.USER_EXIT_CODE: f"{_LOOK}; `retry.max_restarts` would have it tried again",
     Reason.USER_SIGNAL: f"{_LOOK}; where it ran out of memory, ask for more `resources.memory`",
@@ -55,12 +55,12 @@ _END_FIXES = {
 
 
 def _private_text(node: LiveNode) -> str:
-    """Why nothing is moved off the machine for others; empty where it shares what its jobs save."""
+    """Returns why the machine is private; empty where it shares what its jobs save."""
     return f"private: {node.private_why or 'it does not reach the store of checkpoints'}" if node.row.private else ""
 
 
 class ApiViews:
-    """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
+    """Builds views from rows, the clock, and the live state and the core for what is newer than the rows."""
 
     def __init__(
         self, clock: Clock, loop: ServerLoop, forecast: Callable[[JobId], ForecastView | None] = lambda _: None
@@ -78,7 +78,7 @@ class ApiViews:
     async def jobs(
         self, rows: Iterable[JobRow], usage: Iterable[JobUsage], sweeps: Mapping[JobId, dict[str, int]] | None = None
     ) -> list[JobView]:
-        """Many jobs, giving way to others between them. `sweeps`: states of the sweeps that one job stands for."""
+        """Returns views of many jobs, yielding between them. `sweeps`: state counts where one job is its sweep's."""
         by_job: dict[JobId, list[JobUsage]] = {}
         for used in usage:
             by_job.setdefault(used.job_id, []).append(used)
@@ -109,7 +109,7 @@ class ApiViews:
         )  # fmt: skip
 
     def why(self, row: JobRow) -> str:
-        """Why the job waits, in a sentence; of one that is over what it came to; of one that runs its plan."""
+        """Returns a sentence: why the job waits; what became of one that is over; why a running one has its plan."""
         if row.state.is_final:
             return row.detail
         return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)
@@ -132,7 +132,7 @@ class ApiViews:
         )
 
     def _checkpoints(self, job_id: JobId) -> dict[str, Any]:
-        """How often its running attempt saves, and why."""
+        """Returns how often its running attempt saves, and why; nothing without a running attempt."""
         known, live = self._loop.core.ledger.jobs.get(job_id), self._state.jobs.get(job_id)
         if known is None or live is None or not known.holds:
             return {}
@@ -141,7 +141,7 @@ class ApiViews:
         return {"checkpoint_every_s": every_s, "checkpoint_detail": detail}
 
     def target(self, row: JobRow) -> TargetView | None:
-        """How far the job is from its target; None where it has none."""
+        """Returns how far the job is from its target; None where it has none."""
         live = self._state.jobs.get(row.job_id)
         target = parse_target(row.target) if live is None else live.target
         if target is None:
@@ -176,7 +176,7 @@ class ApiViews:
             "accelerator": attempt.row.accelerator if attempt is not None else None,
             "steps": row.steps if progress is None else max(row.steps, progress.steps),
             "steps_total": row.steps_total,
-            # Of a job that is not over: the running attempt's own, not what it did elsewhere before.
+            # For an active job, the speed of its running attempt, and not that of an earlier one.
             "steps_per_s": row.steps_per_s if live is None else _current_speed(live),
             "submitted_at": self._clock.shown(row.submitted_at),
             "started_at": self._clock.shown_or_none(row.started_at),
@@ -193,7 +193,7 @@ class ApiViews:
         }
 
     def _why(self, row: JobRow) -> tuple[Reason | None, str]:
-        """Why the job is where it is: for one that waits what holds now, else what was written down."""
+        """Returns reason and detail: for a waiting job those that hold now, else those in its row."""
         if row.state is not JobState.PENDING:
             return row.reason, row.detail
         line = first_pending_reason(self._loop.core, row.job_id, self._state.expected_machines)
@@ -203,7 +203,7 @@ class ApiViews:
         return line.reason, told
 
     def ending(self, row: JobRow) -> list[ReasonView]:
-        """Why a job ended as it did, and what may be done about it."""
+        """Returns why a job ended as it did, and what may be done about it."""
         if row.reason is None:
             return []
         fix = _END_FIXES.get(row.reason, "").format(job_id=row.job_id)
@@ -264,12 +264,12 @@ class ApiViews:
         )
 
     def _detail(self, node: LiveNode) -> str:
-        """What is most worth knowing of the machine."""
+        """Returns what is most important to know of the machine, in words."""
         told = node.problem or node.row.detail or self._silence(node) or self._booked(node) or _private_text(node)
         return told or self._loop.core.ledger.slow_machines.told(node.row.node_id)
 
     def _booked(self, node: LiveNode) -> str:
-        """Which reservation has the machine now, or next."""
+        """Returns the reservation that has the machine now, or will have it next; empty without one."""
         bookings = self._loop.core.cycle.bookings.declared
         found = [each for each in bookings if node.row.node_id in each.node_ids]
         if not found:
@@ -279,7 +279,7 @@ class ApiViews:
         return f"{first.words} {begins}until {self._clock.shown(first.until_at)}"
 
     def _silence(self, node: LiveNode) -> str:
-        """What will become of a machine that does not answer."""
+        """Returns what will happen to an unreachable machine, and when; empty for others."""
         if node.row.state != "unreachable":
             return ""
         if (
@@ -290,7 +290,7 @@ class ApiViews:
         return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
 
     def _free(self, node: LiveNode) -> int:
-        """Accelerators that nobody holds; none on a machine that takes no jobs."""
+        """Returns its free accelerators; 0 on a machine that takes no jobs."""
         if node.row.state != "up":
             return 0
         held = 0
@@ -357,7 +357,7 @@ class ApiViews:
         )
 
     def stalls(self, row: JobRow) -> list[ConditionView]:
-        """Whether a running job waits for its data in a part of its steps that is worth a word."""
+        """Returns a condition where a running job waits for its data in a considerable share of its steps."""
         live = self._state.jobs.get(row.job_id)
         values = json.loads(row.last_values if live is None else live.row.last_values)
         share = values.get(DATA_WAIT_VALUE)
@@ -368,13 +368,13 @@ class ApiViews:
         return [ConditionView(type="waits_for_data", detail=detail)]
 
     def idle(self, row: JobRow) -> list[ConditionView]:
-        """Whether a running job does nothing with its accelerators, where the cluster file asks for that."""
+        """Returns a condition where a running job does not use its accelerators, by the cluster file's rule."""
         live = self._state.jobs.get(row.job_id)
         told = "" if live is None or live.attempt is None else live.attempt.idle_detail
         return [ConditionView(type="idle", detail=told)] if told else []
 
     def off_plan(self, row: JobRow, spec: Mapping[str, Any]) -> list[ConditionView]:
-        """Whether a running job that was planned has turned out otherwise, once its speed has settled."""
+        """Returns a condition where a planned job runs otherwise than planned, once its speed has settled."""
         live = self._state.jobs.get(row.job_id)
         if row.state is not JobState.RUNNING or live is None or live.progress is None:
             return []
@@ -389,7 +389,7 @@ class ApiViews:
     # ---------------------------------------------------------------- policy
 
     def policy(self, row: PolicyRow, written: Mapping[str, Any]) -> PolicyView:
-        """A policy file's content (`dump_policy`), and what was said of it, in its place in the history."""
+        """Returns the view of a policy: its file's content (`dump_policy`), reason, and place in the history."""
         return PolicyView(
             version=row.version,
             name=written["policy"]["name"],
@@ -407,6 +407,6 @@ def _current_speed(job: LiveJob) -> float | None:
 
 
 def placement_text(placement: str) -> list[str]:
-    """ "node:0,1" for every machine, from the stored placement."""
+    """Returns "node:0,1" for every machine, from the stored placement."""
     parts = json.loads(placement)
     return [f"{node_id}:{','.join(str(device) for device in devices)}" for node_id, devices, *_ in parts]

@@ -1,10 +1,10 @@
 """What an administrator does to a data folder from outside: back it up, restore it, check it, accept a loss.
 
-A backup is a folder of the same layout, copied while the server runs: the database by SQLite's own backup (one
-instant), the keys and tokens, and the logs if asked for. Checkpoints are not copied: they lie on a file system of their
-own, and may be larger than everything else together. A restore begins a new incarnation of the cluster and re-numbers
-nothing; where the database that it replaces is still known to have given out higher job numbers, the next job is above
-those.
+A backup is a folder of the same layout, copied while the server runs: the database by SQLite's backup interface (as of
+one instant), the keys and tokens, and the logs if asked for. Checkpoints are not copied: they are on a file system of
+their own, and may be larger than everything else together. A restore begins a new incarnation of the cluster and
+renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
+a number above those.
 """
 
 import os
@@ -22,16 +22,16 @@ from scheduler.live.store.sqlite_store import SqliteStore
 from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, NotFound, UserError
 
-#: What a server needs beside its database; each is there or is not.
+#: Files that a server needs beside its database, where they exist.
 _KEYS = ("secret.key", "join.token", "admin.token", "port")
 _DATABASE = ("walras.db", "walras.db-wal", "walras.db-shm", "tip")
-#: Less free space than this is told, bytes.
+#: A check reports less free disk space than this, bytes.
 _LITTLE_SPACE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What was copied."""
+    """What a backup or a restore has copied."""
 
     path: Path
     commits: int
@@ -40,10 +40,10 @@ class BackupReport:
 
 
 def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
-    """Copy a data folder, of a server that runs or not, into a new folder.
+    """Copy a data folder into a new folder, whether its server runs or not.
 
-    Raises Conflict where that is there already, NotFound where there is nothing to copy, ConfigError where the copy is
-    damaged (the original is, then).
+    Raises Conflict where the new folder exists already, NotFound where there is nothing to copy, ConfigError where the
+    copy is damaged (because the original is).
     """
     if to.exists():
         raise Conflict(f"{to} is there already", field="TO", fix="name a folder that is not there yet")
@@ -77,10 +77,11 @@ def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
 
 
 def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
-    """Make a data folder of a backup, as a new incarnation of its cluster. No server may run on it.
+    """Make a data folder from a backup, as a new incarnation of its cluster. No server may run on it.
 
-    `replace`: what is there is put aside (into a folder `replaced-...` inside it); checkpoints stay, logs do where the
-    backup has none. Raises Conflict where a database is there and is not to be replaced.
+    With `replace`, the present files are put aside (into a folder `replaced-...` inside it); checkpoints stay, and so
+    do logs if the backup has none. Raises Conflict where a database is there without `replace`, ConfigError for a
+    damaged backup.
     """
     head = _checked_head(backup)
     DataFolder(data).create()
@@ -108,10 +109,10 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
 
 
 def accept_loss(data: Path) -> int:
-    """Let a server start on a database from which acknowledged commits are missing; returns how many are.
+    """Let a server start on a database that lacks acknowledged commits; returns how many it lacks.
 
-    It becomes a new incarnation, and no job number that was given out is given again. Raises ConfigError where its
-    pages are damaged: then only a backup helps.
+    The database becomes a new incarnation, and no job number that was given out is given out again. Raises ConfigError
+    where its pages are damaged: then only a backup helps.
     """
     lock = FolderLock(data)
     try:
@@ -129,10 +130,10 @@ def accept_loss(data: Path) -> int:
 
 
 def find_damage(data: Path) -> list[str]:
-    """Everything that is wrong with a data folder, in words, of a server that runs or not; reads it whole."""
+    """Returns everything that is wrong with a data folder, in words. Reads it whole, whether its server runs or not."""
     found = []
     try:
-        # Read before the database: what is written meanwhile is then newer, never older, than the tip.
+        # Read before the database, which may then be newer than the tip, but never older.
         tip = TipFile(data, SYSTEM_CLOCKS.monotonic).read()
     except ConfigError as error:
         tip = None
@@ -165,7 +166,7 @@ def find_damage(data: Path) -> list[str]:
 
 
 def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
-    """A new life of the database; its chain goes on above what its predecessor had counted."""
+    """Add an incarnation to the database; its chain counts on from the known end of the former database."""
     connection = sqlite3.connect(data / "walras.db", isolation_level=None)
     try:
         connection.execute("PRAGMA synchronous=FULL")
@@ -186,7 +187,7 @@ def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
 
 
 def _checked_head(folder: Path) -> ChainHead:
-    """The end of the chain of a backup. Raises ConfigError where it is damaged, or of a version without a chain."""
+    """Returns the end of a backup's chain. Raises ConfigError where it is damaged, or of a version without a chain."""
     path = folder / "walras.db"
     fix = "choose another backup"
     try:
@@ -213,7 +214,7 @@ def _last_tip(data: Path) -> ChainHead | None:
 
 
 def _is_same_cluster(one: Path, other: Path) -> bool:
-    """Both databases are of one cluster; a database that cannot be read is taken for one of the same."""
+    """Returns False if the databases are of different clusters; True if of one, or if one of them cannot be read."""
     found = []
     for folder in (one, other):
         try:
@@ -226,7 +227,7 @@ def _is_same_cluster(one: Path, other: Path) -> bool:
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
-    """A folder's database, read without taking its lock. Raises NotFound where there is none."""
+    """Opens a folder's database for reading, without taking its lock. Raises NotFound where there is none."""
     path = folder / "walras.db"
     if not path.is_file() or path.stat().st_size == 0:
         fix = "name the folder given to `walras server --data`, or a backup of one"
@@ -239,7 +240,7 @@ def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _force(folder: Path) -> None:
-    """Everything in it is on disk."""
+    """Force everything in the folder to disk."""
     for path in (*folder.rglob("*"), folder):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -249,7 +250,7 @@ def _force(folder: Path) -> None:
 
 
 def open_stopped(data: Path) -> SqliteStore:
-    """The database of a server that does not run, for writing. Raises NotFound where there is none."""
+    """Opens the database of a stopped server for writing. Raises NotFound where there is none."""
     with _reading(data):
         pass
     return SqliteStore(data)

@@ -1,6 +1,6 @@
 """Reservations of machines as rows: written when people make or cancel one, read when a server starts.
 
-The core replaces machines that are lost by others; a row keeps those that it had when people last changed anything.
+The core replaces lost machines of a reservation; a row keeps the machines as of the last change by people.
 """
 
 import json
@@ -15,9 +15,9 @@ class BookingRow:
     """A reservation as it was made."""
 
     booking_id: int
-    #: Empty: for maintenance.
+    #: Empty for maintenance.
     project: str
-    #: JSON of what was booked: machines, type and number, reason.
+    #: JSON of what was reserved: machines, accelerator type and count, reason.
     body: str
     from_at: float
     until_at: float
@@ -27,7 +27,7 @@ class BookingRow:
 
     @property
     def booking(self) -> Booking:
-        """What the core is told of it."""
+        """The booking that the core is given."""
         body = json.loads(self.body)
         return Booking(
             booking_id=self.booking_id,
@@ -42,7 +42,7 @@ class BookingRow:
 
 
 def booking_row(booking: Booking, created_at: float, created_by: str) -> BookingRow:
-    """The row of a booking that somebody makes."""
+    """Returns the row of a new booking."""
     body = {
         "nodes": list(booking.node_ids),
         "accelerator": booking.accelerator,

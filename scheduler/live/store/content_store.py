@@ -1,8 +1,9 @@
 """The server's own store of content: chunks and trees by their hashes, in files.
 
-DIR/content/ab/abcd... holds a chunk as it is. A tree is stored like a chunk, by the hash of its canonical JSON, and
-only once all its chunks are there and durable: a tree that is here is complete. What no tree in use needs is swept
-away, with an age that leaves uploads under way alone. All calls block on the disk: the server makes them in threads.
+DIR/content/ab/abcd... holds the bytes of a chunk. A tree is stored like a chunk, under the hash of its canonical JSON,
+and only once all its chunks are there and durable: every tree in the store is complete. A sweep deletes what no tree in
+use needs and what is old enough not to belong to an upload under way. All calls block on the disk: the server makes
+them in threads.
 """
 
 import contextlib
@@ -20,13 +21,13 @@ from walras.clocks import random_hex
 from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, check_chunk
 from walras.errors import ClusterError, Conflict, NotFound
 
-#: The canonical JSON of a tree may have this many bytes.
+#: The most bytes of a tree's canonical JSON.
 TREE_BYTES = 64 * 1024 * 1024
-#: Left free for the database and the logs beside it.
+#: Bytes of the disk that are left free for the database and the logs.
 FREE_LEAST_BYTES = 256 * 1024 * 1024
-#: Lists of chunks that are kept in memory, so that a fetch through a job reads its list once.
+#: How many lists of chunks are kept in memory, so that a fetch through a job reads its list once.
 _LISTS_KEPT = 8
-#: Chunks of which it is remembered that they are durable: 100 MB of memory at most, 4 TB of content.
+#: How many chunks are remembered as durable: 100 MB of memory at most, for 4 TB of content.
 _SYNCED_KEPT = 1_000_000
 
 
@@ -37,16 +38,17 @@ class ContentStore:
         self._folder = folder
         self._wall = wall
         self._lists: OrderedDict[str, frozenset[str]] = OrderedDict()
-        #: Of those written last by this process: their bytes are durable, and their names once their folders are.
+        #: The chunks last written by this process: their bytes are on disk, and their names once their folders are
+        #: synced.
         self._synced: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Returns those that are not here. What is here stays for as long as a fresh upload."""
+        """Returns the names that are not in the store. Those that are get the age of a new upload."""
         return [name for name in names if not self._keep(name)]
 
     def _keep(self, name: str) -> bool:
-        """Returns whether it is here, and makes it as young as a new one: an upload may count on it."""
+        """Returns whether the name is in the store, and sets its age to 0, since an upload may count on it."""
         try:
             os.utime(self._path(name))
         except FileNotFoundError:
@@ -54,8 +56,10 @@ class ContentStore:
         return True
 
     def put(self, name: str, content: bytes) -> None:
-        """Keep a chunk. Raises DamagedContent if the bytes do not have this name, ClusterError where the disk has no
-        room beside what the database needs.
+        """Store a chunk.
+
+        Raises DamagedContent if the bytes do not have this name, ClusterError if the disk lacks space beside the
+        database.
         """
         check_chunk(name, content)
         if len(content) > CHUNK_BYTES:
@@ -64,9 +68,9 @@ class ContentStore:
             self._write(name, content)
 
     def get(self, name: str, *, check: bool = True) -> bytes:
-        """Returns a chunk. Raises NotFound, or DamagedContent where the disk has lost its bytes.
+        """Returns a chunk. Raises NotFound, or DamagedContent where the disk has changed its bytes.
 
-        `check` False: whoever it is for compares it with its name.
+        With `check` False, the receiver must compare the bytes with the name.
         """
         try:
             content = self._path(name).read_bytes()
@@ -77,7 +81,7 @@ class ContentStore:
         return content
 
     def commit_tree(self, tree: ContentTree) -> str:
-        """Make a tree and all in it durable; returns its name. Raises Conflict naming a chunk that is missing."""
+        """Make a tree and its chunks durable; returns its name. Raises Conflict for a missing chunk, DamagedContent."""
         sizes = tree.chunk_sizes()
         absent = self.missing(sizes)
         if absent:
@@ -113,7 +117,7 @@ class ContentStore:
             raise NotFound(f"{name[:12]} is no tree") from None
 
     def chunks_of(self, name: str) -> Set[str]:
-        """The chunks of a committed tree; the newest lists asked for are kept. Raises NotFound, DamagedContent."""
+        """Returns the chunks of a committed tree, from memory for recent trees. Raises NotFound, DamagedContent."""
         with self._lock:
             known = self._lists.get(name)
         if known is None:
@@ -126,14 +130,14 @@ class ContentStore:
         return known
 
     def renew_tree(self, name: str) -> ContentTree:
-        """Make a committed tree as young as a new one: a job counts on it. Raises NotFound, DamagedContent."""
+        """Returns a committed tree after setting its age to 0, as a job needs it. Raises NotFound, DamagedContent."""
         tree = self.tree(name)
         if absent := self.missing([name, *tree.chunk_sizes()]):
             raise NotFound(f"{len(absent)} chunks of tree {name[:12]} are gone")
         return tree
 
     def sweep(self, in_use: Iterable[str], min_age_s: float) -> int:
-        """Delete what none of these trees needs and nobody touched for `min_age_s`; returns the bytes freed."""
+        """Delete what none of these trees needs and nobody used within `min_age_s`; returns the bytes freed."""
         kept = self._needed(in_use)
         freed = 0
         for path in self._folder.glob("??/*"):
@@ -145,9 +149,9 @@ class ContentStore:
         return freed
 
     def drop(self, names: Iterable[str], in_use: Iterable[str], min_age_s: float) -> set[str]:
-        """Delete these trees and what only they need, but for what somebody touched in `min_age_s`.
+        """Delete these trees and what only they need, except what was used within `min_age_s`.
 
-        Returns the names of those that are not all gone yet.
+        Returns the names of the trees that are not entirely deleted yet.
         """
         kept = self._needed(in_use)
         left: set[str] = set()
@@ -162,7 +166,7 @@ class ContentStore:
         return left
 
     def _needed(self, in_use: Iterable[str]) -> set[str]:
-        """These trees and their chunks."""
+        """Returns the names of these trees and of their chunks."""
         needed: set[str] = set()
         for name in in_use:
             with contextlib.suppress(NotFound, DamagedContent):
@@ -170,7 +174,7 @@ class ContentStore:
         return needed
 
     def _remove_old(self, name: str, min_age_s: float) -> bool:
-        """Returns False where it is too young to go."""
+        """Delete content unless it was used within `min_age_s`; returns False where it was."""
         path = self._path(name)
         with contextlib.suppress(FileNotFoundError):
             if self._wall() - path.stat().st_mtime < min_age_s:
@@ -193,7 +197,7 @@ class ContentStore:
             with open(draft, "xb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())  # beside the transfer of others: all at once, when the tree comes, takes longer
+                os.fsync(file.fileno())  # beside other uploads: syncing all at once at the commit takes longer
             os.replace(draft, path)
             with self._lock:
                 self._synced[name] = None

@@ -1,10 +1,10 @@
-"""The server's folder: which file is what, the secrets made at the first start, and the logs of ranks.
+"""The server's folder: the names of its files, the secrets made at the first start, and the logs of ranks.
 
-Secrets are readable by their owner only. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds what a rank wrote, as
-bytes, for every attempt: the incarnation is the one that granted it, so that a number given out again after a restore
-never shows another job's text. (Attempts from before incarnations were kept lie in DIR/logs/<job>/.) Bytes arrive with
-their offset; what is there already is skipped and a gap is not taken, so sending again does no harm. The names come
-from numbers and hexadecimal digits alone. All calls block on the disk: the server makes them in threads.
+Only their owner can read secrets. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds the bytes that a rank wrote,
+for every attempt: the incarnation is the one that granted it, so that a number given out again after a restore never
+shows another job's text. (Attempts from before incarnations were kept are in DIR/logs/<job>/.) Bytes arrive with their
+offset; those that are there already are skipped and a gap is not taken, so sending again does no harm. The names
+consist of numbers and hexadecimal digits only. All calls block on the disk: the server makes them in threads.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ class DataFolder:
 
     @property
     def port_file(self) -> Path:
-        """The port of the first start, or the one that was asked for last."""
+        """The file of the port that the first start chose, or that was asked for last."""
         return self.path / "port"
 
     @property
     def server_file(self) -> Path:
-        """Where the server listens, written once it is ready; of a former server while its process is another."""
+        """Says where the server listens, once it is ready. It is an earlier server's if its process is another."""
         return self.path / "server.json"
 
     @property
@@ -62,7 +62,7 @@ class DataFolder:
 
     @property
     def machines(self) -> Path:
-        """Machines of the `local` provider."""
+        """Folders of the `local` provider's machines."""
         return self.path / "machines"
 
     def create(self) -> None:
@@ -70,7 +70,7 @@ class DataFolder:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def join_token(self, chance: Random | None = None) -> str:
-        """The token that admits machines, made at the first start. Raises ConfigError where the file is empty."""
+        """Returns the token that admits machines, made at the first start. Raises ConfigError if its file is empty."""
         token = split_token(_kept(self.join_token_file, f"wlr_join_{random_token(chance)}"))[0]
         if not token:
             fix = "restore it from a backup, or delete it: a new one is made"
@@ -78,13 +78,13 @@ class DataFolder:
         return token
 
     def pin(self) -> str:
-        """The fingerprint that tokens carry; empty if the server's certificate is not pinned."""
+        """Returns the fingerprint that tokens carry; empty if the server's certificate is not pinned."""
         with contextlib.suppress(FileNotFoundError):
             return split_token(self.join_token_file.read_text(encoding="utf-8"))[1]
         return ""
 
     def pin_tokens(self, pin: str) -> None:
-        """Write the certificate's fingerprint (empty: none) behind the tokens of the folder."""
+        """Write the certificate's fingerprint (empty: none) behind the tokens in the folder."""
         self.join_token()
         for path in (self.join_token_file, self.admin_token_file):
             if path.is_file():
@@ -94,7 +94,7 @@ class DataFolder:
                     write_private(path, wanted + "\n")
 
     def server_secret(self, chance: Random | None = None) -> bytes:
-        """The key of job tokens, made at the first start. Raises ConfigError where the file holds none."""
+        """Returns the key of job tokens, made at the first start. Raises ConfigError if its file does not hold one."""
         path = self.path / "secret.key"
         text = _kept(path, random_hex(chance, 64))
         if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
@@ -104,26 +104,26 @@ class DataFolder:
         return bytes.fromhex(text)
 
     def kept_port(self) -> int:
-        """The port that agents call, whether or not a server got as far as being ready there. 0: unknown."""
+        """Returns the port that agents call, known also before a server was ever ready there; 0 if unknown."""
         for file, read in ((self.port_file, int), (self.server_file, lambda text: int(json.loads(text)["port"]))):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 return read(file.read_text(encoding="utf-8"))
         return 0
 
     def keep_port(self, port: int) -> None:
-        """From now on agents are told this port."""
+        """Keep the port, which agents are told from now on."""
         if self.kept_port() != port or not self.port_file.is_file():
             write_private(self.port_file, f"{port}\n")
 
     def announce(self, url: str, port: int) -> None:
-        """Say that the server is ready, and where; `sha256`: the certificate, where it is pinned."""
+        """Write that the server is ready, and where; `sha256` is the fingerprint of a pinned certificate."""
         pin = self.pin()
         told = {"url": url, "pid": os.getpid(), "port": port} | ({"sha256": pin} if pin else {})
         write_private(self.server_file, json.dumps(told))
 
 
 def write_private(path: Path, text: str) -> None:
-    """A whole file that only its owner reads, or the old one."""
+    """Replace a file that only its owner can read, atomically: readers see the old text or the new one."""
     draft = path.with_name(f".{path.name}.draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -152,7 +152,7 @@ class LogAppended:
 
 
 class LogStore:
-    """Append-only bytes of each rank."""
+    """The logs of all ranks, to which bytes are only appended."""
 
     def __init__(self, folder: Path, limit_bytes: int, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -162,11 +162,11 @@ class LogStore:
     def append(
         self, job_id: int, attempt: int, rank: int, offset: int, data: bytes, incarnation: str = ""
     ) -> LogAppended:
-        """Take bytes that start at `offset`; answers where to go on. Raises StoreUnavailable where the disk is full."""
+        """Append bytes that begin at `offset`; returns the next offset. Raises StoreUnavailable if the disk is full."""
         try:
             return self._append(self._path(job_id, attempt, rank, incarnation), offset, data)
         except OSError as error:
-            # What was written before it failed is known by the file's size: the next call goes on there.
+            # The size of the file says what was written before the failure; the next call continues there.
             raise StoreUnavailable(f"the logs cannot be written: {os.strerror(error.errno or 0)}") from None
 
     def _append(self, path: Path, offset: int, data: bytes) -> LogAppended:
@@ -180,7 +180,7 @@ class LogStore:
         return LogAppended(size, size >= self._limit_bytes)
 
     def read(self, job_id: int, attempt: int, rank: int, offset: int, limit_bytes: int, incarnation: str = "") -> bytes:
-        """Bytes from `offset` on; nothing where nothing was written (yet)."""
+        """Returns bytes from `offset` on; none where nothing was written (yet)."""
         try:
             with open(self._path(job_id, attempt, rank, incarnation), "rb") as file:
                 file.seek(offset)
@@ -191,8 +191,10 @@ class LogStore:
     def start(
         self, job_id: int, attempt: int, rank: int, incarnation: str, *, lines: int | None, since_s: float | None
     ) -> int:
-        """Returns the offset of the last `lines`, and of what arrived within the last `since_s` seconds: the later one
-        of the two. 0 where nothing was written yet.
+        """Returns the offset of the last `lines`, or of what arrived within the last `since_s` seconds: the later of
+        the two.
+
+        Returns 0 where nothing was written yet.
         """
         path = self._path(job_id, attempt, rank, incarnation)
         try:
@@ -202,7 +204,7 @@ class LogStore:
             return 0
 
     def size(self, job_id: int, attempt: int, rank: int, incarnation: str = "") -> int:
-        """Bytes that were written so far."""
+        """Returns how many bytes were written so far."""
         try:
             return self._path(job_id, attempt, rank, incarnation).stat().st_size
         except FileNotFoundError:
@@ -214,7 +216,7 @@ class LogStore:
 
 
 def _open_to_append(path: Path) -> IO[bytes]:
-    """The file at this path, made with its folders where it is new."""
+    """Returns the file at this path, opened for appending, and created with its folders if it is new."""
     try:
         return open(path, "ab")
     except FileNotFoundError:
@@ -223,14 +225,14 @@ def _open_to_append(path: Path) -> IO[bytes]:
 
 
 _INCARNATION = re.compile(r"[0-9a-f]{16}", re.ASCII)
-#: Fewer digits than an incarnation has, which may happen to be decimal.
+#: Job folders have fewer digits than an incarnation, which may happen to be decimal.
 _JOB_FOLDER = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
 
 
 def highest_number_used(folder: DataFolder) -> int:
     """Returns the highest job number of which logs or checkpoints lie here; 0 if there are none.
 
-    A restored database is older than they are, and a number given out again would meet another job's files.
+    A restored database is older than these files, and a number given out again would meet another job's files.
     """
     lives = [name for name in _names_in(folder.logs) if _INCARNATION.fullmatch(name)]
     folders = [folder.logs, folder.checkpoints / "jobs", *(folder.logs / life for life in lives)]

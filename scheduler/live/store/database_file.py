@@ -1,7 +1,7 @@
-"""Opening the database of a data folder: is it there, is it whole, is it of today; a copy before it is changed.
+"""Opens the database of a data folder: checks that it is there and whole, and migrates it after making a copy.
 
-A folder that has keys but no database has lost it: going on would begin a new cluster under old names, so that is done
-only when asked for. Damage is looked for at every start, for a bounded time.
+A folder that has keys but no database has lost it: to continue would begin a new cluster under old names, so that is
+done only when asked for. Every start looks for damage, for a bounded time.
 """
 
 import fcntl
@@ -20,9 +20,9 @@ from scheduler.live.store.migrations import lend_functions, migrations
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.errors import ConfigError, Conflict
 
-#: A start spends at most this long on the pages of the database, s; `walras admin check` has no such bound.
+#: The longest time that a start checks the database's pages, s; `walras admin check` has no such bound.
 _CHECK_S = 20.0
-#: Smaller databases are checked with their indexes, bytes.
+#: Databases up to this size, bytes, are checked with their indexes.
 _WHOLE_CHECK_BYTES = 64 << 20
 _RESTORE = "restore a backup with `walras admin restore BACKUP --data DIR --replace`"
 
@@ -44,14 +44,14 @@ def check_database_is_there(folder: Path, *, new_cluster: bool) -> None:
 
 
 def begin_new_cluster(folder: Path) -> None:
-    """Put the keys and the database of a former cluster aside, so that nothing of it is mistaken for the new one's."""
+    """Put the keys and the database of a former cluster aside: nothing of it may be taken for the new cluster's."""
     names = ("walras.db", "walras.db-wal", "walras.db-shm", "tip", "secret.key", "admin.token", "join.token", "logs")
     put_aside(folder, names)
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
 
 
 def put_aside(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """Move these files of the folder into a new folder inside it; None where none of them is there."""
+    """Move these files of the folder into a new folder inside it; returns that, or None where no file exists."""
     there = [name for name in names if (folder / name).exists()]
     if not there:
         return None
@@ -64,7 +64,7 @@ def put_aside(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _has_tables(path: Path) -> bool:
-    """Returns whether the file has the tables of a server. It may still be unreadable."""
+    """Returns whether the file has a server's tables; True also if it cannot be read."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
@@ -77,8 +77,8 @@ def _has_tables(path: Path) -> bool:
 
 
 def open_database(path: Path, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> Database:
-    """The database with its tables of today. Raises ConfigError where its pages are damaged."""
-    # Calls come one at a time, from the writer thread; the thread that opens is another one.
+    """Returns the database, migrated to this release. Raises ConfigError where its pages are damaged."""
+    # Calls come one at a time, but from the writer thread, not from the one that opens.
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     os.chmod(path, 0o600)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -95,7 +95,7 @@ def open_database(path: Path, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | N
 
 
 def damaged(path: Path, damage: str) -> ConfigError:
-    """What a person is told of a database that cannot be read."""
+    """Returns the error that people get for a database that cannot be read."""
     return ConfigError(f"{path}: {damage}", field="--data", fix=f"{_RESTORE} (docs/operations.md)")
 
 
@@ -107,7 +107,7 @@ def find_page_damage(
     whole: bool = False,
     clocks: Clocks = SYSTEM_CLOCKS,
 ) -> str:
-    """What SQLite's own check says, in words; empty where all is well, or where the time was up before the end."""
+    """Returns what SQLite's own check finds; empty if nothing, or if `bound_s` was over before the check ended."""
     whole = whole or path.stat().st_size <= _WHOLE_CHECK_BYTES
     began = clocks.monotonic()
     connection.set_progress_handler(lambda: clocks.monotonic() - began > bound_s, 100_000)
@@ -127,7 +127,7 @@ def find_page_damage(
 
 
 def _copy_before_migrations(database: Database, path: Path) -> None:
-    """Keep the file as the older version left it: a way back from an upgrade."""
+    """Copy the file before it is migrated, as a way back from an upgrade. Raises ConfigError without space."""
     pending = [each.name for each in migrations.pending(database)]
     is_new = not database.table_names()
     if is_new or not pending:
@@ -154,7 +154,7 @@ def _copy_before_migrations(database: Database, path: Path) -> None:
 
 
 def check_nothing_was_lost(connection: sqlite3.Connection, path: Path, tip: ChainHead | None) -> None:
-    """Raise ConfigError where the journal ends before what was acknowledged, or differs from what was written."""
+    """Raise ConfigError where the journal lacks acknowledged rows, or differs from what was written."""
     damage = find_chain_damage(connection, tip)
     if damage:
         fix = f"{_RESTORE}; or go on without what is lost: `walras admin accept-loss --data DIR`"
@@ -162,7 +162,7 @@ def check_nothing_was_lost(connection: sqlite3.Connection, path: Path, tip: Chai
 
 
 class FolderLock:
-    """Held by the one server that may write in a data folder; freed by the kernel when its process dies."""
+    """The lock of a data folder, which the one server that may write there holds until its process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"

@@ -1,12 +1,12 @@
 """The journal: events and commands as JSON and back, exactly, and its replay through a fresh core.
 
-What is read is equal to what was written. A `Solve` is recorded by its request id and a digest of everything it asks,
-not by its arrays: enough for a replay to tell whether the same question was put. Infinite instants are written as
-JSON's `Infinity`, which Python reads back.
+What is read equals what was written. A `Solve` is recorded by its request id and a digest of everything it asks, not by
+its arrays: enough for a replay to tell whether the same question was put. Infinite instants are written as JSON's
+`Infinity`, which Python reads back.
 
-A *generation* is a stretch of the journal that begins with a fresh core: every start of a server begins one
-(`assembly.py`), and each replays on its own. A replay audits a recorded run and shows where a changed decision differs;
-it also tells which speeds the server believed before it measured them.
+A *generation* is a part of the journal that begins with a fresh core: every start of a server begins one
+(`assembly.py`), and each replays by itself. A replay audits a recorded run and shows where a changed decision differs;
+it also shows which speeds the server believed before it measured them.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _COMMANDS: Mapping[str, type] = {command.__name__: command for command in get_ar
 _REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 _FACTS: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
 _POOL: TypeAdapter[Pool] = TypeAdapter(Pool)
-#: Marks the rows from which a fresh core begins.
+#: The kind of rows from which on a fresh core decides.
 GENERATION = "generation"
 
 
@@ -45,7 +45,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {
 
 def encode_event(event: Event) -> JournalRow:
     payload = _dump(event)
-    if isinstance(event, Solved):  # left out where they say nothing, as in journals from before they were there
+    if isinstance(event, Solved):  # empty fields are left out, so that older journals still read the same
         if not event.proposal.worth_usd:
             payload = payload.replace(',"worth_usd":[]', "")
         if event.proposal.usd_per_h is None:
@@ -58,17 +58,17 @@ def encode_event(event: Event) -> JournalRow:
 def encode_command(at: float, command: Command) -> JournalRow:
     payload = _solve_digest(command) if isinstance(command, Solve) else _dump(command)
     if isinstance(command, Start) and command.checkpoint_every_s is None:
-        # Left out where it says nothing, so that journals from before it was there still read the same.
+        # An empty field is left out, so that journals from before it existed still read the same.
         payload = payload.replace(',"checkpoint_every_s":null', "")
     return JournalRow(at, "command", type(command).__name__, payload)
 
 
 def decode_event(row: JournalRow) -> Event:
-    """The event that was written. Raises ValueError where the payload is not one."""
+    """Returns the event of a row. Raises ValueError where the payload is not one."""
     told = json.loads(row.payload)
     if row.type == PolicyChanged.__name__:
-        # Where rules do not say it, they are of a release that planned no intervals, or counted no fetches: it is
-        # replayed as it decided.
+        # Rules without these fields are of a release that planned no intervals, or counted no fetches, and are replayed
+        # as that release decided.
         told["rules"].setdefault("plan_checkpoints", False)
         told["rules"].setdefault("count_fetches", False)
         told["rules"].setdefault("use_records", False)
@@ -77,7 +77,7 @@ def decode_event(row: JournalRow) -> Event:
 
 
 def decode_command(row: JournalRow) -> Command | None:
-    """The command that was written; None for a `Solve`, of which only a digest is kept."""
+    """Returns the command of a row; None for a `Solve`, of which only a digest is kept."""
     if row.type == Solve.__name__:
         return None
     command: Command = _ADAPTERS[_COMMANDS[row.type]].validate_python(json.loads(row.payload))
@@ -100,12 +100,12 @@ def parse_facts(text: str) -> ModelFacts:
     return _FACTS.validate_python(json.loads(text))
 
 
-#: Jobs put into words at once: nothing else of the process runs meanwhile, whichever thread does it.
+#: How many jobs are encoded at once: meanwhile no other thread of the process runs.
 _JOBS_IN_A_BITE = 200
 
 
 def dump_state(state: StateRestored) -> str:
-    """Of up to tens of thousands of jobs, several times a minute: plain tuples, written without being checked anew."""
+    """Returns JSON of the state: unchecked tuples, because it has tens of thousands of jobs and is written often."""
     values = {each.name: getattr(state, each.name) for each in fields(state) if each.name != "jobs"}
     bites = (state.jobs[first : first + _JOBS_IN_A_BITE] for first in range(0, len(state.jobs), _JOBS_IN_A_BITE))
     jobs = ",".join(json.dumps(bite, separators=(",", ":"))[1:-1] for bite in bites)
@@ -113,7 +113,7 @@ def dump_state(state: StateRestored) -> str:
 
 
 def parse_state(text: str) -> StateRestored:
-    """Raises ValueError for a text that is none."""
+    """Returns the state that `dump_state` wrote. Raises ValueError for any other text."""
     state: StateRestored = _ADAPTERS[StateRestored].validate_python(json.loads(text))
     return state
 
@@ -127,7 +127,7 @@ def parse_pool(text: str) -> Pool:
 
 
 def as_journaled(event: Event) -> Event:
-    """The event as a reader of the journal will see it (tuples inside free-form values have become lists)."""
+    """Returns the event as a reader of the journal will see it (tuples inside free-form values become lists)."""
     return decode_event(encode_event(event))
 
 
@@ -141,7 +141,7 @@ def _solve_digest(solve: Solve) -> str:
     return json.dumps({"request_id": solve.request_id, "digest": digest.hexdigest()}, separators=(",", ":"))
 
 
-#: What problems have had since journals were recorded; where it is empty, or None, it says nothing.
+#: Fields that problems got after journals were recorded; where they are empty or None, the digest leaves them out.
 _LATER_FIELDS = frozenset(
     {
         ("Pools", "prepaid"),
@@ -163,7 +163,7 @@ def _update_digest(digest: Any, value: Any) -> None:
         for column in fields(value):
             item = getattr(value, column.name)
             if (type(value).__name__, column.name) in _LATER_FIELDS and (item is None or not len(item)):
-                continue  # a question that an earlier version put, too
+                continue  # an earlier version put the same question without this field
             _update_digest(digest, item)
     elif isinstance(value, Mapping):
         _update_digest(digest, sorted((str(key), item) for key, item in value.items()))
@@ -175,19 +175,19 @@ def _update_digest(digest: Any, value: Any) -> None:
         digest.update(f"{type(value).__name__}:{value!r};".encode())
 
 
-#: Differences told in full; more are only counted.
+#: How many differences are kept whole; more are only counted.
 _LISTED_DIFFERENCES = 20
 
 
 class ReplayedCore(Protocol):
-    """What turns events into commands."""
+    """Something that turns events into commands, as a core does."""
 
     def handle(self, event: Event) -> list[Command]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayDifference:
-    """The first place where one event's commands differ."""
+    """The first command in which the replay of one event differs from the record."""
 
     event: JournalRow
     recorded: JournalRow | None
@@ -196,14 +196,14 @@ class ReplayDifference:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay found."""
+    """What a replay has found."""
 
     events: int = 0
     commands: int = 0
     generations: int = 0
-    #: Commands by type, to see what the journal exercised.
+    #: How many commands of each type the journal has.
     command_types: dict[str, int] = field(default_factory=dict)
-    #: Events whose commands differ, and the first of them.
+    #: How many events had other commands, and the first of them.
     different: int = 0
     differences: list[ReplayDifference] = field(default_factory=list)
 
@@ -216,9 +216,9 @@ def replay_journal(
     rows: Iterable[JournalRow],
     make_core: Callable[[], ReplayedCore] = SchedulerCore,
 ) -> ReplayReport:
-    """Feed recorded events through fresh cores and compare the commands one to one.
+    """Feed recorded events through fresh cores and compare the commands one by one.
 
-    Events that a core cannot take (a journal that was tampered with) count as differences and end the replay.
+    An event that a core cannot take (of a journal that was tampered with) counts as a difference and ends the replay.
     """
     report = ReplayReport()
     core: ReplayedCore | None = None
@@ -232,7 +232,7 @@ def replay_journal(
         try:
             commands = core.handle(event)
         except (AssertionError, LookupError, ValueError):
-            # Only a journal that was not written by this core gets here; nothing after it would mean anything.
+            # Only a journal that this core did not write gets here, and later rows could not be compared.
             report.different += 1
             report.differences.append(ReplayDifference(event_row, recorded[0] if recorded else None, None))
             return report
@@ -242,12 +242,12 @@ def replay_journal(
 
 
 def replay_folder(folder: Path) -> ReplayReport:
-    """Replay the whole journal of a data folder (`walras admin replay`); a running server is not disturbed."""
+    """Replay the whole journal of a data folder (`walras admin replay`), even beside a running server."""
     return replay_journal(read_stored_journal(folder))
 
 
 def read_run(folder: Path) -> Iterator[tuple[Event, list[Command]]]:
-    """The events of a data folder's journal, each with what was commanded (solves left out), for whoever studies it."""
+    """Yields the events of a data folder's journal, each with the core's commands except solves."""
     for event_row, recorded in _grouped_by_event(read_stored_journal(folder)):
         if event_row.kind != GENERATION:
             commands = map(decode_command, recorded)
@@ -255,7 +255,7 @@ def read_run(folder: Path) -> Iterator[tuple[Event, list[Command]]]:
 
 
 def _grouped_by_event(rows: Iterable[JournalRow]) -> Iterator[tuple[JournalRow, list[JournalRow]]]:
-    """Each event (or generation mark) with the commands recorded after it."""
+    """Yields each event (or generation mark) with the commands recorded after it."""
     head: JournalRow | None = None
     commands: list[JournalRow] = []
     for row in rows:
@@ -287,12 +287,12 @@ def _compare(report: ReplayReport, event: JournalRow, recorded: list[JournalRow]
 
 
 def scored_folder(folder: Path) -> list[ScoredBelief]:
-    """Of a server's data folder; a running server is not disturbed."""
+    """Returns the scored beliefs in the journal of a data folder, even beside a running server."""
     return scored_journal(read_stored_journal(folder))
 
 
 def scored_journal(rows: Iterable[JournalRow]) -> list[ScoredBelief]:
-    """Over all generations: what one has measured, the next one believes no longer but knows."""
+    """Returns the scored beliefs of all generations: a speed that one has measured, the next need not believe."""
     found: list[ScoredBelief] = []
     core = SchedulerCore()
     for row in rows:

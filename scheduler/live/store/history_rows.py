@@ -1,7 +1,7 @@
-"""Who held accelerators when: of projects in equal steps of time, from the ledger; of a machine attempt by attempt.
+"""Who held accelerators when: projects in equal steps of time, from the ledger; a machine attempt by attempt.
 
-A page draws the steps as a line. The ledger has a row for every attempt, price and month; what lies within one step is
-one sum, and what does not is told as it stands, for whoever adds it up to cut.
+A page draws the steps as a line. The ledger has a row for every attempt, price and month; rows within one step are
+summed, and rows over several steps are returned as they are, for the caller to cut.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from walras.job_request import JobId
 
 @dataclass(frozen=True, slots=True)
 class HeldQuery:
-    """Which use. `projects` None sees all."""
+    """Which use to return. `projects` None: of all."""
 
     since_at: float
-    #: The month of `since_at`, such as 2026-11: earlier ones are not read.
+    #: The month of `since_at`, such as 2026-11; earlier months are not read.
     since_month: str
-    #: Charges with a smaller number.
+    #: Only charges with a smaller number.
     before_id: int
     #: Length of a step, whole seconds.
     step_s: int
@@ -50,7 +50,7 @@ class NodeAttemptRow:
     user: str
     state: str
     reason: str | None
-    #: Of the whole gang.
+    #: Accelerators of the whole gang.
     accelerators: int
     leased_at: float
     started_at: float | None
@@ -61,7 +61,7 @@ _STEP = "CAST({at} - ? AS BIGINT) / ?"
 
 
 def read_held(connection: SqlConnection, query: HeldQuery) -> Iterator[HeldRow]:
-    """What the ledger says of the time since the query's instant."""
+    """Yields what projects held since the query's instant, as far as it is in the ledger."""
     clauses = ["kind = 'use'", "until_at > ?", "until_at > since_at", "month >= ?", "charge_id < ?"]
     values: list[Any] = [query.since_at, query.since_at, query.since_month, query.before_id]
     if query.projects is not None:
@@ -88,7 +88,7 @@ def read_held(connection: SqlConnection, query: HeldQuery) -> Iterator[HeldRow]:
 def read_node_attempts(
     connection: SqlConnection, node_id: NodeId, projects: tuple[str, ...] | None, limit: int
 ) -> list[NodeAttemptRow]:
-    """The newest attempts that were on a machine, of some projects or (None) of all, newest first."""
+    """Returns the newest attempts that were on a machine, newest first, of some projects or (None) of all."""
     clause, values = "parts.node_id = ?", list[Any]([node_id])
     if projects is not None:
         clause += f" AND jobs.project IN ({', '.join('?' for _ in projects)})"

@@ -1,7 +1,7 @@
-"""What a page of jobs asks the database: filters, an order, and where the page before it ended.
+"""What a page of jobs asks the database: filters, an order, and where the previous page ended.
 
-The order is always total: jobs that are equal by the column asked for follow each other newest first. A cursor names
-the last job of a page with its value in that column: pages neither skip nor repeat a job, however many come meanwhile.
+The order is always total: jobs that are equal in the column asked for come newest first. A cursor names the last job of
+a page with its value in that column: pages neither skip nor repeat a job, however many are submitted meanwhile.
 """
 
 import base64
@@ -13,7 +13,7 @@ from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
 from walras.errors import UserError
 
-#: By what jobs can be sorted; `-` before the word turns the order round.
+#: The columns by which jobs can be sorted; `-` before the word reverses the order.
 SORT_COLUMNS = {
     "id": "job_id",
     "name": "name",
@@ -37,7 +37,7 @@ def check_sort(word: str) -> str:
 
 
 def cursor_after(row: JobRow, sort: str) -> str:
-    """Returns the cursor of the page behind this job."""
+    """Returns the cursor of the page that begins behind this job."""
     if sort == NEWEST_FIRST:
         return str(row.job_id)
     value = getattr(row, SORT_COLUMNS[sort.removeprefix("-")])
@@ -47,7 +47,7 @@ def cursor_after(row: JobRow, sort: str) -> str:
 def parse_cursor(text: str, sort: str) -> tuple[Any, int] | None:
     """Returns (value of the column, job) of the job that the page is to follow; None for the first page.
 
-    Raises UserError for what is no cursor of such a listing.
+    Raises UserError for an invalid cursor.
     """
     if not text or text == "0":
         return None
@@ -81,7 +81,7 @@ def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
     if query.active:
         clauses.append("ended_at IS NULL")
     clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
-    if query.fold_sweeps:  # of its jobs that the listing shows, the newest
+    if query.fold_sweeps:  # of a sweep's jobs that match, only the newest
         alike = " AND ".join(clauses) or "TRUE"
         newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
         clauses.append(f"(sweep IS NULL OR job_id = {newest})")

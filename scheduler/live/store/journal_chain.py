@@ -1,11 +1,11 @@
-"""How lost and changed rows are noticed: a running digest over the journal, and a small file that remembers the newest.
+"""Detects lost and changed rows: a running digest over the journal, and a small file that remembers its newest value.
 
 Every commit adds its journal rows to a chain of SHA-256 digests, counts itself, and stores both in the table `chain`,
-in the same transaction. After the commit the same figures go to `tip`, a file of two slots beside the database: a write
-that is cut leaves the other slot. A write-ahead log that was cut, or an older file put in the place of the database, is
-then older than the tip, and a journal that was changed gives another digest. The tip is written after each commit and
-forced to disk once a second: what a killed process acknowledged is always covered, what a power cut took is covered up
-to that second. (A commit itself is on disk before it returns.)
+in the same transaction. After the commit the same figures go to `tip`, a file of two slots beside the database, of
+which an interrupted write leaves one whole. If a write-ahead log was truncated, or an older file put in the place of
+the database, the database is older than the tip; if a journal row was changed, the digest differs. The tip is written
+after each commit and forced to disk once a second: what a killed process acknowledged is always covered, what a power
+failure took is covered up to that second. (A commit itself is on disk before it returns.)
 
 A start checks from the newest mark before the tip, at most some ten thousand rows; `walras admin check` checks all.
 """
@@ -24,9 +24,9 @@ from scheduler.live.store.table_rows import JournalRow
 from walras.errors import ConfigError
 
 _SLOT_BYTES = 512
-#: The tip is forced to disk at most this often, s.
+#: Least time between two syncs of the tip to disk, s.
 _FORCED_EVERY_S = 1.0
-#: Journal rows between two marks: what a start must check at most (and one commit more).
+#: Journal rows between two marks: the most that a start must check (and those of one commit more).
 _ROWS_PER_MARK = 10_000
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ChainHead:
     commits: int = 0
     seq: int = 0
     digest: str = ""
-    #: The newest number that was given to a job.
+    #: The highest number that was given to a job.
     last_job_id: int = 0
     #: Rows since the last mark.
     unmarked: int = 0
@@ -49,19 +49,19 @@ _HEAD_FIELDS = fields(ChainHead)
 
 
 def next_digest(digest: str, row: JournalRow) -> str:
-    """The digest of a chain that goes on with this row."""
+    """Returns the digest of the chain after this row."""
     text = f"{digest}\0{float(row.at)!r}\0{row.kind}\0{row.type}\0{row.payload}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class JournalChain:
-    """The chain of one open database. Used by the thread that writes."""
+    """The chain of one open database, used by the thread that writes."""
 
     def __init__(self, head: ChainHead) -> None:
         self.head = head
 
     def extend(self, connection: SqlConnection, rows: Iterable[JournalRow], last_job_id: int) -> ChainHead:
-        """Write the head after one more commit with these journal rows (inserted already); `head` stays until then."""
+        """Store and return the head after one more commit with these rows, inserted already; `self.head` stays."""
         head = self.head
         digest, count = head.digest, 0
         for row in rows:
@@ -79,7 +79,7 @@ class JournalChain:
 
 
 def store_head(connection: SqlConnection, head: ChainHead) -> None:
-    """Make this the end of the chain."""
+    """Store this as the end of the chain."""
     connection.execute(
         "UPDATE chain SET commits = ?, seq = ?, digest = ?, last_job_id = ?, unmarked = ?",
         [head.commits, head.seq, head.digest, head.last_job_id, head.unmarked],
@@ -87,13 +87,13 @@ def store_head(connection: SqlConnection, head: ChainHead) -> None:
 
 
 def load_head(connection: SqlConnection) -> ChainHead:
-    """The end of the chain as the database has it."""
+    """Returns the end of the chain that the database has."""
     row = connection.execute("SELECT commits, seq, digest, last_job_id, unmarked FROM chain").fetchone()
     return ChainHead(*row)
 
 
 class TipFile:
-    """`DIR/tip`: the end of the chain as the server last knew it, outside the database."""
+    """`DIR/tip`: the end of the chain as the server last wrote it, outside the database."""
 
     def __init__(self, folder: Path, monotonic: Callable[[], float]) -> None:
         self.path = folder / "tip"
@@ -104,7 +104,7 @@ class TipFile:
         self._has_failed = False
 
     def read(self) -> ChainHead | None:
-        """The newest whole slot; None where there is no file. Raises ConfigError where no slot is whole."""
+        """Returns the newest whole slot; None where there is no file. Raises ConfigError where no slot is whole."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -119,7 +119,7 @@ class TipFile:
         return max(found, key=lambda head: head.commits, default=None)
 
     def write(self, head: ChainHead) -> None:
-        """Remember it. A disk that fails here ends nothing: the commit is durable already."""
+        """Write the head to the tip. A failing disk is only logged here, because the commit is durable already."""
         try:
             if self._descriptor < 0:
                 self._open()
@@ -136,17 +136,17 @@ class TipFile:
             self._has_failed = True
 
     def _open(self) -> None:
-        """Both slots exist from here on: a full disk does not stop a write to what is there."""
+        """Open the file with room for both slots, so that a full disk cannot stop later writes."""
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         data = os.pread(self._descriptor, 2 * _SLOT_BYTES, 0)
         if len(data) < 2 * _SLOT_BYTES:
             os.pwrite(self._descriptor, bytes(2 * _SLOT_BYTES - len(data)), len(data))
         heads = [_parse_slot(data[:_SLOT_BYTES]), _parse_slot(data[_SLOT_BYTES:])]
-        # The older of the two is written over first.
+        # The first write replaces the older of the two slots.
         self._slot = min((0, 1), key=lambda slot: getattr(heads[slot], "commits", -1))
 
     def close(self) -> None:
-        """Force it to disk and let go of it."""
+        """Force the file to disk and close it."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.fdatasync(self._descriptor)
@@ -170,9 +170,9 @@ def _parse_slot(data: bytes) -> ChainHead | None:
 
 
 def find_chain_damage(connection: SqlConnection, tip: ChainHead | None, *, whole: bool = False) -> str:
-    """What is wrong with the journal, in words; empty where nothing is.
+    """Returns what is wrong with the journal, in words; empty where nothing is.
 
-    `whole`: over the whole journal instead of the rows since the newest mark before the tip.
+    Checks the rows since the newest mark before the tip; with `whole`, the whole journal.
     """
     head = load_head(connection)
     if tip is not None and tip.commits > head.commits:
@@ -198,20 +198,20 @@ def find_chain_damage(connection: SqlConnection, tip: ChainHead | None, *, whole
 
 
 def journal_cut(connection: SqlConnection) -> int:
-    """The newest row that was deleted because it was old; 0 where none was. Rows up to it may still be there."""
+    """Returns the newest row that was deleted for its age; 0 if none was. Rows up to it may not all be deleted yet."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'journal_cut'").fetchone()
     return 0 if row is None else int(row[0])
 
 
 def chain_beginning(connection: SqlConnection) -> tuple[int, str]:
-    """The row behind which the journal begins, and the digest up to it."""
+    """Returns the row behind which the journal begins, and the digest up to it."""
     cut = journal_cut(connection)
     mark = connection.execute("SELECT seq, digest FROM chain_marks WHERE seq = ?", [cut]).fetchone()
     return (cut, "") if mark is None else mark
 
 
 def cut_chain(connection: SqlConnection, seq: int) -> None:
-    """From here on the journal begins behind this row, whose digest is kept. Raises ConfigError for a damaged one."""
+    """Let the journal begin behind this row, whose digest is kept. Raises ConfigError where the row is missing."""
     known = connection.execute(
         "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [seq]
     ).fetchone()
@@ -231,7 +231,7 @@ def cut_chain(connection: SqlConnection, seq: int) -> None:
 
 
 def accept_chain(connection: SqlConnection, tip: ChainHead | None) -> ChainHead:
-    """Take the journal as it is, and count on from the tip: numbers of jobs that were lost are not given out again."""
+    """Accept the journal as it is, and count on from the tip, so that numbers of lost jobs are not given out again."""
     connection.execute("DELETE FROM journal WHERE seq <= ?", [journal_cut(connection)])
     connection.execute("DELETE FROM meta WHERE name = 'journal_cut'")
     connection.execute("DELETE FROM chain_marks")
@@ -247,7 +247,7 @@ def accept_chain(connection: SqlConnection, tip: ChainHead | None) -> ChainHead:
 
 
 def chain_existing_rows(connection: SqlConnection) -> ChainHead:
-    """Begin a chain over the journal of a database that had none, and over the jobs it has."""
+    """Return a chain over the existing journal of a database, and store its marks."""
     head = ChainHead(last_job_id=connection.execute("SELECT coalesce(max(job_id), 0) FROM jobs").fetchone()[0])
     marks: list[tuple[int, str]] = []
     for seq, *values in connection.execute("SELECT seq, at, kind, type, payload FROM journal ORDER BY seq"):

@@ -1,10 +1,10 @@
-"""One server leads, others stand by: who leads holds an advisory lock of the database and shows that it lives.
+"""One server leads, others stand by: the leader holds an advisory lock of the database and renews a row.
 
 The lock belongs to the connection that writes: when the leader dies, its connection ends and the lock is free at once.
-A leader that hangs (stopped, or cut off) keeps its connection, so it also renews a row every two seconds; who stands by
-and sees it unrenewed for `LEASE_S` ends that connection. From then on the old leader can write nothing: it never opens
-another one, finds that out within two seconds of going on, and ends. A commit checks besides that the journal is where
-its own last commit left it.
+A leader that hangs (stopped, or cut off) keeps its connection, so it also renews a row every two seconds. A standby
+that sees it unrenewed for `LEASE_S` terminates that connection. From then on the old leader can write nothing: it never
+opens another one, notices this within two seconds of running again, and ends. In addition each commit checks that the
+journal is where the leader's own last commit left it.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from scheduler.live.store.store_interface import LeadershipLost, StoreUnavailabl
 
 log = logging.getLogger(__name__)
 
-#: A leader that does not renew for so long is replaced, s; it renews every `_RENEW_S`.
+#: A leader that has not renewed for `LEASE_S` seconds is replaced; it renews every `_RENEW_S`.
 LEASE_S, _RENEW_S = 8.0, 2.0
-#: Who stands by looks this often, s.
+#: Pause between two tries of a standby, s.
 _LOOK_S = 0.5
 _LOCK_KEY = 0x57414C52  # "WALR"
 _TABLE = """
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS leadership (
 
 
 class Leadership:
-    """The right to write, held by `connection`, which is the only one that writes."""
+    """The right to write, which `connection` alone has."""
 
     def __init__(self, url: str, connection: PostgresConnection, epoch: int) -> None:
         self.connection = connection
@@ -44,7 +44,7 @@ class Leadership:
         self._thread.start()
 
     async def wait_until_lost(self) -> None:
-        """Returns never; raises LeadershipLost once another server leads or the database does not answer any more."""
+        """Never returns. Raises LeadershipLost once another server leads, or no database has answered for a lease."""
         loop, lost = asyncio.get_running_loop(), asyncio.Event()
         self._lost = lambda: loop.call_soon_threadsafe(lost.set)
         if self._ended.is_set():
@@ -53,14 +53,14 @@ class Leadership:
         raise LeadershipLost("another server leads, or the database is gone")
 
     def release(self) -> None:
-        """Let the next one lead, at once."""
+        """Let the next server lead at once."""
         self._lost = None
         self._ended.set()
         self._thread.join()
         self.connection.close()
 
     def _renew_for_ever(self) -> None:
-        """In a thread and over a connection of its own: neither long work nor long commits delay it."""
+        """Renew in a thread and over a connection of its own, so that neither long work nor long commits delay it."""
         renewing: PostgresConnection | None = None
         misses = 0
         while not self._ended.wait(_RENEW_S):
@@ -70,7 +70,7 @@ class Leadership:
                 sql = "UPDATE leadership SET renewed_at = clock_timestamp() WHERE epoch = ?"
                 is_ours, misses = renewing.execute(sql, [self.epoch]).rowcount == 1, 0
             except StoreUnavailable as error:
-                # Nobody can lead without a database; who has none for a lease may have been replaced.
+                # Without the database nobody can lead, but after a lease without it another server may have.
                 misses += 1
                 is_ours = misses * _RENEW_S < LEASE_S
                 log.warning("%s", error)
@@ -83,7 +83,7 @@ class Leadership:
 
 
 def wait_for_leadership(url: str, stopped: threading.Event | None = None) -> Leadership:
-    """Stand by until this server may lead; at once where none does.
+    """Stand by until this server may lead, at once if no other does; returns the leadership.
 
     Raises StoreUnavailable where the database cannot be reached at first; later it is waited for. Soon after `stopped`
     is set, LeadershipLost is raised.
@@ -110,7 +110,7 @@ def wait_for_leadership(url: str, stopped: threading.Event | None = None) -> Lea
 
 
 def _ensure_table(connection: PostgresConnection) -> None:
-    # Two that begin at once would both find no table.
+    # Two servers that start at once would both find no table.
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(?)", [_LOCK_KEY + 1])
         connection.execute(_TABLE)
@@ -132,7 +132,7 @@ def _holder(connection: PostgresConnection) -> str:
 
 
 def _end_silent_leader(connection: PostgresConnection) -> None:
-    """End the connection of a leader that has not renewed for a lease."""
+    """Terminate the connection of a leader that has not renewed for a lease."""
     row = connection.execute(
         "SELECT holder, extract(epoch FROM clock_timestamp() - renewed_at)::float8 FROM leadership"
     ).fetchone()

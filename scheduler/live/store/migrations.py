@@ -1,6 +1,6 @@
-"""The schema, and every change ever made to it. Migrations only go forward; each was applied somewhere.
+"""The schema, and every change ever made to it. Migrations only go forward, because each has been applied somewhere.
 
-Whoever applies them lends the connection two functions (`lend_functions`): now in Unix seconds, and chance.
+They use two SQL functions (`lend_functions`) for what must be given from outside: the present Unix time, and chance.
 """
 
 from random import Random
@@ -14,7 +14,7 @@ migrations = Migrations("walras")
 
 
 def lend_functions(db: Database, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> None:
-    """What the statements of migrations call: `walras_unix_s()` and `walras_random_hex(digits)`."""
+    """Give the connection the functions that migrations use: `walras_unix_s()` and `walras_random_hex(digits)`."""
     db.conn.create_function("walras_unix_s", 0, clocks.wall)
     db.conn.create_function("walras_random_hex", 1, lambda digits: random_hex(chance, digits))
 
@@ -92,7 +92,7 @@ CREATE TABLE tokens (
 
 @migrations()
 def first_tables(db: Database) -> None:
-    """The tables of the first release; instant 0 of the cluster is now."""
+    """Makes the tables of the first release; instant 0 of the cluster is now."""
     for statement in _SCHEMA.split(";"):
         if statement.strip():
             db.execute(statement)
@@ -101,13 +101,13 @@ def first_tables(db: Database) -> None:
 
 @migrations()
 def find_old_answers(db: Database) -> None:
-    """Answers to idempotency keys are deleted by age."""
+    """Adds an index, by which old answers to idempotency keys are deleted."""
     db.execute("CREATE INDEX answers_at ON answers (at)")
 
 
 @migrations()
 def keep_charges(db: Database) -> None:
-    """The ledger of money: what was used, at the price of then. Rows are added, never changed."""
+    """Adds the ledger of money: what was used, at the price of its time. Rows are added, never changed."""
     db.execute(
         """CREATE TABLE charges (
         charge_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, since_at REAL NOT NULL, until_at REAL NOT NULL,
@@ -124,13 +124,13 @@ def keep_charges(db: Database) -> None:
 
 @migrations()
 def change_budgets(db: Database) -> None:
-    """What a job may cost can be changed while it is not over."""
+    """Adds a column for a budget of a job that was changed after its submission."""
     db.execute("ALTER TABLE jobs ADD COLUMN budget_usd REAL")
 
 
 @migrations()
 def keep_scores(db: Database) -> None:
-    """What was believed of speeds that were measured later, by source: predictors are weighted by it."""
+    """Adds a table of predicted and measured speeds by source, by which predictors are weighted."""
     db.execute(
         """CREATE TABLE scores (
         kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, source TEXT NOT NULL,
@@ -141,7 +141,7 @@ def keep_scores(db: Database) -> None:
 
 @migrations()
 def keep_facts(db: Database) -> None:
-    """What is known of kinds of jobs, as jobs counted it and as people stated it: speeds are predicted from it."""
+    """Adds facts of kinds of jobs, counted by jobs or stated by people, from which speeds are predicted."""
     db.execute(
         """CREATE TABLE facts (
         kind TEXT NOT NULL, counted INTEGER NOT NULL, body TEXT NOT NULL, told_at REAL NOT NULL, told_by TEXT NOT NULL,
@@ -151,19 +151,19 @@ def keep_facts(db: Database) -> None:
 
 @migrations()
 def keep_networks(db: Database) -> None:
-    """What gangs over several machines of a pool got, for the next start."""
+    """Adds the bandwidth that gangs over several machines of a pool got, for the next start."""
     db.execute("CREATE TABLE networks (pool_id TEXT PRIMARY KEY, bytes_per_s REAL NOT NULL) WITHOUT ROWID")
 
 
 @migrations()
 def keep_targets(db: Database) -> None:
-    """What jobs with a target reported of it, and what was foreseen."""
+    """Adds the values that jobs with a target reported, with the last forecast."""
     db.execute("ALTER TABLE jobs ADD COLUMN target TEXT NOT NULL DEFAULT ''")
 
 
 @migrations()
 def name_cluster(db: Database) -> None:
-    """Who this cluster is, and which life of its database this is. A restore adds a row; the newest is in force."""
+    """Adds the cluster's name and the incarnation of its database. A restore adds a row; the newest is in force."""
     db.execute(
         """CREATE TABLE incarnations (
         seq INTEGER PRIMARY KEY, cluster_id TEXT NOT NULL, incarnation TEXT NOT NULL, began_unix_s REAL NOT NULL,
@@ -177,7 +177,7 @@ def name_cluster(db: Database) -> None:
 
 @migrations()
 def keep_audit(db: Database) -> None:
-    """Who changed what through the API, with before and after. Rows are added, never changed."""
+    """Adds the audit: who changed what through the API, with before and after. Rows are added, never changed."""
     db.execute(
         """CREATE TABLE audit (
         seq INTEGER PRIMARY KEY, at REAL NOT NULL, user TEXT NOT NULL, role TEXT NOT NULL, address TEXT NOT NULL,
@@ -191,13 +191,13 @@ def keep_audit(db: Database) -> None:
 
 @migrations()
 def keep_secrets(db: Database) -> None:
-    """Secrets of jobs that are not over, sealed under the server's key."""
+    """Adds the secrets of jobs that are not over, sealed under the server's key."""
     db.execute("CREATE TABLE secrets (job_id INTEGER PRIMARY KEY, sealed BLOB NOT NULL)")
 
 
 @migrations()
 def name_agents(db: Database) -> None:
-    """Which agent speaks for a machine, and in which incarnation jobs and attempts were numbered."""
+    """Adds columns for the agent of a machine, and for the incarnation in which jobs and attempts were numbered."""
     for column in ("agent", "boot_id", "version", "incarnation"):
         db.execute(f"ALTER TABLE nodes ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
     for table in ("jobs", "attempts"):
@@ -206,7 +206,7 @@ def name_agents(db: Database) -> None:
 
 @migrations()
 def chain_journal(db: Database) -> None:
-    """A running digest over the journal, so that rows that vanish are noticed, and when the server last wrote."""
+    """Adds a running digest over the journal, so that missing rows are noticed."""
     db.execute("CREATE TABLE chain_marks (seq INTEGER PRIMARY KEY, digest TEXT NOT NULL)")
     db.execute(
         """CREATE TABLE chain (
@@ -219,7 +219,7 @@ def chain_journal(db: Database) -> None:
 
 @migrations()
 def remember_clocks(db: Database) -> None:
-    """When the server last wrote, by the clocks of its machine: how long it was away is told from it."""
+    """Adds the clocks of the server's last write, from which a start derives how long the server was away."""
     db.execute(
         """CREATE TABLE last_alive (
         id INTEGER PRIMARY KEY CHECK (id = 0), at REAL NOT NULL, unix_s REAL NOT NULL, boot_id TEXT NOT NULL,
@@ -229,7 +229,7 @@ def remember_clocks(db: Database) -> None:
 
 @migrations()
 def remember_core_state(db: Database) -> None:
-    """What a core knows that is in no other table, as of a recent instant (one row); and gentle drains."""
+    """Adds a table (one row) for what a core knows that is in no other table, and a column for gentle drains."""
     db.execute(
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
     )
@@ -238,13 +238,13 @@ def remember_core_state(db: Database) -> None:
 
 @migrations()
 def remember_exceeded_limits(db: Database) -> None:
-    """Why a part of an attempt was ended on its machine, where it used more than it may."""
+    """Adds the limit for which a part of an attempt was ended on its machine."""
     db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
 
 
 @migrations()
 def keep_outputs(db: Database) -> None:
-    """What jobs left as their results, by machine of the gang."""
+    """Adds the results that jobs left, by machine of the gang."""
     db.execute(
         """CREATE TABLE outputs (
         job_id INTEGER NOT NULL, node_rank INTEGER NOT NULL, attempt INTEGER NOT NULL, tree TEXT NOT NULL,
@@ -255,7 +255,7 @@ def keep_outputs(db: Database) -> None:
 
 @migrations()
 def keep_people(db: Database) -> None:
-    """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
+    """Adds users, projects and roles. Owners of tokens become users at the next start (`auth/people.py`)."""
     db.execute(
         """CREATE TABLE people (
         kind TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL,
@@ -266,7 +266,7 @@ def keep_people(db: Database) -> None:
 
 @migrations()
 def keep_sweeps(db: Database) -> None:
-    """Which sweep a job belongs to, named by its first job, and its index there."""
+    """Adds the sweep of a job, named by the sweep's first job, and the job's index there."""
     for column in ("sweep", "sweep_index"):
         db.execute(f"ALTER TABLE jobs ADD COLUMN {column} INTEGER")
     db.execute("CREATE INDEX jobs_sweep ON jobs (sweep) WHERE sweep IS NOT NULL")
@@ -274,7 +274,7 @@ def keep_sweeps(db: Database) -> None:
 
 @migrations()
 def keep_checkpoint_stores(db: Database) -> None:
-    """Where checkpoints are besides their path, and which are lost. With jobs, a cluster goes on with a shared disk."""
+    """Adds columns for checkpoints' content and loss. A cluster that has jobs keeps its shared disk."""
     db.execute("ALTER TABLE checkpoints ADD COLUMN content TEXT NOT NULL DEFAULT ''")
     for column in ("upload_s REAL", "lag_s REAL", "lost INTEGER"):
         db.execute(f"ALTER TABLE checkpoints ADD COLUMN {column} NOT NULL DEFAULT 0")
@@ -284,14 +284,14 @@ def keep_checkpoint_stores(db: Database) -> None:
 
 @migrations()
 def keep_places_of_checkpoints(db: Database) -> None:
-    """Which store has a checkpoint's content where that is not the server; machines that do not reach theirs."""
+    """Adds the store of a checkpoint's content where that is not the server, and machines that do not reach theirs."""
     db.execute("ALTER TABLE checkpoints ADD COLUMN store TEXT NOT NULL DEFAULT ''")
     db.execute("ALTER TABLE nodes ADD COLUMN private INTEGER NOT NULL DEFAULT 0")
 
 
 @migrations()
 def keep_notifications(db: Database) -> None:
-    """Where users are told of events, what they are still to be told, and of which jobs they were told what."""
+    """Adds users' channels, the notifications that wait for them, and what owners of active jobs were notified of."""
     db.execute(
         """CREATE TABLE channels (
         channel_id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, shown TEXT NOT NULL, sealed BLOB NOT NULL,
@@ -310,7 +310,7 @@ def keep_notifications(db: Database) -> None:
 
 @migrations()
 def keep_price_hours(db: Database) -> None:
-    """What one more accelerator of each pool was worth, as means of hours."""
+    """Adds a table of hourly means of what one more accelerator of each pool was worth."""
     db.execute(
         """CREATE TABLE price_hours (
         pool_id TEXT NOT NULL, since_at REAL NOT NULL, until_at REAL NOT NULL, seconds REAL NOT NULL,
@@ -321,13 +321,13 @@ def keep_price_hours(db: Database) -> None:
 
 @migrations()
 def keep_tools_of_machines(db: Database) -> None:
-    """What machines have of what jobs may need, so that none starts where it cannot be prepared after a restart."""
+    """Adds the tools of machines, so that after a restart no job starts where it could not be prepared."""
     db.execute("ALTER TABLE nodes ADD COLUMN tools TEXT NOT NULL DEFAULT ''")
 
 
 @migrations()
 def keep_bookings(db: Database) -> None:
-    """Machines that people have reserved for a time."""
+    """Adds the reservations of machines."""
     db.execute(
         """CREATE TABLE bookings (
         booking_id INTEGER PRIMARY KEY, project TEXT NOT NULL, body TEXT NOT NULL, from_at REAL NOT NULL,
@@ -337,19 +337,19 @@ def keep_bookings(db: Database) -> None:
 
 @migrations()
 def keep_policy_shadow(db: Database) -> None:
-    """The policy that is run in the shadow, and the state that it began in."""
+    """Adds the policy in the shadow, and the state in which it began."""
     db.execute("CREATE TABLE policy_shadow (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)")
 
 
 @migrations()
 def keep_launches(db: Database) -> None:
-    """Machines that a provider has launched and that have not joined yet, so that each is paid for."""
+    """Adds machines that a provider has launched and that have not joined yet, so that each is paid for."""
     db.execute("ALTER TABLE rents ADD COLUMN launched TEXT NOT NULL DEFAULT '{}'")
 
 
 @migrations()
 def keep_credits(db: Database) -> None:
-    """What was added to budgets, and what use was in accelerators of average speed."""
+    """Adds credits of budgets, and use in accelerators of average speed."""
     db.execute("ALTER TABLE charges ADD COLUMN units REAL NOT NULL DEFAULT 0")
     db.execute(
         """CREATE TABLE credits (
@@ -360,5 +360,5 @@ def keep_credits(db: Database) -> None:
 
 @migrations()
 def find_attempts_by_machine(db: Database) -> None:
-    """What ran on a machine is asked for by people who look for the one that fails jobs."""
+    """Adds an index to find what ran on a machine, for people who look for the machine that fails jobs."""
     db.execute("CREATE INDEX parts_node ON parts (node_id, job_id)")

@@ -1,7 +1,7 @@
-"""Sums over the ledger of money, in SQL: by project, user, job, pool or month, the dearest of them each by itself.
+"""Sums over the ledger of money, in SQL: by project, user, job, pool or month, with the most expensive keys apart.
 
-A ledger of years has as many rows by job as there were jobs. So only the dearest keys are answered one by one, and
-those that the caller asks for because something of them is still open; the others are one sum.
+By job, a ledger of years has as many keys as there were jobs. So only the most expensive keys get sums of their own,
+and those that the caller names because they have open charges; the others are one sum.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from scheduler.live.store.sql_dialect import SqlConnection
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery, MoneySum
 from scheduler.live.store.table_rows import ChargeKind
 
-#: `dear` are the keys that cost most, as `spending_report` counts.
+#: `dearest` are the keys that cost most, counted as `spending_report` counts.
 _SUMS = """
 WITH sums AS MATERIALIZED (
     SELECT {key} AS name, kind, market = 'owned' AS is_owned, sum(usd) AS usd, sum(on_demand_usd) AS on_demand_usd,
@@ -28,13 +28,13 @@ UNION ALL
 SELECT '', kind, is_owned, sum(usd), sum(on_demand_usd), sum(accelerator_s), (SELECT * FROM others) FROM told
     WHERE NOT is_named GROUP BY kind, is_owned
 """
-#: Which sums are a key's own, and which of them it pays: of what a machine's bill has the use is not paid again.
+#: Which sums are shown under a key, and which of them it pays: use of rented machines is in the machines' bill already.
 _OF_PLACES = {"counted": "TRUE", "paid": "kind = 'machine' OR is_owned"}
 _OF_PEOPLE = {"counted": "kind = 'use'", "paid": "TRUE"}
 
 
 def sum_money(connection: SqlConnection, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
-    """Sums of what is written; those of the `query.limit` dearest keys and of `open_keys` are told apart."""
+    """Returns sums of written charges, apart for each of the `query.limit` most expensive keys and of `open_keys`."""
     assert query.by in MONEY_KEYS, query.by
     clauses: list[str] = ["charge_id < ?"]
     values: list[Any] = [query.before_id]
@@ -54,7 +54,7 @@ def sum_money(connection: SqlConnection, query: MoneyQuery, open_keys: Iterable[
 
 
 def sum_spent_by_user(connection: SqlConnection) -> dict[tuple[str, str, str], float]:
-    """USD by (project, user, month): what budgets of users count from."""
+    """Returns USD by (project, user, month), which budgets of users count."""
     cursor = connection.execute(
         "SELECT project, user, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2, 3"
     )
@@ -62,7 +62,7 @@ def sum_spent_by_user(connection: SqlConnection) -> dict[tuple[str, str, str], f
 
 
 def sum_spent(connection: SqlConnection) -> dict[tuple[str, str], float]:
-    """USD by (project, month), and by month in all under project "": what budgets count from."""
+    """Returns USD by (project, month), and by month in all under project "", which budgets count."""
     cursor = connection.execute(
         "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
         " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"

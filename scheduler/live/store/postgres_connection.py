@@ -1,8 +1,8 @@
-"""A connection to PostgreSQL that takes the stores' statements: it translates, and names what went wrong.
+"""A connection to PostgreSQL that takes the stores' statements: it translates them, and classifies failures.
 
-What passes (a full disk, a read-only or slow server, one that is starting) is `StoreUnavailable`: nothing of the
-transaction was written. A connection that broke is `ConnectionLost`: whether the transaction under way was written is
-not known to this side. Passwords are never part of a message.
+A failure that may pass (a full disk, a read-only or slow server, one that is starting) is `StoreUnavailable`: nothing
+of the transaction was written. A connection that broke is `ConnectionLost`: this side does not know whether the
+transaction under way was written. Messages never contain passwords.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +21,11 @@ except ImportError:  # the extra is not installed
         "the PostgreSQL driver is not installed", field="--store", fix="pip install 'walras[postgresql]'"
     ) from None
 
-#: A statement may take so long, and wait so long for a lock, ms.
+#: The most time of a statement, and of its wait for a lock, ms.
 _STATEMENT_MS, _LOCK_MS = 20_000, 10_000
-#: A peer that is silent for so long is gone, s.
+#: A peer that is silent for this long counts as gone, s.
 _CONNECT_S, _SILENCE_S = 5, 10
-#: What passes, and leaves nothing of the transaction.
+#: Errors that may pass, and after which nothing of the transaction is written.
 _PASSING = (
     errors.DiskFull, errors.ReadOnlySqlTransaction, errors.LockNotAvailable, errors.QueryCanceled, errors.OutOfMemory,
     errors.DeadlockDetected, errors.SerializationFailure, errors.ConfigurationLimitExceeded,
@@ -33,14 +33,14 @@ _PASSING = (
 
 
 class ConnectionLost(StoreUnavailable):
-    """The connection broke, or the server ended it; who only reads may open another one."""
+    """The connection broke, or the server ended it. A reader may open another one; the writer may not."""
 
 
 class PostgresConnection:
-    """One connection, used by one thread at a time; every statement outside `transaction` is one by itself."""
+    """One connection, used by one thread at a time. A statement outside of `transaction` is one by itself."""
 
     def __init__(self, url: str, what_for: str) -> None:
-        """Connect. Raises StoreUnavailable where no server answers, ConfigError for an address that is none."""
+        """Connect. Raises StoreUnavailable where no server answers, ConfigError for an invalid address."""
         self._shown = shown_address(url)
         try:
             self._db = psycopg.connect(
@@ -59,7 +59,7 @@ class PostgresConnection:
             raise _bad_address(error) from None
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"no database at {self._shown}: {_first_line(error)}") from None
-        # A commit is durable when it returns, whatever the server's own default is.
+        # A commit must be durable when it returns, whatever the server's own default is.
         if self.execute("SELECT current_setting('synchronous_commit')").fetchone()[0] in ("off", "local"):
             self.execute("SET synchronous_commit = on")
 
@@ -71,7 +71,7 @@ class PostgresConnection:
 
     @property
     def is_usable(self) -> bool:
-        """It has not been found broken."""
+        """False once the connection was found broken."""
         return not self._db.closed
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> SqlCursor:
@@ -88,7 +88,7 @@ class PostgresConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside is written, or nothing; durable when it is left."""
+        """Everything inside is written or nothing, and is durable when the block is left. Raises StoreUnavailable."""
         with self._named_failures(), self._db.transaction():
             yield
 
@@ -108,7 +108,7 @@ class PostgresConnection:
 
 
 def shown_address(url: str) -> str:
-    """Host, port and name of a database, without what opens it. Raises ConfigError for what is no address."""
+    """Returns host, port and name of a database, without password. Raises ConfigError for an invalid address."""
     try:
         parts = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:

@@ -1,8 +1,8 @@
-"""The store in PostgreSQL: the writing connection of the leader, reading connections of threads.
+"""The store in PostgreSQL: the leader's connection for writing, and connections of threads for reading.
 
 Commits go over the one connection that holds the leadership (`leadership.py`), each with a check that the journal is
-where the last one left it: what another server wrote meanwhile is never written over, and a commit whose answer was
-lost is not made twice. Files (logs, code, keys) stay in the data folder, which all servers of a cluster share.
+where the last one left it: what another server wrote meanwhile is never overwritten, and a commit whose answer was lost
+is not made twice. Files (logs, code, keys) stay in the data folder, which all servers of a cluster share.
 """
 
 import sqlite3
@@ -34,9 +34,9 @@ _ALIVE_SQL = (
     " VALUES (0, ?, extract(epoch FROM clock_timestamp())::float8, '', 0) ON CONFLICT (id) DO UPDATE"
     " SET at = excluded.at, unix_s = excluded.unix_s, boot_id = '', boottime_s = 0"
 )
-#: Tables whose numbers are used once, and the column that has them.
+#: Tables whose numbers are never used again, and the column of the number.
 _NUMBERED = {"channels": "channel_id", "notifications": "seq"}
-#: Rows that are only added: nothing takes their place.
+#: Tables whose rows are only added and never replaced.
 _ADDED = ("journal", "charges", "audit")
 
 
@@ -48,7 +48,7 @@ class PostgresStore(SqlStore):
     def __init__(
         self, url: str, leadership: Leadership, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None
     ) -> None:
-        """Make the tables, or what they lack. Raises ConfigError for a database that a newer version has changed."""
+        """Make the tables, or add what they lack. Raises ConfigError if a newer version has changed the database."""
         self._url, self._leadership, self._clocks = url, leadership, clocks
         self._db = leadership.connection
         empty = fresh_database(clocks, chance)
@@ -79,7 +79,7 @@ class PostgresStore(SqlStore):
     def _write(self, batch: WriteBatch) -> ChainHead:
         found = self._db.execute("SELECT commits FROM chain FOR UPDATE").fetchone()[0]
         if found == self._chain.head.commits + 1:
-            return load_head(self._db)  # the answer to this very commit was lost
+            return load_head(self._db)  # the earlier try of this very commit was written, and only its answer was lost
         if found != self._chain.head.commits:
             raise LeadershipLost(f"another server wrote commit {found}; this one ends")
         write_rows(self._db, batch, self._replace_sql, _META_SQL)
@@ -94,7 +94,7 @@ class PostgresStore(SqlStore):
         self._in_transaction(lambda: self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'touched'"))
 
     def note_alive(self, at: float) -> None:
-        """By the clock of the database: the next server may be another machine."""
+        """Uses the clock of the database, because the next server may be another machine."""
         self._in_transaction(lambda: self._db.execute(_ALIVE_SQL, [at]))
 
     def absence(self) -> Absence | None:
@@ -103,7 +103,7 @@ class PostgresStore(SqlStore):
             .execute("SELECT at, extract(epoch FROM clock_timestamp())::float8 - unix_s FROM last_alive")
             .fetchone()
         )
-        # Nothing proves what the clock of the database says: time limits and charges count it up to a lease.
+        # The clock of the database proves nothing, so time limits and charges count at most a lease of it.
         return None if row is None else Absence(max(0.0, row[1]), row[0] + max(0.0, row[1]), max(0.0, row[1]))
 
     def prune(
@@ -139,7 +139,7 @@ class PostgresStore(SqlStore):
             with self._db.transaction():
                 return work()
         except ConnectionLost as error:
-            # Another server may lead by now: this connection was the right to write, and there is no other.
+            # Another server may lead by now: this connection was the right to write, and no other one has it.
             raise LeadershipLost(str(error)) from None
 
     # ---------------------------------------------------------------- reading
@@ -158,12 +158,12 @@ class PostgresStore(SqlStore):
 
 
 def has_cluster(connection: PostgresConnection) -> bool:
-    """Whether a server has ever led here."""
+    """Returns whether a server has ever led on this database."""
     return connection.execute("SELECT to_regclass('incarnations') IS NOT NULL").fetchone()[0] is True
 
 
 def copy_into_postgres(data: Path, leadership: Leadership) -> int:
-    """Copy the stopped SQLite store of a data folder into an empty PostgreSQL database; returns how many rows.
+    """Copy the stopped SQLite store of a data folder into an empty PostgreSQL database; returns how many rows it has.
 
     Raises Conflict where the database holds a cluster already, ConfigError where the folder's is of another version.
     """

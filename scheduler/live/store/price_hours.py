@@ -1,7 +1,7 @@
-"""What one more accelerator of each pool was worth, hour by hour: rows of means, and how they are read back.
+"""What one more accelerator of each pool was worth, hour by hour: rows of hourly means, and how they are read.
 
-The prices of a plan are gone with the next. Of an hour the time-weighted mean is kept, for some months: when an
-accelerator more would have paid is a question about weeks.
+The next plan replaces the prices of a plan. The time-weighted mean of each hour is kept for some months, because
+whether one more accelerator would have paid is a question about weeks.
 """
 
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from typing import Any
 from scheduler.live.store.sql_dialect import SqlConnection
 from walras.cluster import PoolId
 
-#: Older hours are deleted, seconds.
+#: Hours older than this, seconds, are deleted.
 PRICES_KEPT_S = 120 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """Of one pool, within one hour of the clock: an hour has several rows where a server began, or the unit changed."""
+    """The mean of one pool over an hour of the clock or a part of it: a start or a new unit begins another row."""
 
     pool_id: PoolId
     since_at: float
     until_at: float
-    #: Seconds for which there was a price.
+    #: Seconds of the hour for which a price was known.
     seconds: float
     #: Mean shadow price of one accelerator, in the policy's `unit`.
     price: float
     unit: str
-    #: What one more would gain the jobs, by what they say that they are worth, USD an hour; None: nobody said.
+    #: Mean gain of the jobs from one more accelerator, USD per hour, by their stated values; None: none stated one.
     usd_per_h: float | None
-    #: Mean market price of an accelerator-hour, USD.
+    #: Mean market price, USD per accelerator-hour.
     rent_usd_per_h: float
 
 
@@ -38,12 +38,12 @@ class PriceQuery:
 
     since_at: float
     pool_id: str = ""
-    #: Rows, at most, the newest.
+    #: The most rows, of which the newest are kept.
     limit: int = 10_000
 
 
 def read_price_hours(connection: SqlConnection, query: PriceQuery) -> list[PriceRow]:
-    """Rows in order of time."""
+    """Returns the newest rows that match, in order of time."""
     clauses, values = ["since_at > ?", "until_at > ?"], [query.since_at - 3600.0, query.since_at]
     if query.pool_id:
         clauses.append("pool_id = ?")
@@ -57,5 +57,5 @@ def read_price_hours(connection: SqlConnection, query: PriceQuery) -> list[Price
 
 
 def delete_price_hours(connection: SqlConnection, before_at: float) -> None:
-    """Forget hours that began before an instant."""
+    """Delete hours that began before an instant."""
     connection.execute("DELETE FROM price_hours WHERE since_at < ?", [before_at])

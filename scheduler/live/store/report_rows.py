@@ -1,7 +1,7 @@
-"""What the tables have of a stretch of time, for a report of it: jobs, attempts, machines, and what they cost.
+"""What the tables have of a period, for a report on it: jobs, attempts, machines, and what they cost.
 
-Rows are read as tuples and handed on as JSON, some hundred in a piece: they go to another process, and nothing of this
-one waits for more than a piece.
+Rows are read as tuples and passed on as JSON, some hundred at a time: they go to another process, and the encoding must
+not hold up this one for longer than one piece.
 """
 
 import json
@@ -11,27 +11,27 @@ from typing import Any, NamedTuple
 
 from scheduler.live.store.sql_dialect import SqlConnection, SqlCursor
 
-#: Rows put into words at once.
+#: How many rows are encoded at once.
 _ROWS_IN_A_PIECE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class PastQuery:
-    """Which time, and whose jobs; `projects` None sees all."""
+    """Which period, and whose jobs; `projects` None: of all."""
 
     since_at: float
     until_at: float
     #: The month of `since_at`, such as 2026-11.
     since_month: str
-    #: Charges with a smaller number.
+    #: Only charges with a smaller number.
     before_charge_id: int
     projects: tuple[str, ...] | None = None
-    #: Jobs, at most.
+    #: The most jobs.
     limit: int = 1000
 
 
 class PastJobRow(NamedTuple):
-    """A job that was there within the time; `request` is the core's view of it where it came and succeeded within."""
+    """A job that was there within the period; `request` is the core's view if it came and succeeded within it."""
 
     job_id: int
     project: str
@@ -61,7 +61,7 @@ class PastAttemptRow(NamedTuple):
 
 
 class PastSpeedRow(NamedTuple):
-    """The newest speed of a gang."""
+    """The newest speed that was measured of a gang."""
 
     kind: str
     accelerator: str
@@ -70,7 +70,7 @@ class PastSpeedRow(NamedTuple):
 
 
 class PastMachineRow(NamedTuple):
-    """An owned machine, wherever it is now."""
+    """An owned machine, in whatever state it is now."""
 
     pool_id: str
     state: str
@@ -78,7 +78,7 @@ class PastMachineRow(NamedTuple):
 
 
 class PastRentRow(NamedTuple):
-    """A stretch for which a rented machine was paid for."""
+    """A period for which a rented machine was paid for."""
 
     accelerator: str
     accelerators: float
@@ -87,7 +87,7 @@ class PastRentRow(NamedTuple):
 
 
 class PastUseRow(NamedTuple):
-    """What a project held of a type, and what it cost."""
+    """What a project held of an accelerator type, and what that cost."""
 
     project: str
     accelerator: str
@@ -98,7 +98,7 @@ class PastUseRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PastRows:
-    """Each field is pieces of JSON: lists of rows."""
+    """The rows of each kind, as JSON texts that are lists of rows."""
 
     jobs: list[str]
     attempts: list[str]
@@ -138,7 +138,7 @@ GROUP BY project, accelerator
 
 
 def read_past(connection: SqlConnection, query: PastQuery) -> PastRows:
-    """Rows of jobs and uses are those of the query's projects; attempts and machines are everybody's."""
+    """Returns rows of the query's projects for jobs and uses, and of everybody for attempts and machines."""
     projects = query.projects or ()
     marks = ", ".join(f"?{4 + place}" for place in range(len(projects)))
     also = "" if query.projects is None else f"AND project IN ({marks})"

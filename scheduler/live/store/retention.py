@@ -1,13 +1,13 @@
-"""What is deleted of jobs that ended long ago: rows, logs, checkpoints; and the beginning of the journal.
+"""Deletes what is old: rows, logs and checkpoints of jobs that ended long ago, and the beginning of the journal.
 
-Charges are not: the ledger of money is kept.
+Charges stay: the ledger of money is kept.
 
-It goes in small bites, each a transaction of its own, so that it can be done while the server runs. Numbers of jobs
-that are gone are not given out again (the chain remembers the newest). No job goes that is newer than one which is not
-over: that one may name it. Of checkpoints only those in a folder of the job's own go; what projects keep by name stays.
+Deletion goes in small transactions, so that it can be done while the server runs. Numbers of deleted jobs are not given
+out again (the chain remembers the highest). A job stays while any older job has not ended, because that one may name
+it. Of checkpoints only those in a folder of the job's own are deleted; what projects keep by name stays.
 
-The journal is cut where a server began, so that what is left replays: whole generations go, never the newest. The
-digest of the chain at the cut is kept, so that what is left is checked as before.
+The journal is cut where a server began, so that the rest replays: whole generations are deleted, never the newest. The
+digest of the chain at the cut is kept, so that the rest is checked as before.
 """
 
 import shutil
@@ -21,11 +21,11 @@ from scheduler.live.store.journal_chain import cut_chain, journal_cut
 from scheduler.live.store.sql_dialect import SqlConnection
 from walras.errors import NotFound
 
-#: Jobs deleted in one transaction: some milliseconds in which the server waits to write.
+#: Jobs, and journal rows, that are deleted in one transaction, for which the server waits some milliseconds.
 _JOBS_IN_A_BITE, _ROWS_IN_A_BITE = 200, 5000
-#: How long a bite waits for the server's own commit, s.
+#: How long such a transaction waits for the server's own commit, s.
 _PATIENCE_S = 10.0
-#: Everything that is kept of a job, its own row last.
+#: All tables with rows of a job, its own row last.
 _TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "outputs", "jobs")
 
 
@@ -47,8 +47,9 @@ def prune(
     checkpoints_older_s: float | None = None,
     journal_older_s: float | None = None,
 ) -> PruneReport:
-    """Delete jobs, logs and checkpoints of jobs that ended longer ago than these, and generations of the journal that
-    ended longer ago; None: none. Raises NotFound where there is no database.
+    """Delete jobs, logs and checkpoints of jobs that ended longer ago than these seconds, and such journal generations.
+
+    None leaves checkpoints, or the journal, as they are. Raises NotFound where there is no database.
     """
     path = data / "walras.db"
     if not path.is_file():
@@ -80,7 +81,7 @@ def prune_store(
     checkpoints_older_s: float | None = None,
     journal_older_s: float | None = None,
 ) -> PruneReport:
-    """As `prune`, over a connection of any store; `transaction` makes what is done within it one."""
+    """As `prune`, over a connection of any store; everything inside `transaction()` is one transaction of it."""
     now = _newest_instant(connection)
     logs = _delete_logs(connection, data / "logs", now - min(logs_older_s, jobs_older_s))
     checkpoints, journal_rows = 0, 0
@@ -97,14 +98,14 @@ def prune_store(
 
 
 def _newest_instant(connection: SqlConnection) -> float:
-    """Now, by the cluster's own time, as the server last noted it; ages count from it, whatever a wall clock says."""
+    """Returns the present instant as the server last noted it; ages count from it, whatever the wall clock shows."""
     alive = connection.execute("SELECT coalesce(max(at), 0) FROM last_alive").fetchone()[0]
     journal = connection.execute("SELECT at FROM journal ORDER BY seq DESC LIMIT 1").fetchone()
     return max(float(alive), float(journal[0]) if journal else 0.0)
 
 
 def _oldest_ended(connection: SqlConnection, before_at: float) -> list[int]:
-    """A bite of jobs that ended before an instant and are older than every job that is not over."""
+    """Returns some of the jobs that ended before an instant and are older than every job that has not ended."""
     rows = connection.execute(
         "SELECT job_id FROM jobs WHERE ended_at IS NOT NULL AND ended_at < ?"
         " AND job_id < coalesce((SELECT min(job_id) FROM jobs WHERE ended_at IS NULL), job_id + 1)"
@@ -120,7 +121,7 @@ def _delete_jobs(connection: SqlConnection, job_ids: list[int]) -> None:
 
 
 def _delete_checkpoints(connection: SqlConnection, folder: Path, before_at: float) -> int:
-    """Delete the own folders of jobs that ended before an instant and are older than every job that is not over."""
+    """Delete the own folders of jobs that ended before an instant and are older than every job that has not ended."""
     deleted = 0
     active = connection.execute("SELECT min(job_id) FROM jobs WHERE ended_at IS NULL").fetchone()[0]
     newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]
@@ -139,7 +140,7 @@ def _delete_checkpoints(connection: SqlConnection, folder: Path, before_at: floa
 def _cut_journal(
     connection: SqlConnection, transaction: Callable[[], AbstractContextManager[None]], before_at: float
 ) -> int:
-    """Delete the generations that were over before an instant; returns how many rows went."""
+    """Delete the generations that were over before an instant; returns how many rows were deleted."""
     begins = connection.execute(
         "SELECT max(seq) FROM journal WHERE kind = 'generation' AND at <= ?", [before_at]
     ).fetchone()[0]
@@ -148,7 +149,7 @@ def _cut_journal(
         if last is not None and last > journal_cut(connection):
             with transaction():
                 cut_chain(connection, last)
-    # What an earlier cut left undeleted goes too.
+    # Rows that an earlier cut did not get to are deleted too.
     deleted, bite, cut = 0, -1, journal_cut(connection)
     while bite:
         with transaction():
@@ -172,7 +173,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _delete_logs(connection: SqlConnection, folder: Path, before_at: float) -> int:
-    """Delete the logs of jobs that ended before an instant, and of jobs whose rows are gone."""
+    """Delete the logs of jobs that ended before an instant, and of jobs whose rows are deleted."""
     deleted = 0
     newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]
     for path in list(folder.iterdir()) if folder.is_dir() else []:

@@ -1,9 +1,9 @@
-"""SQL for SQLite and PostgreSQL: what the stores ask of a connection, and how a statement is put for PostgreSQL.
+"""SQL for SQLite and PostgreSQL: what the stores need of a connection, and the translation for PostgreSQL.
 
-Statements are written once, in the SQL that both understand, with SQLite's marks for values (`?`, or `?1` where one is
-used twice). `postgres_sql` puts the few words differently that differ: marks, the reserved word `user`, the larger of
-two numbers, the place of a text within another, a list of nothing. What would mean something else there in silence is
-not written: truth is `= 0` or `TRUE`, never a number alone.
+Statements are written once, in the SQL that both understand, with SQLite's placeholders (`?`, or `?1` for a value used
+twice). `postgres_sql` translates what differs: placeholders, the reserved word `user`, the larger of two numbers, the
+position of a text within another, an empty list. Statements must avoid what both accept with different meanings: a
+condition is written `= 0` or `TRUE`, never as a number alone.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-#: A text in quotes, or a stretch without one.
+#: A text in quotes, or a part of the statement without one.
 _PIECES = re.compile(r"'(?:[^']|'')*'|[^']+")
 _NUMBERED = re.compile(r"\?([0-9]+)")
 
@@ -34,7 +34,7 @@ class SqlCursor(Protocol):
 
 
 class SqlConnection(Protocol):
-    """What readers and writers of tables need: a connection of `sqlite3`, or one that behaves so."""
+    """What readers and writers of tables need: a connection of `sqlite3`, or one with the same methods."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> SqlCursor: ...
 
@@ -43,7 +43,7 @@ class SqlConnection(Protocol):
 
 @lru_cache(maxsize=1024)
 def postgres_sql(sql: str) -> str:
-    """The statement as PostgreSQL and its driver take it. Numbered marks become `%(p1)s`, others `%s`."""
+    """Returns the statement for PostgreSQL's driver. Numbered placeholders become `%(p1)s`, others `%s`."""
     return "".join(
         piece.replace("%", "%%") if piece.startswith("'") else _postgres_words(piece.replace("%", "%%"))
         for piece in _PIECES.findall(sql)
@@ -58,7 +58,7 @@ def _postgres_words(text: str) -> str:
 
 
 def _greatest_of_two(text: str) -> str:
-    """`max(a, b)` of two values is `greatest(a, b)`; `max(a)` over rows stays."""
+    """Replaces `max(a, b)` of two values by `greatest(a, b)`; the aggregate `max(a)` stays."""
     out, at = [], 0
     for found in re.finditer(r"\bmax\(", text):
         depth, has_two = 1, False
@@ -73,7 +73,7 @@ def _greatest_of_two(text: str) -> str:
 
 
 def postgres_values(sql: str, values: Sequence[Any]) -> Sequence[Any] | Mapping[str, Any]:
-    """The values of a statement, by name where its marks have numbers; flags are numbers in all tables."""
+    """Returns the values of a statement, by name where its placeholders have numbers; flags become 0 and 1."""
     plain = [postgres_value(value) for value in values]
     if _NUMBERED.search(sql) is None:
         return plain
@@ -81,7 +81,7 @@ def postgres_values(sql: str, values: Sequence[Any]) -> Sequence[Any] | Mapping[
 
 
 def postgres_value(value: Any) -> Any:
-    """A value as a column takes it: flags as 0 and 1, words of our own as text, no NUL inside a text."""
+    """Returns a value as a column takes it: flags as 0 and 1, enums as text, NUL in a text replaced."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str):
@@ -90,9 +90,9 @@ def postgres_value(value: Any) -> Any:
 
 
 def postgres_replace_sql(table: str, columns: Sequence[str], key: Sequence[str], also: str = "") -> str:
-    """The statement that writes a row in the place of the one with its key, in SQLite's marks.
+    """Returns the statement that inserts a row or replaces the one with its key, with SQLite's placeholders.
 
-    `also`: more columns to renew, such as `order_number = excluded.order_number`.
+    `also`: more columns to set, such as `order_number = excluded.order_number`.
     """
     quoted = [f'"{column}"' for column in columns]
     marks = ", ".join("?" for _ in columns)

@@ -1,4 +1,4 @@
-"""What stores of every SQL database read, stated once; each brings its connections and what it writes differently."""
+"""The queries that the stores of both databases share; each adds its connections and what it writes differently."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,25 +60,25 @@ from walras.job_request import JobId
 from walras.wire import ClusterIdentity
 
 Row = TypeVar("Row")
-#: A statement takes a limited number of values.
+#: A statement takes a limited number of values, so longer lists are read in parts.
 _IN_ONE_QUERY = 10_000
 
 
 class SqlStore(ABC):
     """The reading half of `Store`, and the statements of a commit."""
 
-    #: Given a row's own clocks: how long the server was away is told from them.
+    #: The clocks of this machine, compared with those of the last note to find how long the server was away.
     _clocks: Clocks
-    #: By what column pools are in the order in which they came.
+    #: The column that keeps the order in which pools were added.
     _pool_order: ClassVar[str]
 
     @abstractmethod
     def _reader(self) -> SqlConnection:
-        """This thread's own connection, for reading."""
+        """Returns this thread's own connection for reading."""
 
     @abstractmethod
     def _last_number(self, table: str) -> int:
-        """The highest number that a table whose numbers are used once ever gave to a row."""
+        """Returns the highest number that was ever given to a row of a table whose numbers are never used again."""
 
     def identity(self) -> ClusterIdentity:
         cluster_id, incarnation = next(
@@ -299,7 +299,7 @@ class SqlStore(ABC):
 
 
 def write_rows(connection: SqlConnection, batch: WriteBatch, replace_sql: Mapping[str, str], meta_sql: str) -> None:
-    """Write and delete the rows of a batch, its journal included; `meta_sql` writes a value under a name."""
+    """Write and delete the rows of a batch, journal rows included; `meta_sql` writes a named value."""
     for table, _ in TABLES:
         rows = getattr(batch, table)
         if rows:

@@ -34,7 +34,7 @@ from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.errors import ConfigError, NotFound
 
 Row = TypeVar("Row")
-#: What SQLite says of a disk that is full, slow, or read by somebody else for long.
+#: SQLite's errors for a disk that is full or slow, or a database that another process reads for long.
 _PASSING_FAILURES = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -47,7 +47,7 @@ _PASSING_FAILURES = {
 
 @contextmanager
 def _named_failures(path: Path) -> Iterator[None]:
-    """Raise StoreUnavailable for what a disk does, and what passes when there is room again."""
+    """Raise StoreUnavailable for failures of the disk, and for those that may pass."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -59,7 +59,7 @@ def _named_failures(path: Path) -> Iterator[None]:
 
 
 class SqliteStore(SqlStore):
-    """`Store` on `folder/walras.db`."""
+    """`Store` in `folder/walras.db`."""
 
     _pool_order = "rowid"
 
@@ -71,8 +71,11 @@ class SqliteStore(SqlStore):
         *,
         new_cluster: bool = False,
     ) -> None:
-        """Open it; `new_cluster`: put what is there aside. Raises Conflict where another server holds it, ConfigError
-        where it is missing, damaged, or older than what was acknowledged."""
+        """Open it; `new_cluster` puts what is there aside.
+
+        Raises Conflict where another server holds it, ConfigError where it is missing, damaged, or older than what was
+        acknowledged.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FolderLock(folder)
         self._path = folder / "walras.db"
@@ -131,10 +134,10 @@ class SqliteStore(SqlStore):
     # ---------------------------------------------------------------- plumbing
 
     def _reader(self) -> sqlite3.Connection:
-        """This thread's own read-only connection."""
+        """Returns this thread's own read-only connection."""
         reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
         if reader is None:
-            # close() may run in another thread; use stays with this one.
+            # close() may run in another thread; only this thread reads.
             reader = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
             self._local.reader = reader
             with self._readers_lock:
@@ -146,7 +149,7 @@ class SqliteStore(SqlStore):
 
 
 def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
-    """The journal of a data folder as far as it is kept, read without taking its lock."""
+    """Yields the journal of a data folder as far as it is kept, without taking its lock. Raises NotFound."""
     path = folder / "walras.db"
     if not path.is_file():
         raise NotFound(

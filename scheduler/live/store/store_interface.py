@@ -52,35 +52,35 @@ from walras.wire import ClusterIdentity
 
 
 class StoreUnavailable(ClusterError):
-    """The database cannot be written at present (a full disk, mostly); nothing of the batch was."""
+    """The database cannot be written at present (mostly because the disk is full); nothing of the batch was written."""
 
 
 class LeadershipLost(ClusterError):
-    """Another server leads, or the database is gone: this one must end, and may stand by again."""
+    """Another server leads, or the database is gone: this process must end, and may stand by again."""
 
 
-#: So many requests that are over are remembered.
+#: How many requests for machines that are over are loaded and remembered.
 PAST_RENTS_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class MoneySum:
-    """What the ledger holds of one project, user, job, pool or month."""
+    """The sum of the ledger's charges of one kind for one project, user, job, pool or month."""
 
     key: str
     kind: ChargeKind
-    #: Owned machines are paid for by their use; rented ones by the machine, used or not.
+    #: Owned machines are charged by their use; rented ones as a whole, used or not.
     is_owned: bool
     usd: float
     on_demand_usd: float
     accelerator_s: float
-    #: More than 0: it is the sum of so many that are not told apart, and `key` is empty.
+    #: If more than 0: how many keys this sum covers, and `key` is empty.
     others: int = 0
 
 
 @dataclass(slots=True)
 class WriteBatch:
-    """Everything one transaction writes. Rows replace the row of the same key."""
+    """Everything that one transaction writes. A row replaces the row with the same key."""
 
     journal: list[JournalRow] = field(default_factory=list)
     specs: list[SpecRow] = field(default_factory=list)
@@ -95,7 +95,7 @@ class WriteBatch:
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     rents: list[RentRow] = field(default_factory=list)
     pools: list[PoolRow] = field(default_factory=list)
-    #: Pools that were removed.
+    #: Pools to delete.
     pools_done: list[PoolId] = field(default_factory=list)
     speeds: list[SpeedRow] = field(default_factory=list)
     scores: list[ScoredBelief] = field(default_factory=list)
@@ -105,18 +105,18 @@ class WriteBatch:
     charges: list[ChargeRow] = field(default_factory=list)
     policies: list[PolicyRow] = field(default_factory=list)
     answers: list[AnswerRow] = field(default_factory=list)
-    #: Older answers are deleted (0: none are).
+    #: Answers before this instant are deleted (0: none are).
     answers_until: float = 0.0
     price_hours: list[PriceRow] = field(default_factory=list)
     policy_shadow: list[ShadowRow] = field(default_factory=list)
-    #: Older prices are deleted (0: none are).
+    #: Hours of prices before this instant are deleted (0: none are).
     price_hours_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
     people: list[PeopleRow] = field(default_factory=list)
     bookings: list[BookingRow] = field(default_factory=list)
     credits: list[CreditRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
-    #: Sealed secrets of jobs that came, and jobs that are over.
+    #: Sealed secrets of new jobs, and jobs whose secrets are deleted.
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
     core_state: list[CoreStateRow] = field(default_factory=list)
@@ -124,19 +124,19 @@ class WriteBatch:
     channels: list[ChannelRow] = field(default_factory=list)
     channels_done: list[int] = field(default_factory=list)
     notifications: list[NotificationRow] = field(default_factory=list)
-    #: Notifications that were delivered, given up or dropped.
+    #: Notifications to delete: delivered, given up or dropped.
     notifications_done: list[int] = field(default_factory=list)
     told: list[ToldRow] = field(default_factory=list)
-    #: Jobs that are over.
+    #: Jobs that have ended, whose rows of `told` are deleted.
     told_done: list[JobId] = field(default_factory=list)
-    #: Machines that leave the table.
+    #: Machines to delete.
     nodes_done: list[NodeId] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
 
     def deletions(self) -> Iterator[tuple[str, str, Sequence[int | str]]]:
-        """Table, its key, and the keys of rows that are over."""
+        """Yields (table, its key column, keys of the rows to delete)."""
         yield "secrets", "job_id", self.secrets_done
         yield "outbox", "command_id", self.outbox_done
         yield "nodes", "node_id", self.nodes_done
@@ -155,22 +155,22 @@ class LoadedState:
     parts: tuple[PartRow, ...]
     nodes: tuple[NodeRow, ...]
     outbox: tuple[OutboxRow, ...]
-    #: Of each active job, those that are not lost, oldest first.
+    #: Of each active job, the checkpoints that are not lost, oldest first.
     checkpoints: tuple[CheckpointRow, ...]
     rents: tuple[RentRow, ...]
-    #: Requests that have failed or ended, the newest last: a machine of theirs may still come, and is paid for.
+    #: Requests that failed or ended, the newest last: their machines may still come, and are then paid for.
     past_rents: tuple[RentRow, ...]
     pools: tuple[PoolRow, ...]
     speeds: tuple[SpeedRow, ...]
     #: What was believed of speeds before they were measured.
     scores: tuple[ScoredBelief, ...]
-    #: Of the kinds of which something was told last.
+    #: Facts of the kinds of jobs whose facts were counted or stated last.
     facts: tuple[FactsRow, ...]
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
     people: tuple[PeopleRow, ...]
-    #: Those that are over as well.
+    #: Reservations, those that are over included.
     bookings: tuple[BookingRow, ...]
     credits: tuple[CreditRow, ...]
     channels: tuple[ChannelRow, ...]
@@ -186,13 +186,14 @@ class LoadedState:
     #: The highest numbers that were ever given out.
     last_channel_id: int
     last_notification_seq: int
-    #: The cluster is older than stores of checkpoints: its machines share a disk unless somebody says otherwise.
+    #: True if the cluster had jobs before checkpoint stores existed: its machines share a disk unless configured
+    #: otherwise.
     shares_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """A page of jobs. Empty fields do not filter; `projects` None sees all."""
+    """A page of jobs. Empty fields do not filter; `projects` None: of all."""
 
     states: tuple[str, ...] = ()
     user: str = ""
@@ -201,45 +202,45 @@ class JobQuery:
     active: bool = False
     #: Only jobs of this sweep.
     sweep: int | None = None
-    #: Of a sweep only the newest job of those that are asked for.
+    #: Of each sweep, return only the newest job that matches.
     fold_sweeps: bool = False
-    #: Part of the job's name, in any case.
+    #: A part of the job's name, in upper or lower case.
     name_part: str = ""
-    #: A column, `-` before it for descending order (`job_listing`).
+    #: The column to sort by, with `-` before it for descending order (`job_listing`).
     sort: str = "-id"
-    #: Only jobs behind this one: its value in that column, and its number.
+    #: Only jobs behind this one: its value in the sort column, and its number.
     after: tuple[Any, int] | None = None
     limit: int = 50
 
 
-#: By what money can be summed, and the column of each.
-#: Sums of users who are in one group of the policy's rules.
+#: `MONEY_KEYS`: by what money can be summed, with the ledger's column. `TEAM`: by the groups of users in the policy's
+#: rules.
 TEAM = "team"
 MONEY_KEYS = {"project": "project", "user": "user", "job": "job_id", "pool": "pool_id", "month": "month"}
 
 
 @dataclass(frozen=True, slots=True)
 class MoneyQuery:
-    """What to sum. Empty fields do not filter; `projects` None sees all, machines that nobody used included."""
+    """What to sum. Empty fields do not filter; `projects` None: all charges, those of machines included."""
 
     by: str
-    #: Charges with a smaller number.
+    #: Only charges with a smaller number.
     before_id: int
     month: str = ""
     project: str = ""
     projects: tuple[str, ...] | None = None
-    #: So many are told apart, the dearest; the others are one sum.
+    #: How many keys get sums of their own, the most expensive ones; the others are one sum.
     limit: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Which writes, newest first. Empty fields do not filter; `projects` None sees all."""
+    """Which audit rows, newest first. Empty fields do not filter; `projects` None: of all."""
 
     user: str = ""
     since_at: float = 0.0
     projects: tuple[str, ...] | None = None
-    #: Those that belong to no project (machines, policies, tokens) too.
+    #: Also rows of no project (about machines, policies, tokens).
     of_no_project: bool = True
     limit: int = 100
 
@@ -255,58 +256,59 @@ class JobUsage:
 
 
 class Store(Protocol):
-    """What the server keeps."""
+    """The durable state of the server."""
 
     # ---------------------------------------------------------------- writing (one thread)
 
     def commit(self, batch: WriteBatch) -> None:
-        """Write everything or nothing; durable on return. Raises StoreUnavailable where trying again may help."""
+        """Write everything or nothing; durable on return. Raises StoreUnavailable where a later try may succeed."""
         ...
 
     def touch(self) -> None:
-        """Write something, to show that writing works."""
+        """Write a value, to test that writing works. Raises StoreUnavailable."""
         ...
 
     def note_alive(self, at: float) -> None:
-        """Remember that the server was at this instant now, by all clocks of its machine."""
+        """Record that the server was at this instant now, by all clocks of its machine."""
         ...
 
     def close(self) -> None:
-        """Let go of the database and of its lock."""
+        """Close the database and release its lock."""
         ...
 
     # ---------------------------------------------------------------- reading (any thread)
 
     def identity(self) -> ClusterIdentity:
-        """The cluster, and the incarnation of this database."""
+        """Returns the cluster's id, and the incarnation of this database."""
         ...
 
     def former_incarnations(self) -> tuple[str, ...]:
-        """The incarnations of this cluster before this one, oldest first: there are some once it was restored."""
+        """Returns the incarnations of this cluster before this one, oldest first; there are some after a restore."""
         ...
 
     def epoch_unix_s(self) -> float:
-        """Unix seconds of instant 0."""
+        """Returns the Unix time of instant 0, seconds."""
         ...
 
     def last_at(self) -> float:
-        """The latest instant in the journal."""
+        """Returns the latest instant in the journal."""
         ...
 
     def absence(self) -> Absence | None:
-        """How long no server has noted its clocks here; None: none ever did."""
+        """Returns how long no server has noted its clocks here; None: none ever did."""
         ...
 
     def load(self) -> LoadedState:
-        """Everything that is not over."""
+        """Returns everything that is not over."""
         ...
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
-        """The journal in order: of the current generation (since the last start), or the whole of it."""
+        """Returns the journal in order: of the current generation (since the last start), or the whole of it."""
         ...
 
     def journal_after(self, at: float, types: Sequence[str], limit: int) -> Iterator[JournalRow]:
-        """Rows of these types behind the last one of that instant, in order, over all generations; so many at most.
+        """Returns at most `limit` rows of these types behind the last one of that instant, in order, over all
+        generations.
 
         Raises LookupError where the journal was deleted from that instant on.
         """
@@ -317,11 +319,11 @@ class Store(Protocol):
     def jobs(self, query: JobQuery) -> list[JobRow]: ...
 
     def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
-        """How many jobs of each sweep are in each state."""
+        """Returns how many jobs of each sweep are in each state."""
         ...
 
     def job_named(self, user: str, name: str) -> JobId | None:
-        """The user's newest job of that name."""
+        """Returns the user's newest job of that name; None if there is none."""
         ...
 
     def spec(self, job_id: JobId) -> SpecRow | None: ...
@@ -329,74 +331,77 @@ class Store(Protocol):
     def attempts(self, job_id: JobId) -> list[AttemptRow]: ...
 
     def usage(self, job_ids: Iterable[JobId], at: float) -> list[JobUsage]:
-        """Accelerator-seconds and money by job and accelerator type until `at`."""
+        """Returns accelerator-seconds and USD by job and accelerator type until `at`."""
         ...
 
     def charges(self, job_id: JobId | None = None) -> list[ChargeRow]:
-        """The ledger of money in order, of one job or the whole of it."""
+        """Returns the charges of one job, or of all, in order."""
         ...
 
     def spent(self) -> dict[tuple[str, str], float]:
-        """USD by (project, month), as budgets count it: project "" is everything."""
+        """Returns USD by (project, month), as budgets count it; project "" is everything."""
         ...
 
     def spent_by_user(self) -> dict[tuple[str, str, str], float]:
-        """USD by (project, user, month), as budgets of users count it."""
+        """Returns USD by (project, user, month), as budgets of users count it."""
         ...
 
     def use_by_day(self, epoch_unix_s: float) -> Iterator[tuple[Any, ...]]:
-        """Use as budgets count it, days summed; the rows of `usage_sums.read_use_by_day`."""
+        """Returns use as budgets count it, days summed: the rows of `usage_sums.read_use_by_day`."""
         ...
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
-        """Sums over the ledger of money; those of the dearest keys and of `open_keys` are told apart."""
+        """Returns sums of written charges, apart for each of the most expensive keys and of `open_keys`."""
         ...
 
     def price_hours(self, query: PriceQuery) -> list[PriceRow]:
-        """What one more accelerator of each pool was worth, hour by hour, in order of time."""
+        """Returns what one more accelerator of each pool was worth, hour by hour, in order of time."""
         ...
 
     def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
-        """What attempts held of each accelerator type, as far as it is in the ledger."""
+        """Returns what attempts held of each accelerator type, as far as it is in the ledger."""
         ...
 
     def held(self, query: HeldQuery) -> list[HeldRow]:
-        """What projects held of accelerators when, as far as it is in the ledger."""
+        """Returns what projects held of accelerators when, as far as it is in the ledger."""
         ...
 
     def node_attempts(self, node_id: NodeId, projects: tuple[str, ...] | None, limit: int) -> list[NodeAttemptRow]:
-        """The newest attempts that were on a machine, of some projects or (None) of all, newest first."""
+        """Returns the newest attempts that were on a machine, newest first, of some projects or (None) of all."""
         ...
 
     def past(self, query: PastQuery) -> PastRows:
-        """What there is of a stretch of time: jobs, attempts, machines, and what they cost."""
+        """Returns the jobs, attempts, machines and costs of a period."""
         ...
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool: ...
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
-        """The newest one that was recorded."""
+        """Returns the newest checkpoint that was recorded of a job; None if there is none."""
         ...
 
     def checkpoint_content(self, ended_since_at: float) -> list[str]:
-        """Names of the content of checkpoints that somebody may want: the newest two of a job that is not over, and
-        the newest of one that ended at this instant or later."""
+        """Returns the names of checkpoint content that may be needed.
+
+        That is of the newest two checkpoints of a job that is not over, and of the newest one of a job that ended at
+        this instant or later.
+        """
         ...
 
     def expired_checkpoint_places(self, ended_since_at: float, ended_before_at: float) -> list[str]:
-        """Places in object stores of jobs that ended between two instants."""
+        """Returns the places in object stores of jobs that ended between two instants."""
         ...
 
     def outputs(self, job_id: JobId) -> list[OutputsRow]:
-        """The newest results of each machine of the gang, by node rank."""
+        """Returns the newest results of each machine of the gang, by node rank."""
         ...
 
     def output_trees(self) -> list[str]:
-        """The trees of all results that are kept."""
+        """Returns the trees of all results that are kept."""
         ...
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
-        """Newest first."""
+        """Returns the newest versions of the policy, newest first."""
         ...
 
     def answer(self, user: str, key: str) -> AnswerRow | None: ...
@@ -406,5 +411,5 @@ class Store(Protocol):
     def tokens(self) -> list[TokenRow]: ...
 
     def audit(self, query: AuditQuery) -> list[AuditRow]:
-        """Writes through the API."""
+        """Returns the audit rows that match, newest first."""
         ...

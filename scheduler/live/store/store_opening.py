@@ -1,7 +1,7 @@
-"""Which database a server uses: its own SQLite file, or a PostgreSQL that several servers share.
+"""Opens a server's database: its own SQLite file, or a PostgreSQL database that several servers share.
 
-With PostgreSQL this waits until the server may lead: one leads, the others stand by with everything loaded, and the
-next one goes on where the last commit was. What is no row (logs, code, results, keys) lies in the data folder, which
+With PostgreSQL this waits until the server may lead: one leads, the others stand by with everything imported, and the
+next one continues from the last commit. What is not in rows (logs, code, results, keys) is in the data folder, which
 these servers share.
 """
 
@@ -15,25 +15,25 @@ from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import Store
 from walras.errors import ConfigError
 
-#: What addresses of PostgreSQL begin with.
+#: How addresses of PostgreSQL begin.
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """A store that this process may write, and what goes with it."""
+    """A store that this process may write, with its retention and its leadership."""
 
     store: Store
     #: `retention.prune` for this store.
     prune: Callable[..., PruneReport]
-    #: Raises LeadershipLost once this process may write no more.
+    #: Waits for ever; raises LeadershipLost once this process may not write any more.
     wait_until_lost: Callable[[], Awaitable[None]]
 
 
 def open_store(folder: DataFolder, address: str = "", *, new_cluster: bool = False) -> OpenedStore:
-    """Open the store at `address` (empty: the SQLite file of the folder); with PostgreSQL stand by until it is free.
+    """Open the store at `address` (empty: the SQLite file of the folder); with PostgreSQL, stand by until it may lead.
 
-    Raises ConfigError for an address or a database that will not do, StoreUnavailable where no database answers,
+    Raises ConfigError for an invalid address or an unsuitable database, StoreUnavailable where no database answers,
     Conflict where another server holds the folder's file.
     """
     if not address:
@@ -51,7 +51,7 @@ def open_store(folder: DataFolder, address: str = "", *, new_cluster: bool = Fal
 
 
 def alone_with(store: SqliteStore) -> OpenedStore:
-    """A SQLite store, which no other server can take over."""
+    """Returns a SQLite store, which no other server can take over."""
     return OpenedStore(store, prune, _never)
 
 

@@ -1,7 +1,7 @@
-"""Rows as objects and as tuples: which table holds what, and the statement that writes each.
+"""Rows as objects and as tuples: which table holds which rows, and the statement that writes each.
 
-The order of a row's fields is the order of its columns in every statement. A field that is more than its SQLite type
-(a state, a flag) is made that again when it is read.
+The order of a row's fields is the order of its columns in every statement. An enum or a bool, which SQLite stores as
+text or number, is restored when a row is read.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ from scheduler.live.store.usage_sums import CreditRow
 from walras.states import AttemptState, JobState, Reason
 
 Row = TypeVar("Row")
-#: Columns that are more than their SQLite type.
+#: Columns whose values are enums.
 _ENUMS: dict[tuple[type, str], Any] = {
     (JobRow, "state"): JobState,
     (JobRow, "reason"): Reason,
@@ -54,7 +54,7 @@ _ENUMS: dict[tuple[type, str], Any] = {
     (ChargeRow, "kind"): ChargeKind,
     (AttemptRow, "reason"): Reason,
 }
-#: Every table and what it holds, in the order in which a commit writes them.
+#: Every table with its row type, in the order in which a commit writes them.
 TABLES: tuple[tuple[str, Any], ...] = (
     ("journal", JournalRow),
     ("specs", SpecRow),
@@ -91,12 +91,12 @@ TABLES: tuple[tuple[str, Any], ...] = (
 
 
 def column_names(row_type: Any) -> tuple[str, ...]:
-    """The columns of a row, in order."""
+    """Returns the columns of a row type, in order."""
     return tuple(column.name for column in fields(row_type))
 
 
 def column_list(row_type: Any) -> str:
-    """The columns of a row, as statements list them."""
+    """Returns the columns of a row type, as statements list them."""
     return ", ".join(column_names(row_type))
 
 
@@ -106,13 +106,13 @@ def _replace_sql(table: str, row_type: Any) -> str:
     return f"{verb} INTO {table} ({column_list(row_type)}) VALUES ({marks})"
 
 
-#: By table: the statement that writes a row, and what gives its values.
+#: By table: the statement that writes a row, and the function that returns the row's values.
 REPLACE_SQL = {table: _replace_sql(table, row_type) for table, row_type in TABLES}
 ROW_VALUES = {table: attrgetter(*(column.name for column in fields(row_type))) for table, row_type in TABLES}
 
 
 def build_row(row_type: type[Row], values: Sequence[Any]) -> Row:
-    """A row object from a tuple in the order of its fields."""
+    """Returns a row object from a tuple in the order of its fields."""
     typed = list(values)
     for index, column in enumerate(fields(row_type)):  # type: ignore[arg-type]
         enum = _ENUMS.get((row_type, column.name))

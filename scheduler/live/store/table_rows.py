@@ -36,24 +36,24 @@ class JobRow:
     first_values: str = "{}"
     last_values: str = "{}"
     labels: str = "{}"
-    #: What it may cost, USD, where that was changed after it was submitted.
+    #: Its budget, USD, if that was changed after it was submitted.
     budget_usd: float | None = None
     #: JSON of `scheduler.live.loop.live_state.JobTarget`; empty where the job has none.
     target: str = ""
     #: The incarnation of the database in which it was submitted; empty: before incarnations were kept.
     incarnation: str = ""
-    #: The first job of its sweep, and its index there; None: it is of no sweep.
+    #: The first job of its sweep, and its index there; None: it belongs to no sweep.
     sweep: JobId | None = None
     sweep_index: int | None = None
-    #: JSON: the fields that the job did not state, each with its value and whose default that is.
+    #: JSON: the fields that the job did not state, each with its value and where that default comes from.
     defaults: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
 class SpecRow:
-    """What was asked for, and the core's view of it (both JSON).
+    """The job's spec, and the core's view of it (both JSON).
 
-    Written anew where a held job is sent elsewhere, and for another deadline.
+    Replaced when a held job is redirected, and when the deadline or the project changes.
     """
 
     job_id: JobId
@@ -81,7 +81,7 @@ class AttemptRow:
     signal: int | None = None
     failed_rank: int | None = None
     checkpoint_step: float | None = None
-    #: Money until `usd_since_at`, and what an hour costs from then on, USD.
+    #: The cost until `usd_since_at`, USD, and USD per hour from then on.
     usd: float = 0.0
     usd_per_h: float = 0.0
     usd_since_at: float = 0.0
@@ -109,13 +109,13 @@ class PartRow:
     exit_code: int | None = None
     signal: int | None = None
     failed_rank: int | None = None
-    #: Where the ranks of the gang will meet, as this machine said.
+    #: Where the ranks of the gang will meet, as this machine reported.
     address: str = ""
     port: int = 0
-    #: When it ended, to tell the first failure of a gang.
+    #: When it ended, by which the first failure of a gang is found.
     ended_at: float | None = None
     steps: float | None = None
-    #: The limit for which it was ended ("memory", "disk"); empty: none.
+    #: The limit that it exceeded and for which it was ended ("memory", "disk"); empty: none.
     exceeded: str = ""
 
 
@@ -135,21 +135,21 @@ class NodeRow:
     detail: str = ""
     rent_token: str = ""
     reports_acked: int = 0
-    #: Rented machines: until when their use is in the ledger of money; None: it has not begun.
+    #: Rented machines: until when their rental is in the ledger of money; None: it has not begun.
     billed_until_at: float | None = None
-    #: The agent that speaks for the machine (its state folder), and the boot of the machine it speaks from. The first
-    #: is never shown: whoever knows it may register as this agent.
+    #: The agent that speaks for the machine (the secret of its state folder), and that machine's boot. The first is
+    #: never shown: whoever knows it may register as this agent.
     agent: str = ""
     boot_id: str = ""
-    #: The agent's release, as it says.
+    #: The release that the agent reports.
     version: str = ""
-    #: The newest incarnation in which the agent has said what is on the machine; empty: before incarnations were kept.
+    #: The newest incarnation in which the agent has reported what runs there; empty: before incarnations were kept.
     incarnation: str = ""
     #: Drained gently: until when jobs that would lose their work may go on; None: it is not.
     drain_until_at: float | None = None
-    #: It has shown that it does not reach the store of checkpoints.
+    #: The machine has reported that it does not reach the store of checkpoints.
     private: bool = False
-    #: JSON: names of what it has of what jobs may need; empty: its agent has not said.
+    #: JSON: names of the tools for jobs that it has; empty: its agent has not reported them.
     tools: str = ""
 
 
@@ -170,12 +170,12 @@ class CheckpointRow:
     path: str
     digest: str
     recorded_at: float
-    #: Name of its tree in the store of checkpoints; empty: it lies at `path` alone.
+    #: Name of its tree in the store of checkpoints; empty: it exists at `path` only.
     content: str = ""
-    #: How long it was sent, and how long after the commit the store had it.
+    #: Seconds that sending it took, and seconds after the commit until the store had it.
     upload_s: float = 0.0
     lag_s: float = 0.0
-    #: It is torn, or its store does not have it: no attempt goes on from it.
+    #: It is torn, or its store does not have it: no attempt resumes from it.
     lost: bool = False
     #: The store that has its content; empty: the server.
     store: str = ""
@@ -191,7 +191,7 @@ class RentRow:
     asked_at: float
     #: asked | failed | ended
     state: str = "asked"
-    #: Machines that the provider names and that have not joined, as JSON: {name: whether it is paid for already}.
+    #: Machines that the provider names and that have not joined, as JSON: {name: whether it was charged already}.
     launched: str = "{}"
 
 
@@ -200,7 +200,7 @@ class ChargeKind(StrEnum):
 
     #: The accelerators that an attempt held.
     USE = "use"
-    #: A rented machine, whoever used it or did not.
+    #: A rented machine, whether it was used or not.
     MACHINE = "machine"
 
 
@@ -214,7 +214,7 @@ class ChargeRow:
     until_at: float
     usd_per_h: float
     usd: float
-    #: What the same would have cost on demand then.
+    #: What the same would have cost on demand at that time, USD.
     on_demand_usd: float
     #: Such as 2026-11, UTC.
     month: str
@@ -222,15 +222,15 @@ class ChargeRow:
     market: str
     accelerator: str
     accelerators: float
-    #: Of a machine; empty for an attempt.
+    #: The machine; empty for an attempt.
     node_id: NodeId
-    #: Of an attempt; 0 and empty for a machine.
+    #: The attempt and whose it is; 0 and empty for a machine.
     job_id: JobId
     attempt: int
     project: str
     user: str
-    #: What an attempt held, in accelerators of the fleet's average speed for its job; 0 of what was written before that
-    #: was counted.
+    #: What an attempt held, in accelerators of the fleet's average speed for its job; 0 in rows from before that was
+    #: counted.
     units: float = 0.0
 
 
@@ -254,7 +254,7 @@ class SpeedRow:
 
 @dataclass(frozen=True, slots=True)
 class NetworkRow:
-    """What gangs over several machines of the pool get: the median of the newest measurements."""
+    """The bandwidth of gangs over several machines of the pool: the median of the newest measurements."""
 
     pool_id: PoolId
     bytes_per_s: float
@@ -268,13 +268,13 @@ class FactsRow:
     counted: bool
     body: str
     told_at: float
-    #: Who stated it; empty for a job.
+    #: Who stated it; empty for facts that jobs counted.
     told_by: str
 
 
 @dataclass(frozen=True, slots=True)
 class RestartCostRow:
-    """What a restart of the kind costs, as far as the core knows."""
+    """Seconds that a restart of the kind costs, as far as the core knows."""
 
     kind: Kind
     restart_s: float
@@ -291,7 +291,7 @@ class CoreStateRow:
 
 @dataclass(frozen=True, slots=True)
 class ShadowRow:
-    """The policy that is run in the shadow and the state it began in, as JSON: one row, replaced; empty: none is."""
+    """The policy in the shadow and the state in which it began, as JSON: one row, replaced; empty: there is none."""
 
     body: str
     one: int = 1
@@ -327,7 +327,7 @@ class SecretRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One write that somebody made through the API: who, what, when, before and after. Never changed."""
+    """One change that somebody made through the API: who, what, when, before and after. Never changed."""
 
     at: float
     user: str
@@ -337,23 +337,23 @@ class AuditRow:
     action: str
     #: What was changed: "job 12", "node n1", "policy".
     subject: str
-    #: Whose operators may see it; empty: administrators alone.
+    #: The project whose operators may see it; empty: administrators alone.
     project: str
-    #: JSON, bounded; "null" where there was nothing.
+    #: JSON of bounded length; "null" where there was nothing.
     before: str
     after: str
 
 
 @dataclass(frozen=True, slots=True)
 class PeopleRow:
-    """A user, a project or a role, as it was set last: one row for each (kind, name)."""
+    """A user, a project or a role, as last set: one row for each (kind, name)."""
 
     #: user, project or role.
     kind: str
     name: str
     #: JSON of its settings (`walras.people`).
     body: str
-    #: Seconds since 1970.
+    #: Unix seconds.
     changed_at: float
     changed_by: str
     removed: bool = False
@@ -361,21 +361,21 @@ class PeopleRow:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRow:
-    """Where a user is told of events, and what came of that so far."""
+    """Where a user is notified of events, and the outcome so far."""
 
     channel_id: int
     user: str
-    #: The address as it may be shown: what opens it is left out.
+    #: The address without its secret parts, as it may be shown.
     shown: str
-    #: The address and the key that its notifications are signed with, under the server's key.
+    #: The address and the key that signs its notifications, sealed under the server's key.
     sealed: bytes
     #: JSON list of the kinds of events.
     kinds: str
     added_at: float
     delivered: int = 0
-    #: Notifications that were given up, after all tries or because the receiver would not have them.
+    #: Notifications that were given up, after all tries or because the receiver refused them.
     failed: int = 0
-    #: Notifications that newer ones took the place of before they could be sent.
+    #: Notifications that were dropped for newer ones before they could be sent.
     dropped: int = 0
     delivered_at: float | None = None
     #: Why the last try failed, in words; empty: it did not.
@@ -384,22 +384,22 @@ class ChannelRow:
 
 @dataclass(frozen=True, slots=True)
 class NotificationRow:
-    """Something that a channel is still to be told."""
+    """A notification that a channel has not received yet."""
 
     seq: int
-    #: Which receivers drop doubles by.
+    #: The id by which receivers recognise a repeated notification.
     notification_id: str
     channel_id: int
-    #: JSON as webhooks send it.
+    #: JSON, as webhooks send it.
     body: str
     tries: int
-    #: Not tried (again) before.
+    #: The instant of the next try.
     due_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class ToldRow:
-    """The owner of a job that is not over was told this of it, and is not told again."""
+    """The owner of an active job was notified of this, and is not notified of it again."""
 
     job_id: JobId
     kind: str

@@ -1,8 +1,8 @@
 """What attempts held of accelerators, from the ledger of money: one sum for each attempt and accelerator type.
 
-The ledger outlives the jobs' own rows, and has a row for every price and month: here they are one again. Budgets count
-from sums by day, and from credits, which are rows of their own: both are read when a server starts. A charge over
-midnight is told as it stands, for whoever adds it up to cut.
+The ledger outlives the jobs' own rows, and has a row for every price and month, which are summed here. Budgets count
+sums by day, and credits, which are rows of their own: both are read when a server starts. A charge over midnight is
+returned as it is, for the caller to cut.
 """
 
 from collections.abc import Iterator
@@ -16,22 +16,22 @@ from walras.job_request import JobId
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """Which use. Empty fields do not filter; `projects` None sees all."""
+    """Which use to sum. Empty fields do not filter; `projects` None: of all."""
 
     since_at: float
-    #: The month of `since_at`, such as 2026-11: earlier ones are not read.
+    #: The month of `since_at`, such as 2026-11; earlier months are not read.
     since_month: str
-    #: Charges with a smaller number.
+    #: Only charges with a smaller number.
     before_id: int
     accelerator: str = ""
     projects: tuple[str, ...] | None = None
-    #: Sums, at most; who asks for one more than can be used sees that there are too many.
+    #: The most sums; a caller who asks for one more than it can use learns that there are too many.
     limit: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptUse:
-    """What one attempt held of one accelerator type since an instant, as far as it is summed."""
+    """What one attempt held of one accelerator type since an instant, as far as it is in the sums."""
 
     job_id: JobId
     attempt: int
@@ -43,7 +43,7 @@ class AttemptUse:
     accelerator_s: float
     usd: float
     on_demand_usd: float
-    #: None: the job's row is not kept any more.
+    #: None if the job's row is not kept any more.
     submitted_at: float | None
 
 
@@ -58,7 +58,7 @@ GROUP BY job_id, attempt, accelerator, project, user ORDER BY job_id, attempt LI
 
 
 def sum_usage(connection: SqlConnection, query: UsageQuery) -> list[AttemptUse]:
-    """Sums of what is written; of a charge that began before, only the part since then counts."""
+    """Returns sums of written charges; of a charge that began before `since_at`, only the part after it counts."""
     clauses = ["kind = 'use'", "until_at > ?", "until_at > since_at", "month >= ?", "charge_id < ?"]
     values: list[Any] = [query.since_at, query.since_at, query.since_month, query.before_id]
     if query.accelerator:
@@ -72,7 +72,7 @@ def sum_usage(connection: SqlConnection, query: UsageQuery) -> list[AttemptUse]:
 
 
 def use_of_charge(charge: ChargeRow, query: UsageQuery, submitted_at: float | None) -> AttemptUse | None:
-    """A charge that is not written yet, as the store would sum it; None: it is not asked for."""
+    """Returns a charge that is not written yet, as the store would sum it; None if the query does not ask for it."""
     from_at = max(charge.since_at, query.since_at)
     if charge.job_id == 0 or charge.until_at <= from_at or query.accelerator not in ("", charge.accelerator):
         return None
@@ -91,11 +91,11 @@ def use_of_charge(charge: ChargeRow, query: UsageQuery, submitted_at: float | No
 
 @dataclass(frozen=True, slots=True)
 class CreditRow:
-    """What was added to a budget: written once, never changed."""
+    """An amount that was added to a budget: written once, never changed."""
 
     credit_id: int
     at: float
-    #: Whose budget, as the rules name it; `team`: a group.
+    #: Whose budget, as the rules name it; `team` is a group of users.
     project: str
     user: str
     team: str
@@ -105,13 +105,14 @@ class CreditRow:
     reason: str
 
 
-#: The day (UTC) of an instant, to the second.
+#: The day (UTC) of an instant, cut to whole seconds.
 _DAY = "CAST({at} + ? AS BIGINT) / 86400"
 
 
 def read_use_by_day(connection: SqlConnection, epoch_unix_s: float) -> Iterator[tuple[Any, ...]]:
-    """(project, user, since, until, USD, accelerator-seconds, unit-seconds), Unix seconds: what lies within one day as
-    a sum, what does not as it stands.
+    """Yields (project, user, since, until, USD, accelerator-seconds, unit-seconds), times in Unix seconds.
+
+    Charges within one day are summed; charges over midnight are returned as they are.
     """
     begun, ended = _DAY.format(at="since_at"), _DAY.format(at="until_at")
     what = "accelerators * (until_at - since_at), units * (until_at - since_at)"

@@ -1,1 +1,1 @@
-"""The web page: who is signed in, what is sent once, and what is sent again and again to pages that are open."""
+"""The web page: sign-in, the page's files, and the overview of the cluster that is streamed to open pages."""

@@ -1,9 +1,9 @@
-"""Sends the overview to all open pages: one task builds it, however many pages there are, and each change is put into
-bytes once for everybody who sees the same projects.
+"""Streams the overview to all open pages. One task builds it, however many pages are open, and each change is encoded
+once for all pages whose users see the same projects.
 
-A page receives server-sent events. The first holds the whole overview, later ones the fields that have changed. A page
-that does not read what it is sent is left behind after a while and opens a new stream. Between two overviews lies at
-least twenty times what the last one took, so that pages never take more than a twentieth of the server.
+A page receives server-sent events. The first holds the whole overview, later ones the fields that have changed. The
+stream of a page that does not read its messages is ended, and the page opens a new one. After an overview the task
+pauses at least twenty times as long as it took, so that pages use at most a twentieth of the server.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from scheduler.live.server import Server
 from scheduler.live.web.overview import OverviewBuilder, Projects
 from walras.errors import ClusterError
 
-#: Between two overviews, seconds, and how many times as long as the last one took.
+#: The least pause between two overviews, seconds, and the pause as a multiple of the time that the last one took.
 _PACE_S, _PART = 2.0, 20.0
-#: Streams in all; pages beyond that ask again.
+#: The most streams at once; a page beyond that has to ask again later.
 _STREAMS_MOST = 500
-#: Messages that a page may leave unread.
+#: Messages that may wait for a page to read them.
 _UNREAD_MOST = 8
-#: Something is sent this often, so that the ends of connections are noticed.
+#: A heartbeat is sent after this many seconds without a message, so that closed connections are noticed.
 _QUIET_S = 15.0
-#: What was sent last is kept so long for those who come after the last page was closed: a page is often loaded again.
+#: Seconds for which the last overview is kept after the last page was closed: a page is often loaded again.
 _KEPT_S = 10.0
 _HEARTBEAT = b": still here\n\n"
 
@@ -36,14 +36,14 @@ class TooManyPages(ClusterError):
 
 @dataclass(slots=True, eq=False)
 class _OpenPage:
-    """A page's messages that are not sent yet; None ends the stream."""
+    """One open page: its messages that are not sent yet; None ends the stream."""
 
     unread: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_UNREAD_MOST))
 
 
 @dataclass(slots=True)
 class _Audience:
-    """Pages of people who see the same projects, and what they were sent last, by field of the overview."""
+    """The pages whose users see the same projects, and the fields of the overview that these were last sent."""
 
     pages: set[_OpenPage] = field(default_factory=set)
     sent: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class OverviewStream:
         self.builder = OverviewBuilder(server)
         self._audiences: dict[Projects, _Audience] = {}
         self._task: asyncio.Task[None] | None = None
-        #: Somebody came who sees what nobody was sent yet.
+        #: Set when a page is opened for projects of which no fresh overview exists.
         self._is_awaited = asyncio.Event()
 
     @property
@@ -68,7 +68,7 @@ class OverviewStream:
         return sum(len(audience.pages) for audience in self._audiences.values())
 
     async def messages(self, projects: Projects) -> AsyncGenerator[bytes, None]:
-        """Yields the messages for one page, until the page is left behind or the server stops."""
+        """Yields the messages for one page until it reads too slowly or the server stops. Raises TooManyPages."""
         if self.pages >= _STREAMS_MOST:
             raise TooManyPages("too many pages are open")
         page, audience = _OpenPage(), self._audiences.setdefault(projects, _Audience())
@@ -100,7 +100,7 @@ class OverviewStream:
                 _leave_behind(page)
 
     async def _send_for_ever(self) -> None:
-        """As long as somebody looks, and a little longer."""
+        """Build and send overviews while a page is open, and for `_KEPT_S` longer."""
         loop = asyncio.get_running_loop()
         while self._audiences:
             began_at = loop.time()
@@ -111,14 +111,14 @@ class OverviewStream:
                 elif began_at - audience.left_at > _KEPT_S:
                     del self._audiences[projects]
             pause_s = max(_PACE_S, _PART * (loop.time() - began_at))
-            # Not `wait_for`: it forgets that it was cancelled where the event comes at the same moment.
+            # Not `wait_for`: it loses a cancellation that comes at the same moment as the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._is_awaited.wait()
 
     async def _send(self, projects: Projects, audience: _Audience) -> None:
         overview = await self.builder.build(projects)
-        # Thousands of cells as text take milliseconds: not in the loop's thread.
+        # Encoding thousands of cells takes milliseconds, so it is not done in the loop's thread.
         fields = await self._server.read(_texts_of_fields, overview.model_dump)
         changed = {name: text for name, text in fields.items() if audience.sent.get(name) != text}
         audience.sent = fields
@@ -133,13 +133,13 @@ class OverviewStream:
 
 
 def _texts_of_fields(dump: Any) -> dict[str, str]:
-    """JSON by name of the field."""
+    """Returns the overview as JSON texts by name of the field."""
     whole: Mapping[str, Any] = dump(mode="json", exclude_none=True)
     return {name: json.dumps(value, separators=(",", ":"), ensure_ascii=False) for name, value in whole.items()}
 
 
 def _message(fields: Mapping[str, str]) -> bytes:
-    """A server-sent event with these fields; JSON holds no line break, so it is one line."""
+    """Returns a server-sent event with these fields, on one line, since JSON holds no line break."""
     body = ",".join(f'"{name}":{text}' for name, text in fields.items())
     return f"event: overview\ndata: {{{body}}}\n\n".encode()
 
@@ -152,7 +152,7 @@ async def _next_message(page: _OpenPage) -> bytes | None:
 
 
 def _leave_behind(page: _OpenPage) -> None:
-    """What it has not read is dropped, and its stream ends."""
+    """Drop the messages that the page has not read, and end its stream."""
     while not page.unread.empty():
         page.unread.get_nowait()
     page.unread.put_nowait(None)

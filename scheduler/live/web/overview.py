@@ -1,7 +1,7 @@
-"""Builds the overview of the cluster: what `GET /overview` answers and what open pages are sent again and again.
+"""Builds the overview of the cluster, which `GET /overview` answers and which open pages are sent repeatedly.
 
-Everything that it says of jobs, machines and prices comes from the views of the API. Added are the places of jobs on
-machines, the order of the queue, the prices of the last solves, and what a person should look at.
+What it says of jobs, machines and prices comes from the views of the API. It adds where jobs are placed on machines,
+the order of the queue, the prices of the last solves, and alerts for people.
 """
 
 from collections import Counter, deque
@@ -20,17 +20,17 @@ from walras.job_request import JobId
 from walras.overview import ClusterAlert, FreeAccelerators, MachineCells, MoneyNow, Overview, PricePoint
 from walras.states import JobState, Reason
 
-#: Waiting jobs that are shown with their reasons, and names of jobs that hold accelerators.
+#: How many waiting jobs are shown with their reasons, and how many jobs that hold accelerators by name.
 _QUEUE_MOST, _NAMES_MOST = 50, 1000
-#: Solves whose prices are remembered since the start of the server; pages draw a line of them.
+#: How many solves since the start of the server are remembered with their prices, which pages draw as a line.
 _HISTORY_MOST = 240
-#: The ledger of money is summed this often at most.
+#: The ledger of money is summed at most this often, seconds.
 _MONEY_EVERY_S = 20.0
 _ALERTS_MOST = 50
-#: A gap of the certificate above this is told.
+#: A relative gap of the certificate above this raises an alert.
 _LARGE_GAP = 0.05
 
-#: Entries of each queue that are looked at: jobs of the projects asked for may stand far behind.
+#: How many entries of each queue are looked at: jobs of the projects asked for may be far behind.
 _LOOK_AT = 2000
 
 Projects = tuple[str, ...] | None
@@ -38,20 +38,20 @@ Projects = tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class QueueOrder:
-    """The beginning of the queue."""
+    """The beginning of the queue, and its length."""
 
-    #: Those who are next, first first.
+    #: The jobs that are next, in order.
     first: tuple[JobId, ...]
-    #: Jobs that wait, held ones included.
+    #: How many jobs wait, held ones included.
     waiting: int
 
 
 def order_of_queue(core: SchedulerCore, most: int, projects: frozenset[str] | None = None) -> QueueOrder:
-    """Returns the first `most` jobs of these projects (None: of all), and how many of them wait.
+    """Returns the first `most` jobs of these projects (None: of all) in the queue's order, and how many of them wait.
 
-    First come those in queues, by their most urgent key on any pool; what fits may still start out of turn (backfill).
-    Behind them come those that cannot start yet whatever becomes free: they wait for other jobs, for an instant, for a
-    place that is being made for them, or are held. Nothing of the core is changed.
+    First come jobs in queues, by their most urgent key in any pool; a job that fits may still start out of turn
+    (backfill). Behind them come jobs that cannot start even in a free place: they wait for other jobs, for an instant,
+    for a preemption, or are held. Nothing of the core is changed.
     """
     jobs = core.ledger.jobs
     waiting = {
@@ -68,7 +68,7 @@ def order_of_queue(core: SchedulerCore, most: int, projects: frozenset[str] | No
     if len(first) < most:
         seen = set(first)
         others = [job for job_id, job in waiting.items() if job_id not in seen]
-        # Of those in no queue: who may start soonest, and held ones last.
+        # Of jobs in no queue, those that may start soonest come first, and held ones last.
         others.sort(
             key=lambda job: (job.state is JobState.HELD, bool(job.blocked_by), job.ready_at, job.request.job_id)
         )
@@ -78,7 +78,7 @@ def order_of_queue(core: SchedulerCore, most: int, projects: frozenset[str] | No
 
 @dataclass(frozen=True, slots=True)
 class _HeldCells:
-    """Who holds what: jobs by device of each machine, names of the jobs, and how many jobs there are by state."""
+    """Which job holds each device of each machine, the jobs' names, and how many jobs are in each state."""
 
     by_node: dict[NodeId, dict[int, JobId]]
     names: dict[str, str]
@@ -88,7 +88,7 @@ class _HeldCells:
 
 
 class OverviewBuilder:
-    """An effect handler of the loop (it remembers the prices of solves), and the maker of overviews."""
+    """Builds overviews. It is an effect handler of the loop too, which remembers the prices of solves."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -96,7 +96,7 @@ class OverviewBuilder:
         self._money: dict[Projects, tuple[float, MoneyNow]] = {}
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """Remember the prices that a solve has found."""
+        """Remember the prices of each solve."""
         for event, _ in effects.answered:
             if isinstance(event, Solved):
                 found = {
@@ -105,7 +105,7 @@ class OverviewBuilder:
                 self._history.append(PricePoint(at=self._server.loop.clock.unix(event.at), prices=found))
 
     async def build(self, projects: Projects) -> Overview:
-        """Returns the overview as somebody sees it who sees these projects (None: all)."""
+        """Returns the overview for a user who sees these projects (None: all)."""
         server = self._server
         held = await self._held(projects)
         order = order_of_queue(server.core, _QUEUE_MOST, None if projects is None else frozenset(projects))
@@ -158,7 +158,7 @@ class OverviewBuilder:
         return await server.views.jobs(rows, usage)
 
     async def _money_now(self, projects: Projects, usd_per_h: float) -> MoneyNow:
-        """The month's money; summed again after a while only."""
+        """Returns the money of this month, USD; sums at most `_MONEY_EVERY_S` old are reused."""
         server, now = self._server, self._server.loop.clock.now()
         known = self._money.get(projects)
         if known is None or not 0.0 <= now - known[0] < _MONEY_EVERY_S:
@@ -198,7 +198,7 @@ class OverviewBuilder:
 
 
 def _is_shown(node: NodeView) -> bool:
-    """Machines that are here; lost and released ones are in the list of machines."""
+    """Returns whether the machine is here; lost and released ones are shown in the list of machines only."""
     return node.state not in ("lost", "released")
 
 

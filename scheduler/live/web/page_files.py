@@ -1,8 +1,7 @@
 """The files of the web page, read at the start and compressed when they are first asked for.
 
-They are sent with a policy that lets the browser run nothing else. They hold no data of the cluster, so they are sent
-without a token: the sign-in form has to come from somewhere. The content security policy allows scripts, styles and
-calls of this server alone, no inline script, no frames.
+They hold no data of the cluster and are sent without a token, because the sign-in form must load before there is one.
+Their content security policy allows scripts, styles and calls of this server alone, no inline script, and no frames.
 """
 
 import gzip
@@ -32,25 +31,25 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    # Asked for again each time, and answered with 304 as long as it is the same: a new release shows at once.
+    # Browsers ask again each time and get 304 while the file is unchanged: a new release shows at once.
     "Cache-Control": "no-cache",
 }
 _PREFIX = "/web/"
-#: Under the digest of all files they never change: a browser that has them does not ask again.
+#: Files below the digest of all files never change, so browsers need not ask again.
 _KEPT_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
-#: In `index.html`, where the modules are named that are to be fetched at once, not one after another.
+#: The place in `index.html` for links that preload all modules at once, instead of one after another.
 _MODULES_MARK = "<!-- modules -->"
 
 
 @cache
 def _packed(body: bytes) -> bytes:
-    """A server that starts, after a crash for example, has no time for what nobody may ask for."""
+    """Returns the file compressed, at its first request: a start, after a crash for example, should be quick."""
     return gzip.compress(body, mtime=0)
 
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file as it is sent."""
+    """One file with the headers that it is sent with."""
 
     body: bytes
     content_type: str
@@ -71,7 +70,7 @@ class PageFiles:
         self._by_path["/"] = self._by_path[_PREFIX + "index.html"] = page
 
     def answer(self, request: web.Request) -> web.Response | None:
-        """Returns the file that is asked for; None where the path is none of the page's, or something is changed."""
+        """Returns the answer for a file of the page; None for other paths and for methods beside GET and HEAD."""
         found = self._by_path.get(request.path)
         if found is None or request.method not in ("GET", "HEAD"):
             return None
@@ -90,7 +89,7 @@ class PageFiles:
 
 
 def _files_below(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Every file of a type that is sent, by its path in the folder."""
+    """Yields (path in the folder, content) of every file of a type that is sent."""
     for each in folder.iterdir():
         if each.is_dir():
             yield from _files_below(each, f"{prefix}{each.name}/")
@@ -104,9 +103,9 @@ def _page_file(name: str, body: bytes, headers: Mapping[str, str]) -> PageFile:
 
 
 def _entry_page(found: Mapping[str, bytes], kept: str) -> bytes:
-    """The page that loads the others, from where they never change."""
+    """Returns `index.html` with preload links, and with paths below the digest, where files never change."""
     text = found["index.html"].decode()
-    # What the page loads as a script of its own is no module.
+    # A script that the page loads with `defer` is no module.
     modules = [name for name in found if name.endswith(".js") and f'src="{_PREFIX}{name}" defer' not in text]
     lines = [f'<link rel="modulepreload" href="{_PREFIX}{name}">' for name in modules]
     return text.replace(_MODULES_MARK, "\n".join(lines)).replace(f'"{_PREFIX}', f'"{kept}').encode()

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -5,6 +7,7 @@ from problems import Setting, build
 
 from optimizer.classes import aggregation as module
 from optimizer.classes.aggregation import group_into_classes
+from optimizer.classes.class_problem import constraint_violation
 from optimizer.classes.segments import group_rows, quantised_bits
 from optimizer.problem import Columns
 
@@ -18,6 +21,14 @@ def test_jobs_alike_make_one_class():
     assert sorted(classes.size.tolist()) == [1, 1, 2]
     assert classes.member[0] == classes.member[1]
     assert classes.size[classes.member[0]] == 2
+
+
+def test_a_row_of_several_jobs_takes_the_capacity_of_all_of_them():
+    """Three jobs in one row that have an accelerator each need three, and two are there: half of it too much."""
+    problem = build(Setting([[1.0]], [2.0]))
+    grouped = replace(problem, jobs=replace(problem.jobs, count=np.array([3.0])))
+    assert constraint_violation(problem, np.ones(1)) == 0.0
+    assert constraint_violation(grouped, np.ones(1)) == 0.5
 
 
 def test_the_order_of_a_jobs_columns_does_not_matter():

@@ -30,6 +30,7 @@ def test_an_honest_answer_holds(name: str, spec: PolicySpec):
     assert checked.violation <= 1e-9
 
 
+@pytest.mark.slow
 @POLICIES
 @PROBLEMS
 def test_every_lie_is_noticed(name: str, spec: PolicySpec):

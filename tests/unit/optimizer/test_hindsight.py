@@ -102,6 +102,7 @@ def test_no_list_schedule_beats_it(
 # ------------------------------------------------------------------------------------------ simulated clusters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("generator", "seed"), [("poisson", 1), ("burst", 2), ("hadar-60", 3)])
 def test_no_policy_beats_what_is_proved_from_the_run_of_another(generator: str, seed: int) -> None:
     """Under every policy the same jobs end later than the bound from any one's record; with speeds known only

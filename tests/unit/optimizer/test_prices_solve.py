@@ -54,6 +54,7 @@ def _objective(kind: str, market: ClassProblem, rng: np.random.Generator) -> Obj
 KINDS = ("total", "ties", "floors", "level", "capped", "nash")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_hundreds_of_jobs_are_certified_and_agree_with_a_general_solver(kind: str) -> None:
     """The gap is met, the bound holds, and the shares fit to 1e-12."""

@@ -189,6 +189,7 @@ def _play(data: st.DataObject, form: str, events: int, *, numpy: bool = False) -
     return standing, plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["level", "total", "floors"])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())

@@ -8,7 +8,7 @@ from scheduler.core import events as ev
 from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.explain.job_conditions import LENGTH_CORRECTED, job_conditions
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.length_records import KEPT, LengthRecords
+from scheduler.core.state.statement_records import KEPT, LengthRecords
 from walras.job_request import JobId
 
 ADA, BOB = "p/ada", "p/bob"

@@ -113,6 +113,7 @@ class Watched(FakeFleet):
                 assert now[name] <= floor(self.fractions[name] * capacity + 1e-9), f"{name} at {self.at}: {now}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_no_start_ever_goes_beyond_a_limit(seed: int) -> None:
     """Random trees of projects and users, gangs of all kinds, machines that come and go, and rounds."""

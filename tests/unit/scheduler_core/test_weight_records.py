@@ -6,7 +6,7 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import events as ev
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.weight_records import WeightRecords
+from scheduler.core.state.statement_records import WeightRecords
 from walras.job_request import JobId
 
 ADA, BOB = "p/ada", "p/bob"

@@ -37,7 +37,7 @@ def test_a_measured_placement_is_linear_between_its_batches(tmp_path: Path) -> N
 def test_a_batch_outside_the_measured_ones_is_refused_by_name(tmp_path: Path) -> None:
     """Nothing is guessed beyond the ends."""
     law = _steps(tmp_path, "12,8,2.0,0.5\n12,4,1.0,0.1\n")
-    with pytest.raises(OutsideProfileError, match=r"net on 1\+2 accelerators with 3 samples each: from 4 to 8"):
+    with pytest.raises(OutsideProfileError, match=r"net .* on 1\+2 accelerators with 3 samples each: from 4 to 8"):
         law.times(GangLayout((1, 2)), 3)
 
 

@@ -106,6 +106,7 @@ def result(*jobs: JobMetrics) -> SimulationResult:
     )
 
 
+@pytest.mark.slow
 def test_the_figures_that_need_to_know_the_jobs() -> None:
     """Slowdowns, deadlines, fairness of both kinds, and bounds that the run keeps to."""
     made = roster(a_job(1, 0, 200, deadline_at=90), a_job(2, 0, 200, deadline_at=500), a_job(3, 0, 10))

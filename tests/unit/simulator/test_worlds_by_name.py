@@ -116,6 +116,7 @@ def test_policies_of_one_world_are_compared_and_swept(tmp_path: Path) -> None:
     assert _told("sweep", *options)["ran"] == 1
 
 
+@pytest.mark.slow
 def test_the_report_says_which_world(tmp_path: Path) -> None:
     """Written with the run, and again from its folder."""
     out = tmp_path / "run"

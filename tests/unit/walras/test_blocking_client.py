@@ -178,6 +178,33 @@ def test_calls_that_could_never_end_are_refused(monkeypatch: pytest.MonkeyPatch)
     thread.close(nothing)
 
 
+def test_an_interrupt_before_the_future_is_known_cancels_the_call_too() -> None:
+    """The call is on its way to the loop's thread, and the caller is interrupted before it can hold on to it."""
+    thread, ended = LoopThread(), threading.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async def nothing() -> None: ...
+
+    begin = thread.start
+
+    def interrupted(work: Any) -> Any:
+        begin(work)
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    thread.start = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(wait())
+    thread.start = begin  # type: ignore[method-assign]
+    assert ended.wait(10)
+    thread.close(nothing)
+
+
 def test_an_interrupt_cancels_the_call() -> None:
     """What waits on the loop is ended when the caller is interrupted."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever a library of another test has set

@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { call, get } from "./server.js";
 import { Devices, MachineHistory, inShort } from "./machine.js";
-import { Action, JobLink, Loading, State, Table, Trouble, useLoaded, useOverview } from "./parts.js";
+import { Action, JobLink, Loading, State, Table, Trouble, save, useLoaded, useOverview } from "./parts.js";
 import { count, exactly, figure, instant, length, money, percent } from "./words.js";
 
 // All parts of a machine with accelerators of several types go by its name.
@@ -53,14 +53,6 @@ function csv(report) {
   return [head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
-function save(text, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(link.href);
-}
-
 const BUDGET_UNITS = { usd: money, accelerator_h: (value) => `${figure(value)} accelerator-hours`, fair_share_h: (value) => `${figure(value)} fair-share hours` };
 
 /** Limits that one's jobs pay into. */
@@ -92,7 +84,7 @@ export function MoneyPage() {
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
       <label>By <select onChange=${(event) => setBy(event.target.value)}>${["project", "user", "job", "pool", "month"].map((each) => html`<option selected=${each === by}>${each}</option>`)}</select></label>
       <label>Month <input type="month" value=${month} onChange=${(event) => setMonth(event.target.value)} /></label>
-      <button type="button" disabled=${!data} onClick=${() => save(csv(data), `walras-money-by-${by}${month ? `-${month}` : ""}.csv`)}>Save as CSV</button></form>
+      <button type="button" disabled=${!data} onClick=${() => save(new Blob([csv(data)], { type: "text/csv" }), `walras-money-by-${by}${month ? `-${month}` : ""}.csv`)}>Save as CSV</button></form>
     <${Trouble} problem=${problem} />
     ${data ? html`<div class="tiles"><div class="tile"><b>${money(data.total_usd)}</b><span>spent</span></div><div class="tile"><b>${money(data.idle_usd)}</b><span>of it for idle machines</span></div><div class="tile"><b>${money(data.on_demand_usd)}</b><span>all on demand</span></div></div>
       <${Table} caption=${`Money by ${by}`} columns=${columns} rows=${data.items.map(cells)} />${data.rest ? html`<p class="quiet">and ${count(data.rest_of)} more for ${money(data.rest.usd)}</p>` : null}` : html`<${Loading} />`}

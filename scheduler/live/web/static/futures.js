@@ -23,17 +23,27 @@ function dearer([low, middle, high]) {
   return `${signed(middle)} (${signed(low)} to ${signed(high)})`;
 }
 
+/** Four in five futures of each row as a bar about no change: to the left of the line sooner, to the right later. */
+function spreads(rows) {
+  const most = Math.max(SAME_S, ...rows.flatMap((row) => row.map(Math.abs)));
+  const at = (seconds) => 50 + (50 * seconds) / most;
+  return rows.map(([low, middle, high]) => html`<span class="spread" role="img" aria-label=${later([low, middle, high])}>
+    <b class=${high < -SAME_S ? "sooner" : low > SAME_S ? "later" : ""} style=${{ left: `${at(low)}%`, width: `${Math.max(1, at(high) - at(low))}%` }}></b><i style=${{ left: `${at(middle)}%` }}></i></span>`);
+}
+
 const span = (forecast, which) => (forecast && forecast[which] ? expected(forecast[which]) : "not soon");
 
 /** The answer of `POST /whatif`. */
 export function Difference({ told }) {
-  const columns = [{ title: "Project" }, { title: "Jobs", right: true }, { title: "Start" }, { title: "End" }, { title: "USD" }];
-  const row = (each) => [each.project || "others", count(each.jobs), each.waiting_s ? later(each.waiting_s) : "–", later(each.completion_s), dearer(each.usd)];
-  const projects = told.projects.length > 1 ? told.projects : [];
+  const columns = [{ title: "Project" }, { title: "Jobs", right: true }, { title: "Start" }, { title: "End" }, { title: "" }, { title: "USD" }];
+  const row = (each) => [each.project || "others", count(each.jobs), each.waiting_s ? later(each.waiting_s) : "–", later(each.completion_s)];
+  const shown = [told.total, ...(told.projects.length > 1 ? told.projects : [])];
+  const bars = spreads(shown.map((each) => each.completion_s));
+  const rows = shown.map((each, at) => [...row(each), bars[at], dearer(each.usd)]);
   const jobs = told.jobs.map((each) => [html`<${JobLink} id=${each.id} name=${each.name} />`, each.project, each.start_s ? later(each.start_s) : "–", later(each.end_s)]);
   return html`<section class="outcome" aria-labelledby="difference" role="status"><h2 id="difference">What would be different</h2>
     <p>If ${told.changes.join("; ") || "all stays as it is"}: ${count(told.draws)} futures, each with and without; four in five lie between.</p>
-    <${Table} caption="Differences by project" columns=${columns} rows=${[told.total, ...projects].map(row)} />
+    <${Table} caption="Differences by project" columns=${columns} rows=${rows} />
     ${jobs.length ? html`<h3>Jobs that change most</h3><${Table} caption="Jobs that change most" columns=${[{ title: "Job" }, { title: "Project" }, { title: "Start" }, { title: "End" }]} rows=${jobs} />` : null}
     ${told.submitted.map((way) => html`<p>The job starts ${span(way.forecast, "start")}, ends ${span(way.forecast, "end")}, and delays ${delays(way)}.</p>`)}</section>`;
 }
@@ -65,11 +75,14 @@ export function taken(spec, told, way) {
 export function WhatIfPage() {
   const overview = useOverview();
   const { data: policies } = useLoaded((signal) => get("/policy/versions", signal), "versions");
-  const [asked, setAsked] = useState({ add: "", remove: "", project: "", version: "" });
+  const [asked, setAsked] = useState({ remove: "", project: "", version: "" });
+  const [more, setMore] = useState({});
   const [told, setTold] = useState(null);
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
   const types = overview ? [...new Set(overview.pools.map((pool) => pool.accelerator))] : [];
+  const held = {};
+  for (const machine of overview ? overview.machines : []) held[machine.accelerator] = (held[machine.accelerator] || 0) + machine.cells.length;
   const places = overview ? [...types, ...overview.pools.map((pool) => pool.pool), ...overview.machines.map((machine) => machine.node_id)] : [];
   const change = (name) => (event) => setAsked({ ...asked, [name]: event.target.value });
   const ask = async (event) => {
@@ -78,8 +91,8 @@ export function WhatIfPage() {
     setTold(null);
     try {
       const body = {};
-      const number = parseInt(asked.number || "1", 10);
-      if (asked.add) body.add = [{ accelerator: asked.add, accelerators: number }];
+      const added = Object.entries(more).filter(([, many]) => many > 0);
+      if (added.length) body.add = added.map(([accelerator, accelerators]) => ({ accelerator, accelerators }));
       if (asked.remove.trim()) body.remove = [asked.remove.trim()];
       if (asked.project.trim()) body.no_limit = [asked.project.trim()];
       const version = (policies || []).find((each) => String(each.version) === asked.version);
@@ -94,8 +107,7 @@ export function WhatIfPage() {
   return html`<h1>What if</h1>
     <p class="quiet">Futures of the cluster as it is now, with and without the change, under the same luck. Nothing is changed.</p>
     <form class="fields" onSubmit=${ask}>
-      <label for="more">Accelerators more <input id="more" type="number" min="1" max="4096" value=${asked.number || "1"} onInput=${change("number")} /></label>
-      <label for="add">of type <select id="add" onChange=${change("add")}><option value="">none</option>${types.map((each) => html`<option selected=${each === asked.add}>${each}</option>`)}</select></label>
+      ${types.map((type) => html`<label for=${`more-${type}`}>${type}, more: ${count(more[type] || 0)} <input id=${`more-${type}`} type="range" min="0" max=${Math.max(8, 2 * (held[type] || 0))} value=${more[type] || 0} onInput=${(event) => setMore({ ...more, [type]: Number(event.target.value) })} /></label>`)}
       <label for="remove">Without this machine, pool or type <input id="remove" list="places" value=${asked.remove} onInput=${change("remove")} /></label>
       <datalist id="places">${places.map((each) => html`<option value=${each}></option>`)}</datalist>
       <label for="free">No limit for project <input id="free" value=${asked.project} onInput=${change("project")} /></label>

@@ -3,6 +3,7 @@
 import { html } from "./vendor/preact-htm.js";
 import { call, get } from "./server.js";
 import { Action, Loading, State, Table, Trouble, useLoaded } from "./parts.js";
+import { Files } from "./files.js";
 import { Log } from "./log.js";
 import { count, exactly, expected, figure, hue, instant, isOver, length, money, percent, reason, secondsSince } from "./words.js";
 
@@ -47,9 +48,10 @@ function Progress({ job }) {
 }
 
 function Why({ explained, job }) {
-  if (!explained || !(explained.reasons.length || explained.conditions.length)) return null;
+  if (!explained || !(explained.why || explained.reasons.length || explained.conditions.length)) return null;
   const title = isOver(job.state) ? "How it ended" : explained.reasons.length ? "Why it does not run" : "To note";
   return html`<section aria-labelledby="why"><h2 id="why">${title}</h2>
+    ${explained.why ? html`<p class="why">${explained.why[0].toUpperCase()}${explained.why.slice(1)}.</p>` : null}
     <ul class="reasons">${explained.reasons.map((each) => html`<li><b>${reason({ reason: each.reason })}</b> <code class="quiet">${each.reason}</code>
         ${each.detail ? html`<div>${each.detail}</div>` : null}${each.fix ? html`<div class="fix">To change this: ${each.fix}</div>` : null}</li>`)}
       ${explained.conditions.map((each) => html`<li class="warning"><b>${each.type.replaceAll("_", " ")}</b><div>${each.detail}</div></li>`)}</ul></section>`;
@@ -115,5 +117,6 @@ export function JobPage({ rest, can, user }) {
     <div class="columns even"><div><${Progress} job=${job} /><${Why} explained=${explained} job=${job} /></div><div><${Cost} job=${job} /><${Speeds} speeds=${explained.speeds} /></div></div>
     ${job.attempts ? html`<${Log} job=${job.id} attempts=${job.attempts} ranks=${ranksOf(job)} />` : null}
     <${Attempts} attempts=${job.attempt_list} />
+    <${Files} job=${job.id} isOver=${isOver(job.state)} />
     <details><summary>What was asked for</summary><pre class="spec">${JSON.stringify(job.spec, null, 2)}</pre></details>`;
 }

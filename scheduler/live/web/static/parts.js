@@ -68,6 +68,15 @@ export function Table({ columns, rows, caption, sort, onSort }) {
   </table></div>`;
 }
 
+/** Hands a Blob to the browser as a file. */
+export function save(content, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 /** A line chart of one or more series: `data` is uPlot's. */
 export class Chart extends Component {
   componentDidMount() {

@@ -43,6 +43,13 @@ export async function call(method, path, body, options) {
   return response.json();
 }
 
+/** The bytes that the server answers with. Throws Problem. */
+export async function getBytes(path) {
+  const response = await request("GET", path);
+  if (!response.ok) throw await refused(response);
+  return response.arrayBuffer();
+}
+
 export const get = (path, signal) => call("GET", path, undefined, { signal });
 
 /** A log from its last bytes on, as it grows: `write(text)` is called with each piece until the attempt has ended. */

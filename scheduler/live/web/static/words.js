@@ -14,6 +14,14 @@ export function money(usd) {
   return `$${usd.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
 }
 
+const SIZES = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+
+/** Bytes, such as "1.5 MiB". */
+export function size(bytes) {
+  const [unit, name] = SIZES.find(([least]) => bytes >= least) || [1, "B"];
+  return `${figure(bytes / unit)} ${name}`;
+}
+
 /** 95 -> "1 min 35 s"; 90000 -> "1 d 1 h". The two largest units. */
 export function length(seconds) {
   if (seconds === null || seconds === undefined || !isFinite(seconds)) return "–";
