@@ -119,7 +119,7 @@ def check_moves(recording: DemoRecording) -> PromiseCheck:
 
 
 def check_revocation(recording: DemoRecording, pool: str) -> PromiseCheck:
-    """Returns a machine of the pool left with notice, and a job of it resumed elsewhere from its checkpoint."""
+    """Checks that a machine of the pool left with notice, and a job of it resumed elsewhere from its checkpoint."""
     promise = "the spot machine was revoked and its job went on elsewhere"
     left = [name for name, span in recording.nodes.items() if span.node.pool == pool and span.left]
     if not left:
