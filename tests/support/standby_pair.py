@@ -26,8 +26,14 @@ class StandbyPair(RealServer):
         self._start_one(0)
         self.until_one_leads()
         self._start_one(1)
-        wait_for(lambda: "standing by" in self.log_of(1), 60, "the second stands by", lambda: self.log_of(1))
+        self._until_standing_by(1, 1)
         return self
+
+    def _until_standing_by(self, which: int, times: int) -> None:
+        def says_so() -> bool:
+            return self.log_of(which).count("standing by") >= times
+
+        wait_for(says_so, 60, f"server {which} stands by", lambda: self.log_of(which)[-2000:])
 
     def _start_one(self, which: int) -> None:
         line = [WALRAS, "server", "--data", str(self.data), "--cluster", str(self.folder / "cluster.yaml")]
@@ -84,8 +90,10 @@ class StandbyPair(RealServer):
         return which
 
     def restart(self, which: int) -> None:
-        """Start a server that has ended; it stands by."""
+        """Start a server that has ended; returns when it stands by: without a standby nobody can take over soon."""
+        before = self.log_of(which).count("standing by")
         self._start_one(which)
+        self._until_standing_by(which, before + 1)
 
     def process_of(self, which: int) -> subprocess.Popen[bytes]:
         """The newest process of a server."""
