@@ -40,7 +40,7 @@ from tests.whole_system.fake_machine import Hooks, Machine, SimSupervisor
 from tests.whole_system.played_ranks import Run, Script
 from tests.whole_system.virtual_loop import VirtualLoop
 from walras.job_request import JobId
-from walras.states import AttemptState, JobState
+from walras.states import AttemptState, JobState, Reason
 from workers.supervisor_protocol import AttemptPlan
 
 AttemptKey = tuple[int, int]
@@ -216,7 +216,9 @@ class Observer(Hooks):
     def committed(self, batch: WriteBatch) -> None:
         now = self.loop.time()
         for node in batch.nodes:
-            if node.state == "lost" and self.seen_lost.get(node.node_id) != "lost":
+            # A rented machine that is lost is given back at once.
+            is_given_up = node.state == "lost" or (node.state == "released" and node.detail == Reason.INFRA_NODE_LOST)
+            if is_given_up and self.seen_lost.get(node.node_id) not in ("lost", "released"):
                 self.tell(f"the server declares {node.node_id} lost")
                 silent_s = now - self.heard_at.get(node.node_id, 0.0)
                 was_lost = self.lost_at.get(node.node_id, 0.0) > now - 10 * self.lease_s
