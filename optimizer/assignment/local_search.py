@@ -305,8 +305,7 @@ def _search(  # type: ignore[no-untyped-def]
 ):
     """Improves `column` in place; returns how many places it looked at. `slack`: how far its value is below the bound.
 
-    No assignment with a job in a column can come closer to the bound than by the column's lag: such columns are not
-    tried.
+    No assignment with a job in a column comes closer to the bound than by the column's lag: those are not tried.
     """
     n = len(first) - 1
     free = capacity.copy()
@@ -318,8 +317,7 @@ def _search(  # type: ignore[no-untyped-def]
     victims, homes, losses = np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most)
     queues, is_sorted = np.zeros((pools, 3, most), np.int64), np.zeros((pools, 3), np.bool_)
     _file_all(placed, use_first, use_pool, use_count, pools, column, members, load, free)
-    # The number of gains so far; and for each job, that number when it was last tried in vain, and the work of that
-    # trial.
+    # The number of gains so far; for each job that number at its last vain trial, and the work of that trial.
     work, gains, tried, tried_work = 0, 0, np.full(n, -1, np.int64), np.zeros(n, np.int64)
     # A waiting job displaces the same with each column of a kind, but for rounding, until the next gain.
     kind, kinds = _kinds(use_first, use_pool, use_count)
