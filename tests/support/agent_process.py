@@ -104,13 +104,17 @@ class AgentProcess:
 
     def alive(self) -> list[int]:
         """Processes of all its attempts."""
-        plans = [read_plan(path.parent) for path in self.state.rglob(f"attempts/*/{PLAN_FILE}")]
+        plans = [read_plan(path.parent) for path in self._files_of_attempts(PLAN_FILE)]
         return [pid for plan in plans for pid in processes.carriers(plan.cookie)]
+
+    def _files_of_attempts(self, name: str) -> list[Path]:
+        """The attempts' files of this name; checkpoints beside them come and go and are not walked."""
+        return [*self.state.glob(f"attempts/*/{name}")]
 
     def supervisors(self) -> list[int]:
         facts = [
             json.loads(path.read_bytes())
-            for path in self.state.rglob("attempts/*/supervisor.json")
+            for path in self._files_of_attempts("supervisor.json")
             if path.is_file()  # a rank may have put a pipe there
         ]
         names = [processes.ProcessName(fact["pid"], fact["start_ticks"]) for fact in facts]
@@ -136,6 +140,6 @@ class AgentProcess:
             self._process.kill()
             self._process.wait(10)
         processes.send_signal(self.supervisors(), 9)
-        for path in self.state.rglob(f"attempts/*/{PLAN_FILE}"):
+        for path in self._files_of_attempts(PLAN_FILE):
             assert processes.kill_carriers(read_plan(path.parent).cookie, 10.0)
         wait_for(lambda: not self.supervisors(), 5.0, "supervisors gone")
