@@ -24,7 +24,7 @@ from simulator.simulation import Scenario, simulate
 from walras.job_request import JobId
 
 ROWS = ("values", "false-value", "false-length")
-_SEEDS, _JOBS, _USERS = (21, 22, 23, 24), 80, 8
+_SEEDS, _JOBS, _USERS = (61, 62, 63, 64), 80, 8
 _RATE_PER_H, _STRETCH = 10.0, 0.1
 #: Spread of values between users and between jobs of one, of their logarithms; and what a role may state at most.
 _OF_USERS, _OF_JOBS, _LEAST, _MOST = 0.5, 0.8, 0.1, 10.0

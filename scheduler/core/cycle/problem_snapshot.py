@@ -320,7 +320,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
             restart_s=np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64),
             pinned=np.array(pinned, dtype=np.bool_),
             unstoppable=_unstoppable(records) if problem.pools.held.any() else problem.jobs.unstoppable,
-            usual_weight=_usual_weights(ledger, problem),
+            usual_weight=_usual_weights(ledger, problem, slots),
         ),
         columns=replace(problem.columns, running=_running_columns(ledger, problem, slots, stays)),
         finished_s=np.array(ledger.finished_s, dtype=np.float64),
@@ -328,13 +328,14 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
     return with_multi_pool_columns(ledger, extended, records) if ledger.spreading else extended
 
 
-def _usual_weights(ledger: Ledger, problem: Problem) -> FloatArray:
+def _usual_weights(ledger: Ledger, problem: Problem, slots: IntArray) -> FloatArray:
     """Returns the weights that the jobs' users usually state (n,); an empty array if the policy does not use them."""
     jobs, gang = problem.jobs, np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 1.0)
     best = max_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
     left_s = np.divide(jobs.remaining_steps, best, out=np.full(len(jobs), inf), where=best > 0)
     left_s = np.where(np.isfinite(left_s), left_s, np.maximum(jobs.attained_s / gang, UNKNOWN_LENGTH_S))
-    needs_s = jobs.attained_s + gang * left_s
+    # Only what holds machines counts with what it needs: a job costs nothing while it waits.
+    needs_s = jobs.attained_s + np.where(ledger.columns.pool[slots] >= 0, gang * left_s, 0.0)
     return ledger.weights.ask(tuple(ledger.entities), jobs.entity, jobs.weight, needs_s, ledger.now)
 
 

@@ -20,10 +20,10 @@ back later, so stating half of a known length gains nothing.
 
     log usual_g = (sum_i a_i log w_i) / (sum_i a_i)
 
-w is the weight that a job states, a its accelerator-seconds (of an active job: had and still needed); ended jobs decay
-with the half-life of use. A user who gives all jobs weight ten distinguishes none of them, and a single job has its
-user's usual weight. No job counts for more than it states, or 1: so a long job of nearly no weight, left waiting for
-ever, lifts none of its user's other jobs beyond what the caps of roles let them state.
+w is the weight that a job states, a its accelerator-seconds (of a running job: had and still needed; of a waiting one:
+had); ended jobs decay with the half-life of use. A user who gives all jobs weight ten distinguishes none of them, and a
+single job has its user's usual weight. A job of nearly no weight lowers the usual weight only while it holds machines,
+and as if it weighed a tenth of the user's heaviest job.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +43,8 @@ _MOST = 16.0
 _SPREAD = 0.5
 #: Lower bound of weights.
 _LEAST = 1e-6
+#: A weight below this part of the user's heaviest active job counts as that part.
+_SPAN = 10.0
 
 
 # ------------------------------------------------------------------------------------------------ lengths
@@ -157,12 +159,6 @@ class LengthRecords:
 # ------------------------------------------------------------------------------------------------ weights
 
 
-def _at_most_as_stated(usual: FloatArray, weight: FloatArray) -> FloatArray:
-    """Returns usual weights relative to which no job counts for more than the larger of its weight and 1 (n,)."""
-    found: FloatArray = np.maximum(usual, np.minimum(weight, 1.0))
-    return found
-
-
 @dataclass(slots=True)
 class _WeightRecord:
     """Record of one user in one project, decayed until `at`."""
@@ -201,7 +197,8 @@ class WeightRecords:
     ) -> FloatArray:
         """Returns the usual weight of each job's user (n,); empty if there is one user only, or no weights are stated.
 
-        `entity` are rows of `names`; `needs_s` are accelerator-seconds of each job, had and to come (n,).
+        `entity` are rows of `names`; `needs_s` are accelerator-seconds of each job: had, and those that a
+        running job still needs (n,).
         """
         self._usual = {}
         users = np.unique(entity)
@@ -211,23 +208,28 @@ class WeightRecords:
             or not (np.any(weight != 1.0) or any(each.said_s for each in self._ended.values()))
         ):
             return np.zeros(0)
+        heaviest = np.full(len(names), _LEAST)
+        np.maximum.at(heaviest, entity, weight)
+        stated = np.log(np.maximum(weight, heaviest[entity] / _SPAN))
         used_s, said_s = np.zeros(len(names)), np.zeros(len(names))
         np.add.at(used_s, entity, needs_s)
-        np.add.at(said_s, entity, needs_s * np.log(np.maximum(weight, _LEAST)))
+        np.add.at(said_s, entity, needs_s * stated)
         for user in users.tolist():
             if (record := self._ended.get(names[user])) is not None:
                 record.bring_to(at, self.half_life_s)
                 used_s[user] += record.used_s
                 said_s[user] += record.said_s
+        idle = used_s <= 0.0  # users of whom nothing has run yet: the mean of what waits
+        np.add.at(used_s, entity, idle[entity].astype(np.float64))
+        np.add.at(said_s, entity, np.where(idle[entity], stated, 0.0))
         usual = np.exp(np.divide(said_s, used_s, out=np.zeros(len(names)), where=used_s > 0))
         self._usual = {names[user]: float(usual[user]) for user in users.tolist()}
-        return _at_most_as_stated(usual[entity], weight)
+        found: FloatArray = usual[entity]
+        return found
 
     def usual(self, name: str, weight: float) -> float:
         """Returns the user's usual weight as of the last `ask`; for a user without jobs then, the given weight."""
-        if not self._usual:
-            return 1.0
-        return float(_at_most_as_stated(np.array([self._usual.get(name, weight)]), np.array([weight]))[0])
+        return self._usual.get(name, weight) if self._usual else 1.0
 
     def remembered(self, most: int) -> tuple[RememberedWeights, ...]:
         """Returns the records of at most `most` users, those with most use first, each as of its last update."""

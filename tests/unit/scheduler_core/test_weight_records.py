@@ -1,6 +1,7 @@
 """A weight says which of a user's own jobs he means: who states ten for all of them is served as if he stated none."""
 
 import numpy as np
+import pytest
 from fake_fleet import FakeFleet, cluster, job, remembered_state
 from planned_fleet import carried_out, measured
 
@@ -37,14 +38,22 @@ def test_one_user_or_no_weights_change_nothing() -> None:
     assert not len(records.ask((ADA, BOB), np.array([0, 1]), np.ones(2), np.ones(2), 0.0))
 
 
-def test_a_weightless_job_that_waits_for_ever_moves_up_no_other_job_beyond_its_statement() -> None:
+def test_a_weightless_job_moves_up_no_other_while_it_waits_and_at_most_tenfold_while_it_runs() -> None:
     """A job of years with hardly a weight would make the usual weight of its user nothing."""
     records = WeightRecords()
-    weight, needs_s = np.array([1e-6, 4.0, 0.5, 1.0]), np.array([1e12, 100.0, 100.0, 100.0])
-    usual = records.ask((ADA, BOB), np.array([0, 0, 0, 1]), weight, needs_s, 0.0)
-    relative = weight / usual
-    np.testing.assert_allclose(relative[1:], [4.0, 1.0, 1.0])
-    assert records.usual(ADA, 4.0) == 1.0
+    weight, asked = np.array([1e-6, 4.0, 4.0, 1.0]), np.array([0, 0, 0, 1])
+    waits = records.ask((ADA, BOB), asked, weight, np.array([0.0, 100.0, 100.0, 100.0]), 0.0)
+    np.testing.assert_allclose(weight / waits, [2.5e-7, 1.0, 1.0, 1.0])
+    assert records.usual(ADA, 4.0) == pytest.approx(4.0)
+    runs = records.ask((ADA, BOB), asked, weight, np.array([1e12, 100.0, 100.0, 100.0]), 0.0)
+    np.testing.assert_allclose(weight[1:] / runs[1:], [10.0, 10.0, 1.0])
+
+
+def test_of_who_has_run_nothing_yet_the_mean_of_what_waits_is_usual() -> None:
+    """Two jobs that wait, one of them heavier: against each other they weigh as stated, against others' as one."""
+    weight = np.array([4.0, 1.0, 1.0])
+    usual = WeightRecords().ask((ADA, BOB), np.array([0, 0, 1]), weight, np.array([0.0, 0.0, 50.0]), 0.0)
+    np.testing.assert_allclose(weight / usual, [2.0, 0.5, 1.0])
 
 
 def test_what_ended_jobs_stated_counts_by_the_time_they_had() -> None:
