@@ -46,7 +46,7 @@ class PlacementLimit:
     accelerators: int = 0
 
     def covers(self, pool: Pool) -> bool:
-        """Returns whether accelerators of the pool count against it."""
+        """Returns whether accelerators of the pool count against this limit."""
         return scope_covers(self.scope, pool)
 
 

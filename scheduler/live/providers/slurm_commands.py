@@ -158,7 +158,7 @@ class SlurmCommands:
         return parse_allocations(output)
 
     async def cancel(self, jobs: Iterable[int]) -> None:
-        """Cancel jobs; one that has ended already is no error. Raises ProviderProblem."""
+        """Cancels jobs; a job that has already ended is no error. Raises ProviderProblem."""
         numbers = [str(job) for job in jobs]
         if not numbers:
             return
