@@ -5,7 +5,7 @@ JOBS ?= 2
 # Tests start hundreds of processes. Where bytecode may not be kept, each of them compiles every file anew, pytest's too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install wheel sdist sbom docs pictures demo demo-web test test-all fuzz mutations golden browser slurm \
+.PHONY: help install wheel sdist sbom docs pictures demo demo-web test test-all fuzz mutations gpu golden browser slurm \
 	postgresql torchx explore lint bench clean
 
 help: ## list the targets
@@ -77,6 +77,9 @@ fuzz: .venv/.installed-dev ## run SEEDS=N whole systems under faults in virtual 
 
 mutations: .venv/.installed-dev ## plant bugs on purpose and count the seeds until each is found
 	$(BIN)/python -m tests.mutations
+
+gpu: .venv/.installed-dev ## run the tests that need a CUDA device, on a machine that has one
+	$(BIN)/pytest -m gpu tests/gpu
 
 golden: .venv/.installed-dev ## add the solver that golden results were recorded with (GPL, for tests alone)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[golden]'

@@ -100,7 +100,7 @@ def canonical_gpu_name(product: str, memory_bytes: int) -> str:
     The name has the memory if the product is sold with several sizes.
     """
     model = re.search(
-        r"\b(?:GeForce )?((?:RTX|GTX) ?(?:A?\d{3,4})(?: Ti| SUPER)?|[A-Z]{1,2}\d{1,3}S?|GB\d{3})\b", product
+        r"\b(?:GeForce )?((?:RTX|GTX) ?(?:A?\d{3,4})(?: Ti| SUPER| Ada)?|[A-Z]{1,2}\d{1,3}S?|GB\d{3})\b", product
     )
     name = (model.group(1) if model else product.removeprefix("NVIDIA ")).lower().replace(" ", "-")
     gigabytes = round(memory_bytes / 2**30)

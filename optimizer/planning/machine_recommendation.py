@@ -113,6 +113,10 @@ class MachineCatalog(Protocol):
         """Data sheets by canonical name."""
         ...
 
+    def sheet(self, accelerator: str) -> AcceleratorSheet | None:
+        """Returns the data sheet of a type, also under the name by which a driver's report has it; None without one."""
+        ...
+
     def offers(self, cloud: str | None = None) -> Sequence[SoldMachine]:
         """Returns the machines of a cloud (None: of all clouds), in ascending order of price per accelerator-hour."""
         ...
@@ -240,7 +244,7 @@ def _declared(
     """Generates the speeds that the job file states, each for the gang that it asks for there."""
     counts = {demand.accelerator: demand.count for demand in job.resources.accelerators}
     for name, steps_per_s in job.throughput.items():
-        facts = accelerator_specs(catalog.accelerators.get(name), terms.precision)
+        facts = accelerator_specs(catalog.sheet(name), terms.precision)
         if isinstance(facts, AcceleratorSpecs):
             layout = Layout(float(work.batch), counts.get(name, counts.get(ANY_ACCELERATOR, 1)), job.num_nodes)
             yield Observation(SpeedCell(work.kind, facts, layout), steps_per_s)
@@ -259,7 +263,7 @@ def candidate_machines(
     for entry in catalog.offers(terms.cloud):
         if ANY_ACCELERATOR not in wanted and entry.accelerator not in wanted:
             continue
-        facts = accelerator_specs(catalog.accelerators.get(entry.accelerator), terms.precision)
+        facts = accelerator_specs(catalog.sheet(entry.accelerator), terms.precision)
         if isinstance(facts, str):
             left_out[entry.instance] = facts
             continue
@@ -357,7 +361,7 @@ def observations_of(
     }
     found, unknown = [], {}
     for row in profile.measured:
-        facts = known.get(row.accelerator) or accelerator_specs(catalog.accelerators.get(row.accelerator), precision)
+        facts = known.get(row.accelerator) or accelerator_specs(catalog.sheet(row.accelerator), precision)
         if isinstance(facts, str):
             unknown[row.accelerator] = facts
             continue

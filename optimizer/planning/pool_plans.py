@@ -87,9 +87,7 @@ def recommend_pools(
     for pool in sorted(pools, key=lambda each: each.pool_id):
         if not ({ANY_ACCELERATOR, pool.accelerator} & wanted) or not _is_allowed(job, pool):
             continue
-        facts = stated.get(pool.accelerator) or accelerator_specs(
-            catalog.accelerators.get(pool.accelerator), terms.precision
-        )
+        facts = stated.get(pool.accelerator) or accelerator_specs(catalog.sheet(pool.accelerator), terms.precision)
         reason = _unavailable(pool) or (facts if isinstance(facts, str) else "")
         if reason or isinstance(facts, str):
             left_out[pool.pool_id] = reason

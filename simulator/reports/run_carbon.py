@@ -5,7 +5,6 @@ long as it is held, starting and saving included. Idle accelerators, processors 
 does by a stated factor alone (power usage effectiveness). Where two jobs share an accelerator, each has half.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -25,7 +24,7 @@ from walras.cluster import NodeId, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError
 from walras.job_request import JobId
-from walras.spec.field_types import canonical_accelerator
+from walras.spec.field_types import canonical_accelerator, sheet_names
 from walras.units import format_length
 
 #: Watts of one accelerator: the board power of the makers' data sheets (TDP, of AMD the board power), of the SXM or OAM
@@ -92,15 +91,10 @@ def _parse_watts(text: str) -> tuple[str, float]:
 
 def board_watts(accelerator: str, stated: Mapping[str, float]) -> float | None:
     """Returns the watts of one accelerator of a type, also one named with its memory; None if they are unknown."""
-    for name in _names(accelerator):
+    for name in sheet_names(accelerator):
         if (watts := stated.get(name, BOARD_WATTS.get(name))) is not None:
             return watts
     return None
-
-
-def _names(accelerator: str) -> tuple[str, str]:
-    """Returns the names under which the power of a type may stand: its own, and that without memory and hyphens."""
-    return accelerator, re.sub(r"-\d+gb$", "", accelerator).replace("-", "")
 
 
 @dataclass(slots=True)
@@ -248,7 +242,7 @@ def _supplies(options: CarbonOptions, pools: Sequence[Pool], slices: int) -> dic
         there = ", ".join(sorted({pool.zone for pool in pools}))
         raise ConfigError(f"{problem}; it has {there}", field="carbon-zone", fix="write --carbon-zone POOLZONE=ZONE")
     types = {pool.shape.accelerator for pool in pools}
-    if idle := sorted(stated.keys() - {name for each in types for name in _names(each)}):
+    if idle := sorted(stated.keys() - {name for each in types for name in sheet_names(each)}):
         there = f"no pool has accelerators {idle[0]!r}; there are {', '.join(sorted(types))}"
         raise ConfigError(there, field="watts", fix="state the power of one of these")
     found = {}

@@ -404,7 +404,7 @@ def _show_market(cluster: Path | None, since: str, output: OutputFormat, *, head
 
 
 def _offer_row(entry: "CatalogInstance", known: "Catalog") -> list[str]:
-    facts = known.accelerators.get(entry.accelerator)
+    facts = known.sheet(entry.accelerator)
     cheapest = entry.usd_per_accelerator_h
     return [
         entry.cloud,

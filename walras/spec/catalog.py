@@ -5,7 +5,6 @@ A later file adds rows and overrides fields of rows with the same key (`name` of
 it. Prices here are typical ones to plan with; what was paid is recorded where it is spent.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -25,6 +24,7 @@ from walras.spec.field_types import (
     ShownName,
     WholeNumber,
     canonical_accelerator,
+    sheet_names,
 )
 from walras.spec.file_model import FileModel, ModelT, check_model, load_mapping
 from walras.spec.shipped_files import SHIPPED_CONFIGS
@@ -88,6 +88,10 @@ class Catalog:
     instances: tuple[CatalogInstance, ...]
     #: One line for each row or file that was left out: where it is, and why.
     problems: tuple[str, ...] = ()
+
+    def sheet(self, accelerator: str) -> CatalogAccelerator | None:
+        """Returns the data sheet of a type, also under the name by which a driver's report has it; None without one."""
+        return next((self.accelerators[name] for name in sheet_names(accelerator) if name in self.accelerators), None)
 
     def offers(self, cloud: str | None = None, accelerator: str | None = None) -> list[CatalogInstance]:
         """Returns the machines of a cloud with an accelerator (None: any), cheapest hour of an accelerator first."""
@@ -183,9 +187,9 @@ def catalog_speeds() -> Mapping[str, float]:
 
 
 def catalog_speed(accelerator: str) -> float | None:
-    """Returns the relative speed of a type, also one named with its memory (`h100-80gb`); None if it is unknown."""
+    """Returns the relative speed of a type, also under a driver's name (`sheet_names`); None if it is unknown."""
     speeds = catalog_speeds()
-    return speeds.get(accelerator, speeds.get(re.sub(r"-\d+gb$", "", accelerator)))
+    return next((speeds[name] for name in sheet_names(accelerator) if name in speeds), None)
 
 
 def _of_file(facts: Mapping[str, Any]) -> dict[str, Any]:

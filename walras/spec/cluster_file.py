@@ -15,7 +15,16 @@ from walras.checkpoint_store import check_store
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.machine_lifetime import checked_lifetime
-from walras.spec.field_types import AcceleratorName, Length, Memory, Number, PoolWord, ShownName, WholeNumber
+from walras.spec.field_types import (
+    AcceleratorName,
+    Length,
+    Memory,
+    Number,
+    PoolWord,
+    ShownName,
+    WholeNumber,
+    sheet_names,
+)
 from walras.spec.file_model import FieldMistake, FileModel, load_mapping, nearest_word
 from walras.spec.provider_settings import ProviderSections
 from walras.spec.shipped_files import SHIPPED_CONFIGS
@@ -35,7 +44,10 @@ def _catalog_memories() -> Mapping[str, int]:
 def catalog_memory_bytes(accelerator: str) -> int:
     """Returns the memory of one accelerator of a type: as its name says (`a100-40gb`), else our catalog; 0: unknown."""
     named = re.search(r"[-.](\d{1,4})gb$", accelerator)
-    return int(named[1]) * 10**9 if named else _catalog_memories().get(accelerator, 0)
+    if named:
+        return int(named[1]) * 10**9
+    known = _catalog_memories()
+    return next((known[name] for name in sheet_names(accelerator) if name in known), 0)
 
 
 # --------------------------------------------------------------------------------------------------- the cluster

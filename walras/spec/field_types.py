@@ -61,6 +61,15 @@ def canonical_accelerator(text: object) -> str:
     return name
 
 
+def sheet_names(accelerator: str) -> tuple[str, ...]:
+    """Returns the canonical names under which the data sheet of a type may stand, its own first.
+
+    A product name that a driver tells becomes one with the memory (`h100-80gb`) or with hyphens (`rtx-2080-ti`).
+    """
+    short = re.sub(r"-\d+gb$", "", accelerator)
+    return tuple(dict.fromkeys((accelerator, short, accelerator.replace("-", ""), short.replace("-", ""))))
+
+
 #: The canonical name of one accelerator type.
 AcceleratorName = Annotated[str, BeforeValidator(canonical_accelerator)]
 

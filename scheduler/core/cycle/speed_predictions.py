@@ -31,6 +31,7 @@ from scheduler.core.state.ledger import Ledger
 from scheduler.core.state.throughput import MeasuredCell, ScoredBelief, SpeedSource
 from walras.job_request import Kind
 from walras.model_facts import ModelFacts
+from walras.spec.field_types import sheet_names
 
 #: A cell of the throughput table: kind, accelerator type, accelerators.
 CellKey = tuple[Kind, str, int]
@@ -253,7 +254,10 @@ def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> Predict
 
 
 def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[PredictedSpeed, ...]:
-    """Returns predictions of the wanted cells that a predictor can answer. `sheets` are accelerators' data sheets."""
+    """Returns predictions of the wanted cells that a predictor can answer. `sheets`: data sheets by canonical name; a
+    type that a driver named otherwise (`h100-80gb`) has that of its short name.
+    """
+    sheets = _by_type(question.types, sheets)
     facts = _Facts(question, sheets)
     observations = [
         Observation(facts.cell(each.kind, each.accelerator, each.count), each.steps_per_s, each.spread, each.samples)
@@ -273,6 +277,11 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
             parts = tuple(_guess(name, prediction) for name, prediction in each if prediction is not None)
             found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts))
     return _data_bound(question, found)
+
+
+def _by_type(types: Iterable[str], sheets: Mapping[str, AcceleratorSpecs]) -> dict[str, AcceleratorSpecs]:
+    named = ((each, next((name for name in sheet_names(each) if name in sheets), None)) for each in types)
+    return {each: replace(sheets[name], name=each) for each, name in named if name is not None}
 
 
 def _data_bound(question: PredictionQuestion, found: Iterable[PredictedSpeed]) -> tuple[PredictedSpeed, ...]:

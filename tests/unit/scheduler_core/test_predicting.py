@@ -6,10 +6,12 @@ from math import exp
 import numpy as np
 import pytest
 
+from optimizer.planning.machine_recommendation import specs_by_accelerator
 from scheduler.core.cycle.speed_predictions import DataWait, PredictionQuestion, predict_speeds
 from scheduler.core.speed_events import Guess, PredictedSpeed
 from scheduler.core.state.throughput import MeasuredCell, ScoredBelief, SpeedSource, ThroughputTable
 from walras.job_request import Kind
+from walras.spec.catalog import load_catalog
 
 NOMINAL = {"a": 1.0, "b": 2.0, "c": 4.0}
 
@@ -129,3 +131,15 @@ def test_a_kind_that_was_measured_on_two_types_has_its_wait_in_its_speeds() -> N
     asked = PredictionQuestion(known, ((Kind("cnn"), "c", 1),), (("a", 1.0), ("b", 4.0), ("c", 8.0)), ())
     waits = replace(asked, data_waits=(DataWait(Kind("cnn"), "a", 1, 0.5),))
     assert predict_speeds(waits, {}) == predict_speeds(asked, {})
+
+
+def test_a_type_under_the_name_that_its_driver_tells_is_predicted_by_its_data_sheet() -> None:
+    """An agent that finds an H100 by itself calls it `h100-80gb`; the sheet stands under `h100`."""
+    sheets = specs_by_accelerator(load_catalog())
+    told = []
+    for v100, h100 in (("v100", "h100"), ("v100-16gb", "h100-80gb")):
+        known = (MeasuredCell(Kind("cnn"), v100, 1, 1.0, 0.0, 5),)
+        asked = PredictionQuestion(known, ((Kind("cnn"), h100, 1),), ((v100, 1.0), (h100, 1.0)), ())
+        told.append([each.fused for each in predict_speeds(asked, sheets)])
+    assert told[0] == told[1]
+    assert told[0][0].steps_per_s > 2.0

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from walras.cli.main import app
 from walras.errors import ConfigError
 from walras.spec.catalog import catalog_speed, load_catalog
+from walras.spec.cluster_file import catalog_memory_bytes
 
 #: The instance that these tests override, and the facts of a machine that nobody sells.
 OURS = "cloud: aws\nregion: us-east-1\nas_of: 2026-09-01\nsource: a quote\n"
@@ -106,3 +107,15 @@ def test_types_have_the_relative_speed_of_their_data_sheet() -> None:
     assert speeds[2] == 1.0
     assert 3.0 < catalog_speed("h100") < 5.0  # type: ignore[operator]
     assert catalog_speed("a10g") is catalog_speed("frob-9000") is None
+
+
+def test_a_type_has_its_sheet_also_under_the_name_that_a_driver_tells() -> None:
+    """With its memory, or with hyphens; a variant with a sheet of its own keeps that; memory counts likewise."""
+    catalog = load_catalog()
+    for told, listed in (("h100-80gb", "h100"), ("v100-16gb", "v100"), ("v100-32gb", "v100-32gb"), ("h200", "h200"),
+                         ("rtx-2080-ti", "rtx2080ti")):  # fmt: skip
+        sheet = catalog.sheet(told)
+        assert sheet is not None
+        assert sheet.name == listed
+    assert catalog.sheet("frob-9000") is None
+    assert catalog_memory_bytes("rtx-2080-ti") == 11 * 10**9

@@ -39,6 +39,8 @@ GIB = 2**30
         ("NVIDIA A10G", 22 * GIB, "a10g"),
         ("NVIDIA GeForce RTX 3090", 24 * GIB, "rtx-3090"),
         ("NVIDIA RTX A6000", 48 * GIB, "rtx-a6000"),
+        ("Quadro RTX 6000", 24 * GIB, "rtx-6000"),
+        ("NVIDIA RTX 6000 Ada Generation", 48 * GIB, "rtx-6000-ada"),
     ],
 )
 def test_accelerators_have_canonical_names(product: str, memory: int, name: str) -> None:
