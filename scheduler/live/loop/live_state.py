@@ -179,6 +179,8 @@ class LiveNode:
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
     #: What keeps the agent from taking more work, by its last heartbeat.
     problem: str = ""
+    #: A machine that is heard after this instant has outlived the notice of its end; None: no notice is known of.
+    outlives_at: float | None = None
     #: The protocol version that the agent speaks; None until it is heard.
     protocol: int | None = None
     #: Keys of inputs in its cache, as the agent last reported.

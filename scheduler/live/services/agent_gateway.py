@@ -44,7 +44,7 @@ from scheduler.live.services.agent_identity import (
     shape_differences,
     with_known_speed,
 )
-from scheduler.live.services.agent_reports import end_attempt, process_reports
+from scheduler.live.services.agent_reports import end_attempt, end_outlived_notice, process_reports
 from scheduler.live.services.machine_facts import dump_tools, has_new_facts, take_facts, tell_joined
 from scheduler.live.services.parts_of_machines import MachineSpeakers, check_machine_is_free, check_part
 from scheduler.live.services.session_broker import SessionBroker
@@ -383,8 +383,11 @@ class AgentGateway:
         return silent or (node.row.state == "unreachable" and now > node.leased_until + settings.lease_margin_s)
 
     def notice_silence(self, transaction: Transaction) -> None:
-        """Mark silent machines as unreachable, and as lost once every lease there has run out."""
+        """Mark silent machines as unreachable, and as lost once every lease there has run out; those that outlived the
+        notice of their end take jobs again.
+        """
         for node in list(transaction.state.nodes.values()):
+            end_outlived_notice(transaction, node)
             if self._is_waited_for(node):
                 withdraw_unconfirmed(transaction, node, self._loop.settings.lease_s[node.facts.market])
             if not self._overdue(node):

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.core.events import NodeLeaving
+from scheduler.live.loop.apply_commands import emit
 from tests.support.live_world import FakeAgent, world
+from walras.cluster import NodeId
 from walras.errors import Conflict
+from walras.states import Reason
 from walras.wire import StopCommand
 
 
@@ -202,3 +206,31 @@ async def test_a_machine_cannot_change_what_it_is(tmp_path: Path) -> None:
             await FakeAgent(w, "n2", nominal_speed=3.5).register()
         with pytest.raises(Conflict, match="nobody asked"):
             await FakeAgent(w, "n3", rent_token="rent-99").register()
+
+
+async def test_a_machine_that_outlives_its_notice_takes_jobs_again(tmp_path: Path) -> None:
+    """The notice was late, or it was stopped and came back: ten minutes after the end that was told, if it is heard."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        await agent.beat({"type": "notice", "gone_in_s": 10.0})
+        job_id = await w.submit({})
+        for passed_s, cordon in ((300.0, "leaving"), (309.0, "leaving"), (10.0, "")):
+            for _ in range(int(passed_s / 5.0)):
+                w.clock.at += 5.0
+                await agent.beat()
+                await w.loop.perform(w.server.gateway.notice_silence)
+            assert w.live_state.nodes["n1"].row.cordon == cordon, passed_s
+        await agent.start_all()
+        assert w.state(job_id) == "RUNNING"
+
+
+async def test_a_drained_machine_is_no_machine_with_a_notice(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        node = w.live_state.nodes["n1"]
+        await w.loop.perform(lambda step: emit(step, NodeLeaving(step.at, NodeId("n1"), step.at, Reason.HOLD_ADMIN)))
+        for _ in range(400):
+            w.clock.at += 5.0
+            await agent.beat()
+            await w.loop.perform(w.server.gateway.notice_silence)
+        assert node.row.cordon == "leaving"
