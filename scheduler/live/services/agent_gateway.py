@@ -44,7 +44,8 @@ from scheduler.live.services.agent_identity import (
     shape_differences,
     with_known_speed,
 )
-from scheduler.live.services.agent_reports import end_attempt, end_outlived_notice, process_reports
+from scheduler.live.services.agent_reports import end_attempt, process_reports
+from scheduler.live.services.departure_notices import end_outlived_notice, outlives_notice
 from scheduler.live.services.machine_facts import dump_tools, has_new_facts, take_facts, tell_joined
 from scheduler.live.services.parts_of_machines import MachineSpeakers, check_machine_is_free, check_part
 from scheduler.live.services.session_broker import SessionBroker
@@ -369,8 +370,11 @@ class AgentGateway:
         pace_s = max(0.2, min(1.0, self._loop.settings.unreachable_s / 4))
         while True:
             await asyncio.sleep(pace_s)
-            if any(self._overdue(node) or self._is_waited_for(node) for node in self._loop.state.nodes.values()):
+            if any(map(self._needs_a_look, self._loop.state.nodes.values())):
                 await self._loop.perform(self.notice_silence)
+
+    def _needs_a_look(self, node: LiveNode) -> bool:
+        return self._overdue(node) or self._is_waited_for(node) or outlives_notice(node)
 
     def _is_waited_for(self, node: LiveNode) -> bool:
         """Returns whether a start there was not confirmed for as long as its lease."""
@@ -387,7 +391,8 @@ class AgentGateway:
         notice of their end take jobs again.
         """
         for node in list(transaction.state.nodes.values()):
-            end_outlived_notice(transaction, node)
+            if outlives_notice(node):
+                end_outlived_notice(transaction, node)
             if self._is_waited_for(node):
                 withdraw_unconfirmed(transaction, node, self._loop.settings.lease_s[node.facts.market])
             if not self._overdue(node):

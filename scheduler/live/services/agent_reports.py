@@ -15,8 +15,6 @@ from scheduler.core.events import (
     AttemptStarted,
     CheckpointRecorded,
     EndCause,
-    NodeLeaving,
-    NodeUncordoned,
     Prepared,
     StartRefused,
 )
@@ -26,6 +24,7 @@ from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
+from scheduler.live.services.departure_notices import begin_node_departure
 from scheduler.live.services.former_reports import job_of_former_life, recover_report
 from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
 from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
@@ -73,9 +72,6 @@ def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAt
         record_kind_facts(transaction, job.launch.kind, found.facts, "")
 
 
-_NOTICE = "notice: "
-#: Seconds after the end that a notice told for which the machine is still expected to go.
-OUTLIVED_S = 600.0
 #: The most unknown types of reports that the log names.
 _TYPES_TOLD = 100
 #: Plausible bandwidths, bytes per second; a job's other figures are ignored.
@@ -115,27 +111,6 @@ def _skip_report(transaction: Transaction, node: LiveNode, report: UnknownReport
             "the agent of %s (release %s) sends reports of type %r, which this release does not know: they are skipped",
             node.row.node_id, node.row.version or "unknown", report.told,
         )  # fmt: skip
-
-
-def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: float) -> None:
-    """Drain a machine that will be taken away in `gone_in_s`."""
-    if node.is_member and (node.row.cordon != "leaving" or node.row.drain_until_at is not None):
-        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, transaction.at + gone_in_s))
-        node.row.detail = f"{_NOTICE}gone in {gone_in_s:g} s"
-        node.outlives_at = transaction.at + gone_in_s + OUTLIVED_S
-
-
-def end_outlived_notice(transaction: Transaction, node: LiveNode) -> None:
-    """Let a machine take jobs again that is heard `OUTLIVED_S` after the end that a notice told: it was not taken away,
-    or it was stopped and came back, or the notice was late.
-    """
-    if not node.is_member or node.row.cordon != "leaving" or not node.row.detail.startswith(_NOTICE):
-        node.outlives_at = None
-    elif node.outlives_at is None:  # told to a server before this one
-        node.outlives_at = transaction.at + OUTLIVED_S
-    elif node.heard_at > node.outlives_at and not transaction.state.pools[node.row.pool_id].drained:
-        log.warning("%s has outlived the notice of its end and takes jobs again", node.row.node_id)
-        emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
 
 
 def _process_report(transaction: Transaction, node: LiveNode, report: AttemptReport) -> None:
