@@ -3,7 +3,8 @@
 A page is a stranger's: its scripts may be hostile. It is sent with a policy of its own that makes it a sandbox without
 an origin. Its scripts run, so that charts can be looked at, but they have no cookie, read nothing of the page around
 them, open nothing, send nothing, and load nothing. Only pages of this server may frame it; a browser that is to show it
-by itself saves it as a file instead, for outside a frame it could pass for a page of Walras.
+by itself, and says so (over TLS or on the same machine), saves it as a file instead, for outside a frame it could pass
+for a page of Walras.
 """
 
 import asyncio
