@@ -147,6 +147,11 @@ class RoundRules:
         return inf if pays else self.spare_usd_per_h
 
     @property
+    def least_run_s(self) -> float:
+        """Returns the seconds for which a running job keeps its place against jobs of its class and profiling."""
+        return max(self.min_runtime_s, self.protected_s)
+
+    @property
     def owed_limit_s(self) -> float:
         """Returns the limit on owed time, positive or negative, in seconds of a gang."""
         return self.owed_limit_rounds * max(self.round_s, 1.0)

@@ -1,6 +1,6 @@
 """`protected_s`: a running job keeps its place for so long, whoever outranks it, under orders, shares and plans."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -11,8 +11,9 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.rules import RoundRules, parse_rules
+from scheduler.core.speed_events import ThroughputMeasured
 from walras.errors import ConfigError
-from walras.job_request import JobId
+from walras.job_request import JobId, Kind
 from walras.states import Reason
 
 RULES = RoundRules(
@@ -109,6 +110,18 @@ def test_who_is_protected_can_leave_for_other_reasons() -> None:
     submit(fleet, 1, LOW, 0.0)
     commands = fleet.tell(ev.JobCancelled(5.0, JobId(1), "ada"))
     assert [command.reason for command in commands if isinstance(command, cmd.Revoke)] == [Reason.USER_CANCELLED]
+
+
+@pytest.mark.parametrize("policy", ["sia", "walras"])
+def test_who_is_protected_is_not_sent_elsewhere_to_learn_a_speed(policy: str) -> None:
+    """Nor is it stopped for a job that would learn in its place."""
+    rules = replace(RULES, profiling_share=0.5, profiling_s=20)
+    fleet = cluster(policy, rules=rules, machines="ac")
+    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
+    settled(fleet, fleet.tell(ev.JobSubmitted(3.0, job(1, steps=1e5))))
+    assert fleet.attempts[JobId(1)].placement.pool_id == "a"
+    assert revoked_until(fleet, 102.5) == {}
+    assert list(revoked_until(fleet, 125.0)) == [1]
 
 
 def test_the_rule_is_a_length_of_time() -> None:
