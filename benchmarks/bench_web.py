@@ -6,6 +6,7 @@ overview, which this process reads, and one real browser (Debian's Chromium) for
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,8 @@ from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent
 
 JOBS, MACHINES, PAGES, SECONDS = 10_000, 250, 200, 30.0
-_SHELL = ("/", *(f"/web/{name}" for name in (
-    "style.css", "icon.svg", "vendor/uplot.css", "vendor/uplot.js", "vendor/preact-htm.js", "app.js", "server.js",
-    "words.js", "parts.js", "fleet.js", "jobs.js", "job.js", "log.js", "submit.js", "cluster.js",
-)))  # fmt: skip
+#: What the first file of the page asks for: styles, scripts, and every module ahead of its use.
+_NAMED = re.compile(r'(?:src|href)="(/web/[^"]+)"')
 _DRAWN = (
     "const done = arguments[0]; const look = () => document.querySelector('.tile b')"
     " ? done(performance.now() / 1000) : requestAnimationFrame(look); look()"
@@ -61,7 +60,9 @@ async def _first_view(url: str, token: str) -> tuple[int, int]:
     """Bytes over the wire: of the files of the page, and of the first event."""
     async with aiohttp.ClientSession(auto_decompress=False) as session:
         shell = 0
-        for path in _SHELL:
+        async with session.get(url + "/", headers={"Accept-Encoding": "identity"}) as response:
+            named = _NAMED.findall(await response.text())
+        for path in ("/", *dict.fromkeys(named)):
             async with session.get(url + path, headers={"Accept-Encoding": "gzip"}) as response:
                 assert response.status == 200, path
                 shell += len(await response.read())

@@ -78,6 +78,9 @@ class RoundRules:
     tolerated_lag: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
     #: Seconds for which an incumbent is protected from challengers of its class.
     min_runtime_s: float = 60.0
+    #: Seconds for which an incumbent is protected from all challengers, those of a higher class included, and is not
+    #: moved by a plan. 0: a higher class takes its place at once.
+    protected_s: float = 0.0
     #: Maximum of backfill reservations per pool.
     max_reservations: int = 1
     #: A job may use a free place where it has no share if its speed there is at least this fraction of its best.
@@ -144,6 +147,11 @@ class RoundRules:
         return inf if pays else self.spare_usd_per_h
 
     @property
+    def least_run_s(self) -> float:
+        """Returns the seconds for which a running job keeps its place against jobs of its class and profiling."""
+        return max(self.min_runtime_s, self.protected_s)
+
+    @property
     def owed_limit_s(self) -> float:
         """Returns the limit on owed time, positive or negative, in seconds of a gang."""
         return self.owed_limit_rounds * max(self.round_s, 1.0)
@@ -160,6 +168,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "hysteresis": (0.0, 1e6),
     "tolerated_lag": (0.0, 1.0),
     "min_runtime_s": (_SHORTEST_S, _YEAR_S),
+    "protected_s": (_SHORTEST_S, _YEAR_S),
     "max_reservations": (0, 10_000),
     "opportunistic_rate": (0.0, 1e6),
     "restart_default_s": (1e-3, _YEAR_S),

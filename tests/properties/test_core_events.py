@@ -90,9 +90,17 @@ class AnyOrder(RuleBasedStateMachine):
         restart_s=st.sampled_from([0.5, 5.0]),
         backfill=st.sampled_from(list(Backfill)),
         idle=st.booleans(),
+        protected_s=st.sampled_from([0.0, 30.0]),
     )
     def begin(
-        self, policy: PolicySpec, round_s: float, resolve_min_s: float, restart_s: float, backfill: Backfill, idle: bool
+        self,
+        policy: PolicySpec,
+        round_s: float,
+        resolve_min_s: float,
+        restart_s: float,
+        backfill: Backfill,
+        idle: bool,
+        protected_s: float,
     ) -> None:
         self.fleet = FakeFleet()
         rules = RoundRules(
@@ -102,6 +110,7 @@ class AnyOrder(RuleBasedStateMachine):
             backfill=backfill,
             idle_to_round_end=idle,
             min_runtime_s=5.0,
+            protected_s=protected_s,
             rent_keep_s=20.0,
         )
         self.tell(ev.PolicyChanged(0.0, policy, rules))

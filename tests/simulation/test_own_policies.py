@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
 from scheduler.live.services.policy_service import PolicyService
 from simulator.shipped_configs import load_named_policy
+from walras.cli.main import app
 from walras.errors import ConfigError
 from walras.lab import compare
 
@@ -83,6 +85,30 @@ def test_a_notebook_shows_a_comparison_as_text(tmp_path: Path) -> None:
     table = found.to_pandas()
     assert list(table.policy) == ["fifo"]
     assert table.avg_jct_s[0] == found.mean("avg_jct_s")["fifo"]
+
+
+@pytest.mark.slow
+def test_a_comparison_leaves_the_page_that_the_command_would_write(tmp_path: Path) -> None:
+    """Byte for byte, with its charts."""
+    compare(["fifo", "las"], seeds=(0,), out=tmp_path / "ours", **GROUND)  # type: ignore[arg-type]
+    command = ["simulate", "compare", "generate:hadar-60", "--cluster", "hadar-60", "--rate", "0"]
+    command += [
+        "--trace-jobs",
+        "12",
+        "--policy",
+        "fifo",
+        "--policy",
+        "las",
+        "--seeds",
+        "0",
+        "--out",
+        str(tmp_path / "theirs"),
+    ]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    ours, theirs = ((tmp_path / name / "compare.html").read_text() for name in ("ours", "theirs"))
+    assert ours == theirs
+    assert "<svg" in ours
 
 
 @pytest.mark.parametrize("text", BROKEN)

@@ -218,6 +218,9 @@ def policy_try_command(
         str, typer.Option("--against", help="A name, a policy file, a version's number, or `current`.")
     ] = "current",
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds: a range (0-4) or a list (1,3,5).")] = "0-4",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="With --workload: a folder for the page of the comparison.")
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate a policy beside the one in force: on a workload, or on a run that was recorded."""
@@ -225,10 +228,14 @@ def policy_try_command(
         raise UserError(
             "it is tried on a workload and a cluster, or on a run", field="--workload", fix="give both, or --run DIR"
         )
+    if run is not None and out is not None:
+        raise UserError("a run that was recorded has no page", field="--out", fix="give --workload and --cluster")
     with TemporaryDirectory(prefix="walras-policy-") as folder:
         policies = [_policy_file(Path(folder), name, mapping) for name, mapping in _two_policies(against, wanted)]
         exit_with(
-            _try_on_run(run, policies, seeds, output) if run else _try_on(workload, cluster, policies, seeds, output)
+            _try_on_run(run, policies, seeds, output)
+            if run
+            else _try_on(workload, cluster, policies, seeds, output, out)
         )
 
 
@@ -252,16 +259,18 @@ def _policy_file(folder: Path, name: str, mapping: dict[str, Any]) -> str:
     return str(path)
 
 
-def _try_on(workload: str | None, cluster: str | None, policies: list[str], seeds: str, output: OutputFormat) -> int:
+def _try_on(
+    workload: str | None, cluster: str | None, policies: list[str], seeds: str, output: OutputFormat, out: Path | None
+) -> int:
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.repeated_runs import ParallelWorkers
     from simulator.reports.run_spec import RunSpec, WorkloadSource
-    from simulator.simulate_actions import simulate_compare
+    from simulator.simulate_actions import ComparedFiles, simulate_compare
 
     assert workload is not None
     assert cluster is not None
     template = RunSpec(WorkloadSource(workload), cluster, policies[0], 0, BoundsChoice.CHEAP)
-    return simulate_compare(template, policies, seeds, ParallelWorkers(1), output.value)
+    return simulate_compare(template, policies, seeds, ParallelWorkers(1), output.value, ComparedFiles(out))
 
 
 def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat) -> int:

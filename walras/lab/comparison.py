@@ -4,10 +4,13 @@ import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optimizer.policy_files import is_policy_file, name_in_file
 from simulator.reports.baselines import BoundsChoice
+from simulator.reports.comparison_page import write_comparison_page
+from simulator.reports.figure_book import comparison_book
 from simulator.reports.policy_comparison import PolicyComparison, compare_policies, comparison_tables
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
@@ -82,6 +85,7 @@ def compare(
     rate_per_h: float | None = None,
     conditions: str | None = None,
     processes: int = 1,
+    out: Path | str | None = None,
 ) -> Comparison:
     """Run every policy with every seed, on the same jobs.
 
@@ -93,6 +97,7 @@ def compare(
         rate_per_h: arrivals per hour, with `generate:NAME`; 0: all at once.
         conditions: costs, noise and faults: a file or a shipped name. None: starts cost nothing and nothing fails.
         processes: runs at the same time.
+        out: a folder that gets `compare.html`, the page of `walras simulate compare --out`, and its data.
 
     Raises ConfigError for what cannot be read, and for a policy that fails: its method and line are named.
     """
@@ -101,7 +106,10 @@ def compare(
     template = RunSpec(
         WorkloadSource(on, made=made), cluster, next(iter(named), ""), bounds=BoundsChoice.CHEAP, conditions=conditions
     )
-    found = compare_policies(template, tuple(named), tuple(seeds), ParallelWorkers(processes))
+    workers = ParallelWorkers(processes)
+    found = compare_policies(template, tuple(named), tuple(seeds), workers, with_levels=out is not None)
+    if out is not None:
+        write_comparison_page(Path(out), comparison_book(found, template))
     return Comparison(found, named)
 
 

@@ -103,7 +103,7 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
     if job.waits:
         return not may_lose_work(cycle.ledger, job)  # it could not be moved away again, however slow the pool is
     can_leave = is_preemptible(cycle, job) and not job.loses_work
-    return can_leave and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
+    return can_leave and cycle.now - job.running_at >= rules.least_run_s and cycle.now >= job.profiling_until
 
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
@@ -130,7 +130,7 @@ def _may_disturb(cycle: Cycle, job: JobRecord, incumbent: JobRecord) -> bool:
     return (
         not incumbent.loses_work
         and incumbent.request.priority_class <= job.request.priority_class
-        and ran_s >= rules.min_runtime_s
+        and ran_s >= rules.least_run_s
         and cycle.now >= incumbent.profiling_until
         and unreported_on_best_s(cycle.ledger, incumbent) >= cycle.ledger.restart_s(incumbent, rules)
     )

@@ -12,7 +12,7 @@ if that is positive and free, else it enters the queues. Under a plan it waits i
 the next plan is nearer than the restart that a hasty start may cost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
 import numpy as np
@@ -39,6 +39,7 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import guesses_by_record, unreported_steps
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.contract import HIGH_PRIORITY_CLASS
+from walras.job_request import JobId
 
 #: Unit of prices before the first solve.
 _NO_UNIT = "none"
@@ -55,6 +56,10 @@ class OwedRounds:
             cycle.ordering = RankOrdering(cycle.ledger, rules, policy)
         else:
             cycle.ordering = ShareOrdering(cycle.ledger, rules)
+        #: Jobs of the high class that may be kept waiting by protected ones where no round compares them, in order of
+        #: arrival, and the instant at which the next of those is protected no longer.
+        self._held_up: dict[JobId, JobRecord] = {}
+        self._protected_until = inf
 
     def settle(self, cycle: Cycle) -> None:
         """Handles freed machines and arrivals, fills places, once a round preempts and profiles; requests a solve."""
@@ -66,6 +71,8 @@ class OwedRounds:
             fill_free_places(cycle)
         for job in arrivals:
             preempt_if_high_class(cycle, job)
+        if rules.protected_s > 0 and not cycle.ordering.compares:
+            self._try_again_for_high_class(cycle, arrivals)
         if rules.round_s == 0 or (cycle.due.compares and not self._awaits_answer(cycle)):
             compare_with_running(cycle)
             if cycle.ordering.profiles:
@@ -77,6 +84,28 @@ class OwedRounds:
         if cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
         set_round_timer(cycle)
+
+    def _try_again_for_high_class(self, cycle: Cycle, arrivals: Iterable[JobRecord]) -> None:
+        """Lets jobs of the high class take places once those there are protected no longer, and sets the timer."""
+        if cycle.now >= self._protected_until:
+            for job in self._held_up.values():
+                preempt_if_high_class(cycle, job)
+        high = {job.job_id: job for job in arrivals if job.request.priority_class >= HIGH_PRIORITY_CLASS}
+        jobs, nominated = cycle.ledger.jobs, cycle.queues.nominated
+        self._held_up = {
+            job_id: job
+            for job_id, job in (self._held_up | high).items()
+            if job.waits and job_id not in nominated and jobs.get(job_id) is job
+        }
+        until = inf
+        if self._held_up:
+            columns = cycle.ledger.columns
+            lower = columns.active & (columns.pool >= 0) & (columns.priority_class < HIGH_PRIORITY_CLASS)
+            ends_at = columns.running_at[lower] + cycle.policy.rules.protected_s
+            until = float(ends_at[ends_at > cycle.now].min(initial=inf))
+        if until != self._protected_until:
+            self._protected_until = until
+            cycle.timers.set(until, "protection")  # only wakes the core
 
     def _awaits_answer(self, cycle: Cycle) -> bool:
         """Returns whether jobs are compared only once the solve requested at this round's end is answered or failed.

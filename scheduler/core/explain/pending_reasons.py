@@ -353,7 +353,8 @@ def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
         return []
     named = ", ".join(map(str, staying[:_NAMED_MAX])) + (", ..." if len(staying) > _NAMED_MAX else "")
     return [
-        f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, a private machine, or being measured)"
+        f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, a private machine, being measured, or"
+        " protected by the policy's rules)"
     ]
 
 

@@ -115,7 +115,11 @@ class PlanOrdering:
 
     def can_be_stopped(self, job: JobRecord) -> bool:
         can_save = job.request.preemptible and not job.loses_work and not is_fixed(self._ledger, job)
-        return self._moves and can_save and self._ledger.now >= self.lease_ends_at(job)
+        return self._moves and can_save and self._ledger.now >= max(self.lease_ends_at(job), self._protected_until(job))
+
+    def _protected_until(self, job: JobRecord) -> float:
+        protected_s = self._ledger.policy.rules.protected_s
+        return job.running_at + protected_s if protected_s > 0 else -inf
 
     def lease_ends_at(self, job: JobRecord) -> float:
         """Returns when the job's profiling lease, counted from when all ranks run, ends; -inf if it has none."""

@@ -231,6 +231,7 @@ class RankOrdering:
             priority_class=columns.priority_class[slots].tolist(),
             before=(-ranking.keys[1][last]).tolist(),
             settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
+            protected=columns.running_at[slots] + rules.protected_s > now,
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, rules),
             left_s=remaining_here_of_all_s(ledger, slots),
@@ -239,9 +240,9 @@ class RankOrdering:
     def weaker_than(self, challenger: JobRecord, there: "_RankedIncumbents") -> Iterable[JobRecord]:
         """Yields the jobs whose place the challenger may take, weakest first.
 
-        Jobs of a lower priority class yield at once. Inside a class, jobs of a later rank yield once they have run
-        `hysteresis` times what the preemption costs, so restarts never take more than 1/(1 + hysteresis) of what the
-        fleet delivers, whatever the order does.
+        Jobs of a lower priority class yield at once, or once they are protected no longer. Inside a class, jobs of a
+        later rank yield once they have run `hysteresis` times what the preemption costs, so restarts never take more
+        than 1/(1 + hysteresis) of what the fleet delivers, whatever the order does.
         """
         own_class = challenger.request.priority_class
         own_rank, ripe = inf, there.ripe_after(self._ledger.restart_s(challenger, self._rules), self._rules)
@@ -250,7 +251,10 @@ class RankOrdering:
         # The weakest come first: lower classes before the challenger's own, and in its own the latest ranks.
         lower, own = bisect_left(there.priority_class, own_class), bisect_right(there.priority_class, own_class)
         end = bisect_left(there.before, -own_rank, lower, own)
-        return chain(there.jobs[:lower], compress(there.jobs[lower:end], ripe[lower:end]))
+        yielding: Iterable[JobRecord] = there.jobs[:lower]
+        if self._rules.protected_s > 0:
+            yielding = compress(yielding, (~there.protected[:lower]).tolist())
+        return chain(yielding, compress(there.jobs[lower:end], ripe[lower:end]))
 
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         return False
@@ -295,6 +299,8 @@ class _RankedIncumbents:
     before: list[float]
     #: Whether the job is not profiling and does not lose its work when stopped.
     settled: BoolArray
+    #: Whether the job keeps its place whoever wants it, if the rules protect jobs at all.
+    protected: BoolArray
     #: Seconds since its ranks were up, lost if it is stopped, and left to run.
     ran_s: FloatArray
     stop_s: FloatArray
@@ -308,6 +314,7 @@ class _RankedIncumbents:
         if found is None:
             cost_s = start_s + self.stop_s
             ran_enough = self.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
+            ran_enough &= ~self.protected
             # A job that is about to end frees its place sooner than a preemption could.
             found = self.ripe[start_s] = (self.settled & ran_enough & (self.left_s > cost_s)).tolist()
         return found

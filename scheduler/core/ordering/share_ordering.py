@@ -190,6 +190,7 @@ class ShareOrdering:
             owed=columns.owed[slots, pool],
             learns=now < columns.profiling_until[slots],
             guest=scavenger & (columns.entitled[slots, pool] <= 0),
+            protected=columns.running_at[slots] + self._rules.protected_s > now,
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, self._rules),
             left_s=remaining_here_of_all_s(ledger, slots),
@@ -208,6 +209,9 @@ class ShareOrdering:
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
         equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
         found: BoolArray = (there.priority_class < own_class) | equal
+        if rules.protected_s > 0:
+            # A guest was promised nothing: it makes room at once.
+            found &= there.guest | ~there.protected
         return found
 
     def _price_s(self, challenger: JobRecord, there: "_OwedIncumbents", cost_s: FloatArray) -> FloatArray:
@@ -266,6 +270,8 @@ class _OwedIncumbents:
     learns: BoolArray
     #: Whether the job has no share of the pool and had none when it started.
     guest: BoolArray
+    #: Whether the job keeps its place whoever wants it, if the rules protect jobs at all.
+    protected: BoolArray
     #: Seconds since its ranks were up, lost if it is stopped, and left to run.
     ran_s: FloatArray
     stop_s: FloatArray

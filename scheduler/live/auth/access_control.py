@@ -64,6 +64,12 @@ class UserCaller:
         """Returns the projects that a query may read; None for all."""
         return None if self.role is UserRole.ADMIN or ALL_PROJECTS in self.projects else self.projects
 
+    @property
+    def default_project(self) -> str:
+        """Returns the project of what names none: the first that the token names, else "default"."""
+        named = [project for project in self.projects if project != ALL_PROJECTS]
+        return named[0] if named else "default"
+
     def may_change(self, owner: str, project: str) -> bool:
         """Returns whether the user may change a job: users their own, operators those of their projects, admins all."""
         if not self.sees(project):

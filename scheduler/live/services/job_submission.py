@@ -26,7 +26,7 @@ from scheduler.core.explain.feasibility import infeasibility, pool_limits
 from scheduler.core.explain.place_prices import why_not_rented
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
-from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
+from scheduler.live.auth.access_control import UserCaller
 from scheduler.live.auth.job_privacy import SecretBox, without_secret_values
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.event_loop import Clock
@@ -107,8 +107,7 @@ def paying_project(spec: JobSpec, caller: UserCaller) -> str:
                 fix=f"choose one of {', '.join(caller.projects)}",
             )
         return spec.project
-    named = [project for project in caller.projects if project != ALL_PROJECTS]
-    return named[0] if named else "default"
+    return caller.default_project
 
 
 # ------------------------------------------------------------------------------------------ order inside a batch

@@ -362,3 +362,19 @@ def keep_credits(db: Database) -> None:
 def find_attempts_by_machine(db: Database) -> None:
     """Adds an index to find what ran on a machine, for people who look for the machine that fails jobs."""
     db.execute("CREATE INDEX parts_node ON parts (node_id, job_id)")
+
+
+@migrations()
+def keep_notes_and_reports(db: Database) -> None:
+    """Adds people's notes on jobs, and the reports that they publish, whose pages lie in the content store."""
+    db.execute(
+        """CREATE TABLE notes (
+        note_id INTEGER PRIMARY KEY AUTOINCREMENT, job_id INTEGER NOT NULL, user TEXT NOT NULL, at REAL NOT NULL,
+        text TEXT NOT NULL)"""
+    )
+    db.execute("CREATE INDEX notes_job ON notes (job_id, note_id)")
+    db.execute(
+        """CREATE TABLE reports (
+        report_id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL,
+        published_at REAL NOT NULL, sha256 TEXT NOT NULL, tree TEXT NOT NULL, size_bytes INTEGER NOT NULL)"""
+    )

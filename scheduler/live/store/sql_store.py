@@ -10,6 +10,7 @@ from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow
 from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
 from scheduler.live.store.money_sums import sum_money, sum_spent, sum_spent_by_user
+from scheduler.live.store.note_rows import NoteRow, PublishedReportRow, read_notes, read_report_trees, read_reports
 from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
 from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
 from scheduler.live.store.sql_dialect import SqlConnection
@@ -77,7 +78,7 @@ class SqlStore(ABC):
         """Returns this thread's own connection for reading."""
 
     @abstractmethod
-    def _last_number(self, table: str) -> int:
+    def last_number(self, table: str) -> int:
         """Returns the highest number that was ever given to a row of a table whose numbers are never used again."""
 
     def identity(self) -> ClusterIdentity:
@@ -147,8 +148,8 @@ class SqlStore(ABC):
             shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
-            last_channel_id=self._last_number("channels"),
-            last_notification_seq=self._last_number("notifications"),
+            last_channel_id=self.last_number("channels"),
+            last_notification_seq=self.last_number("notifications"),
         )
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
@@ -259,6 +260,15 @@ class SqlStore(ABC):
 
     def output_trees(self) -> list[str]:
         return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
+
+    def notes(self, job_id: JobId) -> list[NoteRow]:
+        return read_notes(self._reader(), job_id)
+
+    def reports(self, projects: Sequence[str] | None) -> list[PublishedReportRow]:
+        return read_reports(self._reader(), projects)
+
+    def report_trees(self) -> list[str]:
+        return read_report_trees(self._reader())
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "TRUE ORDER BY version DESC LIMIT ?", limit)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
+from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
 from scheduler.live.store.price_hours import PriceRow
 from scheduler.live.store.table_rows import (
     AnswerRow,
@@ -87,6 +88,8 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("bookings", BookingRow),
     ("credits", CreditRow),
     ("policy_shadow", ShadowRow),
+    ("notes", NoteRow),
+    ("reports", PublishedReportRow),
 )
 
 

@@ -1,7 +1,8 @@
 """The files of the web page, read at the start and compressed when they are first asked for.
 
 They hold no data of the cluster and are sent without a token, because the sign-in form must load before there is one.
-Their content security policy allows scripts, styles and calls of this server alone, no inline script, and no frames.
+Their content security policy allows scripts, styles, calls and frames of this server alone, and no inline script; no
+page frames them.
 """
 
 import gzip
@@ -23,7 +24,7 @@ _TYPES = {
 }
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
-    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    " frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
     "Content-Security-Policy": _POLICY,

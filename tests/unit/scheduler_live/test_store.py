@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import JobQuery, Store, WriteBatch
 from scheduler.live.store.table_rows import (
@@ -126,6 +127,21 @@ def test_answers_are_kept_by_user_and_key(store: Store) -> None:
     one, two = AnswerRow("ada", "k", "h", "1", 0.0), AnswerRow("bob", "k", "h", "2", 0.0)
     store.commit(WriteBatch(answers=[one, two]))
     assert (store.answer("ada", "k"), store.answer("bob", "k"), store.answer("eve", "k")) == (one, two, None)
+
+
+def test_notes_and_reports_are_deleted_one_by_one_and_no_number_is_given_twice(store: Store) -> None:
+    """Also the newest of each: the next one gets a number above it. Reports are of some projects, or of all."""
+    notes = [NoteRow(number, JobId(1 + number // 3), "ada", 0.5, "'; --") for number in (1, 2, 3)]
+    reports = [PublishedReportRow(number, "ü", "pq"[number % 2], "ada", 1.0, "h", "t", 9) for number in (1, 2, 3)]
+    store.commit(WriteBatch(notes=notes, reports=reports))
+    assert (store.notes(JobId(1)), store.notes(JobId(2))) == (notes[:2], notes[2:])
+    assert store.reports(None) == reports[::-1]
+    assert [row.report_id for row in store.reports(("q", "*"))] == [3, 1]
+    assert (store.reports(()), store.report_trees()) == ([], ["t"])
+    store.commit(WriteBatch(notes_done=[1, 3], reports_done=[3, 2, 1]))
+    assert [store.notes(JobId(job)) for job in (1, 2)] == [notes[1:2], []]
+    assert (store.reports(None), store.report_trees()) == ([], [])
+    assert [store.last_number(table) for table in ("notes", "reports")] == [3, 3]
 
 
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:

@@ -14,15 +14,21 @@ def _tried(*words: str) -> Any:
 
 
 def test_two_policies_are_compared_on_the_same_jobs_without_a_server(tmp_path: Path) -> None:
-    """A name against a file; both are told of by what they are."""
+    """A name against a file; both are told of by what they are, and drawn on the page of a comparison."""
     file = tmp_path / "short.yaml"
     file.write_text("policy: {name: srtf}\n")
     found = _tried(
-        str(file), "--against", "fifo", "--workload", "deadlines", "--cluster", "mixed-cloud", "--seeds", "0-1"
-    )
+        str(file), "--against", "fifo", "--workload", "deadlines", "--cluster", "mixed-cloud", "--seeds", "0-1",
+        "--out", str(tmp_path / "out"),
+    )  # fmt: skip
     assert found.exit_code == 0, found.output
     assert "fifo-now" in found.output
     assert "short" in found.output
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "<svg" in page
+    assert "short" in page
+    of_run = _tried("fifo", "--against", "las", "--run", str(tmp_path), "--out", str(tmp_path / "none"))
+    assert (of_run.exit_code, "has no page" in of_run.output) == (2, True)
 
 
 def test_the_policy_in_force_comes_from_the_server(fake: Any) -> None:

@@ -5,6 +5,7 @@ import { call, get } from "./server.js";
 import { Action, Loading, State, Table, Trouble, useLoaded } from "./parts.js";
 import { Files } from "./files.js";
 import { Log } from "./log.js";
+import { Notes } from "./notes.js";
 import { count, exactly, expected, figure, hue, instant, isOver, length, money, percent, reason, secondsSince } from "./words.js";
 
 const time = (text) => (text ? Date.parse(text) / 1000 : null);
@@ -86,9 +87,10 @@ function Cost({ job }) {
     ${job.value_usd_per_h ? html`<div><dt>worth</dt><dd>${money(job.value_usd_per_h)}/h <span class="quiet">says the ${job.value_by || "job"}</span></dd></div>` : null}</dl></section>`;
 }
 
+const mayChange = (job, can, user) => can("operator") || (can("user") && job.user === user.user);
+
 function Actions({ job, can, user, again }) {
-  const may = can("operator") || (can("user") && job.user === user.user);
-  if (!may || isOver(job.state)) return null;
+  if (!mayChange(job, can, user) || isOver(job.state)) return null;
   const post = (verb) => () => call("POST", `/jobs/${job.id}/${verb}`);
   return html`<div class="actions">
     ${job.state === "HELD" ? html`<${Action} title="Release" act=${post("release")} onDone=${again} />`
@@ -118,5 +120,6 @@ export function JobPage({ rest, can, user }) {
     ${job.attempts ? html`<${Log} job=${job.id} attempts=${job.attempts} ranks=${ranksOf(job)} />` : null}
     <${Attempts} attempts=${job.attempt_list} />
     <${Files} job=${job.id} isOver=${isOver(job.state)} />
+    <${Notes} job=${job.id} may=${mayChange(job, can, user)} />
     <details><summary>What was asked for</summary><pre class="spec">${JSON.stringify(job.spec, null, 2)}</pre></details>`;
 }

@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { call, get } from "./server.js";
-import { Action, Loading, Table, Trouble, useLoaded } from "./parts.js";
+import { Action, Form, Loading, Table, Trouble, useLoaded } from "./parts.js";
 import { exactly, figure, instant, percent } from "./words.js";
 
 const ROLES = ["viewer", "user", "operator", "admin"];
@@ -10,27 +10,6 @@ const ROLES = ["viewer", "user", "operator", "admin"];
 const words = (text) => text.split(",").map((each) => each.trim()).filter(Boolean);
 
 const roleOptions = (chosen) => ROLES.map((role) => html`<option value=${role} selected=${role === chosen}>${role}</option>`);
-
-/** A form whose fields go to `send(values)`; its problem is shown below it. */
-function Form({ title, send, children }) {
-  const [problem, setProblem] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const [times, setTimes] = useState(0);
-  const submit = async (event) => {
-    event.preventDefault();
-    const values = Object.fromEntries(new FormData(event.target));
-    setBusy(true);
-    try {
-      await send(values);
-      setProblem(null);
-      setTimes(times + 1);
-    } catch (error) {
-      setProblem(error);
-    }
-    setBusy(false);
-  };
-  return html`<form class="filters" key=${times} onSubmit=${submit}>${children}<button disabled=${busy}>${title}</button></form><${Trouble} problem=${problem} />`;
-}
 
 function Users({ users, again }) {
   const [changed, setChanged] = useState("");
