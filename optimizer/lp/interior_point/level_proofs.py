@@ -45,7 +45,7 @@ def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, 
         from optimizer.lp.interior_point import interior_kernels
 
         return CostHulls(*interior_kernels.hull_vertices(problem.first, worth, cost, _COLLINEAR))
-    owner = problem.owner()
+    owner = problem.owner
     corner_worth, corner_cost = np.zeros(problem.classes), np.zeros(problem.classes)
     vertices = [(corner_worth, corner_cost)]
     ahead = np.flatnonzero(worth > 0)
@@ -103,7 +103,7 @@ class SubProblem:
 def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
     """Returns the problem of the chosen columns (C,), with other capacities (r,)."""
     columns = np.flatnonzero(chosen)
-    classes, width = np.unique(problem.owner()[columns], return_counts=True)
+    classes, width = np.unique(problem.owner[columns], return_counts=True)
     uses = np.diff(problem.use_first)
     used = np.flatnonzero(np.repeat(chosen, uses))
     rows, use_row = np.unique(problem.use_row[used], return_inverse=True)

@@ -176,7 +176,7 @@ def _exact_level(
 
 def shares_meet_targets(problem: ClassProblem, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
     """Returns whether shares fit the rows and give every class its target, so that a solver's claim holds."""
-    utility = sum_by(problem.owner(), worth * x, problem.classes)
+    utility = sum_by(problem.owner, worth * x, problem.classes)
     fits = np.all(problem.used(x) <= problem.capacity * (1 + _HONEST) + _HONEST)
     return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))
 
@@ -189,7 +189,7 @@ def _rough_prices(
     """
     stride = -(-problem.classes // _SAMPLE)
     sampled_classes = np.arange(problem.classes) % stride == 0
-    part = sub_problem(problem, worth, sampled_classes[problem.owner()], problem.capacity / stride)
+    part = sub_problem(problem, worth, sampled_classes[problem.owner], problem.capacity / stride)
     sampled = RestrictedTargets(targets, part.classes, targets.highest)
     equal = np.ones(part.problem.rows)
     z = LevelProof.of(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
@@ -219,7 +219,7 @@ def _level_on_tangents(
     iterations, error. None where the program fails.
     """
     target, slope = targets.at(z)
-    owner = problem.owner()
+    owner = problem.owner
     best = np.maximum.reduceat(worth, problem.first[:-1])
     full = target >= best * (1 - _FULL)
     top = worth >= (best * (1 - _FULL))[owner]

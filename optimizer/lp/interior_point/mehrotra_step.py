@@ -28,7 +28,7 @@ class LevelProgram:
 
     def __init__(self, problem: ClassProblem, worth: FloatArray, floor: FloatArray, rise: FloatArray) -> None:
         """One member of each class is to have the utility `floor` + theta `rise` (k,), (k,)."""
-        self.problem, self.owner = problem, problem.owner()
+        self.problem, self.owner = problem, problem.owner
         #: Worth of each class's best column, which utilities are divided by (k,).
         self.best = np.maximum.reduceat(worth, problem.first[:-1])
         self.worth, self.floor, self.rise = worth / self.best[self.owner], floor / self.best, rise / self.best

@@ -129,7 +129,7 @@ def fill_levels(
         for _ in range(class_problem.rows + 1):
             if not run.raised(tier, rule):
                 break
-    owner = class_problem.owner()
+    owner = class_problem.owner
     x = make_feasible(class_problem, run.x)  # to the last bit
     utility = sum_by(owner, worth * x, class_problem.classes)
     above = np.divide(run.kept, utility, out=np.ones(len(utility)), where=utility > run.kept)  # no class is
@@ -141,7 +141,7 @@ class _FillingRun:
     """The state of one filling: shares, utilities kept, settled classes, scarce rows, and the levels so far."""
 
     def __init__(self, class_problem: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
-        self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner()
+        self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner
         self._start, self._compiled = start, filling_is_compiled(start.columns + class_problem.columns)
         #: Columns in which shares may still change (C,), and classes whose shares may not (k,).
         self._open = np.ones(class_problem.columns, dtype=bool)
