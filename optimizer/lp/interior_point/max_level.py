@@ -78,7 +78,8 @@ def solve_interior(program: LevelProgram, *, compiled: bool = False) -> Interior
             break
         point = following
         done += 1
-    return InteriorSolution(best.theta, program.split(best.primal)[0], program.prices(best), done, best_error)
+    x = best.primal[: program.problem.columns]
+    return InteriorSolution(best.theta, x, program.prices(best), done, best_error)
 
 
 #: A level within the first part of the proved one counts as reached; within the second, it suffices where no program
