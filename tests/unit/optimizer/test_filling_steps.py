@@ -9,9 +9,10 @@ from problems import Setting, build
 from small_markets import market_and_worth
 
 from optimizer.classes.class_problem import CappedTargets, WeightTierRule
-from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, filling_is_compiled
+from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS
+from optimizer.lp.interior_point import progressive_filling
 from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, cost_hulls
-from optimizer.lp.interior_point.max_level import solve_interior
+from optimizer.lp.interior_point.max_level import find_max_level, solve_interior
 from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
 from optimizer.lp.interior_point.progressive_filling import (
     FillingStart,
@@ -139,5 +140,20 @@ def test_a_solve_starts_where_the_last_one_ended():
     assert filling_start(memory, replace(pools, pool_id=("new", "newer"))).prices is None
     for foreign in (None, [1], {"of": "another policy"}, {"columns": "many"}):
         assert filling_start(foreign, pools).columns == 0
-    assert not filling_is_compiled(FillingStart().columns + COMPILED_FILLING_COLUMNS - 1)
-    assert filling_is_compiled(FillingStart(COMPILED_FILLING_COLUMNS).columns + 1)
+
+
+def test_a_series_loads_compiled_code_once_it_has_had_enough_columns(monkeypatch: pytest.MonkeyPatch):
+    """One column fewer than the threshold, this problem's included, runs as numpy."""
+    ways = set()
+
+    def noted(*problem, compiled):
+        ways.add(compiled)
+        return find_max_level(*problem, compiled=compiled)
+
+    monkeypatch.setattr(progressive_filling, "find_max_level", noted)
+    market, worth = market_and_worth(0)
+    for missing in (1, 0):
+        ways.clear()
+        columns_before = COMPILED_FILLING_COLUMNS - market.columns - missing
+        fill_levels(market, worth, WeightTierRule(np.ones(market.classes)), FillingStart(columns_before))
+        assert ways == {not missing}
