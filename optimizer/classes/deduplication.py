@@ -13,7 +13,6 @@ import numpy as np
 from optimizer.classes.segments import (
     as_bits,
     concatenated_ranges,
-    matching_entries,
     mix_bits,
     offsets_of_widths,
     positions_within_owner,
@@ -54,7 +53,7 @@ class DistinctJobs:
             from optimizer.classes import deduplication_kernels
 
             return deduplication_kernels.expand_to_columns(values, self.member, self.first, self.distinct_first)
-        return values[matching_entries(self.member, self.first, self.distinct_first)]
+        return values[concatenated_ranges(self.distinct_first[self.member], self.distinct_first[self.member + 1])]
 
     def tell(self, shares: Shares) -> Shares:
         """Returns the decision about distinct jobs expanded to all jobs. The decision must not co-locate jobs."""
@@ -183,12 +182,12 @@ def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
     """Returns whether every job has the columns and keys of the job `like[job]`."""
     if not (np.array_equal(key, key[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
-    twin = matching_entries(like, first, first)
+    twin = concatenated_ranges(first[like], first[like + 1])
     if not np.array_equal(as_bits(columns.steps_per_s), as_bits(columns.steps_per_s)[twin]):
         return False
     if not np.array_equal(np.diff(use_first), np.diff(use_first)[twin]):
         return False
-    use = matching_entries(twin, use_first, use_first)
+    use = concatenated_ranges(use_first[twin], use_first[twin + 1])
     same_pool = np.array_equal(columns.use_pool, columns.use_pool[use])
     return same_pool and np.array_equal(columns.use_count, columns.use_count[use])
 
