@@ -76,7 +76,7 @@ def _cost_of_target(worth, cost, target):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def cheapest_level(hull, income, capped, ends, limits):  # type: ignore[no-untyped-def]
-    """Returns what `LevelProof.bound` returns, for such targets: the smallest level whose targets cost more than the
+    """Returns what `CostHulls.bound` returns, for such targets: the smallest level whose targets cost more than the
     income.
     """
     size, worth, cost = hull

@@ -27,7 +27,7 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, MaxMin, TargetFunction
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Status
-from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, sub_problem
+from optimizer.lp.interior_point.level_proofs import RestrictedTargets, cost_hulls, sub_problem
 from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
 from optimizer.problem import FloatArray
 
@@ -137,7 +137,7 @@ def find_max_level(
         if prices is None:
             prices, iterations = _rough_prices(problem, worth, targets, compiled=compiled)
             work += iterations
-        z = LevelProof.of(problem, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
+        z = cost_hulls(problem, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
         best, iterations = _exact_level(problem, worth, targets, z, compiled=compiled)
         work += iterations
         if best is not None:
@@ -163,7 +163,7 @@ def _exact_level(
         if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # Nothing that any class wants is scarce.
             best = (targets.highest, x, np.zeros(problem.rows))
             break
-        bound = LevelProof.of(problem, worth, prices, compiled=compiled).bound(targets, level)
+        bound = cost_hulls(problem, worth, prices, compiled=compiled).bound(targets, level)
         if error <= _FEASIBLE and (bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest):
             best = (max(level, 0.0), x, prices)
             break
@@ -193,7 +193,7 @@ def _rough_prices(
     part = sub_problem(problem, worth, sampled_classes[problem.owner], problem.capacity / stride)
     sampled = RestrictedTargets(targets, part.classes, targets.highest)
     equal = np.ones(part.problem.rows)
-    z = LevelProof.of(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
+    z = cost_hulls(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
     program = LevelProgram(part.problem, part.worth, np.zeros(part.problem.classes), sampled.at(z)[0])
     point, iterations, step_of = program.start(), 0, MehrotraStep
     if compiled:
@@ -206,7 +206,7 @@ def _rough_prices(
         if following is None or step.error <= CONVERGED:
             break
         point, iterations = following, iterations + 1
-        proof = LevelProof.of(part.problem, part.worth, program.prices(point), compiled=compiled)
+        proof = cost_hulls(part.problem, part.worth, program.prices(point), compiled=compiled)
         if proof.excess(sampled.at(z)[0]) > 0:
             z = min(z, proof.bound(sampled, 0.0, _COARSE))
         program.rise = sampled.at(z)[0] / program.best

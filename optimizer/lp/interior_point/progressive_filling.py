@@ -35,7 +35,7 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Status
 from optimizer.lp.dual_newton.best_responses import prices_per_level
 from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, HAS_NUMBA
-from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, SubProblem, cost_hulls, sub_problem
+from optimizer.lp.interior_point.level_proofs import RestrictedTargets, SubProblem, cost_hulls, sub_problem
 from optimizer.lp.interior_point.max_level import find_max_level, shares_meet_targets
 from optimizer.lp.staged_solution import SolveInput, StagedSolution, stage_over_jobs
 from optimizer.problem import BoolArray, FloatArray, Pools
@@ -233,7 +233,7 @@ class _FillingRun:
             return prices, targets.highest
         kept, capacity = targets.at(z)[0], self._problem.capacity
         worth = float(prices @ capacity) or 1.0
-        best, proof = prices, LevelProof.of(self._problem, self._worth, prices, compiled=self._compiled)
+        best, proof = prices, cost_hulls(self._problem, self._worth, prices, compiled=self._compiled)
         excess = proof.excess(kept)
         fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
         hidden = np.where(empty & ~self._scarce_rows, fence, 0.0)
@@ -249,7 +249,7 @@ class _FillingRun:
                 if best.any() and excess >= -_PAID * worth:
                     return best, proof.bound(targets, z)
                 more = base + earlier * (worth * 10.0**power)
-                other = LevelProof.of(self._problem, self._worth, more, compiled=self._compiled)
+                other = cost_hulls(self._problem, self._worth, more, compiled=self._compiled)
                 if other.excess(kept) > excess or not best.any():
                     best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
