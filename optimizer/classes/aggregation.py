@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import (
@@ -68,7 +67,14 @@ def group_into_classes(
         code = np.add.reduceat(code, contents.first[:-1])
     for bits in contents.keys:
         code = mix_bits(code + bits.view(np.uint64))
-    order = _content_order(first, contents.pool[contents.first[:-1]], code)
+    # Columns sorted by job, then first pool, then as many leading bits of the hash as fit; usually they are already.
+    lead = contents.pool[contents.first[:-1]]
+    pools = int(lead.max(initial=0)) + 1
+    free_bits = max(1, 64 - (len(jobs) * pools).bit_length())
+    place = (np.repeat(np.arange(len(jobs)), width[jobs]) * pools + lead).astype(np.uint64)
+    rank = place << np.uint64(free_bits) | code >> np.uint64(64 - free_bits)
+    is_sorted = np.all(rank[1:] >= rank[:-1])
+    order = np.arange(len(kept)) if is_sorted else np.argsort(rank, kind="stable")
     keys = np.stack([quantised_bits(np.asarray(key, dtype=np.float64)[jobs]) for key in job_keys])
     job_code = np.add.reduceat(mix_bits(code), first[:-1])  # a hash of columns and keys
     for key in keys:
@@ -124,19 +130,6 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
         pool, count = pool[by_pool], count[by_pool]
     key_bits = [quantised_bits(np.asarray(key, dtype=np.float64)[kept]) for key in keys]
     return _ColumnContents(key_bits, offsets_of_widths(width), pool.astype(np.int64), count)
-
-
-def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
-    """Returns the order that sorts columns by job, then first pool, then as many leading bits of the hash as fit. The
-    columns usually are sorted already.
-    """
-    pools = int(lead.max(initial=0)) + 1
-    free_bits = max(1, 64 - ((len(first) - 1) * pools).bit_length())
-    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    key = (owner * pools + lead).astype(np.uint64) << np.uint64(free_bits) | code >> np.uint64(64 - free_bits)
-    if np.all(key[1:] >= key[:-1]):
-        return np.arange(len(key))
-    return np.argsort(key, kind="stable")
 
 
 def _equals_representative(contents: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
