@@ -46,7 +46,7 @@ class InteriorSolution:
     theta: float
     #: Shares of one member (C,).
     x: FloatArray
-    #: Price of each row, where theta has the value 1 (r,).
+    #: Price of each whole row, where theta has the value 1 (r,).
     prices: FloatArray
     iterations: int
     #: The largest of the duality gap and the residuals.
@@ -60,7 +60,7 @@ def solve_interior(program: LevelProgram, *, compiled: bool = False) -> Interior
         program: of the problem.
         compiled: whether to use compiled code.
     """
-    point = program.start()
+    point = program.start
     best, best_error, since, done = point, np.inf, 0, 0
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
@@ -78,8 +78,8 @@ def solve_interior(program: LevelProgram, *, compiled: bool = False) -> Interior
             break
         point = following
         done += 1
-    x = best.primal[: program.problem.columns]
-    return InteriorSolution(best.theta, x, program.prices(best), done, best_error)
+    x, prices = best.primal[: program.problem.columns], best.dual[-program.problem.rows :]
+    return InteriorSolution(best.theta, x, prices, done, best_error)
 
 
 #: A level within the first part of the proved one counts as reached; within the second, it suffices where no program
@@ -195,7 +195,7 @@ def _rough_prices(
     equal = np.ones(part.problem.rows)
     z = cost_hulls(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
     program = LevelProgram(part.problem, part.worth, np.zeros(part.problem.classes), sampled.at(z)[0])
-    point, iterations, step_of = program.start(), 0, MehrotraStep
+    point, iterations, step_of = program.start, 0, MehrotraStep
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
 
@@ -206,11 +206,13 @@ def _rough_prices(
         if following is None or step.error <= CONVERGED:
             break
         point, iterations = following, iterations + 1
-        proof = cost_hulls(part.problem, part.worth, program.prices(point), compiled=compiled)
+        prices = point.dual[-len(part.rows) :] / part.problem.capacity
+        proof = cost_hulls(part.problem, part.worth, prices, compiled=compiled)
         if proof.excess(sampled.at(z)[0]) > 0:
             z = min(z, proof.bound(sampled, 0.0, _COARSE))
         program.rise = sampled.at(z)[0] / program.best
-    return sum_by(part.rows, program.prices(point), problem.rows), iterations
+    prices = point.dual[-len(part.rows) :] / part.problem.capacity
+    return sum_by(part.rows, prices, problem.rows), iterations
 
 
 def _level_on_tangents(
@@ -236,7 +238,7 @@ def _level_on_tangents(
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # if none rises just below z: can all have their targets?
         found = solve_interior(LevelProgram(part.problem, part.worth, own - rise, rise), compiled=compiled)
-        prices = sum_by(part.rows, found.prices, problem.rows) / max(z, 1e-9)
+        prices = sum_by(part.rows, found.prices / part.problem.capacity, problem.rows) / max(z, 1e-9)
         level, iterations, error = z * found.theta, found.iterations, found.error
         x[part.columns] = found.x
     return level, x, prices, iterations, error

@@ -16,7 +16,10 @@ from optimizer.problem import FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InteriorPoint:
-    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p)."""
+    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p).
+
+    The last part of the multipliers over the rows' capacity is the price of each row.
+    """
 
     theta: float
     primal: FloatArray
@@ -31,7 +34,7 @@ class LevelProgram:
         #: Worth of each class's best column, which utilities are divided by (k,).
         self.best = np.maximum.reduceat(worth, problem.first[:-1])
         self.worth, self.floor, self.rise = worth / self.best[problem.owner], floor / self.best, rise / self.best
-        uses, self._capacity = np.diff(problem.use_first), problem.capacity
+        uses = np.diff(problem.use_first)
         load = np.repeat(problem.size[problem.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
         #: The problem with one member per class and rows of capacity 1: a use takes its fraction of the row.
         self.problem = replace(problem, size=np.ones(problem.classes), use_count=load, capacity=np.ones(problem.rows))
@@ -41,32 +44,23 @@ class LevelProgram:
         #: Where idle, spare and left begin in a vector of variables, and mu, y and p in one of multipliers.
         self.begins = np.cumsum([problem.columns, problem.classes, problem.classes])
 
-    def prices(self, point: InteriorPoint) -> FloatArray:
-        """Returns the price of each row, unscaled (r,)."""
-        return np.asarray(point.dual[self.begins[-1] :] / self._capacity)
+        # A starting point far from every boundary: equal shares, scaled so that they use at most half of each row.
+        problem, first, theta = self.problem, problem.first[:-1], 0.5
+        x = 0.5 / np.diff(problem.first)[problem.owner]
+        crowded = np.maximum(1.0, 2 * problem.used(x))
+        x /= np.maximum.reduceat(crowded[problem.use_row], problem.use_first[:-1])
+        utility = np.add.reduceat(self.worth * x, first)
+        spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
+        primal = [x, 1 - np.add.reduceat(x, first), spare, 1 - problem.used(x)]
+        y = np.full(problem.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
+        p = np.full(problem.rows, 1.0 / problem.rows)
+        reduced = problem.cost(p) + y[problem.owner] * (1 - self.worth)
+        self.start = InteriorPoint(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
 
     def cost(self, prices: FloatArray) -> FloatArray:
         """Returns what each column costs at prices of whole rows (C,)."""
         paid = self.problem.use_count * prices[self.problem.use_row]
         return np.bincount(self.use_column, weights=paid, minlength=self.problem.columns).astype(np.float64)
-
-    def start(self) -> InteriorPoint:
-        """Returns a starting point far from every boundary: equal shares, scaled so that they use at most half of each
-        row.
-        """
-        problem = self.problem
-        width = np.diff(problem.first)
-        x = 0.5 / width[problem.owner]
-        crowded = np.maximum(1.0, 2 * problem.used(x))
-        x /= np.maximum.reduceat(crowded[problem.use_row], problem.use_first[:-1])
-        utility = np.add.reduceat(self.worth * x, problem.first[:-1])
-        theta = 0.5
-        spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
-        primal = [x, 1 - np.add.reduceat(x, problem.first[:-1]), spare, 1 - problem.used(x)]
-        y = np.full(problem.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
-        p = np.full(problem.rows, 1.0 / problem.rows)
-        reduced = problem.cost(p) + y[problem.owner] * (1 - self.worth)
-        return InteriorPoint(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
 
 
 #: Part of the way to the boundary that a step goes.

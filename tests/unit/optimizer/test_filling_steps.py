@@ -31,7 +31,7 @@ def test_a_compiled_step_is_the_same_step(seed: int):
     rng = np.random.default_rng(seed)
     floor, rise = rng.uniform(0, 0.1, market.classes), rng.uniform(0.1, 1, market.classes)
     program = LevelProgram(market, worth, floor, rise)
-    point = program.start()
+    point = program.start
     for _ in range(6):
         plain, compiled = MehrotraStep(program, point), step_kernels.CompiledStep(program, point)
         assert compiled.error == pytest.approx(plain.error, rel=1e-9, abs=1e-12)
@@ -60,7 +60,7 @@ def test_a_row_used_twice_by_a_column_counts_twice():
     steps = []
     for one in (market, halved):
         program = LevelProgram(one, worth, 0 * rise, rise)
-        steps.append(step_kernels.CompiledStep(program, program.start()).taken())
+        steps.append(step_kernels.CompiledStep(program, program.start).taken())
     assert np.allclose(steps[0].primal, steps[1].primal, rtol=1e-9)
 
 
