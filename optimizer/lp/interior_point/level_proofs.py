@@ -105,8 +105,8 @@ def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, 
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
 
-        corners = interior_kernels.hull_vertices(problem.first, worth, cost, _COLLINEAR)
-        return CostHulls(*corners, problem.size, income, compiled=True)
+        hull_worth, hull_cost = interior_kernels.hull_vertices(problem.first, worth, cost, _COLLINEAR)
+        return CostHulls(hull_worth, hull_cost, problem.size, income, compiled=True)
     owner = problem.owner
     corner_worth, corner_cost = np.zeros(problem.classes), np.zeros(problem.classes)
     vertices = [(corner_worth, corner_cost)]
@@ -126,8 +126,8 @@ def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, 
         ahead = ahead[worth[ahead] > corner_worth[mine]]
     if len(vertices) == 1:
         vertices *= 2
-    corners = (np.stack([w for w, _ in vertices], axis=1), np.stack([c for _, c in vertices], axis=1))
-    return CostHulls(*corners, problem.size, income)
+    hull_worth, hull_cost = (np.stack(vertex, axis=1) for vertex in zip(*vertices, strict=True))
+    return CostHulls(hull_worth, hull_cost, problem.size, income)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
