@@ -95,7 +95,7 @@ _GpusOption = Annotated[
 ]
 _NotifyOption = Annotated[
     str | None,
-    typer.Option("--notify", metavar="KINDS", help="What your addresses are told of it, such as failed,finished."),
+    typer.Option("--notify", metavar="KINDS", help="Events of the job to notify you of, such as failed,finished."),
 ]
 
 
