@@ -28,15 +28,8 @@ from optimizer.policy import PolicySpec
 from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.budget_limits import users_with_budgets
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import (
-    JobRestored,
-    NodeLeaving,
-    NodeQuarantined,
-    NodeUnreachable,
-    PolicyChanged,
-    PoolDeclared,
-    RentRestored,
-)
+from scheduler.core.events import NodeLeaving, NodeQuarantined, NodeUnreachable, PolicyChanged, PoolDeclared
+from scheduler.core.restore_events import JobRestored, RentRestored
 from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.live.auth.access_control import (
