@@ -23,6 +23,7 @@ from scheduler.live.http.requests import (
 )
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.dry_run import dry_run
 from scheduler.live.services.job_standing import value_owner, with_standing
 from scheduler.live.services.job_submission import (
     BATCH_LIMIT,
@@ -31,7 +32,6 @@ from scheduler.live.services.job_submission import (
     body_digest,
     check_feasible,
     draft_job,
-    dry_run,
     recall_answer,
     remember_answer,
     sibling_positions,
