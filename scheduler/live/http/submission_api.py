@@ -45,8 +45,9 @@ from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId, JobRequest
 from walras.machine_tools import with_needs
-from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
+from walras.spec.job_spec import MAX_SPEC_BYTES
 from walras.spec.job_travel import needs_of
+from walras.spec.spec_request import is_unproven, to_request
 from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
 from walras.spec.text_formats import parse_yaml
 from walras.states import JobState

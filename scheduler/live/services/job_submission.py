@@ -36,18 +36,10 @@ from walras.job_request import JobId, JobRequest
 from walras.machine_tools import unmet_need, with_needs
 from walras.people import DefaultView
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import (
-    JobSpec,
-    argv_of,
-    env_of,
-    is_unproven,
-    kind_of,
-    parse_spec,
-    spec_mapping,
-    to_request,
-)
+from walras.spec.job_spec import JobSpec, parse_spec, spec_mapping
 from walras.spec.job_travel import needs_of
 from walras.spec.launchers import is_launcher, launcher_note
+from walras.spec.spec_request import argv_of, env_of, is_unproven, kind_of, to_request
 from walras.spec.sweeps import shown_name_of
 from walras.states import JobState
 
