@@ -53,8 +53,9 @@ from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_request
+from scheduler.live.store.people_rows import PeopleRow
 from scheduler.live.store.store_interface import LoadedState, Store
-from scheduler.live.store.table_rows import PeopleRow, SpecRow
+from scheduler.live.store.table_rows import SpecRow
 from walras.checkpoint_store import SERVER_STORE
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.contract import pinned_token
