@@ -25,7 +25,7 @@ _TOO_WIDE = 1e-3
 
 def _objectives(drawn: Drawn) -> dict[str, Objective]:
     market = drawn.market
-    owner = market.owner()
+    owner = market.owner
     worth = drawn.speed / drawn.equal_speed[owner]
     best = np.maximum.reduceat(worth, market.first[:-1])
     floor = np.where(np.arange(market.classes) % 5 == 0, 0.05 * best, 0.0)

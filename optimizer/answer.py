@@ -6,7 +6,7 @@ import numpy as np
 
 from optimizer.assignment.list_schedule import with_bound_report
 from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs
-from optimizer.classes.deduplication import distinct_jobs, distinct_jobs_if_sound
+from optimizer.classes.deduplication import COMPILED_COLUMNS, distinct_jobs, distinct_jobs_if_sound
 from optimizer.classes.segments import max_by
 from optimizer.decision import Decision, Memory, Order, Shares
 from optimizer.policy import AggregatesJobs, GivenOrderFacts, OrderPolicy, PlanPolicy, Policy, SharePolicy
@@ -34,7 +34,8 @@ def answer_problem(
         ProblemError: the problem is malformed. The certificate and the rental's status say how well a solve went.
     """
     key_fields = policy.job_key_fields if isinstance(policy, AggregatesJobs) else ()
-    found = distinct_jobs_if_sound(problem, key_fields) if key_fields else None
+    one_pass = key_fields and len(problem.columns) >= COMPILED_COLUMNS
+    found = distinct_jobs_if_sound(problem, key_fields) if one_pass else None
     validate_problem(problem, walked=found is not None)
     if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):
         return *answer_with_mixed_gangs(policy, problem, memory), None

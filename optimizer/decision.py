@@ -63,9 +63,13 @@ class EntityPrice:
     guarantee: float = 0.0
 
 
+#: The unit of a quote without prices.
+NO_PRICES = "nothing has a price"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Quote:
-    """Prices at which a newcomer is judged until the next solve."""
+    """Prices by which arriving jobs are admitted until the next solve."""
 
     #: Price of one accelerator of each pool (p,), >= 0, in `unit` per accelerator held all the time.
     prices: FloatArray

@@ -176,7 +176,7 @@ class ParameterDescription:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDescription:
-    """A policy in words."""
+    """The description of a policy for people: family, formula, source, unit of its prices, and parameters."""
 
     name: str
     #: `order`, `shares` or `plan`.
@@ -185,7 +185,7 @@ class PolicyDescription:
     source: str
     #: Everything that its class and, if that holds no other policy, its module say, formula included.
     about: str
-    #: Unit in which it quotes prices with its parameters at their defaults; empty: nothing has a price.
+    #: Unit in which it quotes prices with its parameters at their defaults, or `NO_PRICES`; empty for an order.
     price_unit: str
     #: `maximise` or `minimise`, of what its certificate speaks of; empty for an order.
     seeks: str
@@ -193,7 +193,7 @@ class PolicyDescription:
 
 
 def describe(name: str) -> PolicyDescription:
-    """The description of a registered policy.
+    """Returns the description of a registered policy.
 
     Raises:
         UnknownPolicyError: no policy has that name.
@@ -217,7 +217,7 @@ def describe(name: str) -> PolicyDescription:
 
 
 def _shares_its_module(kind: type[Any]) -> bool:
-    """Several registered policies stand in the file: each describes itself in its class."""
+    """Returns whether its module defines several registered policies, so that its class alone describes it."""
     return sum(target.startswith(f"{kind.__module__}:") for target in _BUILT_IN.values()) > 1
 
 
@@ -227,7 +227,7 @@ def _source(text: str) -> str:
 
 
 def _unit_and_sense(policy: Any) -> tuple[str, str]:
-    """What it says where there is nothing to decide: the unit of its prices, and which way its objective goes."""
+    """Returns the unit of the policy's prices (`NO_PRICES` without) and the sense of its objective."""
     decision, _ = policy.decide(_empty_problem(), None)
     if isinstance(decision, Plan):
         return decision.quote.unit, "maximise"
@@ -237,7 +237,7 @@ def _unit_and_sense(policy: Any) -> tuple[str, str]:
 
 
 def _empty_problem() -> Problem:
-    """A problem without jobs, pools and entities."""
+    """Returns a problem without jobs, pools and entities."""
     f, i, b = np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     return Problem(
         at=0.0,
@@ -266,7 +266,7 @@ def _parameters(kind: type[Any]) -> Iterator[ParameterDescription]:
 
 
 def _inlined(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """With what it refers to put in place."""
+    """Returns the schema with its reference resolved."""
     reference = schema.get("$ref", "").removeprefix("#/$defs/")
     return {**definitions.get(reference, {}), **{key: value for key, value in schema.items() if key != "$ref"}}
 

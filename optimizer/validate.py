@@ -63,8 +63,8 @@ def _check_jobs(jobs: Jobs, entities: int) -> None:
         _length(f"jobs.{name}", getattr(jobs, name), n)
     for name in ("value_usd_per_h", "priority_class", "entity"):
         _length(f"jobs.{name}", getattr(jobs, name), n)
-    _amounts("jobs.weight", jobs.weight)
-    _amounts("jobs.gang", jobs.gang)
+    _check_range("jobs.weight", jobs.weight)
+    _check_range("jobs.gang", jobs.gang)
     if np.any(jobs.gang <= 0):
         raise _error("jobs.gang", "must be positive", np.flatnonzero(jobs.gang <= 0))
     value = jobs.value_usd_per_h
@@ -72,7 +72,7 @@ def _check_jobs(jobs: Jobs, entities: int) -> None:
     if wrong.any():
         raise _error("jobs.value_usd_per_h", "must be nan (unknown) or a finite amount >= 0", np.flatnonzero(wrong))
     if entities:
-        _indices("jobs.entity", jobs.entity, entities)
+        _check_range("jobs.entity", jobs.entity, entities)
 
 
 def check_entities(entities: Entities) -> None:
@@ -83,7 +83,7 @@ def check_entities(entities: Entities) -> None:
     """
     k = len(entities)
     _length("entities.weight", entities.weight, k)
-    _amounts("entities.weight", entities.weight)
+    _check_range("entities.weight", entities.weight)
     for name in ("parent", "guaranteed", "limit", "borrows", "fifo"):
         if len(getattr(entities, name)):
             _length(f"entities.{name}", getattr(entities, name), k)
@@ -128,13 +128,13 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
         if columns_are_sound(columns, n, pools):
             return
     for name, array, size in (("columns.job", columns.job, n), ("columns.use_column", columns.use_column, c)):
-        _indices(name, array, size)
+        _check_range(name, array, size)
         descends = array[1:] < array[:-1]
         if descends.any():
             raise _error(name, "must ascend", np.flatnonzero(descends) + 1)
-    _indices("columns.use_pool", columns.use_pool, pools)
-    _amounts("columns.steps_per_s", columns.steps_per_s)
-    _amounts("columns.use_count", columns.use_count)
+    _check_range("columns.use_pool", columns.use_pool, pools)
+    _check_range("columns.steps_per_s", columns.steps_per_s)
+    _check_range("columns.use_count", columns.use_count)
     if u and columns.use_count.min() <= 0:
         raise _error("columns.use_count", "must be positive", np.flatnonzero(columns.use_count <= 0))
     unused = np.bincount(columns.use_column, minlength=c) == 0
@@ -145,22 +145,22 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
 def _check_pools(pools: Pools) -> None:
     for name in ("capacity", "rentable", "machine_size", "usd_per_h"):
         _length(f"pools.{name}", getattr(pools, name), len(pools))
-        _amounts(f"pools.{name}", getattr(pools, name))
+        _check_range(f"pools.{name}", getattr(pools, name))
     if len(pools.rented):
         _length("pools.rented", pools.rented, len(pools))
-        _amounts("pools.rented", pools.rented)
+        _check_range("pools.rented", pools.rented)
         if np.any(pools.rented > pools.capacity):
             raise _error("pools.rented", "is part of the capacity", np.flatnonzero(pools.rented > pools.capacity))
     for name in ("coming", "boot_s", "minimum_billing_s", "prepaid"):
         if len(getattr(pools, name)):
             _length(f"pools.{name}", getattr(pools, name), len(pools))
-            _amounts(f"pools.{name}", getattr(pools, name))
+            _check_range(f"pools.{name}", getattr(pools, name))
 
 
 def _check_limits(limits: EntityLimits, entities: int, pools: int) -> None:
-    _indices("limits.entity", limits.entity, entities)
+    _check_range("limits.entity", limits.entity, entities)
     _length("limits.accelerators", limits.accelerators, len(limits))
-    _amounts("limits.accelerators", limits.accelerators)
+    _check_range("limits.accelerators", limits.accelerators)
     if limits.pools.shape != (len(limits), pools):
         raise ProblemError(
             f"limits.pools has the shape {limits.pools.shape}, expected {(len(limits), pools)}", field="limits.pools"
@@ -177,10 +177,10 @@ def _check_pairs(pairs: Pairs, n: int, pools: int) -> None:
     for name in ("first", "second"):
         if np.any(getattr(pairs, name) < 0):
             raise _error(f"pairs.{name}", "must be a kind", np.flatnonzero(getattr(pairs, name) < 0))
-    _indices("pairs.pool", pairs.pool, pools)
+    _check_range("pairs.pool", pairs.pool, pools)
     for name in ("first_factor", "second_factor"):
         factor = getattr(pairs, name)
-        _amounts(f"pairs.{name}", factor)
+        _check_range(f"pairs.{name}", factor)
         if np.any(factor > 1):
             raise _error(f"pairs.{name}", "must be at most 1", np.flatnonzero(factor > 1))
     unequal = (pairs.first == pairs.second) & (pairs.first_factor != pairs.second_factor)
@@ -200,18 +200,12 @@ def _length(name: str, array: FloatArray | IntArray | BoolArray, expected: int) 
         raise ProblemError(f"{name} has {len(array)} entries, expected {expected}", field=name)
 
 
-def _amounts(name: str, array: FloatArray) -> None:
-    if not len(array) or (array.min() >= 0 and array.max() < np.inf):  # not so where anything is nan
+def _check_range(name: str, array: FloatArray | IntArray, size: float = np.inf) -> None:
+    """Checks amounts (finite, not negative), or the rows of an array of `size` entries."""
+    if not len(array) or (array.min() >= 0 and array.max() < size):  # not so where anything is nan
         return
-    wrong = ~(np.isfinite(array) & (array >= 0))
-    raise _error(name, "must be finite and not negative", np.flatnonzero(wrong))
-
-
-def _indices(name: str, array: IntArray, size: int) -> None:
-    if not len(array) or (array.min() >= 0 and array.max() < size):
-        return
-    wrong = (array < 0) | (array >= size)
-    raise _error(name, f"must be in 0..{size - 1}", np.flatnonzero(wrong))
+    must = "must be finite and not negative" if size == np.inf else f"must be in 0..{size - 1}"
+    raise _error(name, must, np.flatnonzero(~((array >= 0) & (array < size))))
 
 
 def _error(name: str, what: str, rows: IntArray) -> ProblemError:

@@ -29,7 +29,8 @@ from walras.job_request import JobId, JobRequest, Kind
 from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.spec.file_model import load_yaml
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, to_request
+from walras.spec.job_spec import JobSpec
+from walras.spec.spec_request import to_request
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
 #: Largest number of jobs that an error names.

@@ -77,7 +77,7 @@ class ProjectSettings(_Settings):
 
 
 class RoleSettings(_Settings):
-    """The caps for the holders of a role."""
+    """The caps (priority, weight, preemptibility) of jobs that users with a role may submit."""
 
     caps: Caps = Caps()
 

@@ -87,10 +87,10 @@ def _known_ways(problem: Problem, prices: FloatArray) -> CostHulls:
     classes = aggregate_problem(problem, usable, [problem.columns.steps_per_s], [problem.jobs.gang])
     n, member = len(problem.jobs), classes.classes.member
     if not classes.problem.classes:
-        return CostHulls(np.zeros((n, 2)), np.zeros((n, 2)))
+        return CostHulls(np.zeros((n, 2)), np.zeros((n, 2)), np.ones(n), 0.0)
     hulls = cost_hulls(classes.problem, classes.per_column(problem.columns.steps_per_s), prices)
-    placed = (member >= 0)[:, None]
-    return CostHulls(np.where(placed, hulls.worth[member], 0.0), np.where(placed, hulls.cost[member], 0.0))
+    worth, cost = (np.where((member >= 0)[:, None], vertices[member], 0.0) for vertices in (hulls.worth, hulls.cost))
+    return CostHulls(worth, cost, np.ones(n), hulls.income)
 
 
 def whole_gang_speeds(problem: Problem) -> FloatArray:

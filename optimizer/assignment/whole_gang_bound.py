@@ -202,7 +202,7 @@ def best_integral_packing(class_problem: ClassProblem, gain: FloatArray) -> floa
     from scipy import sparse  # Imported late: needed only where a program is solved.
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    owner = class_problem.owner()
+    owner = class_problem.owner
     time = sparse.csr_array((np.ones(class_problem.columns), (owner, np.arange(class_problem.columns))))
     uses = np.repeat(np.arange(class_problem.columns), np.diff(class_problem.use_first))
     load = sparse.csr_array(

@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import (
     concatenated_ranges,
-    matching_entries,
     mix_bits,
     offsets_of_widths,
     quantised_bits,
     sum_by,
-    wrapping_sums_by_owner,
 )
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 
@@ -64,15 +61,22 @@ def group_into_classes(
     jobs = np.flatnonzero(width)
     first = offsets_of_widths(width[jobs])
     contents = _column_contents(columns, kept, column_keys)
-    # A 64-bit hash of each column's content; overflow wraps on purpose.
+    # A 64-bit hash of each column's content; sums wrap on purpose.
     code = mix_bits(mix_bits(contents.pool.view(np.uint64)) + contents.count.view(np.uint64))
     if len(code) > len(kept):  # of several uses
-        code = wrapping_sums_by_owner(code, contents.first)
+        code = np.add.reduceat(code, contents.first[:-1])
     for bits in contents.keys:
         code = mix_bits(code + bits.view(np.uint64))
-    order = _content_order(first, contents.pool[contents.first[:-1]], code)
+    # Columns sorted by job, then first pool, then as many leading bits of the hash as fit; usually they are already.
+    lead = contents.pool[contents.first[:-1]]
+    pools = int(lead.max(initial=0)) + 1
+    free_bits = max(1, 64 - (len(jobs) * pools).bit_length())
+    place = (np.repeat(np.arange(len(jobs)), width[jobs]) * pools + lead).astype(np.uint64)
+    rank = place << np.uint64(free_bits) | code >> np.uint64(64 - free_bits)
+    is_sorted = np.all(rank[1:] >= rank[:-1])
+    order = np.arange(len(kept)) if is_sorted else np.argsort(rank, kind="stable")
     keys = np.stack([quantised_bits(np.asarray(key, dtype=np.float64)[jobs]) for key in job_keys])
-    job_code = wrapping_sums_by_owner(mix_bits(code), first)  # a hash of columns and keys
+    job_code = np.add.reduceat(mix_bits(code), first[:-1])  # a hash of columns and keys
     for key in keys:
         job_code = mix_bits(job_code + key.view(np.uint64))
     _, representatives, group = np.unique(job_code, return_index=True, return_inverse=True)
@@ -85,8 +89,9 @@ def group_into_classes(
     member = np.full(n, -1, dtype=np.int64)
     member[jobs] = group
     class_width = width[jobs[representatives]]
+    class_first = offsets_of_widths(class_width)
     class_column, sorted_kept = np.full(len(columns), -1, dtype=np.int64), kept[order]
-    class_column[sorted_kept] = matching_entries(group, first, offsets_of_widths(class_width))
+    class_column[sorted_kept] = concatenated_ranges(class_first[group], class_first[group + 1])
     return JobPartition(
         size=np.bincount(group, minlength=len(representatives)),
         member=member,
@@ -127,26 +132,13 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
     return _ColumnContents(key_bits, offsets_of_widths(width), pool.astype(np.int64), count)
 
 
-def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
-    """Returns the order that sorts columns by job, then first pool, then as many leading bits of the hash as fit. The
-    columns usually are sorted already.
-    """
-    pools = int(lead.max(initial=0)) + 1
-    free_bits = max(1, 64 - ((len(first) - 1) * pools).bit_length())
-    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    key = (owner * pools + lead).astype(np.uint64) << np.uint64(free_bits) | code >> np.uint64(64 - free_bits)
-    if np.all(key[1:] >= key[:-1]):
-        return np.arange(len(key))
-    return np.argsort(key, kind="stable")
-
-
 def _equals_representative(contents: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
     """Returns whether every job agrees with the job `like[job]` in its columns (in content order) and
     its keys (f, m).
     """
     if not (np.array_equal(keys, keys[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
-    other = contents.take(matching_entries(like, first, first))
+    other = contents.take(concatenated_ranges(first[like], first[like + 1]))
     same_uses = np.array_equal(contents.pool, other.pool) and np.array_equal(contents.count, other.count)
     same_keys = all(np.array_equal(one, two) for one, two in zip(contents.keys, other.keys, strict=True))
     return same_uses and same_keys and np.array_equal(contents.first, other.first)

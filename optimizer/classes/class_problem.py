@@ -56,19 +56,22 @@ class ClassProblem:
     classes: int = field(init=False)
     columns: int = field(init=False)
     rows: int = field(init=False)
+    #: Class of each column (C,).
+    owner: IntArray = field(init=False)
     #: Whether every column uses exactly one row, so that use c belongs to column c.
     single_use: bool = field(init=False)
 
     def __post_init__(self) -> None:
         columns = len(self.use_first) - 1
-        sizes = (len(self.size), columns, len(self.capacity))
-        for name, value in zip(("classes", "columns", "rows"), sizes, strict=True):
+        derived = {
+            "classes": len(self.size),
+            "columns": columns,
+            "rows": len(self.capacity),
+            "owner": np.repeat(np.arange(len(self.size)), np.diff(self.first)),
+            "single_use": bool(len(self.use_row) == columns and self.use_first[-1] == columns),
+        }
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "single_use", bool(len(self.use_row) == columns and self.use_first[-1] == columns))
-
-    def owner(self) -> IntArray:
-        """Class of each column (C,)."""
-        return np.repeat(np.arange(self.classes), np.diff(self.first))
 
     def cost(self, prices: FloatArray) -> FloatArray:
         """Returns what one member pays for running each column all the time, at prices of the rows (r,): (C,)."""
@@ -79,7 +82,7 @@ class ClassProblem:
 
     def used(self, x: FloatArray) -> FloatArray:
         """Returns how much of each row all members together take at these shares (C,): (r,)."""
-        taken = np.repeat(self.size, np.diff(self.first)) * x
+        taken = self.size[self.owner] * x
         per_use = self.use_count * (taken if self.single_use else np.repeat(taken, np.diff(self.use_first)))
         return np.bincount(self.use_row, weights=per_use, minlength=self.rows).astype(np.float64)
 
@@ -246,7 +249,7 @@ def objective_value(class_problem: ClassProblem, objective: Objective, x: FloatA
     """Returns the objective's value at shares of the classes' members (C,). It does not check the floors of a
     `MaxSum`.
     """
-    owner = class_problem.owner()
+    owner = class_problem.owner
     if isinstance(objective, MaxSum):
         return float((class_problem.size[owner] * objective.value) @ x)
     utility = sum_by(owner, objective.worth * x, class_problem.classes)
@@ -310,7 +313,7 @@ def make_feasible(class_problem: ClassProblem, x: FloatArray) -> FloatArray:
     x = np.clip(np.nan_to_num(x), 0.0, 1.0)
     if not len(x):
         return x
-    owner = class_problem.owner()
+    owner = class_problem.owner
     x = x / np.maximum(sum_by(owner, x, class_problem.classes), 1.0)[owner]
     overfull = np.maximum(
         class_problem.used(x) / np.where(class_problem.capacity > 0, class_problem.capacity, 1.0), 1.0

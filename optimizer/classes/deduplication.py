@@ -13,7 +13,6 @@ import numpy as np
 from optimizer.classes.segments import (
     as_bits,
     concatenated_ranges,
-    matching_entries,
     mix_bits,
     offsets_of_widths,
     positions_within_owner,
@@ -23,8 +22,8 @@ from optimizer.classes.segments import (
 from optimizer.decision import Shares
 from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Problem
 
-#: Above this number of columns, loading compiled code pays.
-_COMPILED_FROM = 50_000
+#: From this number of columns, loading compiled code pays.
+COMPILED_COLUMNS = 50_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,11 +49,11 @@ class DistinctJobs:
         """Returns for every column the value of its distinct column: (C,) -> (c,)."""
         if len(values) == self.first[-1]:
             return values
-        if self.first[-1] >= _COMPILED_FROM:
+        if self.first[-1] >= COMPILED_COLUMNS:
             from optimizer.classes import deduplication_kernels
 
             return deduplication_kernels.expand_to_columns(values, self.member, self.first, self.distinct_first)
-        return values[matching_entries(self.member, self.first, self.distinct_first)]
+        return values[concatenated_ranges(self.distinct_first[self.member], self.distinct_first[self.member + 1])]
 
     def tell(self, shares: Shares) -> Shares:
         """Returns the decision about distinct jobs expanded to all jobs. The decision must not co-locate jobs."""
@@ -89,7 +88,7 @@ def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs:
     The arrays must fit together and ascend (`optimizer.validate`); their values may be anything.
     """
     columns, n = problem.columns, len(problem.jobs)
-    if len(columns) < _COMPILED_FROM and len(np.unique(sum_by(columns.job, columns.steps_per_s, n))) == n:
+    if len(columns) < COMPILED_COLUMNS and len(np.unique(sum_by(columns.job, columns.steps_per_s, n))) == n:
         # Equal jobs have speeds of equal sums. Where no two sums are equal, as mostly with few jobs, no two jobs are.
         first = offsets_of_widths(np.bincount(columns.job, minlength=n))
         return DistinctJobs(problem, np.ones(n), np.arange(n), np.arange(n), first, first)
@@ -97,7 +96,7 @@ def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs:
     single = len(columns.use_column) == len(columns)  # Every column has at least one use: so each has exactly one.
     use_first = np.zeros(0, dtype=np.int64) if single else job_offsets(columns.use_column, len(columns))
     key = _job_keys(problem.jobs, job_fields)
-    if len(columns) >= _COMPILED_FROM:
+    if len(columns) >= COMPILED_COLUMNS:
         from optimizer.classes import deduplication_kernels
 
         member, representative = deduplication_kernels.group_equal_jobs(columns, first, use_first, key)
@@ -123,12 +122,12 @@ def _distinct_of_groups(
 def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs | None:
     """Checks the columns of a large problem and groups its jobs, in one pass.
 
-    Returns None where the problem is small, a column has several uses, or a check failed: the caller then runs
-    `validate_problem` and `distinct_jobs`. A result proves that the arrays of columns and uses are well formed.
+    Returns None where a column has several uses, or a check failed: the caller then runs `validate_problem` and
+    `distinct_jobs`. A result proves that the arrays of columns and uses are well formed.
     """
     columns, jobs = problem.columns, problem.jobs
     arrays = (columns.steps_per_s, columns.use_column, columns.use_pool, columns.use_count)
-    if len(columns) < max(_COMPILED_FROM, 1) or any(len(array) != len(columns) for array in arrays):
+    if not len(columns) or any(len(array) != len(columns) for array in arrays):
         return None
     if any(len(getattr(jobs, name)) != len(jobs) for name in job_fields):
         return None
@@ -142,7 +141,7 @@ def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> Disti
 
 def job_offsets(owner: IntArray, owners: int) -> IntArray:
     """Returns where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
-    if len(owner) >= _COMPILED_FROM:
+    if len(owner) >= COMPILED_COLUMNS:
         from optimizer.classes import deduplication_kernels
 
         return deduplication_kernels.compiled_offsets(owner, owners)
@@ -183,12 +182,12 @@ def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
     """Returns whether every job has the columns and keys of the job `like[job]`."""
     if not (np.array_equal(key, key[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
-    twin = matching_entries(like, first, first)
+    twin = concatenated_ranges(first[like], first[like + 1])
     if not np.array_equal(as_bits(columns.steps_per_s), as_bits(columns.steps_per_s)[twin]):
         return False
     if not np.array_equal(np.diff(use_first), np.diff(use_first)[twin]):
         return False
-    use = matching_entries(twin, use_first, use_first)
+    use = concatenated_ranges(use_first[twin], use_first[twin + 1])
     same_pool = np.array_equal(columns.use_pool, columns.use_pool[use])
     return same_pool and np.array_equal(columns.use_count, columns.use_count[use])
 

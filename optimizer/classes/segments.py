@@ -49,11 +49,6 @@ def concatenated_ranges(begin: IntArray, end: IntArray) -> IntArray:
     return np.repeat(begin - start, length) + np.arange(int(length.sum()))
 
 
-def matching_entries(like: IntArray, first: IntArray, like_first: IntArray) -> IntArray:
-    """Returns, for each entry of owner i, the index of the entry at the same position of owner `like[i]`."""
-    return np.repeat(like_first[like] - first[:-1], np.diff(first)) + np.arange(first[-1])
-
-
 def wrapping_sums_by_owner(values: NDArray[np.uint64], first: IntArray) -> NDArray[np.uint64]:
     """Returns the sum of each owner's values modulo 2**64 (owners,)."""
     total = np.zeros(len(values) + 1, dtype=np.uint64)

@@ -36,15 +36,16 @@ CVXPY_SIMPLEX_ROWS = 1_000
 #: stated in cvxpy anew for each state; above, HiGHS receives matrices.
 CVXPY_MONEY_CELLS = 4_096
 
-#: Columns of this problem and of those solved before it, above which loading the compiled interior point method pays.
+#: Columns of this problem and of those solved before it, from which loading the compiled interior point method pays.
 COMPILED_FILLING_COLUMNS = 10_000
-#: Columns above which loading compiled passes pays for one dual bound.
+#: Columns from which loading compiled passes pays for one dual bound.
 COMPILED_BOUND_COLUMNS = 200_000
 
 #: Column generation starts with all sides of pairs when there are at most this many.
 ALL_PAIR_SIDES = 3_000
 
-_HAS_NUMBA = find_spec("numba") is not None
+#: Whether compiled code can be loaded: without numba every method runs as numpy.
+HAS_NUMBA = find_spec("numba") is not None
 
 
 class LpEngine(Enum):
@@ -58,18 +59,4 @@ def engine_for(objective: Objective, columns: int) -> LpEngine:
     """Returns the faster engine for an objective and a number of columns; the exact one where numba is missing."""
     one_program = isinstance(objective, MaxSum)
     most = EXACT_ONE_PROGRAM_COLUMNS if one_program else EXACT_SEVERAL_PROGRAMS_COLUMNS
-    return LpEngine.EXACT if columns <= most or not _HAS_NUMBA else LpEngine.PRICES
-
-
-def filling_is_compiled(columns_so_far: int) -> bool:
-    """Returns whether numba is installed and a series of problems had enough columns that loading
-    compiled code pays.
-    """
-    return columns_so_far >= COMPILED_FILLING_COLUMNS and _HAS_NUMBA
-
-
-def bound_is_compiled(columns: int) -> bool:
-    """Returns whether numba is installed and a dual bound over this number of columns pays for loading compiled
-    passes.
-    """
-    return columns >= COMPILED_BOUND_COLUMNS and _HAS_NUMBA
+    return LpEngine.EXACT if columns <= most or not HAS_NUMBA else LpEngine.PRICES

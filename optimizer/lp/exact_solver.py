@@ -167,19 +167,19 @@ def attainable_floors(problem: ClassProblem, worth: FloatArray, floor: FloatArra
     if not solve_program(program.kept(asks, floor[asks]), rows=0).solved:
         return np.zeros(len(floor))
     x = make_feasible(problem, program.x.value)
-    return np.minimum(floor, sum_by(problem.owner(), worth * x, problem.classes)) * (1 - _SLACK)
+    return np.minimum(floor, sum_by(problem.owner, worth * x, problem.classes)) * (1 - _SLACK)
 
 
 def class_sum_matrix(problem: ClassProblem, values: FloatArray) -> Any:
     """Returns the matrix (k, C) that sums columns by class, each times its value (C,)."""
-    place = (problem.owner(), np.arange(problem.columns))
+    place = (problem.owner, np.arange(problem.columns))
     return sparse.csr_array((values, place), shape=(problem.classes, problem.columns))
 
 
 def row_use_matrix(problem: ClassProblem) -> Any:
     """Returns the matrix from shares to the use of each row by all members (r, C)."""
     column = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
-    taken = problem.use_count * problem.size[problem.owner()[column]]
+    taken = problem.use_count * problem.size[problem.owner[column]]
     return sparse.csr_array((taken, (problem.use_row, column)), shape=(problem.rows, problem.columns))
 
 
@@ -187,7 +187,7 @@ class ClassProgram:
     """The objectives in cvxpy. Rows of pools are divided by their capacity, utilities by the best of the class."""
 
     def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
-        owner = problem.owner()
+        owner = problem.owner
         best = max_by(owner, worth, problem.classes)
         self._size, self._best = problem.size, np.where(best > 0, best, 1.0)
         self._members = problem.size[owner]
@@ -241,7 +241,7 @@ class _LinearSolver:
         return found if _is_final(found) else self._clarabel(lambda program: program.level(rise, floor))
 
     def total(self, value: FloatArray, floor: FloatArray) -> LinearSolution:
-        members = self._problem.size[self._problem.owner()]
+        members = self._problem.size[self._problem.owner]
         found = self._highs.solve(members * value, 0.0, np.zeros(self._problem.classes), floor)
         self.work += found.work
         return found if _is_final(found) else self._clarabel(lambda program: program.total(value, floor))
@@ -306,7 +306,7 @@ def _first_proof(problem: ClassProblem, objective: MaxMin, guesses: list[FloatAr
 
 def _typical_prices(problem: ClassProblem, objective: MaxMin) -> FloatArray:
     """Returns prices at which an accelerator costs what it gives the mean member that can use it (r,)."""
-    members = problem.size[problem.owner()] * (objective.worth > 0)
+    members = problem.size[problem.owner] * (objective.worth > 0)
     per_unit = members * objective.worth / np.maximum(problem.cost(np.ones(problem.rows)), 1e-300)
     uses = np.diff(problem.use_first)
     users = np.bincount(problem.use_row, weights=np.repeat(members, uses), minlength=problem.rows)

@@ -107,7 +107,7 @@ class LinearProgram:
 
     def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
         self._problem = problem
-        owner = problem.owner()
+        owner = problem.owner
         best = max_by(owner, worth, problem.classes)
         self._best = np.where(best > 0, best, 1.0)
         self._capacity = np.where(problem.capacity > 0, problem.capacity, 1.0)

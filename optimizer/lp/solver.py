@@ -61,7 +61,7 @@ def _is_answer(class_problem: ClassProblem, objective: Objective, found: ClassSo
     """Returns whether the solution is within its gap and violates no floor."""
     if found.status is not Status.OPTIMAL or not isinstance(objective, MaxSum):
         return found.status in (Status.OPTIMAL, Status.INFEASIBLE)
-    utility = sum_by(class_problem.owner(), objective.worth * found.x, class_problem.classes)
+    utility = sum_by(class_problem.owner, objective.worth * found.x, class_problem.classes)
     return bool(np.all(utility >= objective.floor * (1 - _HELD)))
 
 
@@ -167,7 +167,7 @@ def _or_equal_shares(request: SolveInput, objective: Objective, found: ClassSolu
 
 
 def _utility(class_problem: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
-    return sum_by(class_problem.owner(), worth * x, class_problem.classes)
+    return sum_by(class_problem.owner, worth * x, class_problem.classes)
 
 
 def _promised_utility(class_problem: ClassProblem, objective: Objective, found: ClassSolution) -> FloatArray:
@@ -183,8 +183,8 @@ def _promised_utility(class_problem: ClassProblem, objective: Objective, found: 
 def _can_add(class_problem: ClassProblem, objective: Objective, kept: FloatArray, prices: FloatArray) -> bool:
     """Returns whether some class below its best has a column that uses no scarce row."""
     taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
-    best = max_by(class_problem.owner(), objective.worth, class_problem.classes)
+    best = max_by(class_problem.owner, objective.worth, class_problem.classes)
     below_best = kept < best * (1 - FULL)
     if isinstance(objective, NashWelfare):
         below_best &= objective.weight == 0  # The others have taken what is free already.
-    return bool(np.any(below_best[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))
+    return bool(np.any(below_best[class_problem.owner] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

@@ -121,7 +121,7 @@ def stage_over_jobs(
     class_problem = classes.problem
     raised = rising_classes(class_problem, objective) if active is None else active
     kind, floor = StageKind.LOG, np.zeros(class_problem.classes)
-    cap = max_by(class_problem.owner(), objective.worth, class_problem.classes)
+    cap = max_by(class_problem.owner, objective.worth, class_problem.classes)
     if isinstance(objective, MaxMin):
         targets = objective.targets
         kind, floor, cap = StageKind.LEVEL, targets.at(0.0)[0], targets.at(targets.highest)[0]

@@ -34,7 +34,8 @@ from walras.errors import ConfigError, JobSpecError
 from walras.job_request import ANY_ACCELERATOR
 from walras.profiling.profile_documents import ProfileFile
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, kind_of
+from walras.spec.job_spec import JobSpec
+from walras.spec.spec_request import kind_of
 
 #: One direction of a PCIe slot with sixteen lanes, bytes per second.
 _SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}

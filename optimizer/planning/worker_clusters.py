@@ -65,7 +65,7 @@ class ExpectedRun:
 
 
 def expected_run(workers: Sequence[WorkerKind], servers: ParameterServers, steps: float) -> ExpectedRun:
-    """Returns expected time, cost and losses of a run of `steps` steps."""
+    """Returns the expected time, cost and number of lost workers of a run of `steps` steps."""
     alone = sum(worker.steps_per_s for worker in workers)
     speed = servers.saturation.steps_per_s(alone)
     took_s, losses = steps / speed, 0.0

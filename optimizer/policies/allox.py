@@ -1,12 +1,12 @@
-"""AlloX: who starts where, by an assignment of jobs to (accelerator, position from the end).
+"""AlloX: minimises the mean completion time by matching jobs to accelerators and to positions in their queues.
 
-Symbols: R[m] steps left of job m, T[m,p] its steps/s on pool p, k the position from the end of a lane (queue).
+Symbols: R[m] steps left of job m, T[m,p] its steps/s on pool p, k the position counted from the end of a queue.
 
-    minimise  sum k R[m]/T[m,p] y[m,p,k]   each job in one place, each place of a lane taken once
+    minimise  sum k R[m]/T[m,p] y[m,p,k]   each job has one position, each position has at most one job
 
-which is the sum of the times until all jobs end if nobody else comes. The first of each lane starts. The certificate
-sets that sum against the squashed area (`optimizer.assignment.list_schedule`), which no schedule of the same jobs can
-go below.
+The objective is the sum of the remaining times of all jobs, provided that no job arrives. The job at the head of each
+queue starts. The certificate compares the sum with the squashed-area bound (`optimizer.assignment.list_schedule`), a
+lower bound for every schedule of the same jobs.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from optimizer.assignment.list_schedule import completion_bound_s
 from optimizer.assignment.machine_queues import schedule_in_queues
 from optimizer.classes.class_problem import constraint_violation, relative_gap
 from optimizer.classes.segments import max_by
-from optimizer.decision import Certificate, Memory, Quote, Shares, Status
+from optimizer.decision import NO_PRICES, Certificate, Memory, Quote, Shares, Status
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
@@ -31,12 +31,13 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Allox:
-    """Minimises the sum of completion times: assigns jobs to unlike accelerators and to positions in their queues.
+    """Minimises the sum of completion times: assigns jobs to accelerator types and to positions in their queues.
 
-    A placed job stays until it ends; a job that merely uses what is free makes room. Source: Le et al., AlloX, EuroSys
-    2020, section 4, as Gavel's simulator has it. Gangs are a generalisation of ours: a pool's free accelerators are
-    cut into lanes of the gang sizes that wait for it, each size getting its part of the waiting work. A gang that is
-    larger than what is free waits. A job of unknown length is taken to need as long again as it has run.
+    A job that was placed keeps its accelerators until it ends; a job that only backfills free accelerators can be
+    preempted. Source: Le et al., AlloX, EuroSys 2020, section 4, as Gavel's simulator has it. The treatment of gangs
+    is ours: the free accelerators of a pool are divided into queues, one per gang size that waits for the pool, in
+    proportion to the waiting work of each size. A gang that is larger than the free part of the pool waits. The
+    remaining time of a job of unknown length is estimated as the time that it has run.
     """
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:ALLOX"
@@ -150,7 +151,7 @@ def _left(problem: Problem, kept: IntArray) -> FloatArray:
 
 def _shares(problem: Problem, usable: BoolArray, x: FloatArray, proof: Certificate) -> Shares:
     """Returns the decision; no pool has a price."""
-    free = Quote(np.zeros(len(problem.pools)), "nothing has a price", 1.0)
+    free = Quote(np.zeros(len(problem.pools)), NO_PRICES, 1.0)
     placeable = np.zeros(len(problem.jobs), dtype=np.bool_)
     placeable[problem.columns.job[usable]] = True
     unplaceable = np.flatnonzero(~placeable)

@@ -1,12 +1,13 @@
-"""ElasticFlow: every admitted deadline gets the least share that keeps it; what is left goes where it returns most.
+"""ElasticFlow: admits deadlines that it can guarantee, and gives the other accelerators by marginal return.
 
     minimum satisfactory share   the smallest k such that the job ends by its deadline with at most k accelerators of
-                                 one pool at any time, beside what is promised to jobs that are due sooner
-    admission                    a newcomer is admitted if with it every admitted job still has such a share
+                                 one pool at any time, given the shares guaranteed to jobs with earlier deadlines
+    admission                    an arriving job is admitted if every admitted job still has such a share
     marginal return              (rate(k') - rate(k)) / (best rate per accelerator) / (k' - k), largest first
 
-A job that is not admitted, has no deadline, or is of unknown length, runs on what is left. An admitted job that turns
-out late (something failed, it was longer than said) is promised the share with which it ends soonest.
+Jobs that were not admitted, have no deadline, or have an unknown length run on the accelerators that are left. If an
+admitted job can no longer meet its deadline (after a failure, or because it is longer than declared), the policy
+guarantees it the share with which it ends earliest.
 """
 
 from dataclasses import replace
@@ -34,7 +35,7 @@ _JUDGED = 24
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ElasticFlow:
-    """Meets deadlines with the fewest accelerators; gives the rest to jobs that gain most from one accelerator more.
+    """Meets deadlines with the fewest accelerators; gives the rest to the jobs with the largest marginal speedup.
 
     Source: Gu et al., ElasticFlow, ASPLOS 2023.
     """

@@ -1,20 +1,20 @@
-"""Finish-time fairness (Themis): nobody ends much later than it would have ended alone on its part of the fleet.
+"""Finish-time fairness (Themis): minimises the largest finish time relative to that on an own 1/M of the fleet.
 
     minimise  max_m rho[m]        rho[m] = (t[m] + R[m] / thr[m](x)) / (A[m] + R[m] / iso[m])
 
-t: time since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.utility.fair_share`); A: how
-long the steps done so far would have taken alone, summed over past solves at the isolated rates of then. Weights and
-projects do not matter.
+t: seconds since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.utility.fair_share`); A:
+seconds that the steps done so far would have taken on that 1/M, summed over past solves at their isolated rates. The
+policy ignores weights and projects.
 
 Source: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, as Narayanan et al., OSDI 2020,
 section 4.2, state it.
 
-Solved for z = 1 / rho, which is a level: with D = A + R / iso it asks for thr >= (R / D) z / (1 - (t / D) z). As in
-max-min fairness a job that is as fast as it can be does not hold back the others, and what the level leaves goes by the
-largest sum of fair-share utilities. The certificate speaks of the largest rho.
+The solver maximises the level z = 1 / rho: with D = A + R / iso the constraint is thr >= (R / D) z / (1 - (t / D) z).
+As in max-min fairness, a saturated job (one that already has its best speed) does not hold back the others, and the
+capacity left at that level maximises the sum of fair-share utilities. The certificate states the largest rho.
 
-A job of unknown length counts as endless: rho = iso / thr, the limit for R without bound. The memory starts with A = t:
-as if everybody had had its isolated part so far. Agnostic: a job has its average speed on every accelerator.
+A job of unknown length counts as infinitely long: rho = iso / thr, the limit for large R. The first solve assumes
+A = t, as if each job had run on its 1/M so far. With `aware: false`, a job has its average speed on every accelerator.
 """
 
 from typing import Any, ClassVar

@@ -1,7 +1,7 @@
-"""Hadar: rounds in which jobs are placed one by one at prices that rise with what is given away.
+"""Hadar: places jobs one by one in every round, at prices that rise with the allocated part of each pool.
 
-Symbols of the parameters: L the round, eta4 what the lowest price is of the least value.
-`optimizer.assignment.hadar_round` decides the round; docs/hadar.md derives it, and says which promises of the theory
+Symbols: L is the length of a round; eta4 is the lowest price as a fraction of the smallest job value.
+`optimizer.assignment.hadar_round` decides a round. docs/hadar.md derives it, and states which guarantees of the theory
 it does not keep.
 """
 
@@ -26,10 +26,11 @@ NAME = "utility per round of those placed, against weak duality at the quoted pr
 class Hadar:
     """Primal-dual scheduling in rounds; a job's utility is its time alone over its time in the system.
 
-    Every job is offered its best gang at prices that rise exponentially with what has been given away; the job that
-    gains most per accelerator and round is placed next, then jobs move to faster pools that stayed free. Source: our
-    reading of Sultana et al., IPDPS 2024, made work-conserving. Lengths matter: unknown ones are guessed from the work
-    done. Waiting has no bound, so it is not a default.
+    Prices rise exponentially with the allocated part of a pool. The job with the largest surplus per accelerator and
+    round is placed next, in its best gang at those prices; afterwards jobs move to faster pools with free
+    accelerators. Source: our reading of Sultana et al., IPDPS 2024, made work-conserving. The policy uses job lengths,
+    and estimates unknown ones from the work done. It does not bound waiting times (jobs can starve), so it is not a
+    default.
     """
 
     round_s: Annotated[

@@ -1,11 +1,12 @@
-"""Hierarchical fairness: projects share the fleet, users share their project's part, jobs their user's.
+"""Hierarchical fairness: projects share the fleet, users share their project's part, jobs share their user's part.
 
-Water filling over the tree (`optimizer.utility.entity_targets`): entities at the top rise together, each by its weight;
-inside an entity its part is divided in the same way among its children, or handed to its jobs in the order of
-submission. What an entity cannot use goes to its siblings. After Narayanan et al. (OSDI 2020, 4.3), with guaranteed
-parts, limits, and entities that do not borrow.
+The policy fills a tree of entities, projects and users (`optimizer.utility.entity_targets`). The shares of the projects
+rise together, in proportion to their weights. Each entity divides its share among its children in the same way, or
+gives it to its jobs in the order of submission (`inside: fifo`). A share that an entity cannot use goes to its
+siblings. The method is that of Narayanan et al. (OSDI 2020, 4.3), with guaranteed shares, limits, and entities that do
+not borrow.
 
-The certificate speaks of the first level: of the guarantees if there are any, else of the top's common rise.
+The certificate states the first level: of the guarantees if there are any, otherwise of the projects.
 """
 
 from collections.abc import Mapping
@@ -81,7 +82,7 @@ Projects = Annotated[
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Hierarchical:
-    """Fair among projects, then among their users, then among their jobs.
+    """Divides the fleet fairly among projects, then among the users of each, then among their jobs.
 
     Source: Narayanan et al., OSDI 2020, section 4.3, with guarantees, limits and entities that do not borrow.
     """

@@ -1,17 +1,18 @@
-"""Makespan: the last job ends as early as possible.
+"""Makespan: minimises the time at which the last job ends.
 
     minimise  T        s.t.  thr[m](x) >= R[m] / T
 
-R: steps left. A linear program in z = 1 / T (Narayanan et al. bisect on T): thr >= R z. Weights and projects do not
-matter. As in max-min fairness a job that is as fast as it can be does not hold back the others, and what the level
-leaves goes by the largest sum of fair-share utilities, so that shorter jobs do not wait without need.
+R: steps left. This is a linear program in z = 1 / T, with thr >= R z (Narayanan et al. bisect on T). The policy ignores
+weights and projects. As in max-min fairness, a saturated job (one that already has its best speed) does not hold back
+the others, and the capacity left at that level maximises the sum of fair-share utilities, so that shorter jobs do not
+wait needlessly.
 
 Source: Narayanan et al., OSDI 2020, section 4.2.
 
-A job of unknown length counts as one that needs, at its equal-split speed, as long as the mean of those whose length is
-known and who have work left (an hour if there is none). Agnostic: a job has its average speed on every accelerator.
+A job of unknown length is assumed to need the mean remaining time, at equal-split speeds, of the unfinished jobs of
+known length (an hour if there is none). With `aware: false`, a job has its average speed on every accelerator.
 
-The certificate speaks of T, in seconds.
+The certificate states T, in seconds.
 """
 
 from typing import Any, ClassVar

@@ -16,7 +16,7 @@ from optimizer.classes.class_problem import (
     relative_gap,
 )
 from optimizer.classes.segments import sum_by
-from optimizer.decision import Certificate, Memory, Quote, Shares, Status
+from optimizer.decision import NO_PRICES, Certificate, Memory, Quote, Shares, Status
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput
@@ -33,11 +33,11 @@ class MaxMinFairness:
 
         maximise  min_m u[m] / w[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
 
-    as published, with three declared additions: a job that is already as fast as it can be does not hold back the
-    others; `then` says what happens with the capacity that the level leaves; and projects divide their weight among
-    their jobs (`optimizer.utility.fair_share`). Agnostic: the same with all speeds taken for equal.
+    The objective is the published one, with three additions: a saturated job (one that already has its best speed)
+    does not hold back the others; `then` says how to use the capacity left at the first level; and projects divide
+    their weight among their jobs (`optimizer.utility.fair_share`). With `aware: false`, all speeds count as equal.
 
-    The certificate speaks of the first level: the utility, per unit of weight, of the jobs that are not already full.
+    The certificate states the first level: the utility per unit of weight of the jobs that are not saturated.
 
     Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020,
     section 4.1.
@@ -117,11 +117,11 @@ class MaxMinFairness:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class WaterFilling:
-    """Max-min fairness by water filling: what a job cannot use goes to the others, level by level.
+    """Max-min fairness by water filling: capacity that a job cannot use goes to the others, level by level.
 
-    Lexicographic max-min of fair-share utilities over weights: the smallest u/w is as large as it can be; given that,
-    the next smallest; and so on. No job can have more without taking it from one that has no more. The paper finds it
-    by a program of integers per level; here it follows from prices, in at most one level per pool and one more
+    The shares are the lexicographic max-min of fair-share utilities per weight: they maximise the smallest u/w, then
+    the next smallest, and so on. No job can gain without a loss to a job that has no more. The paper solves an integer
+    program per level; this policy derives each level from prices, with at most one level per pool plus one
     (`optimizer.lp.interior_point`).
 
     Source: Narayanan et al., OSDI 2020, section 4.3.
@@ -179,9 +179,9 @@ class WaterFilling:
 class Isolated:
     """Gives every job an equal share of every pool, whatever its weight, project or speeds.
 
-    Every job has 1/M of each pool to itself, however well it uses it: the baseline that sharing has to beat. The
-    shares are a formula, no optimum is sought and nothing has a price. The certificate sets the level that they reach
-    against what max-min fairness proves to be possible.
+    Each of M jobs has 1/M of every pool, however well it uses that part: the baseline for policies that share. The
+    shares follow a formula, without optimisation and without prices. The certificate compares the level that they
+    reach with the upper bound that max-min fairness proves.
 
     Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
     """
@@ -211,7 +211,7 @@ class Isolated:
         proof = Certificate(
             Status.DEFINED, level, bound, relative_gap(level, bound), constraint_violation(problem, x), path
         )
-        free = Quote(np.zeros(len(problem.pools)), "nothing has a price", 1.0)
+        free = Quote(np.zeros(len(problem.pools)), NO_PRICES, 1.0)
         nothing = np.zeros(len(problem.jobs))
         return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
 

@@ -1,12 +1,12 @@
-"""Optimus: one accelerator more, again and again, for the job that it brings most nearer to its end.
+"""Optimus: gives accelerators one by one to the job whose remaining time each shortens most.
 
-    t_c    seconds until the job would end in configuration c = (pool, count), a restart included if c is a change
-    first  every job, by submission, its least gang where it ends soonest, while there is room
-    then   the largest  w (t_c - t_c') / (accelerators more)  in the same pool, while anybody gains
+    t_c    seconds until the job would end in configuration c = (pool, count), plus a restart if c is a change
+    first  every job, in the order of submission, gets its smallest gang in the pool where it ends earliest, if it fits
+    then   repeatedly the job with the largest  w (t_c - t_c') / (added accelerators)  in its pool, while one gains
 
-The measure is the seconds saved against waiting, which counts as twice the slowest configuration; the prices that
-bound it are those at which no other choice of configurations saves more. Unknown lengths are guessed by the Gittins
-rank.
+The objective is the number of seconds saved compared with waiting, which counts as twice the time in the slowest
+configuration. The bound comes from prices of the pools (weak duality). The policy estimates unknown lengths by the
+Gittins rank.
 """
 
 from typing import Annotated

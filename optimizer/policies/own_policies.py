@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from optimizer.decision import Certificate, Memory, Plan, Quote, Shares, Status
+from optimizer.decision import NO_PRICES, Certificate, Memory, Plan, Quote, Shares, Status
 from optimizer.policy import Newcomer, OrderFacts
 from optimizer.problem import BoolArray, FloatArray, IntArray, Jobs, Problem
 from walras.errors import ConfigError
@@ -142,7 +142,7 @@ class OwnShares(_Own, ABC):
         violation = constraint_violation(problem, x)
         path = "own shares; bound: max_min_fairness"
         proof = Certificate(Status.DEFINED, level, bound, relative_gap(level, bound), violation, path)
-        free = Quote(np.zeros(len(problem.pools)), "nothing has a price", 1.0)
+        free = Quote(np.zeros(len(problem.pools)), NO_PRICES, 1.0)
         nothing = np.zeros(len(problem.jobs))
         return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
 
@@ -242,7 +242,7 @@ class OwnPlan(_Own, ABC):
             pool = int(over.argmax())
             raise ConfigError(f"the plan takes {over[pool]:g} accelerators of {problem.pools.pool_id[pool]} too many")
         rows = np.lexsort((problem.jobs.job_id, problem.jobs.submitted_at, chosen < 0))
-        quote = Quote(np.zeros(p), "nothing has a price", 1.0)
+        quote = Quote(np.zeros(p), NO_PRICES, 1.0)
         return Plan(chosen, rows, quote, np.zeros(n), no_yardstick="the policy is one's own"), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

@@ -1,15 +1,15 @@
-"""Pollux: goodput against a fair part of the fleet, by a power mean over the jobs.
+"""Pollux: maximises a power mean of the jobs' goodputs, each relative to that on a fair share of the fleet.
 
     maximise  sum_j w_j sum_c (waiting^p - (waiting + f_c s_c)^p) y_c      one configuration c = (pool, count) a job
 
-    s_c   goodput of c over that of the fair part: accelerators / jobs of every pool in turn, averaged by its size
+    s_c   goodput of c over that of a fair share: accelerators / jobs of each pool, averaged by the pools' sizes
     f_c   max(age - restarts q, 0) / (age + q) for a running job's change of configuration, else 1; q: a restart, s
     p     the exponent of the mean, below 0
 
-The artifact looks for the mean by an unseeded genetic search over machines, for one type of accelerator. This is
-another search for the same fitness: prices and an integer program over the contested jobs
-(`optimizer.assignment.multiple_choice_knapsack`). It is repeatable, takes several types, proves how far it is from the
-best, and leaves machines to the placer. The goodput is the configuration's rate.
+The published artifact maximises this fitness by an unseeded genetic algorithm over machines, for one accelerator type.
+This policy maximises the same fitness by prices and an integer program over the contested jobs
+(`optimizer.assignment.multiple_choice_knapsack`): it is deterministic, supports several types, and proves a gap to the
+optimum. The scheduler chooses the machines. The goodput of a configuration is its rate.
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Pollux:
-    """Maximises the power mean of the jobs' speedups over a fair share of the fleet, by an exact search of our own.
+    """Maximises the power mean of the jobs' speedups over a fair share of the fleet, by an integer program.
 
     Source: Qiao et al., Pollux, OSDI 2021, the fitness; the search is ours.
     """

@@ -1,13 +1,13 @@
-"""Proportional fairness over unlike accelerators: the largest product of utilities (Nash welfare).
+"""Proportional fairness on heterogeneous accelerators: maximises the weighted product of utilities (Nash welfare).
 
     maximise  sum_m w[m] log u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
 
-No job's relative gain can be had without larger relative losses of others. Scale-free: the unit of a job's utility
-does not matter. Projects divide their weight among their jobs; a job of weight 0 gets what nobody entitled can use.
-Agnostic: the same with all speeds taken for equal.
+Any other division loses more in relative terms for some jobs than it gains for others. The result does not depend on
+the units of the utilities. Projects divide their weight among their jobs; a job of weight 0 gets capacity that no other
+job can use. With `aware: false`, all speeds count as equal.
 
-The certificate speaks of the weighted geometric mean of the utilities, exp(sum w log u / sum w), so that a gap is a
-part of what the mean job gets.
+The certificate states the weighted geometric mean of the utilities, exp(sum w log u / sum w), so that its gap is
+relative to the utility of the mean job.
 
 Source: Kelly, "Charging and rate control for elastic traffic", 1997; as the Nash bargaining solution, Nash 1950.
 """

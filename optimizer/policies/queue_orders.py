@@ -1,7 +1,7 @@
-"""Order policies: a key ranks the jobs, smaller first, and nothing is solved.
+"""Order policies: a key ranks the jobs, the smallest first. They solve no program.
 
-Each class states its key. Ties go by submission, then by number. The first column of a key alone says who outranks
-whom: only a job of smaller rank takes the place of a running one.
+Each class states its key. Ties are broken by the instant of submission, then by the number of the job. A job may
+preempt a running one only if the first column of its key is smaller.
 """
 
 from functools import lru_cache
@@ -44,8 +44,8 @@ class Priority:
 
         key: class, the highest first
 
-    Every order puts classes first; this one has nothing else to preempt for. Preempts at round ends, the highest
-    class at once.
+    All order policies rank by class first; this one preempts for no other reason. It preempts at the end of a round,
+    for the highest class at once.
 
     Source: what batch systems do by default, as Slurm's preemption by priority and Kubernetes' priority classes.
     """
@@ -67,8 +67,8 @@ class Edf:
 
         key: deadline
 
-    Meets every deadline on one machine if that is possible at all; on several, or with gangs, it is a rule of thumb. A
-    job that is late already keeps its rank. Preempts at round ends.
+    On one machine it meets all deadlines whenever some schedule does; on several machines, or with gangs, it is a
+    heuristic. A job that has missed its deadline keeps its rank. It preempts at the end of a round.
 
     Source: Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", JACM 20,
     1973, section 7.
@@ -90,13 +90,13 @@ class Las:
         key: floor(log(1 + growth * received / quantum) / log(1 + growth))          received: accelerator-seconds
              floor(received / quantum)                                              growth 0
 
-    Level 0 is a quantum wide, each further one wider by `growth`. With levels of one width long jobs would change
-    places as often as short ones, though an hour matters little to a job that has had a hundred: a restart each time
-    for no gain. Needs no lengths. Short jobs end early, long ones take turns, the longer the more they have had.
-    Preempts at round ends.
+    Level 0 is a quantum wide, and each further level is wider by the fraction `growth`. With levels of equal width,
+    long jobs would preempt each other as often as short ones do, and each time pay a restart, although an hour matters
+    little to a job that has received a hundred. The policy needs no job lengths. Short jobs end early; long jobs share
+    the accelerators in turns that grow with the service received. It preempts at the end of a round.
 
     Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, section 3.2
-    (two-dimensional: accelerators times time); its queues, too, are wider the more their jobs have had.
+    (two-dimensional: accelerators times time), whose queues also widen with the service received.
     """
 
     quantum_s: Annotated[
@@ -134,8 +134,9 @@ class Srtf:
 
         key: steps left / steps per second of the best configuration, in steps of a margin
 
-    Lowest mean completion time on one machine with known lengths. Long jobs wait as long as shorter ones keep coming. A
-    job of unknown length is taken to need as long again as it has run. Preempts at round ends.
+    It minimises the mean completion time on one machine if lengths are known. Long jobs wait while shorter ones keep
+    arriving. The remaining time of a job of unknown length is estimated as the time that it has run. It preempts at
+    the end of a round.
 
     Source: Schrage, "A proof of the optimality of the shortest remaining processing time discipline", Operations
     Research 16, 1968.
@@ -161,8 +162,8 @@ class Srsf:
 
         key: gang * steps left / steps per second of the best configuration, in steps of a margin
 
-    As SRTF, but a gang of eight counts eight times. A job of unknown length is taken to need as long again as it has
-    run. Preempts at round ends.
+    Like SRTF, but the remaining time of a gang counts times its accelerators. The remaining time of a job of unknown
+    length is estimated as the time that it has run. It preempts at the end of a round.
 
     Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, section 3.1.
     """
@@ -190,9 +191,9 @@ class Tiresias:
 
         key: queue, the number of thresholds passed by the accelerator-seconds received; or its Gittins rank
 
-    A job begins in the first queue and goes down as it receives service; jobs of the same queue never displace each
-    other. With `index: gittins`, queues are ranked by what a job that has come so far is expected to need per
-    completion, from the services of past jobs. Preempts at round ends.
+    A job begins in the first queue and is demoted as it receives service; jobs of one queue never preempt each other.
+    With `index: gittins`, the queues are ranked by the expected further service per completion, computed from the
+    service that past jobs needed. It preempts at the end of a round.
 
     Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, sections 3.2 and 3.3.
     """

@@ -16,7 +16,6 @@ floor that no configuration of its job reaches is dropped; if the others are inf
 part of them is kept.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +26,7 @@ from optimizer.classes.class_problem import (
     relative_gap,
 )
 from optimizer.classes.segments import max_by
-from optimizer.decision import Certificate, Quote, Shares, SolveStage, StageKind, Status
+from optimizer.decision import Certificate, Quote, Shares, StageKind, Status
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import (
@@ -41,31 +40,6 @@ from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import Utility, column_costs
 
 FAIR_UNIT = "fair-share units per accelerator"
-
-
-def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArray, held: FloatArray) -> FloatArray:
-    """Returns the prices that a fair policy quotes; 0 for a pool that is not scarce (p,).
-
-    Args:
-        stages: in their order; the first in which a pool is scarce prices it.
-        gained: the utility that each column's share gives (c,).
-        held: the share of time in which each column holds its accelerators (c,), half of it where two jobs share them.
-    """
-    prices = np.zeros(len(problem.pools))
-    for stage in stages:
-        scarce = scarce_pools(stage.prices, problem.pools.capacity)
-        new = scarce & (prices == 0)
-        if not new.any():
-            continue
-        per_price = 1.0  # the utility that one unit of the stage's prices buys, on average over columns that pay
-        if stage.kind is not StageKind.SUM:
-            cost = column_costs(problem.columns, np.where(scarce, stage.prices, 0.0)) * held
-            paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)
-            paid = float((cost * paying).sum())
-            per_price = float((gained * paying).sum()) / paid if paid > 0 else 1.0
-        prices[new] = stage.prices[new] * per_price
-    return prices
-
 
 #: A gap up to this counts as optimal. Where the exact program was solved the gap is 1e-8 or less, unless a job is full
 #: and another pool is almost as good for it: the difference between the two then magnifies the solver's rounding.
@@ -86,7 +60,7 @@ def staged_certificate(solved: StagedSolution, objective: float, bound: float, *
 
 
 def fair_share_answer(solved: StagedSolution, certificate: Certificate, *, weighted: bool = True) -> Shares:
-    """Returns the decision of a policy that quotes in fair-share units.
+    """Returns the decision of a policy that quotes in fair-share units. A pool that is scarce in no stage costs 0.
 
     Args:
         solved: shares and stages.
@@ -97,7 +71,19 @@ def fair_share_answer(solved: StagedSolution, certificate: Certificate, *, weigh
     weight = problem.jobs.weight if weighted else np.ones(len(problem.jobs))
     entitled = (utility.best > 0) & (weight > 0)
     gives, holds = shares_per_column(problem, utility.usable, solved.x, solved.packed)
-    prices = fair_prices(problem, solved.stages, utility.worth * gives, holds)
+    gained, prices = utility.worth * gives, np.zeros(len(problem.pools))
+    for stage in solved.stages:  # the first in which a pool is scarce prices it
+        scarce = scarce_pools(stage.prices, problem.pools.capacity)
+        new = scarce & (prices == 0)
+        if not new.any():
+            continue
+        per_price = 1.0  # the utility that one unit of the stage's prices buys, on average over columns that pay
+        if stage.kind is not StageKind.SUM:
+            cost = column_costs(problem.columns, np.where(scarce, stage.prices, 0.0)) * holds
+            paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)
+            paid = float((cost * paying).sum())
+            per_price = float((gained * paying).sum()) / paid if paid > 0 else 1.0
+        prices[new] = stage.prices[new] * per_price
     count = problem.jobs.counts[entitled]
     total = float(weight[entitled] @ count)
     exchange = float(count.sum()) / total if total > 0 else 1.0  # one over the mean weight of the entitled jobs

@@ -1,27 +1,27 @@
-"""Shockwave-style: Nash welfare over the rounds to come, weighted by how late each job is predicted to be.
+"""Shockwave: maximises the Nash welfare over the next rounds, with weights that grow with predicted lateness.
 
     maximise  sum_j w_j rho_j^k log(1 + g_j / left_j)        g_j  progress in the window, seconds at its best speed
-    s.t.      one configuration and n_j of T rounds a job,  accelerators x rounds of every pool not exceeded
+    s.t.      each job one configuration and n_j of T rounds,  within the accelerators x rounds of every pool
 
-    g_j   = min(left, n_j L r_c - [restart if c is a change])    L  a round,  r_c  rate of c over the best
+    g_j   = min(left, n_j L r_c - [restart if c is a change])    L  length of a round, s,  r_c  rate of c over the best
     rho_j = (age + left D) / (total D)                           predicted finish-time fairness
-    D     = max(1, accelerators that all jobs ask for / accelerators)    contention
+    D     = max(1, accelerators requested by all jobs / accelerators)    contention
 
-The welfare is a product of what is made of each job's remaining work, so jobs that are soon through come first, unless
-others become late. The window's rounds are alike, so how many each job gets is all there is to decide; it is decided
-by prices and an integer program over the contested jobs (`optimizer.assignment.multiple_choice_knapsack`), not by a
-commercial solver. This round goes to the jobs whose rounds add most per accelerator; what is left goes to those that
-gain most.
+The welfare is a product over the relative progress of the jobs, so jobs that are nearly finished come first, unless
+others become late. All rounds of the window are alike, so the decision is the number of rounds of each job. Prices and
+an integer program over the contested jobs decide it (`optimizer.assignment.multiple_choice_knapsack`), without a
+commercial solver. The jobs with the largest gain per accelerator run in the current round; accelerators that are left
+go to the jobs with the largest gain.
 
-The makespan comes before the welfare where it is at stake:
+The makespan takes precedence over the welfare for critical jobs:
 
     critical = {j: left_j >= makespan H},    H = max(max_j left_j, accelerator-seconds left of all / accelerators)
 
-H bounds from below how long all will take. A critical job that waits for a round pushes the end of all back by one, or
-soon will; so those run first, the longest before the others.
+H is a lower bound on the time until all jobs end. If a critical job waits for a round, that time grows by a round now
+or soon; so critical jobs run first, the longest one before the others.
 
-Batch sizes are taken to stay: of Shockwave this is the market, not the predictor of regimes. Unknown lengths are
-guessed by the Gittins rank, and make no job critical.
+The policy assumes that batch sizes do not change: it implements the market of Shockwave, without its predictor of
+regimes. It estimates unknown lengths by the Gittins rank; such jobs are never critical.
 """
 
 import dataclasses

@@ -1,13 +1,14 @@
-"""Sia: at every round one type and one number of accelerators for each job, by goodput; lengths are not used.
+"""Sia: chooses one pool and one number of accelerators for each job at every round, by goodput. It ignores job lengths.
 
-    maximise  sum_j w_j sum_c (waiting - A_c) y_c     one configuration c = (pool, count) a job, pools not exceeded
+    maximise  sum_j w_j sum_c (waiting - A_c) y_c     one configuration c = (pool, count) per job, within the pools
 
-    A_c = (f_c g_c)^power       g_c  goodput of c over that of the job's least configuration (>= 1)
+    A_c = (f_c g_c)^power       g_c  goodput of c over that of the job's smallest configuration (>= 1)
     f_c = max(age - restarts q, 0) / (age + q)    for a change of configuration; 1 for none, and while age < q
-    q     what a restart costs the job, seconds
+    q     duration of a restart of the job, seconds
 
-(for a power above 0, waiting - 2 + A_c). A job grows to at most `growth` times the most that it has run on, so a job
-begins with its least gang. The goodput is the configuration's rate: with an adaptive batch, useful samples a second.
+(for a power above 0 the term is waiting - 2 + A_c). A job may grow to `growth` times the most accelerators that it has
+run on, so it begins with its smallest gang. The goodput is the rate of the configuration: for a job with an adaptive
+batch size, useful samples per second.
 """
 
 from typing import Annotated
@@ -45,7 +46,7 @@ def _not_zero(power: float) -> float:
 class Sia:
     """Maximises total goodput, each job's normalised by its smallest configuration, with a penalty for restarts.
 
-    Chosen by prices and an integer program over the contested jobs, within 1e-4 of the optimum. Source: Jayaram
+    Prices and an integer program over the contested jobs find it, within 1e-4 of the optimum. Source: Jayaram
     Subramanya et al., Sia, SOSP 2023.
     """
 

@@ -22,10 +22,10 @@ class Throughput:
 
         maximise  sum_m w[m] u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
 
-    The utility is that of max-min fairness, so that the unit in which a job counts its steps does not matter. With
-    `normalised: false` the sum is of plain steps per second, as the paper states it and solves it: jobs with short
-    steps then take all. Projects do not matter; a job of weight 0 adds nothing and gets nothing. Nobody is promised
-    anything. Agnostic: every accelerator is as good as another, so the sum is one of accelerators in use.
+    The utility is that of max-min fairness, so the unit in which a job counts its steps does not matter. With
+    `normalised: false` the objective is the sum of plain steps per second, as the paper states and solves it: jobs
+    with short steps then get all accelerators. The policy ignores projects, guarantees no job a share, and gives a job
+    of weight 0 nothing. With `aware: false` all accelerators count as equal: it maximises the accelerators in use.
 
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
@@ -84,11 +84,11 @@ class ThroughputPerDollar:
 
         maximise  sum_m w[m] sum_c (u[c] / usd_per_h[c]) x[c]        u[c] = s[m] T[c] / thr[m](equal split)
 
-    usd_per_h of a column: its accelerators at the market prices of their pools. With `normalised: false`, u is plain
-    steps per second, as the paper states it. An accelerator without a price (an owned one) is counted at
-    `free_usd_per_h`, by default the lowest price in the fleet (1 where nothing has a price), so that it is as good as
-    the cheapest one for sale, and never infinitely good. Projects do not matter; a job of weight 0 gets nothing; nobody
-    is promised anything. Agnostic: a job has its average speed on every accelerator.
+    usd_per_h[c]: the market price of the accelerators of configuration c, USD per hour. With `normalised: false`, u is
+    plain steps per second, as the paper states it. An accelerator without a price (an owned one) counts at
+    `free_usd_per_h`, by default the lowest price in the fleet (1 USD/h if no pool has a price): it is as good as the
+    cheapest one on the market, not infinitely good. The policy ignores projects, guarantees no job a share, and gives
+    a job of weight 0 nothing. With `aware: false`, a job has its average speed on every accelerator.
 
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
@@ -163,16 +163,16 @@ class CostWithSlos:
     """Maximises throughput per dollar while deadlines are met.
 
         maximise  sum_m w[m] sum_c (u[c] / usd_per_h[c]) x[c]    goal "throughput_per_dollar", the policy of that name
-        minimise  sum_c usd_per_h[c] x[c]                        goal "cost": nothing runs but what a deadline needs
+        minimise  sum_c usd_per_h[c] x[c]                        goal "cost": jobs run only as their deadlines need
         s.t.      thr[m](x) >= R[m] / (deadline[m] - now)        jobs with a deadline
 
-    The paper drops all deadlines together when they cannot all be held. Here a deadline is relaxed for its job alone,
-    and the job is listed (`Shares.relaxed`): one that has passed, one that the job could not meet with its best
-    configuration all the time, and one of a job of unknown length ask for nothing. If the others are too much together,
-    the largest total part of them is kept, and jobs that get less than they need are listed, too.
+    The paper drops all deadlines if they cannot all be met. This policy relaxes single deadlines and lists their jobs
+    (`Shares.relaxed`): deadlines that have passed, deadlines that the job could not meet with its best configuration
+    all the time, and those of jobs of unknown length. If the other deadlines are infeasible together, the policy keeps
+    the largest total fraction of the rates that they need, and lists the jobs that get less than they need.
 
-    Agnostic: a job has its average speed on every accelerator. Weights count as in throughput per dollar; projects do
-    not.
+    With `aware: false`, a job has its average speed on every accelerator. Weights count as in throughput per dollar;
+    the policy ignores projects.
 
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """

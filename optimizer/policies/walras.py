@@ -1,26 +1,26 @@
-"""Walras: completion time first, with bounded starvation. At every event, jobs are assigned to places at prices.
+"""Walras: minimises completion times at market-clearing prices, and bounds starvation. It decides at every event.
 
     maximise  sum_c v_c y_c     s.t.  sum_{c of j} y_c <= 1,   sum_c use[c,r] y_c <= N[r]  (price l_r),   y in {0, 1}
 
     v_c = s^(1 - size) D^-gamma (p* / p_c)^eta     p_c  seconds until the job would end in c, restart included
     D   = s p* / (w (1 + waited / length / patience)^aging)     p* = min_c p_c,  s  accelerators of that configuration
 
-So a job's worth is a concave priority (short, heavy and long-waiting jobs first) times the relative efficiency of the
-place. A restart is part of p; a place that a job has counts `stay` more. Jobs that take one accelerator each are
-assigned exactly, gangs by prices and local search. An elastic job is measured by the configuration of most steps per
-accelerator-second; larger ones are worth more than that, as the root of their speed. A job runs where its worth minus
-the price of the place is largest, and waits where that is negative.
+The value v of a configuration is a priority (short, heavy and long-waiting jobs first) times its relative efficiency
+for the job. p includes the restart that a change needs; the value of the current configuration gains by `stay`. The
+policy assigns jobs of one accelerator exactly, and gangs by prices and local search. An elastic job's need counts in
+the configuration with the most steps per accelerator-second; the value of larger ones grows with the square root of
+their speed. A job runs in the configuration with the largest value minus price, and waits if all are negative.
 
-A job whose predicted slowdown exceeds `slowdown` (or `margin` x the mean of all) is overdue until it ends, and urgent
-beyond 1.2 times that. Urgent jobs are placed first, in the order in which they became so, then the other overdue jobs,
-the shortest first, in a reserve of `reserve` of every pool; gangs larger than that may have all of it. That bounds how
-long anybody waits. Priority classes are served one after the other. Lengths may be known, guessed or unknown: then a
-job is taken to have its Gittins rank left, and nobody is overdue.
+A job is overdue until it ends once its predicted slowdown exceeds `slowdown` and `margin` times the mean; it is urgent
+above 1.2 times that limit. Urgent jobs are placed first, in the order in which they became urgent, then the other
+overdue jobs, the shortest first. They may take the fraction `reserve` of every pool; a larger gang may take the whole
+pool. This rule bounds waiting times. Priority classes are placed one after the other. For jobs of unknown length, the
+policy uses the Gittins rank as the remaining time, and none of them becomes overdue.
 
-With several projects or users, values are multiplied by how long a job's project is behind its share, in lengths of the
-job, and its user among the others of the project; overdue jobs come first only within what their project is entitled to
-(`fair_standing`). Limits of projects and users are rows beside those of the pools, guarantees floors with prices
-(`limit_rows`, `guarantee_rows`).
+With several projects or users, a job's value grows with the time by which its project is behind its fair share, in
+multiples of the job's length, and by which its user is behind within the project. Overdue jobs come first only within
+the fair share of their project (`fair_standing`). Limits of projects and users are constraints beside the capacities of
+the pools; guarantees are lower bounds with prices (`limit_rows`, `guarantee_rows`).
 
 Source: our own; docs/walras-policy.md derives it.
 """
@@ -52,20 +52,20 @@ Exponent = Annotated[float, Field(ge=0, le=10)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Walras:
-    """Minimises completion times at prices: assigns jobs to places anew at every event, and bounds starvation."""
+    """Minimises completion times: assigns jobs to pools at market-clearing prices at every event; bounds starvation."""
 
     gamma: Annotated[
         Exponent,
         Field(
-            description="Weight of short work: exponent of a job's remaining need in its value; higher "
-            "favours short jobs more."
+            description="Preference for short jobs: exponent of the remaining accelerator-seconds in a job's value; "
+            "a higher one favours short jobs more."
         ),
     ] = 0.15
     eta: Annotated[
         Exponent,
         Field(
-            description="Weight of affinity: exponent of the relative speed; higher avoids pools on which a "
-            "job is slow."
+            description="Preference for fast pools: exponent of the relative speed; a higher one avoids pools on which "
+            "a job is slow."
         ),
     ] = 0.5
     size: Annotated[
@@ -73,27 +73,27 @@ class Walras:
         Field(
             ge=0,
             le=1,
-            description="Weight of narrow jobs: exponent of a gang's accelerators by which its value is reduced; "
-            "higher favours jobs of few accelerators.",
+            description="Preference for small gangs: exponent of the accelerators by which a gang's value is reduced; "
+            "a higher one favours small gangs more.",
         ),
     ] = 0.2
     patience: Annotated[
         float,
         Field(
             gt=0,
-            description="Waiting time, in multiples of its own length, after which a job's remaining need counts half.",
+            description="Waiting time, in multiples of its length, after which a job's remaining time counts half.",
         ),
     ] = 1.0
     aging: Annotated[
         Exponent,
-        Field(description="Strength of aging: how fast waiting reduces the weight of a job's need. 0: no aging."),
+        Field(description="Strength of aging: how fast the remaining time of a waiting job loses weight. 0: no aging."),
     ] = 1.0
     stay: Annotated[
         float,
         Field(
             ge=0,
             le=10,
-            description="Bonus for not migrating: remaining time on the current place is divided by 1 + stay.",
+            description="Bonus for not migrating: remaining time in the current configuration is divided by 1 + stay.",
         ),
     ] = 0.05
     slowdown: Annotated[
@@ -122,13 +122,13 @@ class Walras:
         Field(
             ge=0,
             le=1000,
-            description="Weight of fair shares: what being behind its share by the length of a job adds to the value "
-            "of that job, in multiples of it. 0: the policy knows no users.",
+            description="Weight of fair shares: relative gain in value of a job whose project is behind its share by "
+            "the length of the job. 0: the policy ignores projects and users.",
         ),
     ] = 8.0
     fair_half_life: Annotated[
         float,
-        Field(gt=0, description="Seconds after which what a project or user is behind its share counts half."),
+        Field(gt=0, description="Half-life of the service by which a project or user is behind its share, in seconds."),
     ] = 604800.0
     #: Running jobs may be moved, for other jobs or for their own benefit.
     moves: Annotated[bool, Field(description="False: a running job is never moved or preempted.")] = True

@@ -70,12 +70,12 @@ def solve_money_program(
     place, shape = table_places(problem)
     compiled = _compiled(*shape, padded(problem.rows))
     value = np.zeros(shape)
-    value[problem.owner(), place] = usd_per_h
+    value[problem.owner, place] = usd_per_h
     compiled.value.value = value
     tables = np.zeros((len(compiled.use), *shape))
     column = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
-    taken = problem.use_count * problem.size[problem.owner()[column]]
-    np.add.at(tables, (problem.use_row, problem.owner()[column], place[column]), taken)
+    taken = problem.use_count * problem.size[problem.owner[column]]
+    np.add.at(tables, (problem.use_row, problem.owner[column], place[column]), taken)
     for table, told in zip(compiled.use, tables, strict=True):
         table.value = told
     compiled.owned.value = _filled(owned, len(tables))

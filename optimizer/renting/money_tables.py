@@ -47,7 +47,7 @@ def as_class_problem(
         use_row=np.concatenate((problem.use_row, pool[let])),
         use_count=np.concatenate((problem.use_count, np.ones(len(let)))),
     )
-    each = np.concatenate((usd_per_h / problem.size[problem.owner()], price[let]))
+    each = np.concatenate((usd_per_h / problem.size[problem.owner], price[let]))
     objective = MaxSum(each, each, np.zeros(together.classes))
     return together, objective, float(amount[let] @ price[let])
 
@@ -62,7 +62,7 @@ def table_places(problem: ClassProblem) -> tuple[IntArray, tuple[int, int]]:
     """Returns the index of each column among the configurations of its class (C,), and the padded shape
     of the table.
     """
-    owner = problem.owner()
+    owner = problem.owner
     place = np.arange(problem.columns) - problem.first[owner]
     return place, (padded(problem.classes), padded(int(place.max(initial=0)) + 1))
 

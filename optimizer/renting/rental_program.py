@@ -68,7 +68,7 @@ class RentalProgram:
         self._scale = np.maximum(np.concatenate((largest, most_below)), 1.0)
         self._classes, self._shares = class_problem.classes, class_problem.columns
         self._known: dict[tuple[int, ...], FractionalRental] = {}
-        gross = classes.per_column(worth) * class_problem.size[class_problem.owner()]
+        gross = classes.per_column(worth) * class_problem.size[class_problem.owner]
         self.class_problem, self.gross = class_problem, gross
         self.owned = np.concatenate((base, most_below))
         self._highs = _simplex(self._model(class_problem, gross))
@@ -135,7 +135,7 @@ class RentalProgram:
         p, k, c = len(self.size), class_problem.classes, class_problem.columns
         beyond = k + len(self.owned)
         uses = np.diff(class_problem.use_first)
-        column, owner, pool = np.arange(c), class_problem.owner(), np.arange(p)
+        column, owner, pool = np.arange(c), class_problem.owner, np.arange(p)
         load = class_problem.use_count * np.repeat(class_problem.size[owner], uses) / self._scale[class_problem.use_row]
         ones = np.ones(p)
         values = np.concatenate((np.ones(c), load, -self.size / self._scale[:p], ones, -ones))

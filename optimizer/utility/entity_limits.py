@@ -125,7 +125,7 @@ class EntityHoldings:
         class_problem = classes.problem
         if not len(self.limited):
             return classes
-        owner = class_problem.owner()
+        owner = class_problem.owner
         total = np.add.reduceat(class_problem.use_count, class_problem.use_first[:-1])
         column, row, count = (
             [np.repeat(np.arange(class_problem.columns), np.diff(class_problem.use_first))],

@@ -32,6 +32,7 @@ from scheduler.core.handlers import (
     speed_reports,
 )
 from scheduler.core.placement.retry_waits import let_waiting_jobs_go_on
+from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.job_queues import JobQueues
@@ -184,11 +185,11 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeTools: _of_machine(machine_facts.on_node_tools),
     ev.NodeData: _of_machine(machine_facts.on_node_data),
     ev.RentFailed: machine_events.on_rent_failed,
-    ev.StateRestored: restored_state.on_state_restored,
-    ev.RentRestored: pool_events.on_rent_restored,
+    StateRestored: restored_state.on_state_restored,
+    RentRestored: pool_events.on_rent_restored,
     ev.MoneyRestated: budgets.on_money_restated,
     ev.JobSubmitted: job_events.on_job_submitted,
-    ev.JobRestored: job_events.on_job_restored,
+    JobRestored: job_events.on_job_restored,
     ev.JobCancelled: _of_job(job_events.on_job_cancelled),
     ev.JobHeld: _of_job(job_events.on_job_held),
     ev.JobReleased: _of_job(job_events.on_job_released),

@@ -19,7 +19,6 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
 from scheduler.core.events import (
     Event,
-    JobRestored,
     MoneyRestated,
     NodeData,
     NodeJoined,
@@ -29,11 +28,10 @@ from scheduler.core.events import (
     NodeUnreachable,
     PolicyChanged,
     PoolDeclared,
-    RentRestored,
-    StateRestored,
     Woke,
 )
 from scheduler.core.handlers.restored_state import gather_state
+from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine, MachineCondition

@@ -19,7 +19,6 @@ from scheduler.core.events import (
     JobCancelled,
     JobHeld,
     JobReleased,
-    JobRestored,
     JobSubmitted,
     NodeBack,
     NodeData,
@@ -41,6 +40,7 @@ from scheduler.core.job_change_events import (
     JobRedirected,
     JobReprioritised,
 )
+from scheduler.core.restore_events import JobRestored
 from scheduler.core.share_events import SharesDeclared
 from scheduler.forecast.core_copy import CoreSnapshot
 from walras.cluster import Placement, Pool, PoolId

@@ -118,7 +118,7 @@ class PolicyComparison:
 
     @property
     def left_out(self) -> list[str]:
-        """Returns the accelerator types that some run's energy and carbon leave out."""
+        """Returns the accelerator types without known power draw: the energy and carbon of some run omit them."""
         return sorted({name for rows in self.rows.values() for row in rows for name in row.left_out})
 
     @property

@@ -14,7 +14,7 @@ from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, JobId, JobIdentity, JobLimits, group_fields
 from walras.spec.file_model import load_yaml
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import to_request
+from walras.spec.spec_request import to_request
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from strategies_problems import settings_of_problems
 
+from optimizer import answer
 from optimizer.answer import answer_problem
 from optimizer.check.certificate import check_decision
 from optimizer.classes import deduplication
@@ -62,7 +63,8 @@ def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):
     problem, policy, answers = build(setting), make(PolicySpec("throughput")), []
     for compiled_from in (0, 10**12):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(deduplication, "_COMPILED_FROM", compiled_from)
+            for module in (answer, deduplication):
+                patch.setattr(module, "COMPILED_COLUMNS", compiled_from)
             answers.append(answer_problem(policy, problem, None, 0.0)[0])
     walked, plain = answers
     assert isinstance(walked, Shares)
@@ -75,7 +77,8 @@ def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):
 @pytest.mark.parametrize("speed", [-1.0, np.nan, np.inf])
 def test_a_large_malformed_problem_is_named(speed: float, monkeypatch):
     """What the walk does not vouch for is found and named by the full check."""
-    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
+    for module in (answer, deduplication):
+        monkeypatch.setattr(module, "COMPILED_COLUMNS", 0)
     problem = build(Setting(speeds=[[1.0, 3.0]] * 4, capacity=[4.0, 4.0]))
     wrong = problem.columns.steps_per_s.copy()
     wrong[3] = speed

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walras.errors import JobSpecError
-from walras.spec.job_spec import dump_spec, kind_of, parse_spec, spec_mapping
+from walras.spec.job_spec import dump_spec, parse_spec, spec_mapping
+from walras.spec.spec_request import kind_of
 from walras.spec.text_formats import dump_yaml, parse_yaml
 
 NUMBERS = st.floats(min_value=1e-6, max_value=1e9)

@@ -64,9 +64,9 @@ def test_the_statement_and_the_engines_agree(seed: int) -> None:
 def bound_at(program: RentalProgram, prices: np.ndarray, tiers: rental_program.RentedTiers) -> float:
     """What nobody can exceed at these prices: surpluses of classes, and of machines above what they cost."""
     classes = program.class_problem
-    paid = classes.size[classes.owner()] * classes.cost(prices)
+    paid = classes.size[classes.owner] * classes.cost(prices)
     surplus = np.zeros(classes.classes)
-    np.maximum.at(surplus, classes.owner(), program.gross - paid)
+    np.maximum.at(surplus, classes.owner, program.gross - paid)
     gains = tiers.prepaid * prices
     gains += tiers.held * np.maximum(prices - tiers.kept_usd_per_h, 0.0)
     gains += tiers.more * np.maximum(prices - tiers.fetched_usd_per_h, 0.0)

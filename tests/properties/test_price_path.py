@@ -22,7 +22,7 @@ def _held(market: ClassProblem, objective: Objective, solution: ClassSolution) -
     """Everything that a solution claims about itself, recomputed."""
     x = solution.x
     assert (x >= 0).all()
-    assert (np.bincount(market.owner(), weights=x, minlength=market.classes) <= 1 + 1e-12).all()
+    assert (np.bincount(market.owner, weights=x, minlength=market.classes) <= 1 + 1e-12).all()
     assert (market.used(x) <= market.capacity * (1 + 1e-12)).all()
     assert (solution.prices >= 0).all()
     assert solution.bound >= dual_bound(market, objective, solution.prices) - 1e-9 * max(1.0, abs(solution.bound))
@@ -30,7 +30,7 @@ def _held(market: ClassProblem, objective: Objective, solution: ClassSolution) -
     match objective:
         case MaxSum():
             assert (worth >= objective.floor * (1 - 1e-9)).all()
-            assert np.isclose((objective.value * market.size[market.owner()]) @ x, solution.objective, atol=1e-9)
+            assert np.isclose((objective.value * market.size[market.owner]) @ x, solution.objective, atol=1e-9)
         case MaxMin():
             assert (worth >= objective.targets.at(solution.objective)[0] * (1 - 1e-9) - 1e-12).all()
         case NashWelfare():

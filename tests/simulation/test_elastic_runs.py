@@ -12,7 +12,8 @@ from scheduler.core.commands import Command, Revoke, Solve, Start
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.cycle.solve_requests import run_solve
-from scheduler.core.events import Event, JobRestored, JobSubmitted, NodeJoined, PolicyChanged, PoolDeclared, Solved
+from scheduler.core.events import Event, JobSubmitted, NodeJoined, PolicyChanged, PoolDeclared, Solved
+from scheduler.core.restore_events import JobRestored
 from scheduler.core.rules import RoundRules
 from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel

@@ -11,6 +11,7 @@ from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.handlers.restored_state import gather_state
 from scheduler.core.invariants import check_invariants
+from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -107,7 +108,7 @@ class FakeFleet:
 
     # ------------------------------------------------------------------------------------ things that happen
 
-    def restart(self, told: ev.StateRestored | None = None) -> None:
+    def restart(self, told: StateRestored | None = None) -> None:
         """A fresh core takes over, told what tables would know; the machines notice nothing."""
         old, booked, self.core = self.core.ledger, self.core.cycle.bookings.declared, SchedulerCore()
         self.log = []
@@ -133,7 +134,7 @@ class FakeFleet:
             self.tell(replace(told, at=self.at))
         for state in old.fleet.pools:
             for token, machines in state.awaited.items():
-                self.tell(ev.RentRestored(self.at, token, state.pool.pool_id, machines))
+                self.tell(RentRestored(self.at, token, state.pool.pool_id, machines))
         alive = dict(self.attempts)
         # Those with an attempt first: their accelerators are taken.
         for job in sorted(old, key=lambda job: (not job.holds, job.job_id)):
@@ -209,10 +210,10 @@ class FakeFleet:
         return self.tell(ev.Solved(self.at, solve.request_id, proposal, 0.1))
 
 
-def restored_from(ledger: Ledger, job: JobRecord, at: float) -> ev.JobRestored:
+def restored_from(ledger: Ledger, job: JobRecord, at: float) -> JobRestored:
     """What the tables of a server would say of this job."""
     slot, holds = job.slot, job.holds
-    return ev.JobRestored(
+    return JobRestored(
         at,
         job.request,
         float(ledger.columns.submitted_at[slot]),
@@ -246,7 +247,7 @@ def cluster(
     return fleet
 
 
-def remembered_state(ledger: Ledger) -> ev.StateRestored:
+def remembered_state(ledger: Ledger) -> StateRestored:
     """What a core would leave to its successor, gathered in one go."""
     pieces = gather_state(ledger)
     while True:

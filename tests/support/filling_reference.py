@@ -16,7 +16,7 @@ _STILL = 1e-3
 
 class _Programs:
     def __init__(self, market: ClassProblem, worth: np.ndarray) -> None:
-        owner = market.owner()
+        owner = market.owner
         self.classes = market.classes
         self.gain = np.zeros((market.classes, market.columns))
         self.gain[owner, np.arange(market.columns)] = worth
@@ -42,7 +42,7 @@ class _Programs:
 def reference(market: ClassProblem, worth: np.ndarray, rule: TierRule) -> np.ndarray:
     """What each class has in the end (k,)."""
     programs, k = _Programs(market, worth), market.classes
-    kept, cap, settled = np.zeros(k), max_by(market.owner(), worth, k), np.zeros(k, dtype=bool)
+    kept, cap, settled = np.zeros(k), max_by(market.owner, worth, k), np.zeros(k, dtype=bool)
     for tier in range(rule.tiers):
         for _ in range(2 * k + 2):
             targets = rule.targets(tier, kept, cap, settled)

@@ -5,6 +5,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class InlineSolver:
     def deliver(self, effects: TransactionEffects) -> None:
         for command in effects.solves:
             solved = as_journaled(Solved(0.0, command.request_id, run_solve(command)))
-            self._loop.perform_soon(lambda transaction, solved=solved: self._tell(transaction, solved))
+            self._loop.perform_soon(partial(self._tell, solved=solved))
 
     @staticmethod
     def _tell(transaction: Transaction, solved: Any) -> None:

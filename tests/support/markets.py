@@ -61,7 +61,7 @@ def market_of(
         use_count=np.array([count for column in flat for _, count in column], dtype=float),
         capacity=np.array(capacity, dtype=float),
     )
-    return market, market.owner()
+    return market, market.owner
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Rows:
 
 def rows_of(market: ClassProblem, worth: np.ndarray) -> Rows:
     """sum x <= 1 (k, C); what all members take (r, C); worth of one member (k, C)."""
-    c, owner = market.columns, market.owner()
+    c, owner = market.columns, market.owner
     of_use = np.repeat(np.arange(c), np.diff(market.use_first))
     taken = market.use_count * market.size[owner][of_use]
     return Rows(
@@ -108,7 +108,7 @@ def _exact_total(market: ClassProblem, objective: MaxSum) -> Exact:
     if not market.columns:
         return Exact(0.0, np.zeros(market.rows))
     rows = rows_of(market, objective.worth)
-    gain = objective.value * market.size[market.owner()]
+    gain = objective.value * market.size[market.owner]
     found = optimize.linprog(
         -gain,
         A_ub=sparse.vstack([rows.time, rows.load, -rows.worth]),

@@ -342,7 +342,7 @@ def logs_command(
         typer.Option("--attempt", "-a", min=1, help="Print the output of this attempt instead of the latest."),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print the bytes unchanged, including escape sequences.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Begin with the last so many lines.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Begin with this many of the last lines.")] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Begin with what was printed within this time, such as 10m.")
     ] = None,

@@ -229,7 +229,7 @@ def money_command(
     month: Annotated[str, typer.Option("--month", help="Only this month (UTC), such as 2026-11.")] = "",
     project: ProjectOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=100_000, help="Show the dearest so many; the others are one row.")
+        int, typer.Option("--limit", "-n", min=1, max=100_000, help="Show this many of the dearest; sum up the others.")
     ] = 1000,
     model: Annotated[
         str | None,

@@ -256,7 +256,8 @@ def read_job_text(text: str) -> "JobSpec":
 
     Raises JobSpecError, also for what only `walras submit` can take from the user's machine: files and secrets.
     """
-    from walras.spec.job_spec import missing_envs, parse_spec
+    from walras.spec.job_spec import parse_spec
+    from walras.spec.spec_request import missing_envs
 
     spec = parse_spec(text, source="the job file")
     fix = "let the user submit it with `walras submit`"

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from walras.notifications import ChannelView
 
 notify_commands = typer.Typer(
-    help="Be told by webhook, chat or mail when jobs fail, finish, wait too long or may be late.", no_args_is_help=True
+    help="Notify me by webhook, chat or mail when jobs fail, finish, wait too long or may be late.",
+    no_args_is_help=True,
 )
 
 ChannelArgument = Annotated[int, typer.Argument(metavar="ID", min=1, help="Number, as `walras notify list` has it.")]

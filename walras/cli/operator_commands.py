@@ -171,7 +171,7 @@ RunsAsOption = Annotated[
     Path | None,
     typer.Option(
         "--runs-as",
-        help="Run ranks as the account of who submitted their job: a YAML file of lines user: account. As root only.",
+        help="Run ranks under the submitter's account: a YAML file of lines user: account. As root only.",
     ),
 ]
 

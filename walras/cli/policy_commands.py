@@ -349,7 +349,10 @@ def show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = Fal
 
 
 def _show_policy_description(described: "PolicyDescription") -> None:
-    prices = f"; prices in {described.price_unit}" if described.price_unit else ""
+    from optimizer.decision import NO_PRICES
+
+    unit = described.price_unit
+    prices = f"; {'' if unit == NO_PRICES else 'prices in '}{unit}" if unit else ""
     show_line(f"{described.name} ({described.family}{prices})")
     show_line("")
     for line in described.about.splitlines():

@@ -59,7 +59,8 @@ def profiling_job(spec: "JobSpec", order: ProfilingOrder, folder: Path) -> "JobS
     Raises JobSpecError for a job that cannot be profiled in the queue.
     """
     from walras.job_request import ANY_ACCELERATOR
-    from walras.spec.job_spec import kind_of, parse_spec, spec_mapping
+    from walras.spec.job_spec import parse_spec, spec_mapping
+    from walras.spec.spec_request import kind_of
 
     if spec.image is not None:
         raise JobSpecError(

@@ -200,7 +200,8 @@ def job_on(
     the market rents for it at the last moment. Raises JobSpecError for a worth below the price of the plan.
     """
     from optimizer.planning.pool_plans import rescue_pools
-    from walras.spec.job_spec import kind_of, parse_spec, spec_mapping
+    from walras.spec.job_spec import parse_spec, spec_mapping
+    from walras.spec.spec_request import kind_of
 
     assert plan.found.recommendation is not None, "a plan is made of something to take"
     setup = plan.found.recommendation.setup

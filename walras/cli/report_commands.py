@@ -166,5 +166,5 @@ def report_notes(report: "ClusterReport") -> list[str]:
         " against the price on demand of what was held."
     )
     if report.partial:
-        notes.append("Only your projects are told of: what others ran is not in it.")
+        notes.append("The report covers only your projects.")
     return notes

@@ -95,7 +95,7 @@ _GpusOption = Annotated[
 ]
 _NotifyOption = Annotated[
     str | None,
-    typer.Option("--notify", metavar="KINDS", help="What your addresses are told of it, such as failed,finished."),
+    typer.Option("--notify", metavar="KINDS", help="Events of the job to notify you of, such as failed,finished."),
 ]
 
 
@@ -293,7 +293,8 @@ def _checked_spec(
     mapping: dict[str, Any], changes: Sequence[str], env: list[str], last: dict[str, Any], source: str
 ) -> "JobSpec":
     """Returns the spec of a job's fields, with `--set`, `--env` and then `last` over them. Raises JobSpecError."""
-    from walras.spec.job_spec import missing_envs, parse_spec
+    from walras.spec.job_spec import parse_spec
+    from walras.spec.spec_request import missing_envs
     from walras.spec.text_formats import apply_overrides
 
     mapping = {**_with_envs(apply_overrides(mapping, changes, source="--set"), env), **last}

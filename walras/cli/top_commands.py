@@ -20,9 +20,7 @@ _TRIES, _CALL_TIMEOUT_S = 1, 15.0
 def top_command(
     every: Annotated[
         float,
-        typer.Option(
-            "--every", min=0.5, max=3600.0, help="Seconds between two looks at a server that tells nothing by itself."
-        ),
+        typer.Option("--every", min=0.5, max=3600.0, help="Seconds between polls of a server that pushes no changes."),
     ] = 2.0,
 ) -> None:
     """Watch the cluster in the terminal: the fleet, its prices, and who is next."""

@@ -28,7 +28,7 @@ SampleOption = Annotated[
     float | None,
     typer.Option("--sample", metavar="PART", help="Only this part of the jobs (0.1), drawn the same every time."),
 ]
-FirstOption = Annotated[int | None, typer.Option("--first", help="Only so many jobs, the first of those left.")]
+FirstOption = Annotated[int | None, typer.Option("--first", help="Use only the first jobs, this many.")]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -42,7 +42,7 @@ SlicesOption = Annotated[
     typer.Option(
         "--slices",
         metavar="N",
-        help="Formats with parts of a GPU: count a GPU as so many accelerators (7 of MIG), a part as some of them.",
+        help="Formats with fractions of a GPU: accelerators per GPU (7 for MIG); a fraction counts as some of them.",
     ),
 ]
 FormatOption = Annotated[

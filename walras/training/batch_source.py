@@ -82,7 +82,7 @@ class UnskippableSource(BatchSource):
 
 
 class StatefulSource(BatchSource):
-    """Resumes from the loader's own state, which already points behind the batches done."""
+    """Resumes from the data loader's own saved state, which already skips the completed batches."""
 
     count = None
 

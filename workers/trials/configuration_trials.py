@@ -14,7 +14,8 @@ from walras.configuration_search import ChooseNext, SearchError, SearchStep, Tri
 from walras.contract import GRADIENT_NOISE_VALUE
 from walras.errors import JobSpecError
 from walras.spec.job_secrets import secret_values
-from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
+from walras.spec.job_spec import JobSpec
+from walras.spec.spec_request import argv_of, env_of, kind_of
 from walras.wire import Manifest
 from workers.devices import detect_accelerators
 from workers.trials.local_ranks import TrialProgress

@@ -31,7 +31,8 @@ from walras.profiling.profile_runs import (
 )
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_secrets import secret_values
-from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
+from walras.spec.job_spec import JobSpec
+from walras.spec.spec_request import argv_of, env_of, kind_of
 from walras.training import probe
 from workers import processes
 from workers.devices import detect_accelerators, detect_host

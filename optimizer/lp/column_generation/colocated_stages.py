@@ -175,11 +175,11 @@ def _utility(
     """Returns the utility that the shares give one member of each class (k,)."""
     sides = side_details(found.sides, blocks)
     beside = sum_by(sides.member, sides.keeps * worth[sides.column] * found.beside, class_problem.classes)
-    return sum_by(class_problem.owner(), worth * found.x, class_problem.classes) + beside
+    return sum_by(class_problem.owner, worth * found.x, class_problem.classes) + beside
 
 
 def _can_add(class_problem: ClassProblem, objective: MaxMin, kept: FloatArray, prices: FloatArray) -> bool:
     """Returns whether some class below its best has a column that uses no scarce row."""
     taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
-    below_best = kept < max_by(class_problem.owner(), objective.worth, class_problem.classes) * (1 - FULL)
-    return bool(np.any(below_best[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))
+    below_best = kept < max_by(class_problem.owner, objective.worth, class_problem.classes) * (1 - FULL)
+    return bool(np.any(below_best[class_problem.owner] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

@@ -235,9 +235,9 @@ class CoarseProblem:
         targets = _MeanTargets(objective.targets, self.group, self.part, len(self))
         worth = self._mean(objective.worth)
         best = max_by(self.owner, objective.worth[self.kept], len(self.part))
-        of_group, mean = max_by(self.problem.owner(), worth, len(self)), sum_by(self.group, self.part * best, len(self))
+        of_group, mean = max_by(self.problem.owner, worth, len(self)), sum_by(self.group, self.part * best, len(self))
         raised = np.divide(mean, of_group, out=np.ones(len(self)), where=of_group > 0)  # full alone: still full
-        return MaxMin(worth * raised[self.problem.owner()], targets)
+        return MaxMin(worth * raised[self.problem.owner], targets)
 
     def sides_of_members(self, blocks: tuple[ColocationBlock, ...], sides: PairSides) -> PairSides:
         """Returns the sides of groups as sides of all their classes; `blocks` are those of the classes."""
@@ -278,7 +278,7 @@ class _MeanTargets:
 
 def coarsen(class_problem: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> CoarseProblem:
     """Returns the coarser problem in which similar classes form one group."""
-    owner, uses = class_problem.owner(), np.diff(class_problem.use_first)
+    owner, uses = class_problem.owner, np.diff(class_problem.use_first)
     kept = np.flatnonzero(uses == 1)
     use = class_problem.use_first[kept]
     where = np.stack((class_problem.use_row[use].astype(np.int64), as_bits(class_problem.use_count[use])), axis=1)

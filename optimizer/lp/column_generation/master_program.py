@@ -80,7 +80,7 @@ class MasterProgram:
     def __init__(self, problem: ClassProblem, objective: MaxMin | MaxSum) -> None:
         self._problem, self._worth = problem, objective.worth
         self._value = objective.value if isinstance(objective, MaxSum) else np.zeros(problem.columns)
-        best = max_by(problem.owner(), objective.worth, problem.classes)
+        best = max_by(problem.owner, objective.worth, problem.classes)
         self._best = np.where(best > 0, best, 1.0)
         self._capacity = np.where(problem.capacity > 0, problem.capacity, 1.0)
         self._highs = highs_solver(
@@ -171,12 +171,12 @@ class MasterProgram:
 
     def _values(self) -> FloatArray:
         """Returns the value of each column for all members of its class (C,)."""
-        values: FloatArray = self._problem.size[self._problem.owner()] * self._value
+        values: FloatArray = self._problem.size[self._problem.owner] * self._value
         return values
 
     def _alone(self) -> sparse.csc_array:
         problem, k = self._problem, self._problem.classes
-        owner, uses, column = problem.owner(), np.diff(problem.use_first), np.arange(problem.columns)
+        owner, uses, column = problem.owner, np.diff(problem.use_first), np.arange(problem.columns)
         load = problem.use_count * np.repeat(problem.size[owner], uses) / self._capacity[problem.use_row]
         values = np.concatenate((np.ones(problem.columns), load, -self._worth / self._best[owner]))
         rows = np.concatenate((owner, k + problem.use_row, k + problem.rows + owner))

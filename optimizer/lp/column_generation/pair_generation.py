@@ -179,7 +179,7 @@ class ColumnGenerator:
 
     def _busy(self, found: MasterSolution) -> FloatArray:
         """Returns the shares of sides, as parts of the total time of their class (q,)."""
-        owner, member = self._problem.owner(), side_details(self._sides, self._blocks).member
+        owner, member = self._problem.owner, side_details(self._sides, self._blocks).member
         classes = self._problem.classes
         time = sum_by(owner, found.x, classes) + sum_by(member, found.beside, classes)
         busy: FloatArray = found.beside / np.maximum(time, _EXACT)[member]
@@ -351,7 +351,7 @@ def _feasible(
     problem: ClassProblem, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Returns feasible shares: clips them, and scales them down on overloaded rows and where partners are missing."""
-    owner, members = problem.owner(), problem.size[sides.member]
+    owner, members = problem.owner, problem.size[sides.member]
     x, beside = np.maximum(x, 0.0), np.maximum(beside, 0.0)
     time = sum_by(owner, x, problem.classes) + sum_by(sides.member, beside, problem.classes)
     over = np.maximum(time, 1.0)
@@ -376,8 +376,8 @@ def _value(
 ) -> float:
     """Returns the objective's value at feasible shares."""
     if isinstance(objective, MaxSum):
-        alone = float((problem.size[problem.owner()] * objective.value) @ x)
+        alone = float((problem.size[problem.owner] * objective.value) @ x)
         return alone + float((problem.size[sides.member] * sides.keeps * objective.value[sides.column]) @ beside)
-    utility = sum_by(problem.owner(), objective.worth * x, problem.classes)
+    utility = sum_by(problem.owner, objective.worth * x, problem.classes)
     gained = sum_by(sides.member, sides.keeps * objective.worth[sides.column] * beside, problem.classes)
     return level_reached(objective.targets, utility + gained)

@@ -50,7 +50,7 @@ class PairDuals:
 
 def column_gain(problem: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> FloatArray:
     """Returns the worth of running each column all the time to one member (C,), value and utility together."""
-    gain = duals.multiplier[problem.owner()] * objective.worth
+    gain = duals.multiplier[problem.owner] * objective.worth
     return gain + objective.value if isinstance(objective, MaxSum) else gain
 
 
@@ -86,7 +86,7 @@ def price_pairs(
     """
     alone = gain - problem.cost(duals.prices)
     time = duals.time.copy()
-    np.maximum.at(time, problem.owner(), alone)
+    np.maximum.at(time, problem.owner, alone)
     lacking, requested, merit = np.zeros(problem.classes), [no_sides()], np.zeros(len(sides))
     least = _WORTH_ADDING * float(np.abs(gain).max(initial=0.0))
     for number, block in enumerate(blocks):
@@ -112,7 +112,7 @@ def tighten_duals(
     """
     alone = gain - problem.cost(duals.prices)
     least = np.zeros(problem.classes)
-    np.maximum.at(least, problem.owner(), alone)
+    np.maximum.at(least, problem.owner, alone)
     time = duals.time
     for _ in range(most):
         needed = least.copy()

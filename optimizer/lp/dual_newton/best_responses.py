@@ -57,6 +57,8 @@ class ClassTable:
     column: IntArray
     worth: FloatArray
     cost: FloatArray
+    #: The place of least cost, among equals the one of most worth: the choice at target 0 (b,).
+    cheapest: IntArray
 
 
 def class_tables(problem: ClassProblem, worth: FloatArray, cost: FloatArray, size: int = BLOCK) -> Iterator[ClassTable]:
@@ -76,7 +78,9 @@ def class_tables(problem: ClassProblem, worth: FloatArray, cost: FloatArray, siz
         table_worth, table_cost = np.zeros(column.shape), np.full(column.shape, np.inf)
         table_worth[there], table_cost[there] = worth[column[there]], cost[column[there]]
         table_cost[:, -1] = 0.0
-        yield ClassTable(start, stop, column, table_worth, table_cost)
+        least = table_cost.min(axis=1)
+        cheapest = np.where(table_cost == least[:, None], table_worth, -1.0).argmax(axis=1)
+        yield ClassTable(start, stop, column, table_worth, table_cost, cheapest)
 
 
 def largest_worth(problem: ClassProblem, worth: FloatArray) -> FloatArray:
@@ -176,7 +180,7 @@ def cheapest_edges(table: ClassTable, target: FloatArray) -> HullEdges:
     most = table.worth.max(axis=1)
     reached = target <= most * (1 + REACH)
     target = np.minimum(target, most)
-    low = _lowest(table)
+    low = table.cheapest.copy()
     high, slope = np.full(len(low), -1), np.zeros(len(low))
     open_rows = np.flatnonzero(table.worth[np.arange(len(low)), low] < target)
     while len(open_rows):
@@ -198,13 +202,6 @@ def cheapest_edges(table: ClassTable, target: FloatArray) -> HullEdges:
 
 def cheapest_in_table(table: ClassTable, target: FloatArray) -> ClassChoice:
     return _mixed(table, cheapest_edges(table, target))
-
-
-def _lowest(table: ClassTable) -> IntArray:
-    """Returns the place of least cost, among equals the one of most worth: the choice at target 0 (b,)."""
-    least = table.cost.min(axis=1)
-    place: IntArray = np.where(table.cost == least[:, None], table.worth, -1.0).argmax(axis=1)
-    return place
 
 
 def _steepest_saving(
@@ -244,7 +241,7 @@ def _mixed(table: ClassTable, edges: HullEdges) -> ClassChoice:
 
 
 def logarithmic_in_table(table: ClassTable, weight: FloatArray) -> ClassChoice:
-    low, most = _lowest(table), table.worth.max(axis=1)
+    low, most = table.cheapest.copy(), table.worth.max(axis=1)
     high, slope = np.full(len(low), -1), np.zeros(len(low))
     chosen = table.worth[np.arange(len(low)), low]
     open_rows = np.flatnonzero((weight > 0) & (most > 0))

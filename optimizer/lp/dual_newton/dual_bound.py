@@ -18,7 +18,7 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective, TargetFunction
 from optimizer.lp.dual_newton.best_responses import REACH, cheapest_choice, largest_worth, logarithmic_choice
 from optimizer.lp.dual_newton.dual_task import TARGET, PassGoals, PassSums, pass_arrays, unpack_sums
-from optimizer.lp.engine_choice import bound_is_compiled
+from optimizer.lp.engine_choice import COMPILED_BOUND_COLUMNS, HAS_NUMBA
 from optimizer.problem import FloatArray
 
 #: The most steps in the search for a level. At least every second step halves the bracket; its upper end is always a
@@ -138,7 +138,7 @@ class _Costs:
 
 def _costs(problem: ClassProblem, goals: PassGoals, prices: FloatArray) -> _Costs:
     """Returns the least costs of the classes' goals, by compiled code where there is much to do."""
-    if bound_is_compiled(problem.columns):
+    if HAS_NUMBA and problem.columns >= COMPILED_BOUND_COLUMNS:
         sums = compiled_engine().sums(problem, goals, prices, prices, _NONE)
         return _Costs(sums.exact_cost, sums.exact_slope, sums.unreached)
     cost = problem.cost(prices) - (goals.value if len(goals.value) else 0.0)

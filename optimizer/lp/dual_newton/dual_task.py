@@ -170,7 +170,7 @@ class DualTask:
         return self.kind == TARGET
 
     def goals(self, z: float) -> PassGoals:
-        """Returns the goals of the classes at level z, which only a MaxMin uses."""
+        """Returns the target of each class at level z; the other objectives ignore z."""
         if self.targets is None:
             return PassGoals(self.kind, self.worth, self.value, self.goal, np.zeros(len(self.goal)))
         target, rise = self.targets.at(z)

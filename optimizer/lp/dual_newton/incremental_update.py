@@ -60,7 +60,7 @@ class LinearTargets:
 
 
 def proportional_level(problem: ClassProblem, worth: FloatArray, rate: FloatArray) -> MaxMin:
-    """Returns the objective "largest level at which every class has its rate times the level"."""
+    """Returns the objective to maximise the level z at which each class has a utility of its rate times z."""
     return MaxMin(worth, LinearTargets(rate, _lowest_finite(_full_levels(largest_worth(problem, worth), rate))))
 
 

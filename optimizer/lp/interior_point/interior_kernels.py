@@ -1,7 +1,7 @@
 """The interior-point method, compiled: cost hulls and level proofs, and the predictor-corrector iterations.
 
 The loops run over classes, instead of over one array after another. Vectors hold C shares, k idle times, k spare
-utilities, and r spare capacities, as `LevelProgram` splits them. Sums over classes are added in their order, so
+utilities, and r spare capacities, in the order of `InteriorPoint`. Sums over classes are added in their order, so
 results depend on nothing but the problem. Importing this module imports numba.
 """
 
@@ -76,7 +76,7 @@ def _cost_of_target(worth, cost, target):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def cheapest_level(hull, income, capped, ends, limits):  # type: ignore[no-untyped-def]
-    """Returns what `LevelProof.bound` returns, for such targets: the smallest level whose targets cost more than the
+    """Returns what `CostHulls.bound` returns, for such targets: the smallest level whose targets cost more than the
     income.
     """
     size, worth, cost = hull
@@ -137,7 +137,7 @@ def iterate_compiled(
 
 def _program_arrays(program: LevelProgram) -> tuple[Any, Any, int]:
     problem = program.problem
-    shape = (problem.first, problem.use_first, problem.use_row, program.load_of_use, program.worth)
+    shape = (problem.first, problem.use_first, problem.use_row, problem.use_count, program.worth)
     return shape, (program.floor, program.rise), problem.rows
 
 

@@ -1,8 +1,8 @@
 """Bounds of a level by weak duality, and parts of a problem.
 
 At prices p a class reaches utility t at the least cost by mixing two points of the lower hull of the origin and its
-columns (worth, price). The cost is convex and piecewise linear in t (`CostHulls`). A level is out of reach as soon as
-its targets, each reached in the cheapest way, cost more than all rows are worth together (`LevelProof`).
+columns (worth, price). The cost is convex and piecewise linear in t. A level is out of reach as soon as its targets,
+each reached in the cheapest way, cost more than all rows are worth together (`CostHulls.bound`).
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,25 @@ from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: Slopes that agree to this part belong to one edge of the hull.
 _COLLINEAR = 1e-12
+#: Relative tolerance between the cost of targets and the worth of all rows. It exceeds `ROOM`, so that the capacity
+#: added there does not decide whether the utilities kept are affordable.
+ROUNDING = 3e-10
+#: Relative accuracy of a level, and the most evaluations of the search.
+_CLOSE = 1e-13
+_MOST_STEPS = 80
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostHulls:
-    """Hull vertices of k classes, the origin first, the last one repeated as padding (k, v)."""
+    """The least cost of any utility of each class at given prices, and the levels that such prices prove impossible."""
 
+    #: Hull vertices, the origin first, the last one repeated as padding (k, v).
     worth: FloatArray
     cost: FloatArray
+    #: Members of each class (k,), and what all rows are worth together at the prices.
+    size: FloatArray
+    income: float
+    compiled: bool = False
 
     def spent(self, target: FloatArray) -> FloatArray:
         """Returns the least cost at which one member of each class reaches its target; the last vertex where none does
@@ -37,15 +48,66 @@ class CostHulls:
         edge = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
         return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
 
+    def excess(self, target: FloatArray) -> float:
+        """Returns the least cost of the targets less the worth of all rows; the targets are out of reach where it is
+        positive.
+        """
+        if self.compiled:
+            from optimizer.lp.interior_point import interior_kernels
+
+            spent = interior_kernels.cost_of_targets(self.size, self.worth, self.cost, target)
+        else:
+            spent = self.size @ self.spent(target)
+        return float(spent) - self.income * (1 + ROUNDING)
+
+    def bound(self, targets: TargetFunction, reached: float, close: float = _CLOSE) -> float:
+        """Returns the smallest level that the prices prove to be out of reach, or `highest` if they prove none.
+
+        Args:
+            targets: of the classes.
+            reached: a level known to be possible, from which the search starts.
+            close: relative accuracy; the level returned lies above the exact one by at most this part.
+        """
+        low, high = min(reached, targets.highest), targets.highest
+        lines = as_capped(targets) if self.compiled else None
+        if lines is not None:
+            from optimizer.lp.interior_point import interior_kernels
+
+            hull, income = (self.size, self.worth, self.cost), self.income * (1 + ROUNDING)
+            capped_lines = (lines.slope, lines.cap, lines.floor)
+            return float(interior_kernels.cheapest_level(hull, income, capped_lines, (low, high), (close, _MOST_STEPS)))
+        above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])
+        if above <= 0:
+            return high
+        if below > 0:
+            return min(high, low * (1 + close))
+        guess = low * (1 + 10 * close)  # the answer is mostly just above the level reached
+        moved = 0
+        for _ in range(_MOST_STEPS):
+            least = 0.5 * close * high
+            if high - low <= 2 * least:
+                break
+            guess = min(max(guess, low + least), high - least)
+            excess = self.excess(targets.at(guess)[0])
+            if excess > 0:  # Illinois method: halve the value of an end that stayed, or convergence is linear
+                high, above, below = guess, excess, below / 2 if moved > 0 else below
+                moved = 1
+            else:
+                low, below, above = guess, excess, above / 2 if moved < 0 else above
+                moved = -1
+            guess = high - above * (high - low) / (above - below)
+        return high
+
 
 def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
     """Returns the lower hull of the origin and the columns (worth, cost at these prices) of every class."""
-    cost = problem.cost(prices)
+    cost, income = problem.cost(prices), float(problem.capacity @ prices)
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
 
-        return CostHulls(*interior_kernels.hull_vertices(problem.first, worth, cost, _COLLINEAR))
-    owner = problem.owner()
+        hull_worth, hull_cost = interior_kernels.hull_vertices(problem.first, worth, cost, _COLLINEAR)
+        return CostHulls(hull_worth, hull_cost, problem.size, income, compiled=True)
+    owner = problem.owner
     corner_worth, corner_cost = np.zeros(problem.classes), np.zeros(problem.classes)
     vertices = [(corner_worth, corner_cost)]
     ahead = np.flatnonzero(worth > 0)
@@ -64,7 +126,8 @@ def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, 
         ahead = ahead[worth[ahead] > corner_worth[mine]]
     if len(vertices) == 1:
         vertices *= 2
-    return CostHulls(np.stack([w for w, _ in vertices], axis=1), np.stack([c for _, c in vertices], axis=1))
+    hull_worth, hull_cost = (np.stack(vertex, axis=1) for vertex in zip(*vertices, strict=True))
+    return CostHulls(hull_worth, hull_cost, problem.size, income)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +166,7 @@ class SubProblem:
 def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
     """Returns the problem of the chosen columns (C,), with other capacities (r,)."""
     columns = np.flatnonzero(chosen)
-    classes, width = np.unique(problem.owner()[columns], return_counts=True)
+    classes, width = np.unique(problem.owner[columns], return_counts=True)
     uses = np.diff(problem.use_first)
     used = np.flatnonzero(np.repeat(chosen, uses))
     rows, use_row = np.unique(problem.use_row[used], return_inverse=True)
@@ -116,77 +179,3 @@ def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, cap
         capacity=capacity[rows],
     )
     return SubProblem(part, worth[columns], classes, columns, rows.astype(np.int64))
-
-
-#: Relative tolerance between the cost of targets and the worth of all rows. It exceeds `ROOM`, so that the capacity
-#: added there does not decide whether the utilities kept are affordable.
-ROUNDING = 3e-10
-#: Relative accuracy of a level, and the most evaluations of the search.
-_CLOSE = 1e-13
-_MOST_STEPS = 80
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LevelProof:
-    """The least cost of targets at given prices, against the worth of all rows at them."""
-
-    problem: ClassProblem
-    hulls: CostHulls
-    income: float
-    compiled: bool
-
-    @staticmethod
-    def of(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> "LevelProof":
-        """Returns the proof by these prices (r,)."""
-        hulls = cost_hulls(problem, worth, prices, compiled=compiled)
-        return LevelProof(problem, hulls, float(problem.capacity @ prices), compiled)
-
-    def excess(self, target: FloatArray) -> float:
-        """Returns the least cost of the targets less the worth of all rows; the targets are out of reach where it is
-        positive.
-        """
-        if self.compiled:
-            from optimizer.lp.interior_point import interior_kernels
-
-            spent = interior_kernels.cost_of_targets(self.problem.size, self.hulls.worth, self.hulls.cost, target)
-        else:
-            spent = self.problem.size @ self.hulls.spent(target)
-        return float(spent) - self.income * (1 + ROUNDING)
-
-    def bound(self, targets: TargetFunction, reached: float, close: float = _CLOSE) -> float:
-        """Returns the smallest level that the prices prove to be out of reach, or `highest` if they prove none.
-
-        Args:
-            targets: of the classes.
-            reached: a level known to be possible, from which the search starts.
-            close: relative accuracy; the level returned lies above the exact one by at most this part.
-        """
-        low, high = min(reached, targets.highest), targets.highest
-        lines = as_capped(targets) if self.compiled else None
-        if lines is not None:
-            from optimizer.lp.interior_point import interior_kernels
-
-            hull, income = (self.problem.size, self.hulls.worth, self.hulls.cost), self.income * (1 + ROUNDING)
-            capped_lines = (lines.slope, lines.cap, lines.floor)
-            return float(interior_kernels.cheapest_level(hull, income, capped_lines, (low, high), (close, _MOST_STEPS)))
-        above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])
-        if above <= 0:
-            return high
-        if below > 0:
-            return min(high, low * (1 + close))
-        guess = low * (1 + 10 * close)  # the answer is mostly just above the level reached
-        moved = 0
-        for _ in range(_MOST_STEPS):
-            least = 0.5 * close * high
-            if high - low <= 2 * least:
-                break
-            guess = min(max(guess, low + least), high - least)
-            excess = self.excess(targets.at(guess)[0])
-            if excess > 0:  # Illinois method: halve the value of an end that stayed, or convergence is linear
-                high, above, below = guess, excess, below / 2 if moved > 0 else below
-                moved = 1
-            else:
-                low, below, above = guess, excess, above / 2 if moved < 0 else above
-                moved = -1
-            guess = high - above * (high - low) / (above - below)
-        return high

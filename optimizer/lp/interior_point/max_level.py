@@ -27,7 +27,7 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, MaxMin, TargetFunction
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Status
-from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, sub_problem
+from optimizer.lp.interior_point.level_proofs import RestrictedTargets, cost_hulls, sub_problem
 from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
 from optimizer.problem import FloatArray
 
@@ -46,7 +46,7 @@ class InteriorSolution:
     theta: float
     #: Shares of one member (C,).
     x: FloatArray
-    #: Price of each row, where theta has the value 1 (r,).
+    #: Price of each whole row, where theta has the value 1 (r,).
     prices: FloatArray
     iterations: int
     #: The largest of the duality gap and the residuals.
@@ -60,7 +60,7 @@ def solve_interior(program: LevelProgram, *, compiled: bool = False) -> Interior
         program: of the problem.
         compiled: whether to use compiled code.
     """
-    point = program.start()
+    point = program.start
     best, best_error, since, done = point, np.inf, 0, 0
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
@@ -78,7 +78,8 @@ def solve_interior(program: LevelProgram, *, compiled: bool = False) -> Interior
             break
         point = following
         done += 1
-    return InteriorSolution(best.theta, program.split(best.primal)[0], program.prices(best), done, best_error)
+    x, prices = best.primal[: program.problem.columns], best.dual[-program.problem.rows :]
+    return InteriorSolution(best.theta, x, prices, done, best_error)
 
 
 #: A level within the first part of the proved one counts as reached; within the second, it suffices where no program
@@ -136,7 +137,7 @@ def find_max_level(
         if prices is None:
             prices, iterations = _rough_prices(problem, worth, targets, compiled=compiled)
             work += iterations
-        z = LevelProof.of(problem, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
+        z = cost_hulls(problem, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
         best, iterations = _exact_level(problem, worth, targets, z, compiled=compiled)
         work += iterations
         if best is not None:
@@ -162,7 +163,7 @@ def _exact_level(
         if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # Nothing that any class wants is scarce.
             best = (targets.highest, x, np.zeros(problem.rows))
             break
-        bound = LevelProof.of(problem, worth, prices, compiled=compiled).bound(targets, level)
+        bound = cost_hulls(problem, worth, prices, compiled=compiled).bound(targets, level)
         if error <= _FEASIBLE and (bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest):
             best = (max(level, 0.0), x, prices)
             break
@@ -176,7 +177,7 @@ def _exact_level(
 
 def shares_meet_targets(problem: ClassProblem, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
     """Returns whether shares fit the rows and give every class its target, so that a solver's claim holds."""
-    utility = sum_by(problem.owner(), worth * x, problem.classes)
+    utility = sum_by(problem.owner, worth * x, problem.classes)
     fits = np.all(problem.used(x) <= problem.capacity * (1 + _HONEST) + _HONEST)
     return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))
 
@@ -189,12 +190,12 @@ def _rough_prices(
     """
     stride = -(-problem.classes // _SAMPLE)
     sampled_classes = np.arange(problem.classes) % stride == 0
-    part = sub_problem(problem, worth, sampled_classes[problem.owner()], problem.capacity / stride)
+    part = sub_problem(problem, worth, sampled_classes[problem.owner], problem.capacity / stride)
     sampled = RestrictedTargets(targets, part.classes, targets.highest)
     equal = np.ones(part.problem.rows)
-    z = LevelProof.of(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
+    z = cost_hulls(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
     program = LevelProgram(part.problem, part.worth, np.zeros(part.problem.classes), sampled.at(z)[0])
-    point, iterations, step_of = program.start(), 0, MehrotraStep
+    point, iterations, step_of = program.start, 0, MehrotraStep
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
 
@@ -205,11 +206,13 @@ def _rough_prices(
         if following is None or step.error <= CONVERGED:
             break
         point, iterations = following, iterations + 1
-        proof = LevelProof.of(part.problem, part.worth, program.prices(point), compiled=compiled)
+        prices = point.dual[-len(part.rows) :] / part.problem.capacity
+        proof = cost_hulls(part.problem, part.worth, prices, compiled=compiled)
         if proof.excess(sampled.at(z)[0]) > 0:
             z = min(z, proof.bound(sampled, 0.0, _COARSE))
         program.rise = sampled.at(z)[0] / program.best
-    return sum_by(part.rows, program.prices(point), problem.rows), iterations
+    prices = point.dual[-len(part.rows) :] / part.problem.capacity
+    return sum_by(part.rows, prices, problem.rows), iterations
 
 
 def _level_on_tangents(
@@ -219,7 +222,7 @@ def _level_on_tangents(
     iterations, error. None where the program fails.
     """
     target, slope = targets.at(z)
-    owner = problem.owner()
+    owner = problem.owner
     best = np.maximum.reduceat(worth, problem.first[:-1])
     full = target >= best * (1 - _FULL)
     top = worth >= (best * (1 - _FULL))[owner]
@@ -235,7 +238,7 @@ def _level_on_tangents(
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # if none rises just below z: can all have their targets?
         found = solve_interior(LevelProgram(part.problem, part.worth, own - rise, rise), compiled=compiled)
-        prices = sum_by(part.rows, found.prices, problem.rows) / max(z, 1e-9)
+        prices = sum_by(part.rows, found.prices / part.problem.capacity, problem.rows) / max(z, 1e-9)
         level, iterations, error = z * found.theta, found.iterations, found.error
         x[part.columns] = found.x
     return level, x, prices, iterations, error

@@ -5,7 +5,7 @@ eliminating each class's two equations by hand leaves a dense system of (rows + 
 `optimizer.lp.interior_point.interior_kernels` is the same, compiled.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
@@ -16,7 +16,10 @@ from optimizer.problem import FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InteriorPoint:
-    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p)."""
+    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p).
+
+    The last part of the multipliers over the rows' capacity is the price of each row.
+    """
 
     theta: float
     primal: FloatArray
@@ -28,58 +31,36 @@ class LevelProgram:
 
     def __init__(self, problem: ClassProblem, worth: FloatArray, floor: FloatArray, rise: FloatArray) -> None:
         """One member of each class is to have the utility `floor` + theta `rise` (k,), (k,)."""
-        self.problem, self.owner = problem, problem.owner()
         #: Worth of each class's best column, which utilities are divided by (k,).
         self.best = np.maximum.reduceat(worth, problem.first[:-1])
-        self.worth, self.floor, self.rise = worth / self.best[self.owner], floor / self.best, rise / self.best
+        self.worth, self.floor, self.rise = worth / self.best[problem.owner], floor / self.best, rise / self.best
         uses = np.diff(problem.use_first)
-        #: Fraction of its row that each use takes, with all members (U,), and its column (U,).
-        self.load_of_use = (
-            np.repeat(problem.size[self.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
-        )
+        load = np.repeat(problem.size[problem.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
+        #: The problem with one member per class and rows of capacity 1: a use takes its fraction of the row.
+        self.problem = replace(problem, size=np.ones(problem.classes), use_count=load, capacity=np.ones(problem.rows))
+        #: Column of each use, and its place in a table of classes and rows (U,).
         self.use_column = np.repeat(np.arange(problem.columns), uses)
-        #: Place of each use in a table of classes and rows (U,).
-        self.cell = self.owner[self.use_column] * problem.rows + problem.use_row
-        ends = np.cumsum([problem.columns, problem.classes, problem.classes, problem.rows])
-        self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        self.cell = problem.owner[self.use_column] * problem.rows + problem.use_row
+        #: Where idle, spare and left begin in a vector of variables, and mu, y and p in one of multipliers.
+        self.begins = np.cumsum([problem.columns, problem.classes, problem.classes])
 
-    def split(self, vector: FloatArray) -> list[FloatArray]:
-        """Returns the parts of a vector of variables or multipliers, as views."""
-        return [vector[part] for part in self._parts]
-
-    def prices(self, point: InteriorPoint) -> FloatArray:
-        """Returns the price of each row, unscaled (r,)."""
-        return np.asarray(self.split(point.dual)[3] / self.problem.capacity)
-
-    def used(self, x: FloatArray) -> FloatArray:
-        """Returns the fraction of each row that the shares take (r,)."""
-        load = self.load_of_use * x[self.use_column]
-        return np.bincount(self.problem.use_row, weights=load, minlength=self.problem.rows).astype(np.float64)
+        # A starting point far from every boundary: equal shares, scaled so that they use at most half of each row.
+        problem, first, theta = self.problem, problem.first[:-1], 0.5
+        x = 0.5 / np.diff(problem.first)[problem.owner]
+        crowded = np.maximum(1.0, 2 * problem.used(x))
+        x /= np.maximum.reduceat(crowded[problem.use_row], problem.use_first[:-1])
+        utility = np.add.reduceat(self.worth * x, first)
+        spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
+        primal = [x, 1 - np.add.reduceat(x, first), spare, 1 - problem.used(x)]
+        y = np.full(problem.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
+        p = np.full(problem.rows, 1.0 / problem.rows)
+        reduced = problem.cost(p) + y[problem.owner] * (1 - self.worth)
+        self.start = InteriorPoint(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
 
     def cost(self, prices: FloatArray) -> FloatArray:
         """Returns what each column costs at prices of whole rows (C,)."""
-        paid = self.load_of_use * prices[self.problem.use_row]
+        paid = self.problem.use_count * prices[self.problem.use_row]
         return np.bincount(self.use_column, weights=paid, minlength=self.problem.columns).astype(np.float64)
-
-    def start(self) -> InteriorPoint:
-        """Returns a starting point far from every boundary: equal shares, scaled so that they use at most half of each
-        row.
-        """
-        problem = self.problem
-        width = np.diff(problem.first)
-        x = 0.5 / width[self.owner]
-        crowded = np.maximum(1.0, 2 * self.used(x))
-        x /= np.maximum.reduceat(crowded[problem.use_row], problem.use_first[:-1])
-        utility = np.add.reduceat(self.worth * x, problem.first[:-1])
-        theta = 0.5
-        spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
-        primal = [x, 1 - np.add.reduceat(x, problem.first[:-1]), spare, 1 - self.used(x)]
-        y = np.full(problem.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
-        p = np.full(problem.rows, 1.0 / problem.rows)
-        reduced = np.add.reduceat(self.load_of_use * p[problem.use_row], problem.use_first[:-1]) + y[self.owner] * (
-            1 - self.worth
-        )
-        return InteriorPoint(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
 
 
 #: Part of the way to the boundary that a step goes.
@@ -90,15 +71,15 @@ class MehrotraStep:
     """One iteration: residuals of the optimality conditions, and the direction in which they shrink."""
 
     def __init__(self, program: LevelProgram, point: InteriorPoint) -> None:
-        self._program, self._point = program, point
-        self._primal, self._dual = program.split(point.primal), program.split(point.dual)
+        self._program, self._point, problem, worth = program, point, program.problem, program.worth
+        self._primal, self._dual = np.split(point.primal, program.begins), np.split(point.dual, program.begins)
         x, idle, spare, left = self._primal
         reduced, mu, y, p = self._dual
-        self._slope, self._first, owner, worth = program.rise, program.problem.first[:-1], program.owner, program.worth
+        self._slope, self._first, owner = program.rise, problem.first[:-1], problem.owner
         self._short = (
             1.0 - np.add.reduceat(x, self._first) - idle,
             program.floor + point.theta * program.rise - np.add.reduceat(worth * x, self._first) + spare,
-            1.0 - program.used(x) - left,
+            1.0 - problem.used(x) - left,
         )
         self._loss = reduced - (mu[owner] - y[owner] * worth + program.cost(p))
         self._loss_theta = 1.0 - float(self._slope @ y)
@@ -139,13 +120,13 @@ class MehrotraStep:
         self._stiff = stiff = x / reduced
         self._mass = np.add.reduceat(stiff, self._first)
         self._mean = np.add.reduceat(stiff * program.worth, self._first) / self._mass
-        self._off = off = program.worth - self._mean[program.owner]
+        self._off = off = program.worth - self._mean[problem.owner]
         self._rho, pi = idle / mu, spare / y
         spread = np.add.reduceat(stiff * off * off, self._first) + pi
         self._b11, self._b12 = self._mass + self._rho, self._rho * self._mean
         self._b22 = spread + self._rho * self._mean**2
         self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
-        weighted = stiff[program.use_column] * program.load_of_use
+        weighted = stiff[program.use_column] * problem.use_count
         moved = -weighted * off[program.use_column]
         self._e1, self._e2 = (
             np.bincount(program.cell, weights=values, minlength=problem.classes * problem.rows)
@@ -155,12 +136,12 @@ class MehrotraStep:
         )
         f1, f2 = self._solve_classes(self._e1, self._e2)
         if problem.single_use:  # each column loads one row: the matrix of products of loads is diagonal
-            own_load = stiff * program.load_of_use**2
+            own_load = stiff * problem.use_count**2
             crossed = np.diag(np.bincount(problem.use_row, weights=own_load, minlength=problem.rows))
         else:
             loads, scaled = (
                 sparse.csr_array((values, problem.use_row, problem.use_first), shape=(problem.columns, problem.rows))
-                for values in (program.load_of_use, weighted)
+                for values in (problem.use_count, weighted)
             )
             crossed = np.asarray((scaled.T.tocsr() @ loads).toarray())
         rows = crossed - self._e1.T @ f1 - self._e2.T @ f2
@@ -178,15 +159,15 @@ class MehrotraStep:
         """Returns Newton's direction (of theta, all variables, all multipliers) towards products changed by `product`
         and no residual.
         """
-        program, slope = self._program, self._slope
-        c_x, c_idle, c_spare, c_left = program.split(product)
+        program, problem, slope = self._program, self._program.problem, self._slope
+        c_x, c_idle, c_spare, c_left = np.split(product, program.begins)
         _, idle, spare, left = self._primal
         reduced, mu, y, p = self._dual
         pull = c_x / reduced + self._stiff * self._loss
         time = c_idle / mu - self._short[0]
         h1 = np.add.reduceat(pull, self._first) + time
         h2 = self._short[1] - np.add.reduceat(self._off * pull, self._first) + c_spare / y + self._mean * time
-        h3 = program.used(pull) + c_left / p - self._short[2]
+        h3 = problem.used(pull) + c_left / p - self._short[2]
         k1, k2 = self._solve_classes(h1[:, None], h2[:, None])
         k1, k2 = k1[:, 0], k2[:, 0]
         right = np.append(h3 - self._e1.T @ k1 - self._e2.T @ k2, self._loss_theta - slope @ k2)
@@ -195,7 +176,7 @@ class MehrotraStep:
         k1, k2 = self._solve_classes((h1 - self._e1 @ dp)[:, None], (h2 - self._e2 @ dp + slope * d_theta)[:, None])
         nu, dy = k1[:, 0], k2[:, 0]
         dmu = nu + self._mean * dy
-        cheaper = nu[program.owner] - self._off * dy[program.owner] + program.cost(dp)
+        cheaper = nu[problem.owner] - self._off * dy[problem.owner] + program.cost(dp)
         d_dual = [cheaper - self._loss, dmu, dy, dp]
         d_primal = [
             pull - self._stiff * cheaper,

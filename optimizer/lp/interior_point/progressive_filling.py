@@ -34,8 +34,8 @@ from optimizer.classes.class_problem import (
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Status
 from optimizer.lp.dual_newton.best_responses import prices_per_level
-from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, filling_is_compiled
-from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, SubProblem, cost_hulls, sub_problem
+from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, HAS_NUMBA
+from optimizer.lp.interior_point.level_proofs import RestrictedTargets, SubProblem, cost_hulls, sub_problem
 from optimizer.lp.interior_point.max_level import find_max_level, shares_meet_targets
 from optimizer.lp.staged_solution import SolveInput, StagedSolution, stage_over_jobs
 from optimizer.problem import BoolArray, FloatArray, Pools
@@ -129,7 +129,7 @@ def fill_levels(
         for _ in range(class_problem.rows + 1):
             if not run.raised(tier, rule):
                 break
-    owner = class_problem.owner()
+    owner = class_problem.owner
     x = make_feasible(class_problem, run.x)  # to the last bit
     utility = sum_by(owner, worth * x, class_problem.classes)
     above = np.divide(run.kept, utility, out=np.ones(len(utility)), where=utility > run.kept)  # no class is
@@ -141,8 +141,9 @@ class _FillingRun:
     """The state of one filling: shares, utilities kept, settled classes, scarce rows, and the levels so far."""
 
     def __init__(self, class_problem: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
-        self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner()
-        self._start, self._compiled = start, filling_is_compiled(start.columns + class_problem.columns)
+        self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner
+        self._start = start
+        self._compiled = HAS_NUMBA and start.columns + class_problem.columns >= COMPILED_FILLING_COLUMNS
         #: Columns in which shares may still change (C,), and classes whose shares may not (k,).
         self._open = np.ones(class_problem.columns, dtype=bool)
         self._fixed = np.zeros(class_problem.classes, dtype=bool)
@@ -232,7 +233,7 @@ class _FillingRun:
             return prices, targets.highest
         kept, capacity = targets.at(z)[0], self._problem.capacity
         worth = float(prices @ capacity) or 1.0
-        best, proof = prices, LevelProof.of(self._problem, self._worth, prices, compiled=self._compiled)
+        best, proof = prices, cost_hulls(self._problem, self._worth, prices, compiled=self._compiled)
         excess = proof.excess(kept)
         fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
         hidden = np.where(empty & ~self._scarce_rows, fence, 0.0)
@@ -248,7 +249,7 @@ class _FillingRun:
                 if best.any() and excess >= -_PAID * worth:
                     return best, proof.bound(targets, z)
                 more = base + earlier * (worth * 10.0**power)
-                other = LevelProof.of(self._problem, self._worth, more, compiled=self._compiled)
+                other = cost_hulls(self._problem, self._worth, more, compiled=self._compiled)
                 if other.excess(kept) > excess or not best.any():
                     best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)

@@ -63,14 +63,14 @@ def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
     if first.reason is Reason.WAIT_DEPENDENCY:
         return f"it waits for {_named(job.blocked_by)} to end{_times(core, job.blocked_by)}"
     if first.reason in (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE):
-        why = "it failed lately and is tried again" if first.reason is Reason.WAIT_BACKOFF else "it asked to start"
+        why = "it failed recently, and restarts" if first.reason is Reason.WAIT_BACKOFF else "it was submitted to start"
         return f"{why} in {format_length(max(job.ready_at - core.ledger.now, 0.0))}"
     if first.reason is Reason.HOLD_USER:
-        return "its owner holds it; nothing happens until it is released"
+        return "its owner holds it; it cannot start before it is released"
     if first.reason is Reason.HOLD_ADMIN:
-        return "an operator holds it; nothing happens until it is released"
+        return "an operator holds it; it cannot start before it is released"
     if first.reason is Reason.HOLD_REPEATED_FAILURE:
-        return "it failed again and again in the same way, and is held until somebody releases it"
+        return "it failed repeatedly in the same way; it cannot start before it is released"
     return first.detail or str(first.reason)
 
 
@@ -145,7 +145,7 @@ def _held_by(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState], ho
 def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
     left_s = remaining_here_s(core.ledger, holders[0])
     if left_s == inf:
-        return "; when they end nobody knows" if len(holders) > 1 else "; when it ends nobody knows"
+        return "; their remaining times are unknown" if len(holders) > 1 else "; its remaining time is unknown"
     subject = "it" if len(holders) == 1 else f"job {holders[0].job_id}, the first of them,"
     return f"; {subject} ends in about {format_length(left_s)}"
 

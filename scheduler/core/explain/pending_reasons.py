@@ -249,8 +249,8 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
     pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
     waits = ", ".join(f"{shape.counts[state.row]} of {state.pool.pool_id}, {state.free} free" for state in pools)
     detail = (
-        f"behind job {first.job_id}, which is first in line and waits (it needs {waits}); "
-        "in this order nobody starts before the first has"
+        f"behind job {first.job_id}, the head of the queue, which waits (it needs {waits}); "
+        "under this policy no job starts before the head of the queue"
     )
     fix = (
         f"let job {first.job_id} start or cancel it; or let others pass: `strict: false` and another `backfill` than"
@@ -320,7 +320,7 @@ def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> Pe
 def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:
     """Returns why a pool has too little free, and which machines are requested."""
     if state.pool.drained:
-        return Reason.WAIT_CAPACITY, "it is drained: it takes no new jobs, and nothing is rented there"
+        return Reason.WAIT_CAPACITY, "it is drained: it takes no new jobs and rents no machines"
     if state.awaited:
         return Reason.WAIT_PROVISIONING, f"{sum(state.awaited.values())} machines are on their way"
     if state.rent_not_before > now:

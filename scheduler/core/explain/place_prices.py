@@ -68,7 +68,7 @@ def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, cou
     price = gang_usd_per_h(state.pool, count)
     if value >= price and value > 0:
         return "", ""
-    says = "nobody says what an hour of this job is worth" if not by else f"its {by} says {value:g} USD/h"
+    says = "no value of an hour is stated for this job" if not by else f"its {by} says {value:g} USD/h"
     if by in ("job", "policy"):
         says = f"an hour of it is worth {value:g} USD by the {by}"
     detail = (

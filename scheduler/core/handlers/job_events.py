@@ -9,14 +9,7 @@ from dataclasses import replace
 from heapq import heappush
 from math import inf, nan
 
-from scheduler.core.events import (
-    JobCancelled,
-    JobHeld,
-    JobReleased,
-    JobRestored,
-    JobSubmitted,
-    StartRefused,
-)
+from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobSubmitted, StartRefused
 from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.handlers.deadlines import let_go
 from scheduler.core.handlers.machine_facts import keep_where_it_runs
@@ -24,6 +17,7 @@ from scheduler.core.handlers.restored_state import recall_job
 from scheduler.core.job_change_events import JobBudgetChanged, JobProjectChanged, JobRedirected, JobReprioritised
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
+from scheduler.core.restore_events import JobRestored
 from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.shared_accelerators import hold_beside, sole_holder

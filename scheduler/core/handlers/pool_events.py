@@ -7,9 +7,10 @@ row. A restarted core never hears of it.
 
 from math import inf
 
-from scheduler.core.events import NodeLeaving, PoolDeclared, PoolRemoved, RentRestored
+from scheduler.core.events import NodeLeaving, PoolDeclared, PoolRemoved
 from scheduler.core.handlers.deadlines import leave_pool
 from scheduler.core.handlers.machine_events import ask_for_least, on_node_leaving
+from scheduler.core.restore_events import RentRestored
 from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.working_set import Cycle
 from walras.states import Reason

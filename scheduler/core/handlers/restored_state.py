@@ -12,8 +12,8 @@ from math import inf
 import numpy as np
 
 from optimizer.decision import Quote
-from scheduler.core.events import RememberedJob, StateRestored
 from scheduler.core.placement.checkpoint_intervals import watched_machines
+from scheduler.core.restore_events import RememberedJob, StateRestored
 from scheduler.core.share_events import RememberedUse
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.machine_lifetimes import dump_lifetimes, recall_lifetimes

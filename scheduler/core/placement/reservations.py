@@ -75,7 +75,7 @@ def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
 
 
 def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
-    """Starts the reservation's job if its place is complete; asks borrowers to leave if only they are missing."""
+    """Starts the job once all reserved accelerators are free; preempts the borrowers if only theirs are not."""
     job = cycle.ledger.jobs[reservation.job_id]
     if not any(reservation.needs.values()):
         parts = reserved_parts(cycle, reservation)

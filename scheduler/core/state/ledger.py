@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from optimizer.decision import Memory, Quote
 from optimizer.policy import Newcomer, PlanPolicy, PolicySpec, PricingPolicy
 from optimizer.problem import FloatArray
-from scheduler.core.events import Proposal, RememberedJob
+from scheduler.core.events import Proposal
+from scheduler.core.restore_events import RememberedJob
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts

@@ -1,12 +1,12 @@
-"""Declared limits of projects and users, enforced where places are given: at every instant, not only on average.
+"""Declared limits of projects and users, enforced at every placement: at each instant, not only on average.
 
 A policy may state that a project, or a user of it, holds at most a fraction l of all accelerators
 (`optimizer.policy.DeclaresLimits`); an administrator, that it holds at most a number of accelerators of the fleet, of a
 type, or of a pool (`SharesDeclared`). With N accelerators that take jobs, its jobs hold at most floor(l N) at once,
-those being stopped included; with a limit below one accelerator they hold none. Idle places do not change that. All
-code that gives a place calls `room`: the arrival rule, backfill, lending, reservations, preemption, profiling leases,
-moves for a deadline, larger gangs. A place that is reserved for a job counts as held by its project, so that a gang is
-not overtaken inside its own limit for ever.
+including jobs that are being stopped; with a limit below one accelerator they hold none, even if accelerators are idle.
+All code that places jobs calls `room`: the arrival rule, backfill, lending, reservations, preemption, profiling leases,
+moves for a deadline, larger gangs. Accelerators that are reserved for a job count as held by its project: otherwise
+smaller jobs of the project could overtake a gang for ever.
 
 If N falls, or a limit is lowered, running jobs continue, and nothing below that limit starts until it fits.
 """

@@ -119,7 +119,7 @@ class ShareUsage:
         return meter.used_s, meter.units_s
 
     def held(self, name: str) -> tuple[float, float]:
-        """Returns what it holds now as it is counted: accelerators (spot at its factor), and units."""
+        """Returns the accelerators that a project or user holds (a spot one counts at its factor), and its units."""
         meter = self._meters.get(name)
         return (0.0, 0.0) if meter is None else (meter.held, meter.units)
 

@@ -145,7 +145,7 @@ class SpendingMeter:
         return tuple((each.name, used := each.used_by(at), used - each.used_before_month) for each in accounts)
 
     def stated_of_users(self, at: float) -> tuple[tuple[str, str, float, float], ...]:
-        """Returns the sums of users that `restate` would need."""
+        """Returns the users' sums in the form that `restate` takes: (project, user, USD in total, USD this month)."""
         return tuple(
             (project, user, used := each.used_by(at), used - each.used_before_month)
             for (project, user), each in self._users.items()

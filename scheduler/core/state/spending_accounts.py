@@ -84,7 +84,12 @@ class SpendingAccount:
         return f" in these {self.every}" if self.every else ""
 
     def text(self, spent: Iterable[tuple[float, float, str]], committed: float) -> str:
-        """Returns its limits in words. `spent` has `limits` as of the instant of the question."""
+        """Returns the account's limits as a sentence.
+
+        Args:
+            spent: the result of `limits` now.
+            committed: largest cost of stopping what runs now, in the account's unit.
+        """
         whose, unit, is_money = self.name or "the cluster", self.unit.words, self.unit is BudgetUnit.USD
         verb, rate = ("spent", "USD/h is running") if is_money else ("used", f"{unit} are used an hour")
         limits = (f"{whose}: {used:.2f} of {limit:.2f} {unit} {verb}{of}" for used, limit, of in spent)

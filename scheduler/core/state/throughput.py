@@ -356,7 +356,7 @@ class ModelFactsTable:
         return kind in self._counted
 
     def kinds(self) -> list[Kind]:
-        """Returns the kinds with facts."""
+        """Returns the kinds of job whose model facts (parameters, FLOPs per sample) were stated or counted."""
         return list(dict.fromkeys((*self._stated, *self._counted)))
 
 

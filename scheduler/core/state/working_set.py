@@ -75,7 +75,7 @@ class JobOrdering(Protocol):
         ...
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
-        """Returns the `most` weakest jobs that hold accelerators of this pool."""
+        """Returns the `most` jobs that hold accelerators of this pool and that the ordering would preempt first."""
         ...
 
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:

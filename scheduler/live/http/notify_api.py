@@ -13,7 +13,7 @@ from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, Route, json_list
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.table_rows import ChannelRow
+from scheduler.live.store.people_rows import ChannelRow
 from walras.errors import Forbidden, NotFound, UserError
 from walras.notifications import CHOICES, ChannelCreated, ChannelView, NewChannel, NotificationKind
 

@@ -26,7 +26,7 @@ from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.table_rows import PeopleRow, TokenRow
+from scheduler.live.store.people_rows import PeopleRow, TokenRow
 from walras.contract import pinned_token
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.people import (

@@ -23,6 +23,7 @@ from scheduler.live.http.requests import (
 )
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.dry_run import dry_run
 from scheduler.live.services.job_standing import value_owner, with_standing
 from scheduler.live.services.job_submission import (
     BATCH_LIMIT,
@@ -31,7 +32,6 @@ from scheduler.live.services.job_submission import (
     body_digest,
     check_feasible,
     draft_job,
-    dry_run,
     recall_answer,
     remember_answer,
     sibling_positions,
@@ -45,8 +45,9 @@ from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId, JobRequest
 from walras.machine_tools import with_needs
-from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
+from walras.spec.job_spec import MAX_SPEC_BYTES
 from walras.spec.job_travel import needs_of
+from walras.spec.spec_request import is_unproven, to_request
 from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
 from walras.spec.text_formats import parse_yaml
 from walras.states import JobState

@@ -37,16 +37,23 @@ from scheduler.core.events import (
 )
 from scheduler.core.speed_events import FactsTold
 from scheduler.live.loop import billing
-from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, accelerators_text, placement_json
+from scheduler.live.loop.agent_commands import (
+    apply_checkpoint_every,
+    apply_prepare,
+    apply_revoke,
+    apply_start,
+    current_attempt,
+    post_stop,
+)
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, placement_json
 from scheduler.live.loop.notification_events import note_command, note_event
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_facts, dump_pool
-from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, FactsRow, PartRow, PoolRow, RentRow
+from scheduler.live.store.table_rows import AttemptRow, FactsRow, PartRow, PoolRow, RentRow
 from walras.cluster import Placement, Pool
-from walras.job_request import JobId, Kind
+from walras.job_request import Kind
 from walras.model_facts import ModelFacts
 from walras.states import AttemptState, JobState, Reason
-from walras.wire import CheckpointEveryCommand, Manifest, PrepareCommand, StartCommand, StopCommand
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +187,7 @@ def _apply_attempt_transition(transaction: Transaction, command: AttemptTransiti
         assert command.placement is not None, f"job {command.job_id} is leased nowhere"
         _lease_attempt(transaction, job, command.attempt, command.placement)
         return
-    attempt = _current_attempt(transaction, command.job_id, command.attempt)
+    attempt = current_attempt(transaction, command.job_id, command.attempt)
     assert job is not None
     row = attempt.row
     row.state, row.reason = command.state, command.reason
@@ -247,141 +254,6 @@ def update_job_progress(job: LiveJob) -> None:
         job.row.steps_per_s = job.progress.steps_per_s
 
 
-# ------------------------------------------------------------------------------------------ messages to agents
-
-
-def _apply_prepare(transaction: Transaction, command: Prepare) -> None:
-    attempt = _current_attempt(transaction, command.job_id, command.attempt)
-    for rank, share in enumerate(command.placement.parts):
-        _mark_ordered(transaction, attempt.parts[share.node_id])
-        transaction.post(
-            share.node_id,
-            PrepareCommand(
-                command_id=transaction.next_command_id(),
-                job_id=command.job_id,
-                attempt=command.attempt,
-                incarnation=attempt.row.incarnation,
-                devices=list(share.devices),
-                node_rank=rank,
-            ),
-        )
-
-
-def _apply_start(transaction: Transaction, command: Start) -> None:
-    attempt = _current_attempt(transaction, command.job_id, command.attempt)
-    attempt.row.profiling = command.profiling
-    transaction.attempt_changed(attempt)
-    first_rank = 0
-    for rank, share in enumerate(command.placement.parts):
-        _mark_ordered(transaction, attempt.parts[share.node_id])
-        transaction.post(share.node_id, _start_command(transaction, command, rank, first_rank))
-        first_rank += 1 if transaction.state.jobs[command.job_id].launch.is_launcher else len(share.devices)
-
-
-def _start_command(transaction: Transaction, command: Start, node_rank: int, first_rank: int) -> StartCommand:
-    job = transaction.state.jobs[command.job_id]
-    launch, checkpoint, part = job.launch, job.checkpoint, command.placement.parts[node_rank]
-    pool = transaction.state.pools[part.pool_id or command.placement.pool_id]
-    meeting, told = command.rendezvous, launch.command_fields()
-    told["env"]["WALRAS_ACCELERATORS"] = accelerators_text(transaction.state.pools, command.placement)
-    return StartCommand(
-        command_id=transaction.next_command_id(),
-        job_id=command.job_id,
-        attempt=command.attempt,
-        incarnation=_incarnation_of(transaction, command.job_id, command.attempt),
-        **told,
-        user=job.row.user,
-        devices=list(part.devices),
-        accelerator=pool.shape.accelerator,
-        node_rank=node_rank,
-        num_nodes=len(command.placement.parts),
-        world_size=command.placement.accelerators,
-        first_rank=first_rank,
-        master_address="127.0.0.1" if meeting is None else meeting.address,
-        master_port=0 if meeting is None else meeting.port,
-        checkpoint_dir=launch.checkpoint_dir,
-        store=launch.store,
-        resume=None if checkpoint is None else _manifest(checkpoint),
-        steps=launch.steps,
-        beside=command.beside or 0,
-        lease_s=transaction.lease_s[pool.market],
-        grace_s=launch.grace_s,
-        checkpoint_every_s=command.checkpoint_every_s,
-        memory_bytes=launch.memory_bytes * len(part.devices),
-        job_token="",  # filled in when the command is sent: no secret is written down
-    )
-
-
-def _manifest(row: CheckpointRow) -> Manifest:
-    return Manifest(step=row.step, path=row.path, digest=row.digest, content=row.content, store=row.store)
-
-
-def _apply_checkpoint_every(transaction: Transaction, command: CheckpointEvery) -> None:
-    """Tell the machine of the first rank, which decides when all ranks save."""
-    attempt = transaction.state.attempt(command.job_id, command.attempt)
-    for part in () if attempt is None else attempt.parts.values():
-        if part.node_rank == 0 and not part.ended and transaction.state.nodes[part.node_id].row.state != "lost":
-            post = CheckpointEveryCommand(
-                command_id=transaction.next_command_id(),
-                job_id=part.job_id,
-                attempt=part.attempt,
-                incarnation=_incarnation_of(transaction, part.job_id, part.attempt),
-                every_s=command.every_s,
-            )
-            transaction.post(part.node_id, post)
-
-
-def _apply_revoke(transaction: Transaction, command: Revoke) -> None:
-    attempt = transaction.state.attempt(command.job_id, command.attempt)
-    if attempt is None:
-        return
-    for part in attempt.parts.values():
-        if not part.ended:
-            post_stop(transaction, part, command.grace_s, command.reason.value)
-
-
-def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: float, reason: str) -> None:
-    """Stop the other parts of a gang after one has failed, since they cannot continue without it."""
-    for part in attempt.parts.values():
-        if not part.ended and not part.stopped:
-            part.stopped = True
-            transaction.part_changed(part)
-            post_stop(transaction, part, grace_s, reason)
-
-
-def post_stop(transaction: Transaction, part: PartRow, grace_s: float, reason: str) -> None:
-    """Queue the command that stops the machine's part of the attempt; nothing for a lost machine."""
-    if transaction.state.nodes[part.node_id].row.state == "lost":
-        return
-    transaction.post(
-        part.node_id,
-        StopCommand(
-            command_id=transaction.next_command_id(),
-            job_id=part.job_id,
-            attempt=part.attempt,
-            incarnation=_incarnation_of(transaction, part.job_id, part.attempt),
-            grace_s=grace_s,
-            reason=reason,
-        ),
-    )
-
-
-def _mark_ordered(transaction: Transaction, part: PartRow) -> None:
-    part.ordered = True
-    transaction.part_changed(part)
-
-
-def _incarnation_of(transaction: Transaction, job_id: JobId, number: int) -> str:
-    """Returns the incarnation that granted the attempt, which is an earlier one after a restore."""
-    return _current_attempt(transaction, job_id, number).row.incarnation
-
-
-def _current_attempt(transaction: Transaction, job_id: JobId, number: int) -> LiveAttempt:
-    attempt = transaction.state.attempt(job_id, number)
-    assert attempt is not None, f"attempt {number} of job {job_id} is not in the live state"
-    return attempt
-
-
 # ------------------------------------------------------------------------------------------ machines, solves, timers
 
 
@@ -426,10 +298,10 @@ def _apply_wake_at(transaction: Transaction, command: WakeAt) -> None:
 _APPLY_COMMAND: dict[type[Command], Callable[[Transaction, Any], None]] = {
     WakeAt: _apply_wake_at,
     Solve: _apply_solve,
-    Prepare: _apply_prepare,
-    Start: _apply_start,
-    Revoke: _apply_revoke,
-    CheckpointEvery: _apply_checkpoint_every,
+    Prepare: apply_prepare,
+    Start: apply_start,
+    Revoke: apply_revoke,
+    CheckpointEvery: apply_checkpoint_every,
     Rent: _apply_rent,
     ReleaseNode: _apply_release_node,
     JobTransitioned: _apply_job_transition,

@@ -55,7 +55,7 @@ def accelerator_s(row: AttemptRow, at: float) -> float:
 
 
 def begin_charging(transaction: Transaction, job: LiveJob) -> None:
-    """Begin to charge the job's attempt; attempts that share its accelerators are charged less from now on."""
+    """Begins to charge for the job's attempt; attempts that share its accelerators are charged less from now on."""
     assert job.attempt is not None
     for other in [job, *_colocated_jobs(transaction.state, job.attempt)]:
         _charge_attempt(transaction, other)

@@ -14,7 +14,8 @@ from math import inf
 from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
-from scheduler.core.events import Proposal, StateRestored
+from scheduler.core.events import Proposal
+from scheduler.core.restore_events import StateRestored
 from scheduler.live.loop.budget_sums import BudgetBooks
 from scheduler.live.loop.notification_queue import NotificationQueue
 from scheduler.live.loop.price_history import PriceHistory

@@ -20,7 +20,8 @@ from scheduler.core.commands import Command, JobTransitioned
 from scheduler.core.events import Event, NodeLost
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.table_rows import ChannelRow, JobRow, NotificationRow, ToldRow
+from scheduler.live.store.people_rows import ChannelRow, NotificationRow, ToldRow
+from scheduler.live.store.table_rows import JobRow
 from walras.job_request import JobId
 from walras.notifications import NotificationKind
 from walras.states import JobState, Reason

@@ -10,7 +10,8 @@ from logging import DEBUG, Logger
 
 from scheduler.core.commands import Command, ReleaseNode, Rent, Solve
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, StateRestored
+from scheduler.core.events import Event
+from scheduler.core.restore_events import StateRestored
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState, dump_target
 from scheduler.live.store.event_journal import GENERATION, dump_state, encode_command, encode_event
 from scheduler.live.store.store_interface import WriteBatch

@@ -214,7 +214,7 @@ class AwsProvider:
         return await self._machines({})
 
     async def terminate(self, node_id: NodeId) -> None:
-        """Ends the instance, but only if it carries this cluster's tag: the name is what some agent said it was."""
+        """Terminates the instance if it carries this cluster's tag: an agent reported the id, so it is not trusted."""
         if not _INSTANCE_ID.fullmatch(node_id):
             return
         held = await self._machines({}, {"Name": "instance-id", "Values": [node_id]})

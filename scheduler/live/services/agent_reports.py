@@ -20,7 +20,8 @@ from scheduler.core.events import (
 )
 from scheduler.core.handlers.speed_reports import is_speed_outlier
 from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
-from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts, stop_other_parts
+from scheduler.live.loop.agent_commands import stop_other_parts
+from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint

@@ -17,11 +17,11 @@ from scheduler.core.events import (
     AttemptProgressed,
     CheckpointRecorded,
     Event,
-    JobRestored,
     JobSubmitted,
     Solved,
     SolveFailed,
 )
+from scheduler.core.restore_events import JobRestored
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import TransactionEffects
 from scheduler.live.services.metric_gauges import ClusterGauges, ServerHealth

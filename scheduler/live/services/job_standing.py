@@ -59,7 +59,7 @@ def parse_defaults(text: str) -> list[DefaultView]:
 
 
 def followable(reason: PendingReason, caller: UserCaller, people: People, project: str) -> str:
-    """Returns the reason's fix for this caller: an option beyond the caller's cap is replaced by whom to ask for it."""
+    """Returns the fix with each option that exceeds the caller's caps replaced by the role to ask for it."""
     if _HIGH not in reason.fix or people.may_user(caller, project, "priority", _HIGH_PRIORITY):
         return reason.fix
     others = [each for each in reason.fix.split(_OR) if _HIGH not in each]

@@ -1,9 +1,7 @@
-"""Validates submitted specs and admits them as jobs; answers what a dry run of one would do.
+"""Validates submitted specs and admits them as jobs.
 
 A batch may name its own jobs in `depends_on`. A cycle is an error of the jobs on it (and of those that need them); the
-others are admitted. A job whose spec is refused leaves no trace. Answers to idempotency keys are remembered here. A dry
-run reads the core's ledger and stores nothing: it lists a job's configurations with speeds and prices, and the one that
-the arrival rule would choose.
+others are admitted. A job whose spec is refused leaves no trace. Answers to idempotency keys are remembered here.
 """
 
 import hashlib
@@ -12,20 +10,14 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 from urllib.parse import quote
 
 import networkx as nx
-import numpy as np
 
-from optimizer.policy import Newcomer, best_configuration_at
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
-from scheduler.core.explain.place_prices import why_not_rented
-from scheduler.core.state.ledger import ActivePolicy, Ledger
-from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import UserCaller
 from scheduler.live.auth.job_privacy import SecretBox, without_secret_values
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
@@ -33,30 +25,23 @@ from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.checkpoint_records import CheckpointPlaces
+from scheduler.live.services.dry_run import unsaved_note
 from scheduler.live.services.machine_facts import tools_note
 from scheduler.live.store.event_journal import dump_request
 from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRow
-from walras.api import DryRun, SubmitResult
+from walras.api import SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_needs import JobNeeds
-from walras.job_request import JobId, JobRequest, Kind
+from walras.job_request import JobId, JobRequest
 from walras.machine_tools import unmet_need, with_needs
 from walras.people import DefaultView
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import (
-    JobSpec,
-    argv_of,
-    env_of,
-    is_unproven,
-    kind_of,
-    parse_spec,
-    spec_mapping,
-    to_request,
-)
+from walras.spec.job_spec import JobSpec, parse_spec, spec_mapping
 from walras.spec.job_travel import needs_of
 from walras.spec.launchers import is_launcher, launcher_note
+from walras.spec.spec_request import argv_of, env_of, is_unproven, kind_of, to_request
 from walras.spec.sweeps import shown_name_of
-from walras.states import JobState, Reason
+from walras.states import JobState
 
 BATCH_LIMIT = 1000
 
@@ -325,123 +310,6 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
 def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> SubmitResult:
     """Returns the answer to a submission, with what its owner should know of the job now."""
     spec = draft.spec
-    unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    unsaved = unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
     note = "; it ".join(filter(None, (launcher_note(spec), unsaved, tools_note(core, job_id))))
     return SubmitResult(id=job_id, name=shown_name_of(spec), note=note, defaults=list(draft.defaults))
-
-
-def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:
-    """Returns a note for kinds that have not yet saved their work; empty where a job of the kind has."""
-    return "" if kind in core.ledger.saving_kinds else f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"
-
-
-def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
-    """Returns the dry run's answer for the ledger as it is. `check_feasible` must have accepted the request."""
-    ledger, standing = core.ledger, core.ledger.policy
-    configurations = _configurations(ledger, request)
-    counts = [int(each["accelerators"]) for each in configurations]
-    value, by = ledger.policy.rules.value_of(request)
-    answer: dict[str, Any] = {
-        "kind": request.kind,
-        "accelerators": min(counts, default=min(demand.count for demand in request.demands)),
-        "configurations": configurations,
-        "value_usd_per_h": value,
-        "value_by": by,
-        "note": _unsaved_note(core, request.kind) if request.unproven and request.preemptible else "",
-    }
-    if not configurations:
-        return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")
-    told = _not_rented(ledger, request, configurations)
-    if told:
-        return DryRun(**answer, reason=Reason.WAIT_PRICE, detail=told)
-    if all(each["accelerators"] > each["capacity"] for each in configurations):
-        return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="waits for machines to join, or to come back")
-    best = _chosen_on_arrival(ledger, standing, request, configurations)
-    if best is None:
-        return DryRun(
-            **answer, reason=Reason.WAIT_PRICE, detail="no configuration is worth its price before the next solve"
-        )
-    chosen = configurations[best]
-    if not chosen["is_free"]:
-        return DryRun(
-            **answer, reason=Reason.WAIT_CAPACITY, detail=f"{chosen['pool']} is full: waits for the next round"
-        )
-    return DryRun(**answer, chosen=chosen, detail=f"would start at once on {chosen['pool']}")
-
-
-def _not_rented(ledger: Ledger, request: JobRequest, configurations: list[dict[str, Any]]) -> str:
-    """Returns why no machines are rented, in the cheapest pool, for a job that could only run on rented ones that are
-    not here; empty for all other jobs.
-    """
-    states = {state.pool.pool_id: state for state in ledger.fleet.pools}
-    told = []
-    for each in sorted(configurations, key=lambda each: float(each["usd_per_h"])):
-        state, count = states[each["pool"]], int(each["accelerators"])
-        detail, fix = why_not_rented(ledger.policy.rules, request, state, count)
-        if state.capacity >= count or not detail:
-            return ""
-        told.append(f"{state.pool.pool_id}: {detail}; {fix}")
-    return told[0] if told else ""
-
-
-def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]:
-    nominal = {state.pool.shape.accelerator: state.pool.shape.nominal_speed for state in ledger.fleet.pools}
-    declared = dict(request.declared)
-    quote = ledger.policy.quote
-    found = []
-    for state in ledger.fleet.pools:
-        accelerator = state.pool.shape.accelerator
-        count = request.size_on(state.pool)
-        if not count or not state.can_prepare(request.tools):
-            continue
-        speed = ledger.table.speed(request.kind, accelerator, count, nominal)
-        source, steps_per_s = speed.source.name.lower(), speed.steps_per_s
-        if accelerator in declared and source != "measured":
-            source, steps_per_s = "declared", declared[accelerator]
-        price = 0.0 if quote is None or state.row >= len(quote.prices) else float(quote.prices[state.row])
-        usd_per_h = state.pool.usd_per_h * count / state.pool.shape.accelerators
-        found.append(
-            {
-                "pool": state.pool.pool_id,
-                "accelerator": accelerator,
-                "accelerators": count,
-                "steps_per_s": steps_per_s,
-                "source": source,
-                "price": price * count,
-                "unit": "" if quote is None else quote.unit,
-                "usd_per_h": usd_per_h,
-                "capacity": max(state.capacity, state.pool.quota * state.pool.shape.accelerators),
-                "free": state.free,
-                "is_free": state.free >= count,
-            }
-        )
-    return found
-
-
-def _chosen_on_arrival(
-    ledger: Ledger, standing: ActivePolicy | None, request: JobRequest, configurations: list[dict[str, Any]]
-) -> int | None:
-    """Returns the arrival rule's choice, None for none; without prices, the fastest free configuration."""
-    rows = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
-    speeds = np.array([each["steps_per_s"] for each in configurations], float)
-    if standing is None or standing.quote is None or standing.pricing is None:
-        free = np.array([each["is_free"] for each in configurations])
-        return int(np.argmax(np.where(free, speeds, -1.0)))
-    pool = np.array([rows[each["pool"]] for each in configurations])
-    priced = pool < len(standing.quote.prices)
-    if not priced.all():
-        return None
-    newcomer = Newcomer(
-        steps_per_s=speeds,
-        pool=pool,
-        count=np.array([each["accelerators"] for each in configurations], float),
-        weight=request.weight,
-        capacity=np.array([float(state.capacity) for state in ledger.fleet.pools]),
-        usd_per_h=np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools]),
-        remaining_steps=inf if request.steps is None else request.steps,
-        length_s=inf if request.duration_s is None else request.duration_s,
-        restart_s=ledger.costs.restart_s(request.kind, standing.rules.restart_default_s),
-        priority_class=request.priority_class,
-    )
-    best, _ = best_configuration_at(standing, newcomer, standing.quote)
-    return best

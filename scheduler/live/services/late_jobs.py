@@ -40,7 +40,7 @@ class LateJobNotifications:
             await self.look()
 
     async def look(self) -> None:
-        """Look at all active jobs once."""
+        """Checks all active jobs once and queues a notification for each that may miss its deadline."""
         if self._loop.state.notifications.channels:
             await self._loop.perform_in_pieces(self._tell_late)
 

@@ -41,7 +41,7 @@ from scheduler.live.services.notification_sending import (
     is_known_service,
     send_all,
 )
-from scheduler.live.store.table_rows import ChannelRow, NotificationRow
+from scheduler.live.store.people_rows import ChannelRow, NotificationRow
 from walras.clocks import random_hex
 from walras.errors import Conflict, NotFound, UserError
 from walras.notifications import KEY_PREFIX, NotificationKind

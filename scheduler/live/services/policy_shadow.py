@@ -18,7 +18,8 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from scheduler.core.booking_events import BookingsDeclared
-from scheduler.core.events import Event, JobRestored, MoneyRestated, PolicyChanged, StateRestored
+from scheduler.core.events import Event, MoneyRestated, PolicyChanged
+from scheduler.core.restore_events import JobRestored, StateRestored
 from scheduler.core.rules import RoundRules, dump_policy
 from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.throughput import NetworkTable, RestartCosts, ThroughputTable

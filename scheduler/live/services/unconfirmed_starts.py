@@ -8,7 +8,8 @@ know are never sent.
 import logging
 
 from scheduler.core.events import StartRefused
-from scheduler.live.loop.apply_commands import emit, end_part, post_stop
+from scheduler.live.loop.agent_commands import post_stop
+from scheduler.live.loop.apply_commands import emit, end_part
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import PartRow

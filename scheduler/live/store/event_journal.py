@@ -21,7 +21,8 @@ from pydantic import TypeAdapter
 
 from scheduler.core.commands import Command, Solve, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, NodeJoined, PolicyChanged, Solved, StateRestored
+from scheduler.core.events import Event, NodeJoined, PolicyChanged, Solved
+from scheduler.core.restore_events import StateRestored
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow

@@ -11,6 +11,7 @@ from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
 from scheduler.live.store.money_sums import sum_money, sum_spent, sum_spent_by_user
 from scheduler.live.store.note_rows import NoteRow, PublishedReportRow, read_notes, read_report_trees, read_reports
+from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
 from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
 from scheduler.live.store.sql_dialect import SqlConnection
@@ -28,8 +29,6 @@ from scheduler.live.store.table_mapping import ROW_VALUES, TABLES, build_row, co
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
-    AuditRow,
-    ChannelRow,
     ChargeRow,
     CheckpointRow,
     CoreStateRow,
@@ -38,11 +37,9 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
-    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
-    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -51,8 +48,6 @@ from scheduler.live.store.table_rows import (
     ShadowRow,
     SpecRow,
     SpeedRow,
-    TokenRow,
-    ToldRow,
 )
 from scheduler.live.store.usage_sums import AttemptUse, CreditRow, UsageQuery, read_use_by_day, sum_usage
 from walras.clocks import Clocks

@@ -13,13 +13,12 @@ from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow
 from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
+from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.report_rows import PastQuery, PastRows
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
-    AuditRow,
-    ChannelRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -29,11 +28,9 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
-    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
-    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -42,8 +39,6 @@ from scheduler.live.store.table_rows import (
     ShadowRow,
     SpecRow,
     SpeedRow,
-    TokenRow,
-    ToldRow,
 )
 from scheduler.live.store.usage_sums import AttemptUse, CreditRow, UsageQuery
 from walras.cluster import NodeId, PoolId

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
+from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceRow
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
-    AuditRow,
-    ChannelRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -27,11 +26,9 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
-    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
-    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -40,8 +37,6 @@ from scheduler.live.store.table_rows import (
     ShadowRow,
     SpecRow,
     SpeedRow,
-    TokenRow,
-    ToldRow,
 )
 from scheduler.live.store.usage_sums import CreditRow
 from walras.states import AttemptState, JobState, Reason

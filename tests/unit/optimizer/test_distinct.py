@@ -32,7 +32,7 @@ def mixed() -> Problem:
 @pytest.fixture(params=["plain", "compiled"])
 def engine(request, monkeypatch):
     """Both ways of doing it."""
-    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0 if request.param == "compiled" else 10**12)
+    monkeypatch.setattr(deduplication, "COMPILED_COLUMNS", 0 if request.param == "compiled" else 10**12)
 
 
 def said(problem: Problem, job: int) -> list:
@@ -100,7 +100,7 @@ def test_groups_are_the_same_however_many_blocks(blocks: int):
 
 def test_compiled_groups_notice_a_clash(monkeypatch):
     """Within a block as between blocks: different jobs of one hash put nothing together."""
-    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(deduplication, "COMPILED_COLUMNS", 0)
     same = deduplication_kernels.numba.njit(lambda said, job: deduplication_kernels.np.uint64(7))
     for blocks in (1, 5):
         said, step, found = said_by(blocks)
@@ -161,9 +161,9 @@ def test_one_walk_finds_what_checking_and_then_grouping_finds(seed: int, kinds: 
     """The same groups, numbers and first columns to the last bit, however the columns are cut into blocks."""
     problem = many(seed, kinds)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deduplication, "_COMPILED_FROM", 10**12)
+        patch.setattr(deduplication, "COMPILED_COLUMNS", 10**12)
         expected = distinct_jobs(problem, FIELDS)
-        patch.setattr(deduplication, "_COMPILED_FROM", 0)
+        patch.setattr(deduplication, "COMPILED_COLUMNS", 0)
         patch.setattr(check_kernels, "_BLOCK_COLUMNS", block)
         found = distinct_jobs_if_sound(problem, FIELDS)
     if found is None:  # too many look alike at first
@@ -192,7 +192,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", list(WRONG))
 def test_whatever_may_be_wrong_is_left_to_the_full_check(wrong: str, monkeypatch):
     """The walk vouches for sound columns only."""
-    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(deduplication, "COMPILED_COLUMNS", 0)
     problem = many(3, 6)
     assert distinct_jobs_if_sound(problem, FIELDS) is not None
     name, where, value = WRONG[wrong]
@@ -203,7 +203,7 @@ def test_whatever_may_be_wrong_is_left_to_the_full_check(wrong: str, monkeypatch
 
 def test_arrays_of_other_lengths_are_not_walked_over(monkeypatch):
     """A column with two uses, an array too short, a field too short: the general way is taken."""
-    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(deduplication, "COMPILED_COLUMNS", 0)
     assert distinct_jobs_if_sound(mixed(), FIELDS) is None
     problem = many(3, 6)
     short = replace(problem, columns=replace(problem.columns, use_pool=problem.columns.use_pool[:-1]))
@@ -214,7 +214,7 @@ def test_arrays_of_other_lengths_are_not_walked_over(monkeypatch):
 
 def test_jobs_that_few_words_do_not_tell_apart_are_grouped_the_general_way(monkeypatch):
     """Many jobs that differ only where the walk does not look at first are not compared each with each."""
-    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(deduplication, "COMPILED_COLUMNS", 0)
     jobs = 400
     problem = build(Setting(speeds=[[1.0, 2.0, 3.0, 4.0]] * jobs, capacity=[4.0] * 4))
     speed = problem.columns.steps_per_s.copy()
@@ -230,6 +230,6 @@ def test_minus_zero_is_a_speed():
     speed = problem.columns.steps_per_s.copy()
     speed[20] = -0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deduplication, "_COMPILED_FROM", 0)
+        patch.setattr(deduplication, "COMPILED_COLUMNS", 0)
         patched = replace(problem, columns=replace(problem.columns, steps_per_s=speed))
         assert distinct_jobs_if_sound(patched, FIELDS) is not None

@@ -15,7 +15,7 @@ from optimizer.problem import FloatArray
 
 def brute(market: ClassProblem, worth: FloatArray, weight: FloatArray) -> FloatArray:
     """Utilities of the lexicographic max-min."""
-    k, c, owner = market.classes, market.columns, market.owner()
+    k, c, owner = market.classes, market.columns, market.owner
     utility, rows = np.zeros((k, c)), np.zeros((k + market.rows, c))
     utility[owner, np.arange(c)] = worth
     rows[owner, np.arange(c)] = 1

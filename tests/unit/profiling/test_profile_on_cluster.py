@@ -12,7 +12,8 @@ from walras.errors import ConfigError, JobSpecError
 from walras.profiling.profile_documents import ProfileFile, profile_as_json, profile_file_fields
 from walras.profiling.profile_report import ProfileReport, profile_report
 from walras.spec.file_model import check_model
-from walras.spec.job_spec import JobSpec, kind_of, parse_spec
+from walras.spec.job_spec import JobSpec, parse_spec
+from walras.spec.spec_request import kind_of
 
 ORDER = ProfilingOrder("a100:4", 40, 5, 300.0)
 

@@ -9,6 +9,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
+from scheduler.core.restore_events import RentRestored
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, NodeId, Pool, billed_until
 from walras.job_request import JobId
@@ -191,6 +192,6 @@ def test_a_core_that_takes_over_does_not_ask_for_its_least_again() -> None:
     """Pools are declared before their machines and requests are told of."""
     declared = replace(SPOT, least=2)
     fleet = fleet_of(declared, machines=1)
-    fleet.tell(ev.RentRestored(fleet.at, "coming", declared.pool_id, 1))
+    fleet.tell(RentRestored(fleet.at, "coming", declared.pool_id, 1))
     fleet.wake()
     assert fleet.rents == []

@@ -192,7 +192,7 @@ def test_who_is_behind_the_first_in_line_is_told_which_job_that_is() -> None:
     for number in (3, 4):
         (first, *_) = pending_reasons(fleet.core, JobId(number))
         assert first.reason is Reason.WAIT_PRIORITY
-        assert first.detail.startswith("behind job 2, which is first in line and waits (it needs 2 of a, 0 free)")
+        assert first.detail.startswith("behind job 2, the head of the queue, which waits (it needs 2 of a, 0 free)")
         assert "job 2" in first.fix
     assert not any("behind job" in line.detail for line in pending_reasons(fleet.core, JobId(2)))
     fleet.end(JobId(1))

@@ -114,7 +114,7 @@ def test_who_waits_because_nobody_stated_a_value_is_told_so() -> None:
     """And what would help: before, such a job was told that the policy rents no more machines at this price."""
     (line, *_) = pending_reasons(renting(QUICK).core, J1)
     assert line.reason is Reason.WAIT_PRICE
-    assert "nobody says what an hour of this job is worth" in line.detail
+    assert "no value of an hour is stated for this job" in line.detail
     assert "2 accelerators here cost 6 USD/h" in line.detail
     for remedy in ("`value_usd_per_h` of the job", "`rules.values`", "`rules.delay_usd_per_h`"):
         assert remedy in line.fix

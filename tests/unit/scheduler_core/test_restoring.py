@@ -6,6 +6,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
+from scheduler.core.restore_events import JobRestored, RentRestored
 from scheduler.core.rules import RoundRules
 from scheduler.live.store.event_journal import as_journaled, encode_command
 from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
@@ -17,7 +18,7 @@ ON_B1 = Placement(PoolId("b"), (NodeShare(NodeId("b1"), (1,)),))
 
 
 def restored(fleet: FakeFleet, state: JobState, **more: object) -> list[cmd.Command]:
-    event = ev.JobRestored(100.0, job(1, "b", max_runtime_s=500.0), 40.0, state, **more)  # type: ignore[arg-type]
+    event = JobRestored(100.0, job(1, "b", max_runtime_s=500.0), 40.0, state, **more)  # type: ignore[arg-type]
     return fleet.core.handle(event)
 
 
@@ -54,7 +55,7 @@ def test_stopping_and_held_jobs_stay_what_they_were() -> None:
     """A job that was asked to stop is waited for; one that was held stays held."""
     fleet = cluster(machines="b")
     restored(fleet, JobState.CANCELLING, attempt=1, placement=ON_B1, running_at=52.0, revoked=Reason.USER_CANCELLED)
-    fleet.tell(ev.JobRestored(100.0, job(2), 0.0, JobState.HELD))
+    fleet.tell(JobRestored(100.0, job(2), 0.0, JobState.HELD))
     assert J2 not in fleet.attempts
     fleet.tell(ev.AttemptEnded(101.0, J1, 1, ev.EndCause.EXITED, 143))
     assert fleet.states[J1] == ["CANCELLED"]
@@ -65,7 +66,7 @@ def test_stopping_and_held_jobs_stay_what_they_were() -> None:
 def test_machines_under_way_are_not_rented_twice() -> None:
     """What was asked for before is still awaited; a quarantined machine still takes nobody."""
     fleet = cluster(machines="b")
-    fleet.tell(ev.RentRestored(1.0, "t", PoolId("c"), 2))
+    fleet.tell(RentRestored(1.0, "t", PoolId("c"), 2))
     fleet.tell(ev.NodeQuarantined(1.0, NodeId("b1"), "failures"))
     assert fleet.core.ledger.fleet.pools[2].awaited == {"t": 2}
     assert fleet.core.ledger.fleet.pools[1].capacity == 0
@@ -121,7 +122,7 @@ def test_a_quarantined_rented_machine_keeps_its_job_over_a_restart() -> None:
     for name in ("b1", "b2"):
         fleet.tell(ev.NodeJoined(100.0, NodeId(name), PoolId("b"), "token"))
         fleet.tell(ev.NodeQuarantined(100.0, NodeId(name), "failures"))
-    fleet.tell(ev.JobRestored(100.0, job(1, "b"), 40.0, JobState.RUNNING, attempt=1, placement=ON_B1, running_at=52.0))
+    fleet.tell(JobRestored(100.0, job(1, "b"), 40.0, JobState.RUNNING, attempt=1, placement=ON_B1, running_at=52.0))
     assert given_back(fleet) == []
     fleet.wake()
     assert given_back(fleet) == ["b2"]

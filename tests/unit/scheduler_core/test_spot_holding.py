@@ -9,6 +9,7 @@ from optimizer.planning.slack_grid import SlackPlans, SlackSituation
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.explain.job_conditions import SPENDS_SLACK, job_conditions
+from scheduler.core.restore_events import JobRestored
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
 from walras.job_request import JobId
@@ -190,7 +191,7 @@ def test_a_job_that_was_on_spot_when_the_core_was_replaced_stays_there() -> None
     fleet.tell(ev.NodeJoined(0.0, NodeId("s1"), SPOT.pool_id, "token"))
     request = job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S)
     place = Placement(SPOT.pool_id, (NodeShare(NodeId("s1"), (0,)),))
-    fleet.tell(ev.JobRestored(0.0, request, 0.0, JobState.RUNNING, attempt=3, placement=place))
+    fleet.tell(JobRestored(0.0, request, 0.0, JobState.RUNNING, attempt=3, placement=place))
     record = fleet.core.ledger.jobs[JobId(1)]
     assert record.is_secured, "also while its plan is made"
     wait_for_plan(fleet)

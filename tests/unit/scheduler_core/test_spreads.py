@@ -9,6 +9,7 @@ from planned_fleet import carried_out, measured
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.core.restore_events import JobRestored
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.core.state.remaining_work import remaining_here_s
@@ -197,7 +198,7 @@ def test_a_restored_fork_is_what_it_was() -> None:
     record = fleet.core.ledger.jobs[J1]
     fresh = planning("ab")
     fresh.tell(
-        ev.JobRestored(
+        JobRestored(
             10.0,
             record.request,
             submitted_at=0.0,

@@ -12,6 +12,7 @@ from scheduler.core import events as ev
 from scheduler.core.explain.dominant_reason import dominant_reason
 from scheduler.core.explain.feasibility import PoolLimit, infeasibility, possible_remedies
 from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.core.restore_events import JobRestored
 from scheduler.core.rules import RoundRules
 from scheduler.live.store.event_journal import dump_request, parse_request
 from walras.cluster import Market, NodeId, PoolId
@@ -121,9 +122,7 @@ def test_a_restored_plan_is_what_it_was() -> None:
     request = parse_request(dump_request(record.request))
     assert request == record.request
     fresh = planning()
-    told = ev.JobRestored(
-        10.0, request, 0.0, record.state, 1, placement=record.placement, leased_at=0.0, running_at=1.0
-    )
+    told = JobRestored(10.0, request, 0.0, record.state, 1, placement=record.placement, leased_at=0.0, running_at=1.0)
     fresh.tell(told)
     again = fresh.core.ledger.jobs[J1]
     assert fresh.core.ledger.parts_of(again) == fleet.core.ledger.parts_of(record)

@@ -415,7 +415,7 @@ async def test_who_submits_is_told_what_the_job_is_worth_and_by_whom(tmp_path: P
         await f.json("PUT", "/api/v1/policy", walras)
         _, dry = await f.json("POST", "/api/v1/jobs:dryrun", spec)
         assert (dry["reason"], dry["value_by"]) == ("WAIT:PRICE", "")
-        assert "nobody says what an hour of this job is worth" in dry["detail"]
+        assert "no value of an hour is stated for this job" in dry["detail"]
         assert "`rules.values` of the policy file for project vision" in dry["detail"]
 
         walras["rules"]["values"] = [{"project": "vision", "usd_per_h": 5.0}]

@@ -18,7 +18,8 @@ from walras.contract import BANDWIDTH_VALUE
 from walras.errors import JobSpecError, UserError
 from walras.job_request import JobId
 from walras.planned_speed import planned_speed
-from walras.spec.job_spec import JobSpec, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_spec import JobSpec, parse_spec, spec_mapping
+from walras.spec.spec_request import kind_of, to_request
 from walras.states import JobState
 
 SLOW = RentablePool("kx1/on_demand/eu", Market.ON_DEMAND, "k80", 1, 0.5, 4)

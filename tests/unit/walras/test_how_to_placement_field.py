@@ -18,7 +18,8 @@ from scheduler.core.explain.feasibility import PoolLimit, infeasibility
 from scheduler.core.rules import RoundRules
 from walras.cluster import NodeId, Pool, PoolId, Shape
 from walras.job_request import JobId
-from walras.spec.job_spec import parse_spec, to_request
+from walras.spec.job_spec import parse_spec
+from walras.spec.spec_request import to_request
 
 def request(number, zones):
     spec = parse_spec({"run": "x", "steps": 10, "resources": {"accelerators": "a:1", "zones": zones}})

@@ -10,18 +10,8 @@ import pytest
 from walras.errors import JobSpecError
 from walras.job_request import Demand, JobId, RetryRule
 from walras.spec.job_groups import CheckpointSpec, LimitsSpec, ResourcesSpec, RetrySpec, TargetSpec
-from walras.spec.job_spec import (
-    JobSpec,
-    argv_of,
-    dump_spec,
-    env_of,
-    json_schema,
-    kind_of,
-    missing_envs,
-    parse_spec,
-    spec_mapping,
-    to_request,
-)
+from walras.spec.job_spec import JobSpec, dump_spec, json_schema, parse_spec, spec_mapping
+from walras.spec.spec_request import argv_of, env_of, kind_of, missing_envs, to_request
 from walras.spec.text_formats import apply_overrides, script_mapping
 
 FULL = """\

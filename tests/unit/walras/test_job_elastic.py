@@ -4,7 +4,8 @@ import pytest
 
 from walras.errors import JobSpecError
 from walras.job_request import JobId
-from walras.spec.job_spec import env_of, gang_sizes_of, kind_of, parse_spec, to_request
+from walras.spec.job_spec import gang_sizes_of, parse_spec
+from walras.spec.spec_request import env_of, kind_of, to_request
 from walras.training import batch_per_rank, whole_batch
 
 

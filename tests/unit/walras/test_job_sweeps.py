@@ -6,7 +6,8 @@ import pytest
 
 from walras.errors import JobSpecError
 from walras.job_request import JobId
-from walras.spec.job_spec import JobSpec, argv_of, dump_spec, env_of, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_spec import JobSpec, dump_spec, parse_spec, spec_mapping
+from walras.spec.spec_request import argv_of, env_of, kind_of, to_request
 from walras.spec.sweeps import array_indices, indices_text, is_sweep, parse_array, shown_name_of
 
 GRID = """

@@ -4,8 +4,9 @@ import pytest
 
 from walras.errors import JobSpecError
 from walras.job_request import Demand, GangPlan, JobId, JobRequest
-from walras.spec.job_spec import dump_spec, kind_of, parse_spec, to_request
+from walras.spec.job_spec import dump_spec, parse_spec
 from walras.spec.plan_menus import PLANS_MOST
+from walras.spec.spec_request import kind_of, to_request
 
 MENU = """
 run: python train.py

@@ -5,7 +5,8 @@ import pytest
 from walras.errors import ConfigError, JobSpecError
 from walras.job_request import DeviceShare, JobId
 from walras.spec.cluster_file import PoolEntry, catalog_memory_bytes
-from walras.spec.job_spec import dump_spec, parse_spec, to_request
+from walras.spec.job_spec import dump_spec, parse_spec
+from walras.spec.spec_request import to_request
 
 SHARED = {
     "run": "python train.py",

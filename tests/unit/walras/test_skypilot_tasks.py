@@ -6,8 +6,8 @@ import pytest
 
 from walras.cli.submit_commands import read_job_file
 from walras.errors import JobSpecError
-from walras.spec.job_spec import argv_of
 from walras.spec.skypilot_tasks import read_skypilot_task
+from walras.spec.spec_request import argv_of
 
 TASK = """
 name: resnet

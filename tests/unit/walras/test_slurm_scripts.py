@@ -9,8 +9,9 @@ import pytest
 
 from walras.cli.submit_commands import read_job_file
 from walras.errors import JobSpecError
-from walras.spec.job_spec import JobSpec, argv_of
+from walras.spec.job_spec import JobSpec
 from walras.spec.slurm_scripts import PRELUDE, read_slurm_lines, slurm_seconds
+from walras.spec.spec_request import argv_of
 
 TYPICAL = """#!/bin/bash
 #SBATCH --job-name=resnet      # a comment
