@@ -6,7 +6,6 @@ While it runs it is shown as a live picture on a terminal, or as one line per ch
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +19,6 @@ from rich.text import Text
 from walras.api import JobView, NodeView, PriceView
 from walras.demo.local_cluster import DemoSetup, LocalCluster
 from walras.demo.observations import DemoRecording, prices_line
-from walras.states import JobState
 
 #: The number of changes shown below the tables.
 LAST_LINES = 8
@@ -98,9 +96,6 @@ WATCH_EVERY_S = 0.5
 PRICES_EVERY_S = 2.0
 #: Seconds after which the run is given up: a minute more than what is promised.
 GIVE_UP_S = 300.0
-#: A machine is revoked when a job has trained on it for a while, so that there is something to save, and still has as
-#: much to do, so that a job is left to save it.
-STEPS_BEFORE_REVOCATION = 20.0
 
 
 class WorkloadRun:
@@ -168,26 +163,18 @@ class WorkloadRun:
         return all(self.job_ids) and len(jobs) >= len(self.job_ids) and all(job.state.is_final for job in jobs)
 
     async def _revoke_if_due(self, nodes: list[NodeView]) -> list[str]:
-        """Revokes the machine of a due incident once it trains a job that has made enough steps."""
+        """Revokes the machine of a due incident once it trains a job that is worth saving."""
         if not self._pending_incidents or self.at_s < self._pending_incidents[0].at:
             return []
         incident = self._pending_incidents[0]
         for node in nodes:
-            if node.pool == incident.revoke and node.state == "up" and any(map(self._is_worth_saving, node.jobs)):
+            is_there = node.pool == incident.revoke and node.state == "up"
+            if is_there and any(map(self.recording.is_worth_saving, node.jobs)):
                 self._pending_incidents.pop(0)
                 notice_s = self._stage.cluster.entry(incident.revoke).notice
                 await self._cluster.admin.revoke_pool(incident.revoke, notice_s)
                 return [f"the cloud takes {node.node_id} back: {notice_s:g} s notice"]
         return []
-
-    def _is_worth_saving(self, job_id: int) -> bool:
-        job = self.recording.jobs.get(job_id)
-        left = inf if job is None or job.steps_total is None else job.steps_total - job.steps
-        return (
-            self.recording.states.get(job_id, ("", ""))[0] == JobState.RUNNING
-            and self.recording.steps_in_attempt(job_id) >= STEPS_BEFORE_REVOCATION
-            and left >= STEPS_BEFORE_REVOCATION
-        )
 
     async def _note_details(self) -> None:
         for job_id in filter(None, self.job_ids):
