@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import psutil
 from rich.console import Console, Group
@@ -98,13 +98,28 @@ PRICES_EVERY_S = 2.0
 GIVE_UP_S = 300.0
 
 
+class Drill(Protocol):
+    """Something that is done to the machines while the workload runs."""
+
+    async def look(self, run: "WorkloadRun", nodes: Sequence[NodeView]) -> list[str]:
+        """Does it if it is due; returns lines on what was done."""
+
+
 class WorkloadRun:
     """One run of a workload on a cluster that is up."""
 
-    def __init__(self, stage: DemoSetup, cluster: LocalCluster, view: LiveView) -> None:
+    def __init__(
+        self,
+        stage: DemoSetup,
+        cluster: LocalCluster,
+        view: LiveView,
+        drills: Sequence[Drill] = (),
+        give_up_s: float = GIVE_UP_S,
+    ) -> None:
         self._stage = stage
-        self._cluster = cluster
+        self.cluster = cluster
         self._view = view
+        self._drills, self._give_up_s = drills, give_up_s
         self._started = asyncio.get_running_loop().time()
         self._pending_incidents = sorted(stage.workload.incidents, key=lambda incident: incident.at)
         self.recording = DemoRecording(epoch=datetime.now(UTC))
@@ -118,11 +133,11 @@ class WorkloadRun:
     async def play(self) -> bool:
         """Submits and watches the jobs; returns whether everything ended in time."""
         try:
-            async with asyncio.timeout(GIVE_UP_S), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(self._give_up_s), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._submit_all())
                 tasks.create_task(self._watch())
         except TimeoutError:
-            self._view.say(self.at_s, [f"given up after {GIVE_UP_S:g} s"])
+            self._view.say(self.at_s, [f"given up after {self._give_up_s:g} s"])
             return False
         finally:
             await asyncio.shield(self._note_details())
@@ -134,7 +149,7 @@ class WorkloadRun:
             arrival = self._stage.workload.jobs[row]
             await asyncio.sleep(max(0.0, arrival.at - self.at_s))
             spec = self._stage.spec(arrival)
-            submitted = await self._cluster.users[arrival.user].submit(spec)
+            submitted = await self.cluster.users[arrival.user].submit(spec)
             assert submitted.id is not None
             self.job_ids[row] = submitted.id
             urgent = f", priority {spec.priority}" if spec.priority != 50 else ""
@@ -144,14 +159,16 @@ class WorkloadRun:
         psutil.cpu_percent()
         prices_due_s = 0.0
         while True:
-            self._cluster.check_alive()
-            jobs = [job async for job in self._cluster.admin.jobs()]
-            nodes = await self._cluster.admin.nodes()
+            self.cluster.check_alive()
+            jobs = [job async for job in self.cluster.admin.jobs()]
+            nodes = await self.cluster.admin.nodes()
             lines = self.recording.note_nodes(nodes, self.at_s) + self.recording.note_jobs(jobs, self.at_s)
             if self.at_s >= prices_due_s:
                 prices_due_s = self.at_s + PRICES_EVERY_S
-                lines += self.recording.note_prices((await self._cluster.admin.prices()).items, self.at_s)
+                lines += self.recording.note_prices((await self.cluster.admin.prices()).items, self.at_s)
             lines += await self._revoke_if_due(nodes)
+            for drill in self._drills:
+                lines += await drill.look(self, nodes)
             self.recording.busy.append(psutil.cpu_percent() / 100.0)
             self._view.say(self.at_s, lines)
             self._view.show(jobs, nodes, self.recording.prices[-1].prices if self.recording.prices else ())
@@ -168,14 +185,17 @@ class WorkloadRun:
             return []
         incident = self._pending_incidents[0]
         for node in nodes:
-            is_there = node.pool == incident.revoke and node.state == "up"
-            if is_there and any(map(self.recording.is_worth_saving, node.jobs)):
+            if (
+                node.pool == incident.revoke
+                and node.state == "up"
+                and any(map(self.recording.is_worth_saving, node.jobs))
+            ):
                 self._pending_incidents.pop(0)
                 notice_s = self._stage.cluster.entry(incident.revoke).notice
-                await self._cluster.admin.revoke_pool(incident.revoke, notice_s)
+                await self.cluster.admin.revoke_pool(incident.revoke, notice_s)
                 return [f"the cloud takes {node.node_id} back: {notice_s:g} s notice"]
         return []
 
     async def _note_details(self) -> None:
         for job_id in filter(None, self.job_ids):
-            self.recording.jobs[job_id] = await self._cluster.admin.job(job_id)
+            self.recording.jobs[job_id] = await self.cluster.admin.job(job_id)
