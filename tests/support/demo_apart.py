@@ -137,7 +137,7 @@ class _Drill:
         return []
 
     def _note_hosts(self, nodes: Sequence[NodeView]) -> list[str]:
-        """Notes the namespaces of all hosts, and which of the run's folders and of the checkout's jobs they see."""
+        """Notes the namespaces of all hosts, what of the run and of the checkout's jobs they see, and who has keys."""
         states = {name: self.stage.state_of(name) for name in self.stage.machines}
         for node in nodes:
             if node.market == "spot" and node.state == "up":
@@ -151,7 +151,9 @@ class _Drill:
         return ["all machines are here"]
 
     def _seen_by(self, pid: int) -> dict[str, Any]:
-        spaces = {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("net", "mnt")}
+        about: dict[str, Any] = {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("net", "mnt")}
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        about["has_keys"] = any(each.startswith(f"{key}=".encode()) for each in environment for key in _KEYS)
         root = Path(f"/proc/{pid}/root")
         looked: dict[str, Path] = {
             "folder": self.stage.folder,
@@ -161,7 +163,7 @@ class _Drill:
             "code": self.stage.configs / "jobs",
         }
         found = {name: root / path.relative_to("/") for name, path in looked.items()}
-        return spaces | {name: sorted(os.listdir(path)) if path.is_dir() else [] for name, path in found.items()}
+        return about | {name: sorted(os.listdir(path)) if path.is_dir() else [] for name, path in found.items()}
 
     async def _drain(self, run: WorkloadRun, node: NodeView) -> list[str]:
         drained = [job for job in node.jobs if run.recording.is_worth_saving(job)]

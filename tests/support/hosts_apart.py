@@ -121,7 +121,8 @@ def _hide(hidden: Sequence[Path], own: str, given: Sequence[Path]) -> str:
     """The lines of sh by which a new mount namespace loses the hidden folders, all but what belongs to the host."""
     own = own if own == "$OWN" else shlex.quote(own)
     kept = [f'"{own}"' if own == "$OWN" else own]
-    kept += [shlex.quote(str(path)) for path in _PROGRAM if any(path.is_relative_to(each) for each in hidden)]
+    within = [path for path in _PROGRAM if any(path.is_relative_to(each) for each in hidden)]
+    kept += [shlex.quote(str(path)) for path in within if _is_outermost(path, within)]
     lines = [f"mount -t tmpfs none {_HOLD}"]
     for path in kept:
         lines += [f"mkdir -p {_HOLD}/kept{path}", f"mount --rbind {path} {_HOLD}/kept{path}"]
