@@ -55,8 +55,23 @@ RANK_STARTS = check_limit("rank starts", 0, MOST_RANK_STARTS).promise
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The last checkpoint of each job that trains, run by hand from beginning to end, by its number.
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostsApart]:
+    """Skips where the system does not allow namespaces (WALRAS_REQUIRE=namespaces: fails)."""
+    made = HostsApart(HOSTS, os.getpid(), tmp_path_factory.getbasetemp())
+    try:
+        made.make()
+        yield made
+    except HostsRefused as refusal:
+        if "namespaces" in os.environ.get("WALRAS_REQUIRE", "").split(","):
+            pytest.fail(f"WALRAS_REQUIRE asks for namespaces: {refusal}")
+        pytest.skip(f"no hosts that share nothing can be made here: {refusal}")
+    finally:
+        made.remove()
+
+
+@pytest.fixture(scope="module")
+def quiet(hosts: HostsApart, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The last checkpoint of each job that trains, run by hand from beginning to end, by its number; if hosts are had.
 
     The job that fails has none, and the script that knows nothing of Walras keeps its own, which does not travel.
     """
@@ -73,29 +88,14 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return checkpoints
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[HostsApart]:
-    """Skips where the system does not allow namespaces (WALRAS_REQUIRE=namespaces: fails)."""
-    made = HostsApart(HOSTS, os.getpid(), tmp_path / "run")
-    try:
-        made.make()
-        yield made
-    except HostsRefused as refusal:
-        if "namespaces" in os.environ.get("WALRAS_REQUIRE", "").split(","):
-            pytest.fail(f"WALRAS_REQUIRE asks for namespaces: {refusal}")
-        pytest.skip(f"no hosts that share nothing can be made here: {refusal}")
-    finally:
-        made.remove()
-
-
 @pytest.mark.parametrize("store", STORES)
 def test_the_demo_keeps_its_promises_on_machines_that_share_nothing(
     tmp_path: Path, quiet: dict[int, Path], hosts: HostsApart, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every job that trains ends with the bits of a quiet run, which its last checkpoint in the store has."""
-    folder = hosts.folder
+    folder = tmp_path / "run"
     with s3_at(hosts.outside, monkeypatch) if store == "s3" else nullcontext():
-        told = run_apart(hosts, STORES[store])
+        told = run_apart(hosts.number, folder, STORES[store])
         check_hosts_share_nothing(told["drill"]["hosts"])
         check_promises(told)
         for number, expected in quiet.items():
@@ -105,10 +105,10 @@ def test_the_demo_keeps_its_promises_on_machines_that_share_nothing(
                 assert is_same(*states), f"job {number} {JOBS[number - 1].name}: {name} differs"
 
 
-def run_apart(hosts: HostsApart, fields: Mapping[str, Any]) -> Any:
+def run_apart(number: int, folder: Path, fields: Mapping[str, Any]) -> Any:
     """What `tests.support.demo_apart` tells of its run. Leaves no process."""
-    output = hosts.folder.parent / "output.txt"
-    arguments = [str(hosts.folder), str(hosts.number), json.dumps(fields)]
+    output = folder.parent / "output.txt"
+    arguments = [str(folder), str(number), json.dumps(fields)]
     with output.open("wb") as file:
         command = [sys.executable, "-m", "tests.support.demo_apart", *arguments]
         driver = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
@@ -118,12 +118,12 @@ def run_apart(hosts: HostsApart, fields: Mapping[str, Any]) -> Any:
         with suppress(subprocess.TimeoutExpired):
             driver.send_signal(signal.SIGTERM)
             driver.wait(60)
-        for process in processes_of(hosts.folder):
+        for process in processes_of(folder):
             with suppress(psutil.Error):
                 process.kill()
         driver.wait(10)
     print(output.read_text())
-    return json.loads((hosts.folder / "told.json").read_text())
+    return json.loads((folder / "told.json").read_text())
 
 
 def check_hosts_share_nothing(seen: Mapping[str, Mapping[str, Any]]) -> None:
