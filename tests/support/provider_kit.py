@@ -92,11 +92,11 @@ def aws_provider(client: Any, cluster_id: str = "c1", **settings: Any) -> AwsPro
 
 
 @contextlib.contextmanager
-def stand_in_of_aws() -> Iterator[str]:
-    """A server of moto on loopback, of EC2, S3 and the rest; its address. Skips where moto is not installed."""
+def stand_in_of_aws(address: str = "127.0.0.1") -> Iterator[str]:
+    """A server of moto, of EC2, S3 and the rest; its URL. Skips where moto is not installed."""
     server_module = pytest.importorskip("moto.server")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = server_module.ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()

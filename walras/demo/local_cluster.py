@@ -16,16 +16,20 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import psutil
 
+from scheduler.live.providers.local_provider import kill_machine_processes
 from walras.client import Client
+from walras.code_snapshot import code_fields, snapshot_folder
+from walras.content import ContentTree
 from walras.errors import ClusterError, ConfigError, WalrasError
 from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.spec.file_model import load_yaml
+from walras.spec.job_groups import CodeSpec
 from walras.spec.job_spec import JobSpec
 from walras.spec.shipped_files import SHIPPED_CONFIGS
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
@@ -45,12 +49,11 @@ class DemoSetup:
 
     configs: Path
     folder: Path
+    cluster_path: Path
     cluster: ClusterConfig
     workload: WorkloadFile
-
-    @property
-    def cluster_path(self) -> Path:
-        return self.configs / "clusters" / "demo.yaml"
+    #: The files of each folder that jobs start in, by its `workdir`.
+    code: Mapping[str, ContentTree] = field(default_factory=dict)
 
     @property
     def workload_path(self) -> Path:
@@ -81,12 +84,26 @@ class DemoSetup:
         """Returns the project of each user."""
         return {arrival.user: arrival.project or "default" for arrival in self.workload.jobs}
 
+    @property
+    def machines(self) -> dict[str, PoolEntry]:
+        """Returns the pool of each owned machine, by the machine's name."""
+        owned = [entry for entry in self.cluster.pools for _ in range(entry.machines)]
+        return {f"{entry.accelerator}-{number}": entry for number, entry in enumerate(owned, start=1)}
+
+    def state_of(self, machine: str) -> Path:
+        """Returns the folder of an owned machine's agent."""
+        return self.folder / "machines" / machine
+
+    def code_folder(self, workdir: str) -> Path:
+        return self.configs.parent / workdir
+
     def spec(self, arrival: ArrivalEntry) -> JobSpec:
-        """Returns the job as it is submitted: its folder made absolute, one thread for each rank."""
+        """Returns the job as it is submitted: with a snapshot of its folder, one thread for each rank."""
         spec = arrival.job
         changes: dict[str, object] = {"project": arrival.project, "envs": {"OMP_NUM_THREADS": "1", **spec.envs}}
-        if spec.workdir is not None and not Path(spec.workdir).is_absolute():
-            changes["workdir"] = str(self.configs.parent / spec.workdir)
+        if spec.workdir is not None and spec.workdir in self.code:
+            fields = code_fields(self.code[spec.workdir], self.code_folder(spec.workdir))
+            changes |= {"workdir": None, "code": CodeSpec(**fields)}
         return spec.model_copy(update=changes)
 
 
@@ -98,12 +115,11 @@ def prepare_demo(folder: Path | None) -> DemoSetup:
     folder = folder.resolve()
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty", fix="give --data a new folder: every demo starts afresh")
-    stage = DemoSetup(
-        configs,
-        folder,
-        load_yaml(configs / "clusters" / "demo.yaml", ClusterConfig),
-        load_yaml(configs / "workloads" / "demo.yaml", WorkloadFile),
-    )
+    cluster_path = configs / "clusters" / "demo.yaml"
+    workload = load_yaml(configs / "workloads" / "demo.yaml", WorkloadFile)
+    workdirs = sorted({arrival.job.workdir for arrival in workload.jobs if arrival.job.workdir is not None})
+    code = {workdir: snapshot_folder(configs.parent / workdir) for workdir in workdirs}
+    stage = DemoSetup(configs, folder, cluster_path, load_yaml(cluster_path, ClusterConfig), workload, code)
     for made in (stage.server, stage.logs):
         made.mkdir(parents=True)
     return stage
@@ -156,7 +172,7 @@ class ChildProcesses:
 
     def start(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """Starts a process with its output in `<logs>/<name>.log`, out of reach of the terminal's Ctrl-C."""
-        with (self._logs / f"{name}.log").open("wb") as log:
+        with (self._logs / f"{name}.log").open("ab") as log:
             self._started[name] = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -166,6 +182,10 @@ class ChildProcesses:
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
+
+    def forget(self, name: str) -> None:
+        """From now on the process may end; it may also be started again."""
+        self._started.pop(name).wait()
 
     def died(self) -> str | None:
         """Returns which process has ended, with the end of its log; None while all run."""
@@ -247,55 +267,85 @@ def _signal_if_alive(action: Callable[[psutil.Process], None], process: psutil.P
 
 #: A fresh server imports its solvers and makes its database first.
 SERVER_READY_S = 60.0
-AGENTS_READY_S = 30.0
+AGENTS_READY_S = 60.0
 _POLL_EVERY_S = 0.2
+
+
+def _here(_name: str) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class DemoHosts:
+    """Where the demo's processes run: on this machine's loopback interface, unless told otherwise."""
+
+    #: The server's options that say where it listens.
+    listen: tuple[str, ...] = ("--host", "127.0.0.1", "--port", "0")
+    #: Returns the words before the command line of a process: `server`, or an owned machine by its name.
+    enter: Callable[[str], Sequence[str]] = _here
 
 
 class LocalCluster:
     """A server and agents as processes of this machine. Clients live in the exit stack that is handed in."""
 
     def __init__(
-        self, stage: DemoSetup, processes: ChildProcesses, clients: AsyncExitStack, inherited: Mapping[str, str]
+        self,
+        stage: DemoSetup,
+        processes: ChildProcesses,
+        clients: AsyncExitStack,
+        inherited: Mapping[str, str],
+        hosts: DemoHosts,
     ):
         self._stage = stage
+        self._hosts = hosts
         self._processes = processes
         self._clients = clients
         self._environment = child_environment(inherited)
         self._walras = walras_command()
+        self.url = ""
         self.admin: Client
         self.users: dict[str, Client] = {}
+
+    def lose_machine(self, name: str) -> None:
+        """Kills all processes of an owned machine at once and removes its disk."""
+        kill_machine_processes(self._stage.state_of(name))
+        self._processes.forget(name)
+        shutil.rmtree(self._stage.state_of(name))
 
     async def start(self) -> None:
         """Starts the server, the machines and the users. Raises ClusterError, with the end of the log, if a part does
         not start.
         """
         stage = self._stage
-        server = ["server", "--data", stage.server, "--host", "127.0.0.1", "--port", "0"]
         files = ["--cluster", stage.cluster_path, "--policy", stage.policy_path]
-        self._run("server", *server, *files)
-        url = await self._url()
+        self._run("server", "server", "--data", stage.server, *self._hosts.listen, *files)
+        self.url = url = await self._url()
         token = (stage.server / "admin.token").read_text().strip()
         self.admin = await self._clients.enter_async_context(Client(url, token))
         await self._until_ready()
-        owned = [entry for entry in stage.cluster.pools for _ in range(entry.machines)]
-        for number, entry in enumerate(owned, start=1):
-            self._start_agent(url, f"{entry.accelerator}-{number}", entry)
+        for workdir, tree in stage.code.items():
+            await self.admin.send_folder(stage.code_folder(workdir), tree)
+        for name in stage.machines:
+            self.start_machine(name)
         # One of their jobs is urgent, which elsewhere is an operator's to ask for.
         await self.admin.change_role("user", {"caps": {"max_priority": 100}})
         for user, project in stage.users.items():
             created = await self.admin.create_token(user, "user", [project])
             self.users[user] = await self._clients.enter_async_context(Client(url, created.token))
-        await self._until_joined(len(owned))
+        await self._until_joined(len(stage.machines))
 
     def _run(self, name: str, *arguments: object) -> None:
-        self._processes.start(name, [self._walras, *map(str, arguments)], self._environment)
+        command = [*self._hosts.enter(name), self._walras, *map(str, arguments)]
+        self._processes.start(name, command, self._environment)
 
-    def _start_agent(self, url: str, name: str, entry: PoolEntry) -> None:
+    def start_machine(self, name: str) -> None:
+        """Starts the agent of an owned machine."""
+        entry = self._stage.machines[name]
         shape = ["--shape", entry.shape, "--accelerator", entry.accelerator, "--accelerators", entry.accelerators]
         size = ["--cpus", f"{entry.cpus:g}", "--memory", str(entry.memory), "--zone", entry.zone]
         emulation = ["--emulated", "--speeds", self._speeds_file(), "--nominal-speed", f"{entry.nominal_speed:g}"]
-        place = ["--state", self._stage.folder / "machines" / name, "--node", name]
-        join = ["--server", url, "--join-token-file", self._stage.server / "join.token"]
+        place = ["--state", self._stage.state_of(name), "--node", name]
+        join = ["--server", self.url, "--join-token-file", self._stage.server / "join.token"]
         self._run(name, "agent", *join, *place, *shape, *size, *(emulation if entry.emulated else []))
 
     def _speeds_file(self) -> Path:
@@ -352,7 +402,7 @@ class LocalCluster:
 
 @contextlib.asynccontextmanager
 async def running_cluster(
-    stage: DemoSetup, processes: ChildProcesses, say: Callable[[str], None]
+    stage: DemoSetup, processes: ChildProcesses, say: Callable[[str], None], hosts: DemoHosts
 ) -> AsyncIterator[LocalCluster]:
     """Yields a started server with the owned machines' agents, until the block ends; SIGTERM cancels it, as Ctrl-C
     does.
@@ -363,7 +413,7 @@ async def running_cluster(
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with AsyncExitStack() as clients:
-        cluster = LocalCluster(stage, processes, clients, os.environ)
+        cluster = LocalCluster(stage, processes, clients, os.environ, hosts)
         say("starting a server and the owned machines' agents ...")
         await cluster.start()
         yield cluster

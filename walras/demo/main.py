@@ -24,6 +24,7 @@ from simulator.reports.resimulation import ResimulatedJob, resimulate
 from simulator.shipped_configs import load_named_policy
 from walras.demo.local_cluster import (
     ChildProcesses,
+    DemoHosts,
     DemoSetup,
     adopt_orphans,
     prepare_demo,
@@ -31,7 +32,7 @@ from walras.demo.local_cluster import (
     running_cluster,
 )
 from walras.demo.observations import DemoRecording
-from walras.demo.promises import PromiseCheck, SpecialJobs, check_promises
+from walras.demo.promises import PromiseCheck, SpecialJobs, check_ended_processes, check_promises
 from walras.demo.run_report import (
     checks_table,
     draw_timeline,
@@ -41,7 +42,7 @@ from walras.demo.run_report import (
     print_failure,
     print_titled_table,
 )
-from walras.demo.workload_run import LiveView, WorkloadRun
+from walras.demo.workload_run import GIVE_UP_S, Drill, LiveView, WorkloadRun
 from walras.errors import ClusterError
 
 
@@ -113,8 +114,7 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
         return 1
     finally:
         stubborn = processes.stop()
-    checks = report_and_check(console, stage, story, began)
-    checks.append(PromiseCheck("every process ended when asked", not stubborn, "; ".join(stubborn) or "none is left"))
+    checks = [*report_and_check(console, stage, story, began), check_ended_processes(stubborn)]
     print_titled_table(console, checks_table(checks))
     kept = all(check.kept for check in checks)
     if kept and not keep:
@@ -122,11 +122,26 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
     return 0 if kept else 1
 
 
-async def run_on_cluster(stage: DemoSetup, processes: ChildProcesses, view: LiveView, console: Console) -> FinishedRun:
-    """Starts the cluster, runs the workload on it, and returns what the report needs."""
-    async with running_cluster(stage, processes, console.print) as cluster:
+async def run_on_cluster(
+    stage: DemoSetup,
+    processes: ChildProcesses,
+    view: LiveView,
+    console: Console,
+    *,
+    hosts: DemoHosts | None = None,
+    drills: Sequence[Drill] = (),
+    give_up_s: float = GIVE_UP_S,
+) -> FinishedRun:
+    """Starts the cluster, runs the workload on it, and returns what the report needs.
+
+    Args:
+        hosts: where the processes run; None: here.
+        drills: what else happens to the machines.
+        give_up_s: the run is given up after so long.
+    """
+    async with running_cluster(stage, processes, console.print, hosts or DemoHosts()) as cluster:
         with view:
-            run = WorkloadRun(stage, cluster, view)
+            run = WorkloadRun(stage, cluster, view, drills, give_up_s)
             in_time = await run.play()
         story = FinishedRun(run.recording, run.job_ids, in_time)
         for job_id in story.recording.jobs:

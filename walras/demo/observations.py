@@ -6,10 +6,14 @@ The notes say what changed since the last look; `walras.demo.promises` judges th
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from statistics import median
 
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
+from walras.states import JobState
 
+#: A job is worth saving when it has made so many steps where it runs, and has as many left: what it saves is used.
+STEPS_WORTH_SAVING = 20.0
 #: Seconds in which a few windows of the in-job client are reported and shown.
 SETTLED_S = 2.0
 
@@ -65,6 +69,8 @@ class DemoRecording:
     #: Busy share of all processors, 0-1, one entry per look.
     busy: list[float] = field(default_factory=list)
     states: dict[int, tuple[str, str]] = field(default_factory=dict)
+    #: Steps that the newest look left each job to do; infinity where it has not said how many it has.
+    steps_left: dict[int, float] = field(default_factory=dict)
     #: By (job, attempt): the instant at which it was first observed, and at which it was first seen stepping.
     marks: dict[tuple[int, int], "AttemptProgress"] = field(default_factory=dict)
 
@@ -77,6 +83,7 @@ class DemoRecording:
         lines = []
         for job in jobs:
             self._mark(job, at_s)
+            self.steps_left[job.id] = inf if job.steps_total is None else job.steps_total - job.steps
             if job.accelerator and job.steps_per_s and self._is_settled(job, at_s):
                 self.paces.setdefault((job.kind, job.accelerator), []).append(job.steps_per_s)
             where = job.accelerator or ""
@@ -106,6 +113,14 @@ class DemoRecording:
             return 0.0
         marks = self.marks[job_id, max(numbers)]
         return marks.steps - marks.first_steps
+
+    def is_worth_saving(self, job_id: int) -> bool:
+        """Returns whether the job runs, has trained for a while in its newest attempt, and has as much to do."""
+        return (
+            self.states.get(job_id, ("", ""))[0] == JobState.RUNNING
+            and self.steps_in_attempt(job_id) >= STEPS_WORTH_SAVING
+            and self.steps_left[job_id] >= STEPS_WORTH_SAVING
+        )
 
     def note_nodes(self, nodes: Iterable[NodeView], at_s: float) -> list[str]:
         """Records the machines; returns one line per machine that joined, is leaving or left."""

@@ -14,6 +14,7 @@ from rich.console import Console
 from walras.client import Client
 from walras.demo.local_cluster import (
     ChildProcesses,
+    DemoHosts,
     DemoSetup,
     adopt_orphans,
     prepare_demo,
@@ -51,7 +52,7 @@ def run_page_demo(*, data: Path | None, keep: bool, minutes: float) -> int:
 
 
 async def _keep_busy(stage: DemoSetup, processes: ChildProcesses, console: Console, length_s: float) -> None:
-    async with running_cluster(stage, processes, console.print) as cluster:
+    async with running_cluster(stage, processes, console.print, DemoHosts()) as cluster:
         token = (stage.server / "admin.token").read_text().strip()
         console.print(f"\nopen {cluster.admin.url}/ and sign in with {token}\n", highlight=False, soft_wrap=True)
         console.print(f"jobs come for {length_s / 60:g} minutes; Ctrl-C ends everything before")

@@ -58,6 +58,11 @@ def check_limit(what: str, found: float, most: float) -> PromiseCheck:
     return PromiseCheck(f"at most {most:g} {what}", found <= most, f"{found:g}")
 
 
+def check_ended_processes(stubborn: Sequence[str]) -> PromiseCheck:
+    """`stubborn`: the command lines that had to be killed."""
+    return PromiseCheck("every process ended when asked", not stubborn, "; ".join(stubborn) or "none is left")
+
+
 def check_job_ends(jobs: Sequence[JobDetail], cast: SpecialJobs) -> PromiseCheck:
     wrong = [
         f"job {job.id} {job.name} is {job.state}"

@@ -6,9 +6,8 @@ While it runs it is shown as a live picture on a terminal, or as one line per ch
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from math import inf
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import psutil
 from rich.console import Console, Group
@@ -20,7 +19,6 @@ from rich.text import Text
 from walras.api import JobView, NodeView, PriceView
 from walras.demo.local_cluster import DemoSetup, LocalCluster
 from walras.demo.observations import DemoRecording, prices_line
-from walras.states import JobState
 
 #: The number of changes shown below the tables.
 LAST_LINES = 8
@@ -98,18 +96,30 @@ WATCH_EVERY_S = 0.5
 PRICES_EVERY_S = 2.0
 #: Seconds after which the run is given up: a minute more than what is promised.
 GIVE_UP_S = 300.0
-#: A machine is revoked when a job has trained on it for a while, so that there is something to save, and still has as
-#: much to do, so that a job is left to save it.
-STEPS_BEFORE_REVOCATION = 20.0
+
+
+class Drill(Protocol):
+    """Something that is done to the machines while the workload runs."""
+
+    async def look(self, run: "WorkloadRun", nodes: Sequence[NodeView]) -> list[str]:
+        """Does it if it is due; returns lines on what was done."""
 
 
 class WorkloadRun:
     """One run of a workload on a cluster that is up."""
 
-    def __init__(self, stage: DemoSetup, cluster: LocalCluster, view: LiveView) -> None:
+    def __init__(
+        self,
+        stage: DemoSetup,
+        cluster: LocalCluster,
+        view: LiveView,
+        drills: Sequence[Drill] = (),
+        give_up_s: float = GIVE_UP_S,
+    ) -> None:
         self._stage = stage
-        self._cluster = cluster
+        self.cluster = cluster
         self._view = view
+        self._drills, self._give_up_s = drills, give_up_s
         self._started = asyncio.get_running_loop().time()
         self._pending_incidents = sorted(stage.workload.incidents, key=lambda incident: incident.at)
         self.recording = DemoRecording(epoch=datetime.now(UTC))
@@ -123,11 +133,11 @@ class WorkloadRun:
     async def play(self) -> bool:
         """Submits and watches the jobs; returns whether everything ended in time."""
         try:
-            async with asyncio.timeout(GIVE_UP_S), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(self._give_up_s), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._submit_all())
                 tasks.create_task(self._watch())
         except TimeoutError:
-            self._view.say(self.at_s, [f"given up after {GIVE_UP_S:g} s"])
+            self._view.say(self.at_s, [f"given up after {self._give_up_s:g} s"])
             return False
         finally:
             await asyncio.shield(self._note_details())
@@ -139,7 +149,7 @@ class WorkloadRun:
             arrival = self._stage.workload.jobs[row]
             await asyncio.sleep(max(0.0, arrival.at - self.at_s))
             spec = self._stage.spec(arrival)
-            submitted = await self._cluster.users[arrival.user].submit(spec)
+            submitted = await self.cluster.users[arrival.user].submit(spec)
             assert submitted.id is not None
             self.job_ids[row] = submitted.id
             urgent = f", priority {spec.priority}" if spec.priority != 50 else ""
@@ -149,14 +159,16 @@ class WorkloadRun:
         psutil.cpu_percent()
         prices_due_s = 0.0
         while True:
-            self._cluster.check_alive()
-            jobs = [job async for job in self._cluster.admin.jobs()]
-            nodes = await self._cluster.admin.nodes()
+            self.cluster.check_alive()
+            jobs = [job async for job in self.cluster.admin.jobs()]
+            nodes = await self.cluster.admin.nodes()
             lines = self.recording.note_nodes(nodes, self.at_s) + self.recording.note_jobs(jobs, self.at_s)
             if self.at_s >= prices_due_s:
                 prices_due_s = self.at_s + PRICES_EVERY_S
-                lines += self.recording.note_prices((await self._cluster.admin.prices()).items, self.at_s)
+                lines += self.recording.note_prices((await self.cluster.admin.prices()).items, self.at_s)
             lines += await self._revoke_if_due(nodes)
+            for drill in self._drills:
+                lines += await drill.look(self, nodes)
             self.recording.busy.append(psutil.cpu_percent() / 100.0)
             self._view.say(self.at_s, lines)
             self._view.show(jobs, nodes, self.recording.prices[-1].prices if self.recording.prices else ())
@@ -168,27 +180,22 @@ class WorkloadRun:
         return all(self.job_ids) and len(jobs) >= len(self.job_ids) and all(job.state.is_final for job in jobs)
 
     async def _revoke_if_due(self, nodes: list[NodeView]) -> list[str]:
-        """Revokes the machine of a due incident once it trains a job that has made enough steps."""
+        """Revokes the machine of a due incident once it trains a job that is worth saving."""
         if not self._pending_incidents or self.at_s < self._pending_incidents[0].at:
             return []
         incident = self._pending_incidents[0]
         for node in nodes:
-            if node.pool == incident.revoke and node.state == "up" and any(map(self._is_worth_saving, node.jobs)):
+            if (
+                node.pool == incident.revoke
+                and node.state == "up"
+                and any(map(self.recording.is_worth_saving, node.jobs))
+            ):
                 self._pending_incidents.pop(0)
                 notice_s = self._stage.cluster.entry(incident.revoke).notice
-                await self._cluster.admin.revoke_pool(incident.revoke, notice_s)
+                await self.cluster.admin.revoke_pool(incident.revoke, notice_s)
                 return [f"the cloud takes {node.node_id} back: {notice_s:g} s notice"]
         return []
 
-    def _is_worth_saving(self, job_id: int) -> bool:
-        job = self.recording.jobs.get(job_id)
-        left = inf if job is None or job.steps_total is None else job.steps_total - job.steps
-        return (
-            self.recording.states.get(job_id, ("", ""))[0] == JobState.RUNNING
-            and self.recording.steps_in_attempt(job_id) >= STEPS_BEFORE_REVOCATION
-            and left >= STEPS_BEFORE_REVOCATION
-        )
-
     async def _note_details(self) -> None:
         for job_id in filter(None, self.job_ids):
-            self.recording.jobs[job_id] = await self._cluster.admin.job(job_id)
+            self.recording.jobs[job_id] = await self.cluster.admin.job(job_id)

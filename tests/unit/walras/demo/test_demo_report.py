@@ -136,6 +136,19 @@ def recording() -> DemoRecording:
     return seen
 
 
+@pytest.mark.parametrize(
+    ("steps", "is_worth"), [((0, 10), False), ((0, 30), True), ((0, 85), False), ((70, 75), False)]
+)
+def test_a_machine_is_revoked_while_its_job_has_something_to_save_and_to_go_on_with(
+    steps: tuple[float, float], is_worth: bool
+) -> None:
+    """20 steps in this attempt and 20 of its 100 to go."""
+    seen = DemoRecording(EPOCH)
+    for at_s, done in enumerate(steps):
+        seen.note_jobs([a_job(1, [an_attempt(1, 1, (0, 9))], state=JobState.RUNNING, steps=done)], at_s)
+    assert seen.is_worth_saving(1) is is_worth
+
+
 LOGS = {3: "step 0 loss 2.3122\nstep 50 loss 1.1\nstep 99 loss 0.2026\n"}
 
 

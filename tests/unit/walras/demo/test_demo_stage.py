@@ -44,13 +44,17 @@ def test_the_demo_has_the_machines_it_promises() -> None:
     assert all(cluster.speeds[str(kind)].keys() == types for kind in paced)
 
 
-def test_jobs_are_submitted_with_an_absolute_folder(tmp_path: Path) -> None:
-    """Agents start elsewhere: the scripts' folder is made absolute, and it is there."""
+def test_jobs_bring_their_code(tmp_path: Path) -> None:
+    """No machine needs the folder of the scripts: a snapshot travels with every job, as with `walras submit`."""
     stage = prepare_demo(tmp_path / "run")
     for arrival in stage.workload.jobs:
-        folder = stage.spec(arrival).workdir
-        assert folder is not None
-        assert (Path(folder) / "cnn.py").exists()
+        spec = stage.spec(arrival)
+        assert spec.workdir is None
+        assert spec.code is not None
+        tree = stage.code[str(arrival.job.workdir)]
+        assert spec.code.tree == tree.name
+        assert "cnn.py" in [file.path for file in tree.files]
+        assert (stage.code_folder(str(arrival.job.workdir)) / "cnn.py").exists()
 
 
 def test_jobs_keep_coming_for_the_web_page(tmp_path: Path) -> None:
@@ -104,6 +108,19 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert output.strip() == b"1"
     left = [process for process in psutil.process_iter(["cmdline"]) if "SIG_IGN" in str(process.info["cmdline"])]
     assert left == []
+
+
+def test_a_process_that_may_end_is_not_told(tmp_path: Path) -> None:
+    """After `forget` the end of a machine's agent ends no demo, and the machine can be started again."""
+    processes = ChildProcesses(tmp_path)
+    processes.start("a100-1", ["true"], {"PATH": "/usr/bin:/bin"})
+    processes.forget("a100-1")
+    assert processes.died() is None
+    processes.start("a100-1", ["sh", "-c", "exit 3"], {"PATH": "/usr/bin:/bin"})
+    deadline = time.monotonic() + 20
+    while (death := processes.died()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert death == "a100-1 ended with code 3:\n"
 
 
 def test_a_process_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
