@@ -62,6 +62,8 @@ class _Ground(_Model):
     policies: dict[_Name, _PolicyResult]
     published: Annotated[list[_Published], Field(max_length=1000)]
     sorted_by: _Name = "avg_jct_s"
+    #: The outcome of a run that ended as the ground says.
+    ends: _Name = "complete"
     no_bound: Annotated[str, Field(max_length=4096)] = ""
 
 
@@ -162,7 +164,7 @@ def _our_rows(found: Sequence[tuple[str, _Ground]]) -> list[_Row]:
             if key in rows:
                 continue
             means = {name: value for name, value in result.metrics.items() if value.mean is not None}
-            ended = "" if all(outcome == "complete" for outcome in result.outcomes) else " (not all runs ended)"
+            ended = "" if all(outcome == ground.ends for outcome in result.outcomes) else " (not all runs ended)"
             cells = {name: _cell(means[name]) for name in _SHOWN if name in means}
             order = _order(ground, {name: value.mean for name, value in means.items() if value.mean is not None})
             rows[key] = _Row(policy + ended, order, cells, file, result.inputs[0][:_HASH_SHOWN])

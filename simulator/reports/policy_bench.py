@@ -26,7 +26,7 @@ from simulator.reports.repeated_runs import (
 )
 from simulator.reports.run_spec import RunWatcher, run_key
 from simulator.reports.run_summary import MetricDefinition, nonfinite_to_none
-from walras.errors import ConfigError
+from walras.errors import ConfigError, UserError
 
 #: Schema number of the result file.
 BENCH_SCHEMA = 3
@@ -109,6 +109,7 @@ def bench_json(result: BenchResult) -> dict[str, Any]:
                 "seeds": list(ground.seeds),
                 "published": [asdict(row) for row in ground.published],
                 "sorted_by": ground.shown[0],
+                "ends": ground.outcome,
                 "no_bound": ground.no_bound,
                 "policies": {policy: _policy_json(result, ground, policy) for policy in ground.policies},
             }
@@ -120,13 +121,21 @@ def bench_json(result: BenchResult) -> dict[str, Any]:
 def _policy_json(result: BenchResult, ground: AnyGround, policy: str) -> dict[str, Any]:
     rows = result.rows[ground.name][policy]
     return {
-        "inputs": [run_key(cell.describe()) for cell in ground.cells() if cell.policy == policy],
+        "inputs": [run_key(_description(cell)) for cell in ground.cells() if cell.policy == policy],
         "runs": [nonfinite_to_none(row.values) for row in rows],
         "outcomes": [row.outcome for row in rows],
         "metrics": nonfinite_to_none(
             {measure.name: asdict(result.estimate(ground.name, policy, measure.name)) for measure in ground.metrics}
         ),
     }
+
+
+def _description(cell: BenchCell) -> dict[str, Any]:
+    """Returns everything that determines the cell's metrics; for a cell that cannot run, why it cannot."""
+    try:
+        return cell.describe()
+    except UserError as error:
+        return {"policy": cell.policy, "refused": str(error)}
 
 
 def write_bench(path: Path, result: BenchResult) -> None:

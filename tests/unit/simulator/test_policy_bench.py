@@ -151,7 +151,7 @@ class BrokenCell:
     policy: str
 
     def describe(self) -> dict[str, Any]:
-        return {"broken": self.policy}
+        raise ConfigError("no such policy", field="policy", fix="name another")
 
     def execute(self, watch: RunWatcher | None) -> RunMetrics:
         raise AssertionError("it knows no gangs\nand more")
@@ -173,11 +173,13 @@ def test_a_run_that_fails_loses_no_other_runs_figures(
     assert told["policies"]["las"]["outcomes"] == ["complete"] * 2
 
 
-def test_a_ground_that_ends_early_counts_what_had_finished() -> None:
+def test_a_ground_that_ends_early_counts_what_had_finished(tmp_path: Path) -> None:
     """It is no error that jobs are left, and who finishes most stands first; without that end all finish."""
     ground = replace(TINY[1], run=replace(TINY[1].run, until_s=20 * 3600.0), seeds=(0,))
     early = run_bench((ground,), ParallelWorkers())
     assert early.unexpected_outcomes == []
+    write_bench(tmp_path / "bench.json", early)
+    assert "not all runs ended" not in leaderboard_html([read_bench_file(tmp_path / "bench.json")])
     told = bench_json(early)["grounds"][0]
     assert told["sorted_by"] == "finished"
     runs = [policy["runs"][0] for policy in told["policies"].values()]
