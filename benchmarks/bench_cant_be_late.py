@@ -18,7 +18,10 @@ from statistics import fmean
 
 from benchmarks.spot_laws import FloatArray, LawPolicy, plan_for_law, spell_law
 from benchmarks.spot_runs import fitted_elsewhere
-from benchmarks.spot_windows import (
+from benchmarks.tables import Measured
+from optimizer.planning.deadline_job import DeadlineJob, GreedySpotPolicy, SpotPolicy, UniformProgress
+from optimizer.planning.slack_grid import SlackPlans
+from simulator.workloads.spot_windows import (
     SPOT_USD,
     TICKS_PER_H,
     VARIANTS,
@@ -32,9 +35,6 @@ from benchmarks.spot_windows import (
     window_job,
     windows,
 )
-from benchmarks.tables import Measured
-from optimizer.planning.deadline_job import DeadlineJob, GreedySpotPolicy, SpotPolicy, UniformProgress
-from optimizer.planning.slack_grid import SlackPlans
 
 #: Of the way from Uniform Progress to the optimum, percent: in the mean, and where a restart takes .2 h.
 _MEAN, _LARGE = 70.0, 50.0

@@ -212,7 +212,8 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
 
     `data`: the folder of recorded workloads, for the grounds that need it.
     """
-    from simulator.reports.bench_grounds import BENCHES, missing_files
+    from simulator.reports.bench_ground import missing_files
+    from simulator.reports.bench_grounds import BENCHES
     from simulator.reports.policy_bench import bench_json, bench_tables, run_bench, write_bench
 
     console, errors = _console(), Console(stderr=True)
@@ -236,8 +237,7 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
         for table in bench_tables(result):
             console.print(table)
         _print_violations(console, result.violations)
-    rows = [row for policies in result.rows.values() for rows in policies.values() for row in rows]
-    return _exit_code([row.outcome for row in rows], result.violations)
+    return _exit_code(result.unexpected_outcomes, result.violations)
 
 
 def simulate_leaderboard(files: Sequence[Path], out: Path) -> int:

@@ -16,11 +16,13 @@ from math import inf, isfinite, nan
 import numpy as np
 
 from optimizer.bounds.instance import FloatArray, SchedulingInstance, no_contention_jct_s
+from optimizer.problem import IntArray
 from scheduler.core.state.fleet import split_gang
 from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics
 from simulator.simulated_jobs import SimulatedJob
+from simulator.worlds.world_run import LeastUse
 from walras.job_request import ANY_ACCELERATOR, GangPlan, JobId, JobRequest
 
 
@@ -28,9 +30,13 @@ class JobBaselines:
     """The jobs of one run. Pools count at their maximum: owned machines, and the quota of rented ones."""
 
     def __init__(
-        self, pools: Sequence[PoolModel], truth: GroundTruth, alone_s: Mapping[JobId, float] | None = None
+        self,
+        pools: Sequence[PoolModel],
+        truth: GroundTruth,
+        alone_s: Mapping[JobId, float] | None = None,
+        least: Mapping[JobId, LeastUse] | None = None,
     ) -> None:
-        """`alone_s`: seconds of each job alone, where steps and speeds do not determine it."""
+        """Where steps and speeds do not determine them: seconds of each job alone, and what it needs for the bounds."""
         self._types = [model.pool.shape.accelerator for model in pools]
         self._capacity = np.array(
             [max(model.machines, model.pool.quota) * model.pool.shape.accelerators for model in pools], dtype=float
@@ -38,6 +44,7 @@ class JobBaselines:
         self._machine_size = [model.pool.shape.accelerators for model in pools]
         self._truth = truth
         self._alone_s = alone_s
+        self._least = least
         self._configurations: dict[object, int] = {}
         #: For every distinct configuration: steps per second on each pool, and accelerators.
         self._speeds: list[list[float]] = []
@@ -65,6 +72,11 @@ class JobBaselines:
 
     def __len__(self) -> int:
         return len(self._row)
+
+    @property
+    def has_bounds(self) -> bool:
+        """Returns whether lower bounds are known for these jobs."""
+        return self._alone_s is None or self._least is not None
 
     def _configuration_of(self, request: JobRequest) -> int:
         key = (request.kind, request.demands, request.sizes, request.fork_max, request.plans)
@@ -135,21 +147,31 @@ class JobBaselines:
         of all its parts, with their joint speed, because no fork of it is faster. A mixed gang counts as one gang in
         its fastest pool. A job with plans counts with the fewest accelerators of any plan, in each pool at the speed of
         the fastest plan that uses the pool: dividing a plan's time among its pools in proportion does at least as much
-        work as the plan. No bound holds if `alone_s` was given.
+        work as the plan. Where the jobs' needs were given, a job has as much work as its seconds alone.
         """
-        assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
-        rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
+        assert self.has_bounds, "no lower bound holds where speeds do not say how long a job takes"
+        ids = list(job_ids)
+        rows = np.array([self._row[job_id] for job_id in ids], dtype=np.int64)
+        steps, gang, speeds = self._given_needs(ids) if self._least is not None else self._needs(rows)
+        there = self._capacity > 0
+        arrival_at = np.array(self._arrival)[rows]
+        return SchedulingInstance(
+            arrival_at, steps, gang, np.ascontiguousarray(speeds[:, there]), self._capacity[there]
+        )
+
+    def _needs(self, rows: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Returns steps (n,), accelerators (n,) and speeds on each pool (n, p), by what the jobs state."""
         configurations = np.array(self._configuration, dtype=np.int64)[rows]
         forks = np.array(self._forks, dtype=float)[configurations]
         speeds: FloatArray = np.array(self._speeds, dtype=float)[configurations] * forks[:, None]
-        there = self._capacity > 0
-        return SchedulingInstance(
-            np.array(self._arrival)[rows],
-            np.array(self._steps)[rows],
-            np.array(self._gangs, dtype=float)[configurations] * forks,
-            np.ascontiguousarray(speeds[:, there]),
-            self._capacity[there],
-        )
+        return np.array(self._steps)[rows], np.array(self._gangs, dtype=float)[configurations] * forks, speeds
+
+    def _given_needs(self, job_ids: Sequence[JobId]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Returns the same where the needs of the jobs were given: steps are seconds at pace 1."""
+        assert self._least is not None
+        given = [self._least[job_id] for job_id in job_ids]
+        work = np.array([each.alone_s for each in given])
+        return work, np.array([each.accelerators for each in given]), np.array([each.pace for each in given])
 
 
 #: Largest number of job-pool pairs for which `CHEAP` includes the linear program and the priced bound.

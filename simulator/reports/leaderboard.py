@@ -5,7 +5,7 @@ Two rows are in one table if ground and inputs have the same names; rows with eq
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 from pathlib import Path
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from simulator.reports.policy_bench import BENCH_SCHEMA
 from simulator.reports.policy_comparison import format_number, metric_title
 from simulator.reports.run_summary import RUN_METRICS
+from simulator.reports.spot_scores import SCORE_METRICS
 from walras.errors import ConfigError
 from walras.html_page import html_document, html_section, html_table, html_text, write_page
 
@@ -24,9 +25,11 @@ _Name = Annotated[str, Field(min_length=1, max_length=4096)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 #: Columns of the page, where a ground has them.
 _SHOWN = (
+    "score", "mean_bill_usd", "late", "score_gap", "finished",
     "avg_jct_s", "p95_jct_s", "p99_jct_s", "makespan_s", "slowdown_mean", "rho_mean", "unfair", "jct_gap",
     "preemptions", "usd",
 )  # fmt: skip
+_LARGEST_FIRST = {metric.name for metric in (*RUN_METRICS, *SCORE_METRICS) if metric.lower_is_better is False}
 _HASH_SHOWN = 8
 
 
@@ -58,6 +61,10 @@ class _Ground(_Model):
     seeds: list[int]
     policies: dict[_Name, _PolicyResult]
     published: Annotated[list[_Published], Field(max_length=1000)]
+    sorted_by: _Name = "avg_jct_s"
+    #: The outcome of a run that ended as the ground says.
+    ends: _Name = "complete"
+    no_bound: Annotated[str, Field(max_length=4096)] = ""
 
 
 class _BenchFile(_Model):
@@ -111,33 +118,41 @@ def leaderboard_html(files: Sequence[BenchFile]) -> str:
     names = ", ".join(file.name for file in files)
     parts = [
         "<h1>Policies on the bench</h1>",
-        f"<p>From {html_text(names)}. Best first, by mean completion time; intervals of 95 % over seeds. A row of"
-        " others is as they published it, and has no hash.</p>",
+        f"<p>From {html_text(names)}. Best first, by mean completion time, by jobs finished or by score;"
+        " intervals of 95 % over seeds. A row of others is as they published it, and has no hash.</p>",
         *(_ground_html(name, found) for name, found in grounds.items()),
     ]
     return html_document("Policies on the bench", parts)
 
 
 def _ground_html(name: str, found: Sequence[tuple[str, _Ground]]) -> str:
-    measures = {measure.name: measure for measure in RUN_METRICS}
+    measures = {measure.name: measure for measure in (*RUN_METRICS, *SCORE_METRICS)}
     ours = _our_rows(found)
     theirs = _published_rows(found)
     shown = [metric for metric in _SHOWN if any(metric in row.cells for row in (*ours, *theirs))]
     rows = [
         (row.policy, *(row.cells.get(metric, "") for metric in shown), row.where, row.inputs)
-        for row in sorted((*ours, *theirs), key=lambda row: (row.jct_s if isfinite(row.jct_s) else inf, row.policy))
+        for row in sorted((*ours, *theirs), key=lambda row: (row.order if isfinite(row.order) else inf, row.policy))
     ]
     titles = ("policy", *(metric_title(measures[metric]) for metric in shown), "from", "inputs")
-    return html_section(name, found[0][1].about, html_table(titles, rows))
+    no_bound = found[0][1].no_bound
+    about = found[0][1].about + (f". No bound: {no_bound}" if no_bound else "")
+    return html_section(name, about, html_table(titles, rows))
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     policy: str
-    jct_s: float
+    #: Least for the best: the metric by which the ground is sorted, or its negative.
+    order: float
     cells: dict[str, str]
     where: str
     inputs: str
+
+
+def _order(ground: _Ground, means: Mapping[str, float]) -> float:
+    value = means.get(ground.sorted_by, nan)
+    return -value if ground.sorted_by in _LARGEST_FIRST else value
 
 
 def _our_rows(found: Sequence[tuple[str, _Ground]]) -> list[_Row]:
@@ -149,11 +164,10 @@ def _our_rows(found: Sequence[tuple[str, _Ground]]) -> list[_Row]:
             if key in rows:
                 continue
             means = {name: value for name, value in result.metrics.items() if value.mean is not None}
-            jct = means.get("avg_jct_s")
-            ended = "" if all(outcome == "complete" for outcome in result.outcomes) else " (not all runs ended)"
+            ended = "" if all(outcome == ground.ends for outcome in result.outcomes) else " (not all runs ended)"
             cells = {name: _cell(means[name]) for name in _SHOWN if name in means}
-            jct_s = nan if jct is None or jct.mean is None else jct.mean
-            rows[key] = _Row(policy + ended, jct_s, cells, file, result.inputs[0][:_HASH_SHOWN])
+            order = _order(ground, {name: value.mean for name, value in means.items() if value.mean is not None})
+            rows[key] = _Row(policy + ended, order, cells, file, result.inputs[0][:_HASH_SHOWN])
     return list(rows.values())
 
 
@@ -162,7 +176,7 @@ def _published_rows(found: Sequence[tuple[str, _Ground]]) -> list[_Row]:
     for _, ground in found:
         for each in ground.published:
             cells = {name: format_number(each.metrics[name]) for name in _SHOWN if name in each.metrics}
-            row = _Row(f"{each.policy}, published", each.metrics.get("avg_jct_s", nan), cells, each.source, "")
+            row = _Row(f"{each.policy}, published", _order(ground, each.metrics), cells, each.source, "")
             rows.setdefault((each.policy, each.source), row)
     return list(rows.values())
 

@@ -5,10 +5,11 @@ Results arrive as they are ready, and do not depend on where they were computed.
 """
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING
 
@@ -109,9 +110,20 @@ def execute_runs(
     `depths`: what is kept of each run beside its metrics; None: nothing of any.
     """
     wanted = depths if depths is not None else [None] * len(cells)
+    runs = [partial(execute_for_metrics, cell, depth=depth) for cell, depth in zip(cells, wanted, strict=True)]
+    yield from execute_cells(runs, workers)
+
+
+def execute_cells(
+    runs: Sequence[Callable[[RunWatcher | None], RunMetrics]], workers: ParallelWorkers
+) -> Iterator[tuple[int, RunMetrics]]:
+    """Yields (position in `runs`, metrics) as runs complete. Raises what a run raises.
+
+    A run is a function that another process can load; it is called with what watches it, None in other processes.
+    """
     if workers.backend is ParallelBackend.LOKY and workers.jobs == 1:
-        for position, (cell, depth) in enumerate(zip(cells, wanted, strict=True)):
-            yield position, execute_for_metrics(cell, workers.watch, depth)
+        for position, run in enumerate(runs):
+            yield position, run(workers.watch)
         return
     from joblib import Parallel, delayed
 
@@ -121,12 +133,11 @@ def execute_runs(
         # A Dask cluster runs as many at a time as it has threads.
         jobs = workers.jobs if workers.backend is ParallelBackend.LOKY else -1
         parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-        numbered = enumerate(zip(cells, wanted, strict=True))
-        yield from parallel(delayed(_execute_numbered)(position, *each) for position, each in numbered)
+        yield from parallel(delayed(_execute_numbered)(position, run) for position, run in enumerate(runs))
 
 
-def _execute_numbered(position: int, cell: RunSpec, depth: "RunDepth | None") -> tuple[int, RunMetrics]:
-    return position, execute_for_metrics(cell, None, depth)
+def _execute_numbered(position: int, run: Callable[[RunWatcher | None], RunMetrics]) -> tuple[int, RunMetrics]:
+    return position, run(None)
 
 
 def _connect_dask(workers: ParallelWorkers, stack: ExitStack) -> None:

@@ -32,7 +32,7 @@ from simulator.workloads.generators import generate_jobs, generator_request
 from simulator.workloads.trace import SkippedRows, Trace
 from simulator.workloads.trace_source import ReadOptions
 from simulator.worlds.world_registry import WALRAS, find_world, make_world_run, resolve_world_policy
-from simulator.worlds.world_run import WorldRequest
+from simulator.worlds.world_run import LeastUse, WorldRequest
 from walras.errors import ConfigError
 from walras.job_request import JobId
 from walras.spec.cluster_file import ClusterConfig
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from simulator.reports.run_carbon import CarbonOptions, RunCarbon
 
 #: Schema number of descriptions and of cells' files; a new number invalidates every cell.
-SCHEMA = 2
+SCHEMA = 3
 _GENERATE = "generate:"
 _REPORT_S = 60.0
 #: Command-line options whose name differs from that of their field.
@@ -106,6 +106,8 @@ class RunSpec:
     window: str | None = None
     #: The grid that supplies the run; None: energy and carbon are not counted.
     carbon: "CarbonOptions | None" = None
+    #: The run ends at this instant, seconds; None: when all jobs have ended.
+    until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,10 @@ class PreparedRun:
 
     jobs: Iterable[SimulatedJob]
     scenario: Scenario
-    #: Seconds of each job alone in a world where speeds and steps do not determine it; lower bounds do not hold there.
+    #: Seconds of each job alone in a world where speeds and steps do not determine it.
     alone_s: Mapping[JobId, float] | None = None
+    #: What each job needs there; None with `alone_s`: no lower bound is known.
+    least: Mapping[JobId, LeastUse] | None = None
     #: Number of workload rows that could not be read and were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
     #: Number of jobs, if it is known before they are made.
@@ -147,7 +151,7 @@ def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunW
     """Simulates a run; `watch` is called with it before it begins. Raises ConfigError for errors in the input."""
     window = parse_window(run.window)
     ready = prepare_run(run)
-    baselines = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
+    baselines = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s, ready.least)
     meter = None
     if run.carbon is not None:
         from simulator.reports.run_carbon import CarbonMeter
@@ -161,7 +165,7 @@ def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunW
     isolated, isolated_drew = _isolated_jct_s(run) if run.fairness else (None, False)
     is_measured = ready.scenario.solve_time.clock is SolveClock.MEASURED
     by_chance = result.drawn or isolated_drew or is_measured or not may_be_without_chance(run)
-    bounds = run.bounds if ready.alone_s is None else BoundsChoice.NONE
+    bounds = run.bounds if baselines.has_bounds else BoundsChoice.NONE
     context = SummaryContext(baselines, bounds, isolated, ready.skipped.count, window)
     if window is not None and window[0] > len(baselines):
         raise ConfigError(
@@ -192,6 +196,14 @@ def _isolated_jct_s(run: RunSpec) -> tuple[dict[JobId, float], bool]:
 
 def prepare_run(run: RunSpec) -> PreparedRun:
     """Prepares the jobs and the scenario. Raises ConfigError for parts that do not fit together."""
+    ready = _prepare(run)
+    if run.until_s is None:
+        return ready
+    limits = replace(ready.scenario.limits, until_at=min(run.until_s, ready.scenario.limits.until_at))
+    return replace(ready, scenario=replace(ready.scenario, limits=limits))
+
+
+def _prepare(run: RunSpec) -> PreparedRun:
     _refuse_idle_options(run.source)
     if run.world != WALRAS:
         return _prepare_in_world(run)
@@ -234,7 +246,7 @@ def _prepare_in_world(run: RunSpec) -> PreparedRun:
         (
             run.bounds is BoundsChoice.ALL and not world.is_bounded,
             "bounds",
-            "changes batches, so no lower bound holds",
+            "changes batches by the rounds in which a job runs, so no lower bound holds",
         ),
         (source.learning is not None and not world.learns, "learning", "does not ask how applications learn"),
     ):
@@ -245,7 +257,7 @@ def _prepare_in_world(run: RunSpec) -> PreparedRun:
     trace = _load_trace(run)
     request = WorldRequest(run.world, trace, cluster, spec, is_own, run.seed, source.speeds, source.learning)
     made = make_world_run(world, request)
-    return PreparedRun(made.jobs, made.scenario, made.alone_s, trace.skipped, len(trace.jobs))
+    return PreparedRun(made.jobs, made.scenario, made.alone_s, made.least, trace.skipped, len(trace.jobs))
 
 
 def _policy_in_world(run: RunSpec) -> tuple[PolicySpec, bool]:
@@ -330,6 +342,7 @@ def describe_run(run: RunSpec) -> dict[str, Any]:
         "seed": run.seed,
         "bounds": run.bounds.value,
         **({} if run.window is None else {"window": parse_window(run.window)}),
+        **({} if run.until_s is None else {"until_s": run.until_s}),
         **({} if run.carbon is None else {"carbon": {**asdict(run.carbon), "file": _digest(Path(run.carbon.file))}}),
         **({} if run.conditions is None else {"conditions": _load_conditions(run.conditions).model_dump(mode="json")}),
     }

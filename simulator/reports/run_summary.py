@@ -104,6 +104,8 @@ class RunSummary:
     skipped_rows: int = 0
     #: Number of jobs that the metrics over jobs cover, ended or not; 0: not counted.
     measured_jobs: int = 0
+    #: Number of those that succeeded.
+    finished: int = 0
 
     @property
     def usd_by_market(self) -> dict[str, float]:
@@ -187,6 +189,7 @@ def summarise_run(result: SimulationResult, context: SummaryContext | None = Non
         wall_s=result.wall_s,
         pools=pools,
         violations=tuple(result.violations),
+        finished=len(done),
         projects=_project_summaries(jobs, rho, {job.job_id for job in done}),
         **(_context_metrics(result, done, rho, context) if context is not None else {}),
     )
@@ -365,6 +368,7 @@ RUN_METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("overhead", "restart overhead", "part"),
     MetricDefinition("lost_steps", "steps lost", "steps"),
     MetricDefinition("deadline_misses", "deadlines missed", "jobs"),
+    MetricDefinition("finished", "finished", "jobs", lower_is_better=False),
     MetricDefinition("unfinished", "unfinished", "jobs"),
     MetricDefinition("skipped_rows", "rows skipped", "rows", lower_is_better=None),
     MetricDefinition("solves", "solves", "", lower_is_better=None),

@@ -30,7 +30,7 @@ class ForeignWorld:
     policies: tuple[str, ...]
     #: Whether Walras's plan policies run there too.
     takes_plans: bool = False
-    #: Whether speeds and steps determine the time of a job, so that lower bounds hold.
+    #: Whether lower bounds are known.
     is_bounded: bool = False
     #: Whether the world takes a second folder that says how applications learn.
     learns: bool = False
@@ -109,6 +109,7 @@ _FOREIGN_WORLDS = (
         about="Arena's (EuroSys 2026): rounds of 300 s on four types, gangs change type and size and are tuned then",
         policies=("fcfs",),
         takes_plans=True,
+        is_bounded=True,
         make_run=_arena,
     ),
 )  # fmt: skip

@@ -34,14 +34,42 @@ class WorldRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class LeastUse:
+    """What a job needs in a world, however it is run there. Lower bounds follow from it."""
+
+    #: Seconds that it runs at least.
+    alone_s: float
+    #: Highest speed on each pool, as a part of the highest anywhere.
+    pace: tuple[float, ...]
+    #: Accelerators held in a pool are at least this number times the part of the pool's highest speed that they give.
+    accelerators: float
+
+
+def least_use(alone_s: float, ways: Iterable[tuple[int, int, float]], pools: int) -> LeastUse:
+    """Returns the least use of a job that takes `alone_s` seconds at pace 1.
+
+    Args:
+        alone_s: seconds of the run if every part of the work is done in the way that is fastest for it.
+        ways: every (row of a pool, accelerators, highest pace there), at least one with a pace above 0.
+        pools: the number of pools.
+    """
+    known = [way for way in ways if way[2] > 0]
+    pace = [max((speed for row, _, speed in known if row == pool), default=0.0) for pool in range(pools)]
+    held = min(count * pace[row] / speed for row, count, speed in known)
+    return LeastUse(alone_s, tuple(pace), held)
+
+
+@dataclass(frozen=True, slots=True)
 class WorldRun:
     """The jobs, which can be iterated only once, and the scenario."""
 
     jobs: Iterable[SimulatedJob]
     scenario: Scenario
-    #: Seconds of each job alone, as its user configured it; None: speeds and steps determine them, and lower bounds
-    #: hold.
+    #: Seconds of each job alone, as its user configured it; None: speeds and steps determine them.
     alone_s: Mapping[JobId, float] | None = None
+    #: What each job needs, if speeds and steps do not determine it; None: lower bounds follow from speeds and steps, or
+    #: (with `alone_s`) none is known.
+    least: Mapping[JobId, LeastUse] | None = None
 
 
 def owned_pools(request: WorldRequest) -> tuple[PoolModel, ...]:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.spot_laws import LawPolicy, plan_for_law, spell_law
-from benchmarks.spot_windows import (
+from optimizer.planning.deadline_job import GreedySpotPolicy, SpotPolicy, UniformProgress
+from optimizer.planning.slack_grid import SlackPlans
+from simulator.workloads.spot_windows import (
     SPOT_USD,
     TICKS_PER_H,
     ScheduledSlack,
@@ -16,8 +18,6 @@ from benchmarks.spot_windows import (
     window_job,
     windows,
 )
-from optimizer.planning.deadline_job import GreedySpotPolicy, SpotPolicy, UniformProgress
-from optimizer.planning.slack_grid import SlackPlans
 
 _TIGHT_LARGE = "high_availability_tight_deadline_large_overhead"
 _LOOSE_SMALL = "high_availability_loose_deadline_small_overhead"

@@ -26,10 +26,10 @@ from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, SchedulerWiring
 from simulator.workloads.trace import TraceJob
 from simulator.worlds.arena.arena_attempts import ROUND_S, TUNING, ArenaAttempts, TunedSpan, TuningCost
-from simulator.worlds.arena.arena_places import GANG_MAX, ArenaModel, PlaceLaw, PlaceTable, read_places
+from simulator.worlds.arena.arena_places import GANG_MAX, ArenaModel, ArenaPlace, PlaceLaw, PlaceTable, read_places
 from simulator.worlds.arena.arena_rounds import ArenaFcfs, ArenaRounds, keep_or_pack
 from simulator.worlds.stepped_mechanism import PlannedMechanism, StepConfiguration
-from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools, required_speeds
+from simulator.worlds.world_run import LeastUse, WorldRequest, WorldRun, least_use, owned_pools, required_speeds
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
@@ -185,9 +185,37 @@ def arena_world_run(request: WorldRequest) -> WorldRun:
         raise ConfigError("world 'arena' has one pool of each type", field="cluster", fix="choose arena-1280")
     made = arena_workload(request.trace.jobs, read_places(required_speeds(request, "a table of places"), sizes))
     alone_s = {job.request.job_id: _alone_s(made, job) for job in made.jobs}
+    least = arena_least_use(made, pools)
     if request.is_own:
-        return WorldRun(made.jobs, arena_scenario(made, request.policy.name, pools=pools), alone_s)
-    return WorldRun(made.jobs, arena_plan_scenario(made, request.policy, pools=pools), alone_s)
+        return WorldRun(made.jobs, arena_scenario(made, request.policy.name, pools=pools), alone_s, least)
+    return WorldRun(made.jobs, arena_plan_scenario(made, request.policy, pools=pools), alone_s, least)
+
+
+def arena_least_use(workload: ArenaWorkload, pools: tuple[PoolModel, ...]) -> dict[JobId, LeastUse]:
+    """Returns what each job needs whatever places it has: iterations take no less time than on its fastest place.
+
+    Tuning and rounds only add to it. Places of the types that a job may not use under first come, first served count,
+    too, so that the bound holds for every policy.
+    """
+    ways = {kind: list(_every_way(workload.places, model, pools)) for kind, model in workload.models.items()}
+    found: dict[JobId, LeastUse] = {}
+    for job in workload.jobs:
+        mine = ways[job.request.kind]
+        best = max(speed for _, _, speed in mine)
+        paces = ((row, count, speed / best) for row, count, speed in mine)
+        found[job.request.job_id] = least_use(job.steps / best, paces, len(pools))
+    return found
+
+
+def _every_way(places: PlaceTable, model: ArenaModel, pools: tuple[PoolModel, ...]) -> Iterable[tuple[int, int, float]]:
+    """Yields (row of the pool, accelerators, iterations per second) of every place on which the model can run."""
+    for row, pool in enumerate(pools):
+        shape = pool.pool.shape
+        for count in (1 << power for power in range(GANG_MAX.bit_length())):
+            for each in (1 << power for power in range(min(count, shape.accelerators).bit_length())):
+                place = ArenaPlace(shape.accelerator, count // each, each)
+                if place.machines <= pool.machines and places.throughput(model, place):
+                    yield row, count, 1.0 / places.seconds_per_iteration(model, place)
 
 
 def _alone_s(made: ArenaWorkload, job: SimulatedJob) -> float:

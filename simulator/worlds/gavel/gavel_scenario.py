@@ -57,6 +57,8 @@ class _PolicyEntry:
     shuffles: bool = False
     only_shares: bool = False
     packs: bool = False
+    #: Whether it gives each job one accelerator.
+    no_gangs: bool = False
 
 
 _POLICIES: dict[str, _PolicyEntry] = {
@@ -65,7 +67,7 @@ _POLICIES: dict[str, _PolicyEntry] = {
     "fifo_fixed": _PolicyEntry(lambda seed, truth: GavelFifo(seed, fixed=True), shuffles=True, only_shares=True),
     "fifo_perf": _PolicyEntry(lambda seed, truth: GavelFifoPerf(), only_shares=True),
     "fifo_packed": _PolicyEntry(lambda seed, truth: GavelFifoPacked(truth), only_shares=True, packs=True),
-    "allox": _PolicyEntry(lambda seed, truth: GavelAlloX()),
+    "allox": _PolicyEntry(lambda seed, truth: GavelAlloX(), no_gangs=True),
     "max_min_fairness": _PolicyEntry(lambda seed, truth: GavelMaxMinFairness(aware=False), shuffles=True),
     "max_min_fairness_perf": _PolicyEntry(lambda seed, truth: GavelMaxMinFairness()),
     "max_min_fairness_packed": _PolicyEntry(lambda seed, truth: GavelMaxMinFairness(pairs=truth), packs=True),
@@ -141,8 +143,9 @@ def merge_machines(model: PoolModel) -> PoolModel:
 
 
 def gavel_world_run(request: WorldRequest) -> WorldRun:
-    """Makes the run. Raises ConfigError for a cluster or speeds that Gavel's simulator cannot have."""
+    """Makes the run. Raises ConfigError for a cluster, speeds or a gang that Gavel's simulator cannot have."""
     pools = owned_pools(request)
+    _reject_gangs(request)
     types = [model.pool.shape.accelerator for model in pools]
     if len(set(types)) < len(types) or not set(types) <= set(TYPE_ORDER):
         raise ConfigError(
@@ -160,3 +163,17 @@ def gavel_world_run(request: WorldRequest) -> WorldRun:
     table = speeds_path_of(request.trace, request.speeds)
     truth = experiment.truth if table is None else replace(experiment.truth, pairs=read_pair_speeds(table, types))
     return WorldRun(experiment.jobs, gavel_scenario(pools, truth, request.policy.name, seed=request.seed))
+
+
+def _reject_gangs(request: WorldRequest) -> None:
+    """Raises ConfigError for the first gang under a policy that knows none."""
+    if not _POLICIES[request.policy.name].no_gangs:
+        return
+    gang = next((row for row in request.trace.jobs if row.gang > 1), None)
+    if gang is not None:
+        raise ConfigError(
+            f"line {gang.line}: job {gang.name!r} is a gang of {gang.gang},"
+            f" which policy {request.policy.name!r} of world {request.world!r} does not know",
+            field="policy",
+            fix="choose another policy",
+        )

@@ -45,6 +45,22 @@ def test_a_level_near_a_vertex_is_optimal_feasible_and_uses_few_columns(seed: in
     assert used <= int((middle.x > 1e-9).sum())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_values_and_savings_in_the_middle_are_those_of_the_optimum(seed: int):
+    """Both are feasible, and both have the simplex method's objective, within the tolerance."""
+    program = level_program(seed)
+    middle = solve_by_interior_point(program, 1e-7)
+    assert middle is not None
+    less, same = program.matrix[:-1], program.matrix[[-1]]
+    exact = linprog(program.cost, less, program.right[:-1], same, program.right[-1:], method="highs")
+    assert program.cost @ middle.x == pytest.approx(exact.fun, rel=1e-5)
+    assert -program.right @ middle.saves == pytest.approx(exact.fun, rel=1e-5)
+    left = program.right - program.matrix @ middle.x
+    assert min(left.min(), middle.x.min(), middle.saves[~program.equal].min()) >= -1e-5
+    assert abs(left[program.equal]).max() <= 1e-5
+    assert (program.cost + program.matrix.T @ middle.saves).min() >= -1e-4
+
+
 def test_a_program_without_an_answer_gives_none():
     """Rows that exclude each other leave nothing to be found."""
     matrix = sparse.csc_array(np.array([[1.0, 0.0], [-1.0, 0.0]]))

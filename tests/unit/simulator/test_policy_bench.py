@@ -1,23 +1,20 @@
 """The bench of policies: equal bytes twice, what its hashes tell apart, bounds below every figure, and its command."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from simulator.reports.bench_grounds import (
-    BENCHES,
-    PublishedRow,
-    full_bench,
-    generated_ground,
-    missing_files,
-    small_bench,
-)
+from simulator.reports.bench_ground import BenchGround, PublishedRow, ScoredGround, missing_files
+from simulator.reports.bench_grounds import BENCHES, full_bench, generated_ground, small_bench
+from simulator.reports.leaderboard import leaderboard_html, read_bench_file
 from simulator.reports.policy_bench import BenchResult, bench_json, bench_tables, run_bench, write_bench
-from simulator.reports.repeated_runs import ParallelWorkers
-from simulator.reports.run_spec import prepare_run
+from simulator.reports.repeated_runs import ParallelWorkers, RunMetrics
+from simulator.reports.run_spec import RunWatcher, prepare_run
+from simulator.reports.spot_scores import SCORE_METRICS, spot_grounds
 from simulator.shipped_configs import find_cluster
 from simulator.simulate_actions import simulate_bench
 from walras.errors import ConfigError
@@ -97,7 +94,8 @@ def test_the_full_bench_names_the_grounds_whose_files_are_not_there(
     recorded = [ground for ground in full_bench(tmp_path) if missing_files(ground)]
     assert {ground.name for ground in recorded} == {
         "gavel-static", "gavel-static-rounds", "gavel-continuous", "gavel-continuous-rounds", "gavel-gangs",
-        "gavel-gangs-rounds", "philly", "pollux", "sia", "shockwave",
+        "gavel-gangs-rounds", "philly", "pollux", "sia", "shockwave", "arena", "arena-453-rounds", "spot-tight-small",
+        "spot-tight-large", "spot-loose-small", "spot-loose-large",
     }  # fmt: skip
     assert [ground for ground in full_bench(None) if missing_files(ground)] == []
     monkeypatch.setitem(BENCHES, "full", lambda data: (TINY[0], *recorded))
@@ -110,10 +108,11 @@ def test_the_full_bench_names_the_grounds_whose_files_are_not_there(
 
 
 def test_every_recorded_ground_can_be_prepared(reference_data: Path) -> None:
-    """With the recorded workloads: no name, column or policy is wrong."""
+    """With the recorded workloads: no name, column or policy is wrong, and no world refuses a policy or a gang."""
     for ground in full_bench(reference_data):
-        for policy in () if missing_files(ground) else ground.policies:
-            prepare_run(replace(ground.run, policy=policy, seed=ground.seeds[-1]))
+        if isinstance(ground, BenchGround) and not missing_files(ground):
+            for policy in ground.policies:
+                prepare_run(replace(ground.run, policy=policy, seed=ground.seeds[-1]))
 
 
 def test_what_others_published_stands_in_the_same_table(result: BenchResult) -> None:
@@ -143,3 +142,79 @@ def test_the_command_writes_the_file_and_prints_a_table_for_each_ground(
     assert json.loads(capsys.readouterr().out) == json.loads(out.read_text())
     with pytest.raises(ConfigError, match="nowhere"):
         simulate_bench("small", tmp_path / "nowhere" / "bench.json", ParallelWorkers(), "table")
+
+
+@dataclass(frozen=True)
+class BrokenCell:
+    """A cell whose execution fails."""
+
+    policy: str
+
+    def describe(self) -> dict[str, Any]:
+        raise ConfigError("no such policy", field="policy", fix="name another")
+
+    def execute(self, watch: RunWatcher | None) -> RunMetrics:
+        raise AssertionError("it knows no gangs\nand more")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_loses_no_other_runs_figures(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process and in others: its row is empty, table and file tell the reason, and the exit code is 1."""
+    broken = ScoredGround("broken", "it fails", ("never",), BrokenCell, SCORE_METRICS, ())
+    monkeypatch.setitem(BENCHES, "small", lambda data: (broken, TINY[0]))
+    out = tmp_path / "bench.json"
+    assert simulate_bench("small", out, ParallelWorkers(jobs), "table") == 1
+    assert "never failed: AssertionError: it knows no gangs" in capsys.readouterr().out
+    failed, told = json.loads(out.read_text())["grounds"]
+    assert failed["policies"]["never"]["outcomes"] == ["failed: AssertionError: it knows no gangs"]
+    assert failed["policies"]["never"]["metrics"]["score"]["mean"] is None
+    assert told["policies"]["las"]["outcomes"] == ["complete"] * 2
+
+
+def test_a_ground_that_ends_early_counts_what_had_finished(tmp_path: Path) -> None:
+    """It is no error that jobs are left, and who finishes most stands first; without that end all finish."""
+    ground = replace(TINY[1], run=replace(TINY[1].run, until_s=20 * 3600.0), seeds=(0,))
+    early = run_bench((ground,), ParallelWorkers())
+    assert early.unexpected_outcomes == []
+    write_bench(tmp_path / "bench.json", early)
+    assert "not all runs ended" not in leaderboard_html([read_bench_file(tmp_path / "bench.json")])
+    told = bench_json(early)["grounds"][0]
+    assert told["sorted_by"] == "finished"
+    runs = [policy["runs"][0] for policy in told["policies"].values()]
+    assert all(0 < run["finished"] < 8 and run["finished"] + run["unfinished"] == 8 for run in runs)
+    whole = bench_json(run_bench((replace(TINY[1], seeds=(0,)),), ParallelWorkers()))["grounds"][0]
+    assert all(policy["runs"][0]["finished"] == 8 for policy in whole["policies"].values())
+    inputs = [each["policies"]["las"]["inputs"] for each in (told, whole)]
+    assert inputs[0] != inputs[1]
+
+
+def test_the_spot_ground_repeats_the_recorded_scores_under_its_bound(reference_data: Path, tmp_path: Path) -> None:
+    """Greedy and Uniform Progress as recorded, ours above both, nobody late, and nobody above the exact optimum."""
+    (ground,) = (each for each in spot_grounds(reference_data) if each.name == "spot-tight-small")
+    result = run_bench((ground,), ParallelWorkers())
+    rows = {policy: result.rows[ground.name][policy][0].values for policy in ground.policies}
+    recorded = {row.policy: row.metrics["score"] for row in ground.published}
+    assert rows["greedy"]["score"] == pytest.approx(recorded["greedy"], abs=0.006)
+    assert rows["uniform_progress"]["score"] == pytest.approx(recorded["uniform_progress"], abs=0.006)
+    assert rows["walras"]["score"] > rows["uniform_progress"]["score"]
+    for row in rows.values():
+        assert row["late"] == 0
+        assert row["score"] <= row["score_bound"] == pytest.approx(recorded["exact optimum"], abs=0.006)
+    write_bench(tmp_path / "bench.json", result)
+    page = leaderboard_html([read_bench_file(tmp_path / "bench.json")])
+    assert page.index("exact optimum") < page.index("walras") < page.index("greedy")
+
+
+def test_the_bound_of_arenas_world_holds_for_its_own_policy_and_ours(reference_data: Path) -> None:
+    """In the first 150 rounds; what bounds a job alone is its fastest place of any type, not what its user chose."""
+    (ground,) = (each for each in full_bench(reference_data) if each.name == "arena-453-rounds")
+    assert isinstance(ground, BenchGround)
+    short = replace(ground, run=replace(ground.run, until_s=150 * 300.0))
+    result = run_bench((short,), ParallelWorkers())
+    for policy in short.policies:
+        (row,) = result.rows[short.name][policy]
+        assert row.values["finished"] > 3
+        assert 0 < row.values["no_contention_s"] <= row.values["jct_bound_s"] <= row.values["avg_jct_s"]
+        assert row.values["makespan_bound_s"] <= row.values["makespan_s"]

@@ -238,3 +238,13 @@ def test_what_no_other_world_knows_of_a_job_is_refused_by_line(tmp_path: Path) -
     done = _simulate("run", tmp_path / "t.csv", *GAVEL[1:], "--policy", "fifo")
     assert done.exit_code == 2, done.output
     assert "line 3: job 'b' depends on another job, which world 'gavel' does not know" in done.stderr
+
+
+def test_a_gang_is_refused_by_line_under_a_policy_without_gangs(tmp_path: Path) -> None:
+    """AlloX matches jobs to single accelerators; in rounds of Gavel's the run would break down hours later."""
+    path = tmp_path / "t.csv"
+    path.write_text("at,name,kind,gang,duration_s\n0,a,k,1,5\n1,b,k,2,5\n", encoding="utf-8")
+    done = _simulate("run", path, *GAVEL[1:], "--policy", "allox")
+    assert done.exit_code == 2, done.output
+    assert "line 3: job 'b' is a gang of 2, which policy 'allox' of world 'gavel' does not know" in done.stderr
+    assert _simulate("run", path, *GAVEL[1:], "--policy", "fifo").exit_code == 0

@@ -1,11 +1,11 @@
 """The public spot benchmark `cant_be_late` of Frontier-CS: windows of four scarce AWS zones, judged by its own rules.
 
-48 h of work in 52 h (tight) or 70 h (loose), a restart of .05 or .20 h at every start of a machine, ticks of ten
-minutes. A tick in which a machine is held is paid whole. A score is what was saved of all on demand, in parts of
-what spot alone would save: 100 (on demand - mean cost) / (on demand - spot).
+A job has 48 h of work and 52 h (tight) or 70 h (loose), and a restart of .05 or .20 h at every start of a machine.
+Ticks last ten minutes; a tick in which a machine is held is paid whole. A score is what was saved of all on demand, in
+parts of what spot alone would save: 100 (on demand - mean cost) / (on demand - spot).
 
-The plans that are judged are the scheduler's own: fitted on AWS zones of December 2022 and February 2023, while the
-windows are of October and November 2022; they see the present tick alone, and learn within the window.
+`ScheduledSlack` is the scheduler's own plan. It was fitted on AWS zones of December 2022 and February 2023, while the
+windows are of October and November 2022; it sees the present tick alone, and learns within the window.
 """
 
 import csv
@@ -43,14 +43,14 @@ VARIANTS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Whether a spot machine is to be had, tick by tick."""
+    """The availability of spot machines, tick by tick."""
 
     zone: str
     available: tuple[bool, ...]
 
 
 def windows(data: Path) -> list[Window]:
-    """Those of the four variants, which are the same; in the order of the file."""
+    """Returns the windows, which are the same for all variants, in the order of the file."""
     with gzip.open(data / "spot" / "cant_be_late_windows.csv.gz", "rt", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     found = []
@@ -63,13 +63,13 @@ def windows(data: Path) -> list[Window]:
 
 
 def recorded(data: Path) -> dict[tuple[str, str], float]:
-    """Scores by variant and policy."""
+    """Returns the recorded scores by variant and policy."""
     with (data / "spot" / "cant_be_late_recorded.csv").open(encoding="utf-8") as file:
         return {(row["variant"], row["policy"]): float(row["score"]) for row in csv.DictReader(file)}
 
 
 def window_job(variant: str) -> DeadlineJob:
-    """The job of a variant, in minutes."""
+    """Returns the job of a variant, in minutes."""
     deadline_h, restart_h = VARIANTS[variant]
     return DeadlineJob(
         slot=_TICK_S // _UNIT_S,
@@ -82,31 +82,31 @@ def window_job(variant: str) -> DeadlineJob:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a policy came to over some windows."""
+    """The result of a policy over some windows: bills in USD, and the number of windows that ended late."""
 
     costs: tuple[float, ...]
     late: int
 
     @property
     def score(self) -> float:
-        """0: all on demand; 100: all on spot."""
+        """The score: 0 for all on demand, 100 for all on spot."""
         return score(self.costs)
 
 
 def score(costs: Iterable[float]) -> float:
-    """Of bills in USD."""
+    """Returns the score of bills in USD."""
     sure, spot = (_WORK_H * usd for usd in (ON_DEMAND_USD, SPOT_USD))
     return 100 * (sure - fmean(costs)) / (sure - spot)
 
 
 def judge(job: DeadlineJob, judged: Sequence[Window], make: Callable[[], SpotPolicy]) -> Judged:
-    """A policy, made anew for each window."""
+    """Plays every window with a policy of its own."""
     runs = [_played(job, make(), window.available) for window in judged]
     return Judged(tuple(cost for cost, _ in runs), sum(is_late for _, is_late in runs))
 
 
 def _played(job: DeadlineJob, policy: SpotPolicy, available: Sequence[bool]) -> tuple[float, bool]:
-    """Bill, and whether it was late."""
+    """Returns the bill, USD, and whether the job was late."""
     going, held = DeadlineRun(job, job.work), [0, 0, 0]
     for index in range(job.slots):
         if going.left == 0:
@@ -122,7 +122,7 @@ def _played(job: DeadlineJob, policy: SpotPolicy, available: Sequence[bool]) -> 
 
 
 def cheapest_bills(job: DeadlineJob, judged: Sequence[Window]) -> tuple[float, ...]:
-    """The least in USD that each window could have cost, had it been known: exact, whole ticks paid."""
+    """Returns the least in USD that each window could cost a policy that knows it: exact, whole ticks paid."""
     modes, lost = held_modes(job), modes_after_revocation(job)
     choices = [(place, move) for place, mode in enumerate(modes) for move in slot_choices(job, mode)]
     there = np.array([window.available for window in judged])
@@ -146,14 +146,14 @@ def cheapest_bills(job: DeadlineJob, judged: Sequence[Window]) -> tuple[float, .
 
 
 class ScheduledSlack:
-    """What the scheduler would hold by its slack, tick by tick. One object serves one window."""
+    """A policy that holds what the scheduler would hold by its slack, tick by tick. One object serves one window."""
 
     def __init__(self, plans: SlackPlans) -> None:
         self._plans = plans
         self._belief: MarketBelief = market_belief(1)
 
     def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
-        """See `SpotPolicy`."""
+        """Returns the machine to hold, as `SpotPolicy` says."""
         self._belief.see(now.spot)
         situation = SlackSituation(
             now.work_left * _UNIT_S,
