@@ -146,6 +146,11 @@ class AgentStore:
         # Beyond ids that an earlier agent may have used and not stored while its disk was full.
         spread = 0 if row is None else int(processes.boottime() * IDS_PER_S)
         self._next_id = self._reserved = 1 if row is None else int(row[0]) + spread
+        if self._highest_stored() >= self._next_id:  # ids that were used and not reserved, before a reboot
+            self._next_id = self._reserved = self._highest_stored() + 1
+
+    def _highest_stored(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(report_id), 0) FROM reports").fetchone()[0])
 
     def _own_name(self, chance: Random | None) -> str:
         row = self._db.execute("SELECT incarnation FROM agent").fetchone()
@@ -173,6 +178,40 @@ class AgentStore:
             return False
         self._reserved, self._ids_are_durable = reserved, True
         return True
+
+    @property
+    def highest_report_id(self) -> int:
+        """Returns the highest id that was given out."""
+        return self._next_id - 1
+
+    def renumber(self, beyond: int) -> int:
+        """Gives the waiting reports ids beyond this one, which must be beyond all that were given out.
+
+        Returns what was added to each id; 0 if the disk is full, and nothing has changed.
+        """
+        shift = beyond + 1
+        next_id = max(self._next_id, self._highest_stored() + 1) + shift
+        rows = self._db.execute(
+            "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id",
+            (self._unwritten.acknowledged,),
+        ).fetchall()
+        waiting = [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
+
+        def write() -> None:
+            with _Transaction(self._db):
+                self._db.execute("DELETE FROM reports")
+                # Their attempts keep the bodies under the earlier ids: they get new ones when they are told again.
+                moved = _shifted(waiting, shift)
+                values = [(report.report_id, report.model_dump_json()) for report in moved]
+                self._db.executemany("INSERT INTO reports VALUES (?, ?)", values)
+                self._db.execute("UPDATE reserved SET next_id = ?", (next_id + ID_BLOCK,))
+
+        if not self._try(write):
+            return 0
+        for unwritten in self._unwritten.writes:
+            unwritten.reports = _shifted(unwritten.reports, shift)
+        self._next_id, self._reserved, self._ids_are_durable = next_id, next_id + ID_BLOCK, True
+        return shift
 
     def reports(self, limit: int) -> list[AnyReport]:
         """Returns the oldest unacknowledged reports. A row that cannot be read is deleted, and logged."""
@@ -360,6 +399,10 @@ class AgentStore:
             log.error("report %d dropped, it cannot be read back: %s", report_id, error.errors()[:1])
             self._try(lambda: self._db.execute("DELETE FROM reports WHERE report_id = ?", (report_id,)))
             return None
+
+
+def _shifted(reports: list[AnyReport], shift: int) -> list[AnyReport]:
+    return [report.model_copy(update={"report_id": report.report_id + shift}) for report in reports]
 
 
 def _can_be_read_back(report: AnyReport) -> bool:

@@ -126,6 +126,27 @@ async def test_an_agent_tells_a_restored_server_again_what_it_has(tmp_path: Path
         assert len(server.registered) == 1
 
 
+async def test_reports_are_numbered_beyond_what_the_server_has_seen(tmp_path: Path) -> None:
+    """An agent on a full disk gives out numbers that it cannot write down; after a reboot another begins below them."""
+    state = tmp_path / "agent"
+    async with FakeAgentServer() as server:
+        server.cluster = _OURS
+        async with _agent(server, state):
+            await server.until(lambda: bool(server.heartbeats), 5, "a heartbeat")
+        store = AgentStore(state)
+        reports = [StartedReport(report_id=store.next_report_id(), job_id=4, attempt=each) for each in (1, 2)]
+        store.add_reports(list(reports))
+        store.close()
+        server._seen_report = seen = 10**12
+        async with _agent(server, state):
+            await server.until(lambda: len(server.reports) == 2, 5, "both reports")
+        assert [report.attempt for report in server.of_type("started")] == [1, 2]
+        assert all(report.report_id > seen for report in server.reports)
+        again = AgentStore(state)
+        assert again.next_report_id() > max(report.report_id for report in server.reports)
+        again.close()
+
+
 async def test_an_agent_waits_for_a_name_that_is_held(tmp_path: Path) -> None:
     """It has lost its state folder, and what it ran may be alive: it asks again until it is let in."""
     async with FakeAgentServer() as server:
