@@ -59,10 +59,12 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     return Outcome(seed, observer.broken, observer.story, kept)
 
 
-def _rents(seed: int) -> bool:
+def _is_wanted(seed: int, kinds: set[str], *, rented: bool) -> bool:
+    """Whether all of these faults happen in it, and with `rented` machines are rented."""
     from tests.whole_system.plans import draw_plan
 
-    return draw_plan(seed).rented > 0
+    plan = draw_plan(seed)
+    return kinds <= {fault.kind for fault in plan.faults} and (plan.rented > 0 or not rented)
 
 
 def _collect_seldom() -> None:
@@ -149,6 +151,7 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--without", default="", help="kinds of faults, with commas")
     parser.add_argument("--rented", action="store_true", help="only seeds that rent machines")
+    parser.add_argument("--having", default="", help="only seeds with all of these kinds of faults, with commas")
     parser.add_argument("--done", default="", help="file of the seeds that have passed: they are not run again")
     options = parser.parse_args()
     _without.update(filter(None, options.without.split(",")))
@@ -168,8 +171,9 @@ def _run_seeds(options: argparse.Namespace, passed: Passed) -> int:
     _collect_seldom()
     began, began_cpu, failed, done = time.monotonic(), time.process_time(), 0, 0
     seeds = range(options.first, options.first + options.seeds, options.stride)
+    kinds = set(filter(None, options.having.split(",")))
     for seed in seeds:
-        if seed in passed.before or (options.rented and not _rents(seed)):
+        if seed in passed.before or not _is_wanted(seed, kinds, rented=options.rented):
             continue
         outcome = run_seed(seed)
         done += 1
