@@ -99,9 +99,10 @@ def _key_of(report: AttemptReport) -> AttemptKey:
 
 @dataclass
 class _Write:
-    """One transaction: an attempt's new phase or offset, and its reports."""
+    """One transaction: an attempt's new phase or offset, its reports, and the ids of reports that they replace."""
 
     reports: list[AnyReport]
+    replaced: list[int] = field(default_factory=list)
     key: AttemptKey | None = None
     phase: AttemptPhase | None = None
     journal_offset: int | None = None
@@ -189,28 +190,25 @@ class AgentStore:
 
         Returns what was added to each id; 0 if the disk is full, and nothing has changed.
         """
+        if not self.flush():
+            return 0
         shift = beyond + 1
         next_id = max(self._next_id, self._highest_stored() + 1) + shift
-        rows = self._db.execute(
-            "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id",
-            (self._unwritten.acknowledged,),
-        ).fetchall()
+        rows = self._db.execute("SELECT report_id, body FROM reports ORDER BY report_id").fetchall()
         waiting = [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
+        # Attempts keep copies under the earlier ids: those get new ones when they are told again.
+        moved = [_numbered(report, report.report_id + shift) for report in waiting]
 
         def write() -> None:
             with _Transaction(self._db):
                 self._db.execute("DELETE FROM reports")
-                # Their attempts keep the bodies under the earlier ids: they get new ones when they are told again.
-                moved = _shifted(waiting, shift)
                 values = [(report.report_id, report.model_dump_json()) for report in moved]
                 self._db.executemany("INSERT INTO reports VALUES (?, ?)", values)
                 self._db.execute("UPDATE reserved SET next_id = ?", (next_id + ID_BLOCK,))
 
         if not self._try(write):
             return 0
-        for unwritten in self._unwritten.writes:
-            unwritten.reports = _shifted(unwritten.reports, shift)
-        self._next_id, self._reserved, self._ids_are_durable = next_id, next_id + ID_BLOCK, True
+        self._next_id, self._reserved = next_id, next_id + ID_BLOCK
         return shift
 
     def reports(self, limit: int) -> list[AnyReport]:
@@ -219,7 +217,9 @@ class AgentStore:
             "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id LIMIT ?",
             (self._unwritten.acknowledged, limit),
         ).fetchall()
-        found = [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
+        replaced = {report_id for write in self._unwritten.writes for report_id in write.replaced}
+        parsed = (self._parse(report_id, body) for report_id, body in rows if report_id not in replaced)
+        found = [report for report in parsed if report is not None]
         found += [report for write in self._unwritten.writes for report in write.reports]
         return sorted(found, key=lambda report: report.report_id)[:limit]
 
@@ -261,7 +261,7 @@ class AgentStore:
         self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
         """Stores the phase and its reports atomically."""
-        self._write(_Write(reports, (job_id, attempt, incarnation), phase))
+        self._write(_Write(reports, key=(job_id, attempt, incarnation), phase=phase))
         self.highest_job_id = max(self.highest_job_id, job_id)
         self._over_since_pruned += phase is AttemptPhase.OVER
         if self._over_since_pruned >= PRUNE_EVERY and self._try(self._prune):
@@ -271,35 +271,29 @@ class AgentStore:
         self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
         """Stores that the journal up to `offset` has become reports."""
-        self._write(_Write(reports, (job_id, attempt, incarnation), journal_offset=offset))
+        self._write(_Write(reports, key=(job_id, attempt, incarnation), journal_offset=offset))
 
     def tell_again(self) -> int:
         """Queues again what a server with an older database may lack, and returns the number of these reports.
 
         For running attempts that is their start; for the newest attempts also their newest checkpoint and their end.
-        Raises OSError or sqlite3.OperationalError where the disk is full: nothing is queued then.
         """
-        with _Transaction(self._db):
-            rows = self._db.execute(
-                "SELECT phase, job_id, attempt, incarnation, committed, ended FROM granted"
-                " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
-                (TOLD_AGAIN,),
-            ).fetchall()
-            # Waiting reports are sent again with the rest, because an end must not come before its checkpoint.
-            keys = {(row[1], row[2], row[3]) for row in rows}
-            bodies = self._db.execute("SELECT report_id, body FROM reports").fetchall()
-            waiting = [report for report_id, body in bodies if (report := self._parse(report_id, body)) is not None]
-            self._db.executemany(
-                "DELETE FROM reports WHERE report_id = ?",
-                [(report.report_id,) for report in waiting if isinstance(report, _TOLD) and _key_of(report) in keys],
-            )
-            told: list[AnyReport] = []
-            for phase, job_id, attempt, incarnation, *kept in reversed(rows):
-                if phase == AttemptPhase.RUNNING:
-                    started = StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation)
-                    told.append(started)
-                told += [_REPORT.validate_json(body) for body in kept if body is not None]
-            self._insert([report.model_copy(update={"report_id": self.next_report_id()}) for report in told])
+        rows = self._db.execute(
+            "SELECT phase, job_id, attempt, incarnation, committed, ended FROM granted"
+            " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
+            (TOLD_AGAIN,),
+        ).fetchall()
+        # Waiting reports are sent again with the rest, because an end must not come before its checkpoint.
+        keys = {(row[1], row[2], row[3]) for row in rows}
+        bodies = self._db.execute("SELECT report_id, body FROM reports").fetchall()
+        waiting = [report for report_id, body in bodies if (report := self._parse(report_id, body)) is not None]
+        replaced = [report.report_id for report in waiting if isinstance(report, _TOLD) and _key_of(report) in keys]
+        told: list[AnyReport] = []
+        for phase, job_id, attempt, incarnation, *kept in reversed(rows):
+            if phase == AttemptPhase.RUNNING:
+                told.append(StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation))
+            told += [_REPORT.validate_json(body) for body in kept if body is not None]
+        self._write(_Write([_numbered(report, self.next_report_id()) for report in told], replaced))
         return len(told)
 
     def is_new_notice(self, digest: str) -> bool:
@@ -357,6 +351,8 @@ class AgentStore:
 
     def _perform(self, write: _Write) -> None:
         with _Transaction(self._db):
+            if write.replaced:
+                self._db.executemany("DELETE FROM reports WHERE report_id = ?", [(each,) for each in write.replaced])
             if write.key is not None and write.phase is not None:
                 job_id, attempt, incarnation = write.key
                 self._db.execute(
@@ -401,8 +397,8 @@ class AgentStore:
             return None
 
 
-def _shifted(reports: list[AnyReport], shift: int) -> list[AnyReport]:
-    return [report.model_copy(update={"report_id": report.report_id + shift}) for report in reports]
+def _numbered(report: AnyReport, report_id: int) -> AnyReport:
+    return report.model_copy(update={"report_id": report_id})
 
 
 def _can_be_read_back(report: AnyReport) -> bool:
