@@ -213,11 +213,11 @@ class AgentStore:
 
     def reports(self, limit: int) -> list[AnyReport]:
         """Returns the oldest unacknowledged reports. A row that cannot be read is deleted, and logged."""
+        replaced = {report_id for write in self._unwritten.writes for report_id in write.replaced}
         rows = self._db.execute(
             "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id LIMIT ?",
-            (self._unwritten.acknowledged, limit),
+            (self._unwritten.acknowledged, limit + len(replaced)),
         ).fetchall()
-        replaced = {report_id for write in self._unwritten.writes for report_id in write.replaced}
         parsed = (self._parse(report_id, body) for report_id, body in rows if report_id not in replaced)
         found = [report for report in parsed if report is not None]
         found += [report for write in self._unwritten.writes for report in write.reports]
