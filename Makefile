@@ -72,8 +72,8 @@ test-all: lint ## lint and every test, real processes and PyTorch included
 
 SEEDS ?= 200
 FIRST ?= 1
-fuzz: .venv/.installed-dev ## run SEEDS=N whole systems under faults in virtual time, from seed FIRST=K on
-	$(BIN)/python -m tests.whole_system --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+fuzz: .venv/.installed-dev ## run SEEDS=N whole systems under faults, from seed FIRST=K; DONE=FILE: go on where one ended
+	$(BIN)/python -m tests.whole_system --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS) $(if $(DONE),--done $(DONE))
 
 mutations: .venv/.installed-dev ## plant bugs on purpose and count the seeds until each is found
 	$(BIN)/python -m tests.mutations

@@ -1,6 +1,6 @@
 """Plants each bug in a copy of the product and lets the whole-system simulation look for it (`make mutations`).
 
-    python -m tests.mutations [--only NAME,NAME] [--seconds 60] [--seeds 2000] [--without KINDS]
+    python -m tests.mutations [--only NAME,NAME] [--seconds 60] [--seeds 2000] [--without KINDS] [--having KINDS]
 
 Prints for each bug the seed that found it, the promise that was broken, and how long that took. Returns 1 if fewer than
 95 % were found.
@@ -46,6 +46,7 @@ def look_for(bug: PlantedBug, folder: Path, options: argparse.Namespace, seeds: 
             [sys.executable, "-m", "tests.whole_system", "--jobs", "1", "--seeds", str(seeds or options.seeds),
              "--most-failures", "1",
              "--no-shrink", "--seconds", str(options.seconds), "--without", options.without,
+             "--having", "" if bug.old == bug.new else options.having,
              *(["--rented"] if bug.about_rented else [])],
             cwd=folder, env={**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"},
             capture_output=True, text=True, timeout=options.seconds + 300,
@@ -66,6 +67,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--without", default="")
+    parser.add_argument("--having", default="", help="look only in seeds with all of these kinds of faults")
     options = parser.parse_args()
     only = set(filter(None, options.only.split(",")))
     bugs = [bug for bug in BUGS if not only or bug.name in only]

@@ -252,11 +252,13 @@ BUGS: tuple[PlantedBug, ...] = (
         "        answer = await self._call(message)\n"
         "        if answer is None:\n",
     ),
+    # Not reserving ids breaks no promise by itself: the boot clock keeps them apart, and what the server has seen is
+    # renumbered. This takes the last of the three guards away.
     PlantedBug(
-        "report_ids_not_reserved",
-        _REPORT_STORE,
-        '"UPDATE reserved SET next_id = ?"',
-        '"UPDATE reserved SET next_id = next_id + 0 * ?"',
+        "ids_that_were_seen_used_again",
+        "workers/agent/report_outbox.py",
+        "        return acknowledged > self._store.highest_report_id\n",
+        "        return False\n",
     ),
     PlantedBug(
         "acknowledges_one_too_many",

@@ -1,6 +1,7 @@
 """Runs seeds and shows what broke.
 
 python -m tests.whole_system --seeds 100 --first 1          many seeds
+python -m tests.whole_system --seeds 10000 --done FILE      those that FILE does not name; FILE names what has passed
 python -m tests.whole_system --seed 17 [--keep 0,3]         one of them, with its story; only these of its faults
 """
 
@@ -58,10 +59,12 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     return Outcome(seed, observer.broken, observer.story, kept)
 
 
-def _rents(seed: int) -> bool:
+def _is_wanted(seed: int, kinds: set[str], *, rented: bool) -> bool:
+    """Whether all of these faults happen in it, and with `rented` machines are rented."""
     from tests.whole_system.plans import draw_plan
 
-    return draw_plan(seed).rented > 0
+    plan = draw_plan(seed)
+    return kinds <= {fault.kind for fault in plan.faults} and (plan.rented > 0 or not rented)
 
 
 def _collect_seldom() -> None:
@@ -93,9 +96,36 @@ def tell(outcome: Outcome) -> None:
     print(f"replay: python -m tests.whole_system --seed {outcome.seed} --keep {kept}")
 
 
-def _run_beside_each_other(jobs: int, first: int, seeds: int) -> int:
+class Passed:
+    """The seeds that kept every promise, in a file to which several processes add: a run that was interrupted goes on.
+
+    Each takes a line of one length, so that the place of a line says how many there are.
+    """
+
+    _LINE_BYTES = 12
+    #: A line of progress after so many seeds.
+    _TOLD_EVERY = 100
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        written = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        self.before = {int(line) for line in written.split()}
+        self._began = time.monotonic()
+
+    def add(self, seed: int) -> None:
+        """Write it down."""
+        os.write(self._file, f"{seed:{self._LINE_BYTES - 1}}\n".encode())
+        count = os.lseek(self._file, 0, os.SEEK_CUR) // self._LINE_BYTES
+        if count % self._TOLD_EVERY == 0:
+            new, took_s = count - len(self.before), time.monotonic() - self._began
+            print(
+                f"{count} seeds have passed, {new} of them in {took_s:.0f} s, {new / took_s:.1f} a second", flush=True
+            )
+
+
+def _run_beside_each_other(jobs: int, first: int, seeds: int, done: str) -> int:
     """The same command in several processes, each with every so manieth seed."""
-    given = sys.argv[1:]
+    given = [*sys.argv[1:], "--done", done]
     began = time.monotonic()
     children = []
     for number in range(jobs):
@@ -121,6 +151,8 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--without", default="", help="kinds of faults, with commas")
     parser.add_argument("--rented", action="store_true", help="only seeds that rent machines")
+    parser.add_argument("--having", default="", help="only seeds with all of these kinds of faults, with commas")
+    parser.add_argument("--done", default="", help="file of the seeds that have passed: they are not run again")
     options = parser.parse_args()
     _without.update(filter(None, options.without.split(",")))
     if options.seed is not None:
@@ -128,15 +160,26 @@ def main() -> int:
         outcome = run_seed(options.seed, keep)
         print("\n".join(outcome.story))
         return 1 if outcome.broken else 0
-    if options.jobs > 1:
-        return _run_beside_each_other(options.jobs, options.first, options.seeds)
+    with tempfile.NamedTemporaryFile(prefix="walras-fuzz-") as fresh:
+        path = options.done or fresh.name
+        if options.jobs > 1:
+            return _run_beside_each_other(options.jobs, options.first, options.seeds, path)
+        return _run_seeds(options, Passed(path))
+
+
+def _run_seeds(options: argparse.Namespace, passed: Passed) -> int:
     _collect_seldom()
     began, began_cpu, failed, done = time.monotonic(), time.process_time(), 0, 0
     seeds = range(options.first, options.first + options.seeds, options.stride)
-    for seed in filter(_rents, seeds) if options.rented else seeds:
+    kinds = set(filter(None, options.having.split(",")))
+    for seed in seeds:
+        if seed in passed.before or not _is_wanted(seed, kinds, rented=options.rented):
+            continue
         outcome = run_seed(seed)
         done += 1
-        if outcome.broken:
+        if not outcome.broken:
+            passed.add(seed)
+        else:
             failed += 1
             tell(outcome if options.no_shrink else shrink(outcome))
         if failed >= options.most_failures or time.monotonic() - began > options.seconds:

@@ -59,7 +59,12 @@ class SimSupervisor(Supervisor):
 
     @property
     def lease_until(self) -> float:
-        return self._lease_until
+        """The loop's instant, as `launched_at`."""
+        return self._lease_until + self.machine.booted_at
+
+    @property
+    def launched_at(self) -> float:
+        return self._launched_at + self.machine.booted_at
 
     def wake(self) -> None:
         if self.is_alive and not self._is_woken:
@@ -204,6 +209,9 @@ class InlineWorker:
 class Hooks:
     """What a machine tells the observer of the world; overridden there."""
 
+    #: No fault happens any more.
+    is_healed = False
+
     def script_of(self, argv: list[str]) -> Script:
         raise NotImplementedError
 
@@ -230,6 +238,8 @@ class Machine:
     hooks: Hooks
     supervisors: list[SimSupervisor] = field(default_factory=list)
     boots: int = 1
+    #: When it booted last: its clocks count from there.
+    booted_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._kernel = SimProcess(self.name, self.loop, self)
@@ -249,9 +259,12 @@ class Machine:
     def live(self) -> list[SimSupervisor]:
         return [each for each in self.supervisors if not each.ranks.have_all_ended]
 
+    def boottime(self) -> float:
+        return self.loop.time() - self.booted_at
+
     def reboot(self) -> None:
-        """Everything on it dies at once."""
-        self.boots += 1
+        """Everything on it dies at once, and its clocks begin anew."""
+        self.boots, self.booted_at = self.boots + 1, self.loop.time()
         for each in list(self.supervisors):
             each.die()
 
@@ -329,7 +342,7 @@ def installed(loop: VirtualLoop, machines: list[Machine]) -> Iterator[None]:
 
     no_selectors = types.SimpleNamespace(DefaultSelector=_NoSelector, EVENT_READ=1)
     changes: list[tuple[Any, str, Any]] = [
-        (processes, "boottime", loop.time),
+        (processes, "boottime", lambda: _current_machine().boottime()),
         (processes, "boot_id", lambda: _current_machine().boot_id),
         (processes.ProcessName, "is_alive", property(is_alive)),
         (processes, "kill_carriers", kill_carriers),

@@ -17,8 +17,6 @@ from workers.agent.machine_notices import write_notice
 if TYPE_CHECKING:
     from tests.whole_system.world import World
 
-_STORM = Weather(lost=0.1, answer_lost=0.15, cut=0.15, twice=0.15, late=0.2)
-
 
 async def act(world: "World", fault: Fault) -> None:
     """Let it happen; what lasts is undone after `fault.amount` seconds."""
@@ -46,6 +44,9 @@ async def act(world: "World", fault: Fault) -> None:
             life.process.kill()
         case "kill_agent_in" if life is not None:
             life.process.countdown = int(fault.amount)
+        case "kill_in_write":
+            left, after = divmod(int(fault.amount), 2)
+            world.writes_to_crash[name] = left, bool(after)
         case "freeze_agent" if life is not None:
             world.agents_down_until[name] = world.loop.time() + fault.amount
             life.process.kill()
@@ -64,7 +65,7 @@ async def act(world: "World", fault: Fault) -> None:
             await asyncio.sleep(fault.amount)
             world.network.cut_off.discard(name)
         case "weather":
-            world.network.weather = _STORM
+            world.network.weather = world.plan.storm
             await asyncio.sleep(fault.amount)
             world.network.weather = Weather()
         case "kill_supervisor" if machine is not None:

@@ -3,6 +3,7 @@
 A life has its process, so that a fault ends it at any await, and what of it invariants look at.
 """
 
+import contextlib
 import errno
 import tempfile
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from tests.whole_system.virtual_loop import ProcessKilled, SimProcess
 from walras.clocks import Clocks
+from walras.wire import AnyReport
 from workers.agent.agent import Agent
-from workers.agent.report_store import AgentStore
+from workers.agent.report_store import AgentStore, AttemptPhase
 
 if TYPE_CHECKING:
     from tests.whole_system.world import World
@@ -75,9 +77,34 @@ class SimAgentStore(AgentStore):
         is_full = self.name in self.world.full_agents and self.world.chance.random() < REFUSED
         return super()._try(_refuse if is_full else act)
 
+    def _perform(self, write: Any) -> None:
+        """The agent dies right before or right after the write that a fault chose."""
+        left, after = self.world.writes_to_crash.pop(self.name, (-1, False))
+        if left > 0:
+            self.world.writes_to_crash[self.name] = left - 1, after
+        if left != 0 or after:
+            super()._perform(write)
+        if left == 0:
+            self.world.agents[self.name].process.kill()
+            raise ProcessKilled
+
+    def move_attempt(
+        self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
+    ) -> None:
+        super().move_attempt(job_id, attempt, phase, reports, incarnation)
+        for report in reports:
+            self.world.observer.reported(self.name, report)
+
 
 def _refuse() -> None:
     raise OSError(errno.ENOSPC, "no space is left")
+
+
+def close_store(store: SqliteStore | AgentStore | None) -> None:
+    """Close it, whatever its process was about to do with it."""
+    if store is not None:
+        with contextlib.suppress(Exception):
+            store.close()
 
 
 @dataclass

@@ -23,7 +23,7 @@ from yarl import URL
 from tests.whole_system.virtual_loop import SimProcess, VirtualLoop
 
 
-@dataclass
+@dataclass(frozen=True)
 class Weather:
     """Shares of requests that fare badly."""
 
@@ -80,8 +80,9 @@ class _Wire:
 class Network:
     """`heard` is called with (source, path, status) whenever the server has answered."""
 
-    def __init__(self, loop: VirtualLoop, chance: Random) -> None:
-        self._loop, self._chance = loop, chance
+    def __init__(self, loop: VirtualLoop, chance: Random, lag_s: float) -> None:
+        """`lag_s`: what a message takes at most beyond a millisecond, where nothing delays it."""
+        self._loop, self._chance, self._lag_s = loop, chance, lag_s
         self.weather = Weather()
         #: Names that nothing reaches, in either direction.
         self.cut_off: set[str] = set()
@@ -126,7 +127,7 @@ class Network:
 
     def _fate(self) -> _Fate:
         weather, draw = self.weather, self._chance.random
-        fate = _Fate(0.001 + 0.004 * draw(), 0.001 + 0.004 * draw())
+        fate = _Fate(0.001 + self._lag_s * draw(), 0.001 + self._lag_s * draw())
         fate.is_lost, fate.is_answer_lost = draw() < weather.lost, draw() < weather.answer_lost
         fate.is_cut, fate.is_doubled = draw() < weather.cut, draw() < weather.twice
         if draw() < weather.late:

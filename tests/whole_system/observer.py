@@ -3,7 +3,7 @@
 Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, words). The rules:
 
     twice         two attempts of one job are alive, or one rank of an attempt is started twice
-    devices       two attempts hold one accelerator
+    devices       two attempts hold one accelerator, or one that is over holds it
     again         a job that is over runs again, or changes its end
     rerun         a script that succeeded is run again although its machine was never lost
     checkpoint    an attempt resumes before a checkpoint whose recording its job was told of
@@ -27,6 +27,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     liveness      after healing, a job does not end within the bound
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from tests.whole_system.played_ranks import Run, Script
 from tests.whole_system.virtual_loop import VirtualLoop
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
+from walras.wire import AnyReport, EndedReport, RefusedReport
 from workers.supervisor_protocol import AttemptPlan
 
 AttemptKey = tuple[int, int]
@@ -50,6 +52,8 @@ MOST_ATTEMPTS = 25
 ANSWERS_ARRIVE_S = 20.0
 #: A machine whose newest answered call is older than this may not know what the server wants.
 HEARD_S = 6.0
+#: What is over holds no devices after this.
+RELEASED_WITHIN_S = 2.0
 #: Looks, every two seconds, that may find an attempt with the server and not on its machine.
 MOST_LOOKS_MISSING = 7
 
@@ -85,6 +89,8 @@ class Observer(Hooks):
     beats_unstopped: dict[tuple[str, int], int] = field(default_factory=dict)
     #: (machine, job, attempt) -> looks in a row that found it with the server and not on the machine.
     looks_missing: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    #: (machine, job, attempt) -> when its agent wrote down that it is over there.
+    over_at: dict[tuple[str, int, int], float] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     acknowledged_at: dict[str, float] = field(default_factory=dict)
     #: When a backup was restored last; two incarnations of the cluster live beside each other until some time later.
@@ -125,6 +131,7 @@ class Observer(Hooks):
         self.recorded_step.clear()
         self.stopping_since.clear()
         self.seen_lost.clear()
+        self.over_at.clear()
 
     # ---------------------------------------------------------------- what machines say
 
@@ -177,9 +184,9 @@ class Observer(Hooks):
     def asked_to_end(self, supervisor: SimSupervisor, reason: str) -> None:
         plan, now, name = supervisor.plan, self.loop.time(), supervisor.machine.name
         self.tell(f"job {plan.job_id} attempt {plan.attempt} on {name}: asked to end, {reason}")
-        silent_s = now - self.renewed_at.get(name, supervisor._launched_at)
+        silent_s = now - self.renewed_at.get(name, supervisor.launched_at)
         is_known_over = plan.job_id in self.final or plan.job_id in self.stopped_on_purpose
-        is_lost = self.lost_at.get(name, 0.0) >= supervisor._launched_at or now < self.split_until
+        is_lost = self.lost_at.get(name, 0.0) >= supervisor.launched_at or now < self.split_until
         if reason.startswith("lease") and silent_s < 0.6 * self.lease_s and not is_lost and not is_known_over:
             self.violate("fence", f"job {plan.job_id} on {name}: {reason}, heard {silent_s:.1f} s ago")
         if reason == "its fence is old" and not is_known_over and not is_lost and plan.world_size == 1:
@@ -188,6 +195,15 @@ class Observer(Hooks):
     def gone(self, supervisor: SimSupervisor) -> None:
         if any(rank.run.how == "supervisor killed" for rank in supervisor.ranks.all):
             self.killed.add((supervisor.plan.job_id, supervisor.plan.attempt))
+
+    def reported(self, name: str, report: AnyReport) -> None:
+        """An agent has written down the end of an attempt, or that it does not start one."""
+        now = self.loop.time()
+        if isinstance(report, EndedReport | RefusedReport):
+            self.over_at.setdefault((name, report.job_id, report.attempt), now)
+        held = re.search(r"held by job (\d+), attempt (\d+)", getattr(report, "detail", ""))
+        if held is not None and self.over_at.get((name, int(held[1]), int(held[2])), now) < now - RELEASED_WITHIN_S:
+            self.violate("devices", f"job {report.job_id} is refused on {name}: {report.detail}, which is over")
 
     # ---------------------------------------------------------------- what the server writes
 
@@ -206,7 +222,7 @@ class Observer(Hooks):
             for each in machine.live if machine.name == source else ():
                 key = (source, each.plan.job_id)
                 since = self.stopping_since.get(each.plan.job_id, inf)
-                if each.reasons or sent_at < max(since, each._launched_at) + 3.0:
+                if each.reasons or sent_at < max(since, each.launched_at) + 3.0:
                     self.beats_unstopped.pop(key, None)
                     continue
                 self.beats_unstopped[key] = self.beats_unstopped.get(key, 0) + 1
@@ -284,13 +300,13 @@ class Observer(Hooks):
         for machine in self.machines:
             for each in machine.live:
                 key = (each.plan.job_id, each.plan.attempt)
-                granted_at = max(self.renewed_at.get(machine.name, now), each._launched_at)
+                granted_at = max(self.renewed_at.get(machine.name, now), each.launched_at)
                 if now > min(each.lease_until, granted_at + self.lease_s) + 1.0:
                     self.violate("lease", f"job {key[0]} attempt {key[1]} on {machine.name} outlives its lease")
                 life = agents.get(machine.name)
                 agent = None if life is None or life.process.is_dead else life.agent
-                is_settled = agent is not None and now > life.began_at + 15.0 and now > each._launched_at + 15.0
-                is_lost = self.lost_at.get(machine.name, 0.0) >= each._launched_at
+                is_settled = agent is not None and now > life.began_at + 15.0 and now > each.launched_at + 15.0
+                is_lost = self.lost_at.get(machine.name, 0.0) >= each.launched_at
                 if is_settled and key not in {each[:2] for each in agent._followers} and not is_lost:
                     self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
         if server is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.whole_system.network import Weather
 from tests.whole_system.played_ranks import Script
 
 LEASE_S = 20.0
@@ -48,6 +49,9 @@ class Fault:
         return f"{self.at:.1f} {self.kind} {self.target} {self.amount:g}".strip()
 
 
+_STORM = Weather(lost=0.1, answer_lost=0.15, cut=0.15, twice=0.15, late=0.2)
+
+
 @dataclass
 class Plan:
     """One run."""
@@ -62,6 +66,9 @@ class Plan:
     other_policy: dict[str, Any] = field(default_factory=dict)
     #: Accelerators on each machine that is rented; 0: none is.
     rented: int = 0
+    #: What a message takes at most beyond a millisecond, and how calls fare in bad weather.
+    lag_s: float = 0.004
+    storm: Weather = _STORM
 
 
 def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
@@ -89,6 +96,7 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     choice = Random(f"policy {seed}")
     plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
     _rent(Random(f"rented {seed}"), plan)
+    _aim(Random(f"aimed {seed}"), plan)
     return plan
 
 
@@ -172,6 +180,31 @@ _TOGETHER = (
     ("full_disk", "kill_server_in", "kill_in_commit"),
 )
 
+#: Added to half of the runs: what two steps of an agent, a reboot, or late copies of calls come to, each hit often.
+_AIMED = (
+    ("kill_in_write",),
+    ("kill_in_write", "kill_agent", "weather"),
+    ("reboot", "kill_agent"),
+    ("weather", "kill_agent", "kill_server"),
+    ("slow_disk", "kill_in_write"),
+    ("full_disk_agent", "kill_agent", "reboot"),
+)
+
+
+def _aim(chance: Random, plan: Plan) -> None:
+    """Make runs unlike each other: in how long messages take, which mishaps calls meet, and where agents die."""
+    if chance.random() < 0.3:
+        plan.lag_s = chance.choice((0.05, 0.2, 0.8))
+    if chance.random() < 0.5:
+        plan.storm = Weather(**dict.fromkeys(chance.sample(_MISHAPS, chance.choice((1, 2))), 0.5))
+    if chance.random() < 0.5:
+        kinds = dict.fromkeys(chance.choice(_AIMED), 1)
+        plan.faults += [_fault(chance, plan, kinds) for _ in range(chance.choice((3, 6, 10)))]
+        plan.faults.sort(key=lambda fault: fault.at)
+
+
+_MISHAPS = ("lost", "answer_lost", "cut", "twice", "late")
+
 
 def _fault(chance: Random, plan: Plan, weights: dict[str, int]) -> Fault:
     kind = chance.choices(list(weights), list(weights.values()))[0]
@@ -183,6 +216,7 @@ def _fault(chance: Random, plan: Plan, weights: dict[str, int]) -> Fault:
         "kill_server_in": chance.randrange(400),
         "kill_in_commit": chance.randrange(25),
         "kill_agent_in": chance.randrange(120),
+        "kill_in_write": chance.randrange(16),
         "down": chance.choice((3.0, 10.0, 18.0, 30.0)),
         "freeze_agent": chance.choice((3.0, 12.0, 40.0)),
         "cut_off": chance.choice((2.0, 8.0, 15.0, 30.0)),

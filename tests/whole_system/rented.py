@@ -164,7 +164,7 @@ class PlayedCloud:
         if rented.node_id in self.held:
             world, name = self._world, str(rented.node_id)
             self.held[rented.node_id] = RentedMachine(name, rented.pool_id, rented.token, MachineState.RUNNING)  # type: ignore[arg-type]
-            world.machines[name] = Machine(name, self._loop, world.observer)
+            world.machines[name] = Machine(name, self._loop, world.observer, booted_at=self._loop.time())
             world.observer.machines.append(world.machines[name])
             world.agents[name] = world.start_agent(name)
 

@@ -32,6 +32,19 @@ def test_five_hundred_seeds_keep_every_promise() -> None:
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    """Seeds that have passed are not run again, in however many processes."""
+    done = str(tmp_path / "done")
+    assert "1 seeds, 0 failed" in run("--seeds", "1", "--first", "12", "--jobs", "1", "--done", done).stdout
+    ran = run("--seeds", "3", "--first", "11", "--jobs", "2", "--done", done)
+    assert ran.returncode == 0, ran.stdout
+    assert "2 seeds, 0 failed" in ran.stdout
+    assert "0 seeds, 0 failed" in ran.stdout
+    assert sorted(map(int, (tmp_path / "done").read_text().split())) == [11, 12, 13]
+
+
 @pytest.mark.timeout(300)
 def test_a_seed_is_the_same_every_time() -> None:
     """Or no failure could be replayed."""

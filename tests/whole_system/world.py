@@ -42,7 +42,7 @@ from scheduler.live.store.store_opening import alone_with
 from scheduler.live.web.page_files import PageFiles
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
-from tests.whole_system.lives import AgentLife, ServerLife, SimAgentStore, SimStore, new_database
+from tests.whole_system.lives import AgentLife, ServerLife, SimAgentStore, SimStore, close_store, new_database
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
 from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, HEARTBEAT_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
@@ -75,7 +75,7 @@ class World:
         self.plan, self.folder = plan, folder
         self.loop = VirtualLoop()
         self.chance = Random(f"world {plan.seed}")
-        self.network = Network(self.loop, Random(f"network {plan.seed}"))
+        self.network = Network(self.loop, Random(f"network {plan.seed}"), plan.lag_s)
         scripts = {script.name: script for _, script, _ in plan.jobs}
         self.observer = Observer(self.loop, scripts, LEASE_S)
         self.network.heard, self.network.renewed = self.observer.heard, self.observer.renewed
@@ -85,6 +85,8 @@ class World:
         self.agents: dict[str, AgentLife] = {}
         self.life: ServerLife | None = None
         self.is_disk_full, self.full_agents = False, set[str]()
+        #: Machine -> the agent dies at so manieth write from now, right after it or before.
+        self.writes_to_crash: dict[str, tuple[int, bool]] = {}
         self.wall_offset_s = 0.0
         #: A write takes up to this long, twice.
         self.slow_disk_s = 0.004
@@ -129,7 +131,7 @@ class World:
         process.executor_delay = self._disk_delay
         life = self.life = ServerLife(process, self.loop.time())
         process.on_kill.append(lambda: self.server_died_at.append(self.loop.time()))
-        process.on_kill += [lambda: self.network.stop_listening(process), lambda: _close(life.store)]
+        process.on_kill += [lambda: self.network.stop_listening(process), lambda: close_store(life.store)]
         process.spawn(self._serve(life))
 
     def _disk_delay(self) -> float:
@@ -173,7 +175,7 @@ class World:
         process.executor_delay = lambda: 0.001
         life = AgentLife(process, self.loop.time())
         self.observer.agent_began_at[name] = life.began_at
-        process.on_kill.append(lambda: _close(life.store))
+        process.on_kill.append(lambda: close_store(life.store))
         process.spawn(self._run_agent(name, life, self.folder / (folder or name)))
         return life
 
@@ -183,7 +185,10 @@ class World:
         (state / "s").mkdir(parents=True, exist_ok=True)
         chance = Random(f"agent {name} {self.plan.seed} {life.began_at}")
         host = Host(64.0, 64 << 30)
-        machine = AgentMachine(state, Accelerators("a", count), host, False, {}, {}, self.clocks(), chance)
+        beneath = self.machines[name]
+        # Neither of the clocks that never go back outlives a reboot.
+        clocks = replace(self.clocks(), monotonic=beneath.boottime, boottime=beneath.boottime)
+        machine = AgentMachine(state, Accelerators("a", count), host, False, {}, {}, clocks, chance)
         shape, market = (RENTED_POOL, Market.SPOT) if rent_token else (f"a{count}", Market.OWNED)
         facts = ShapeFacts(
             shape=shape, accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30, market=market
@@ -199,7 +204,7 @@ class World:
                 version="1",
                 protocol=PROTOCOL,
                 agent=life.store.agent,
-                boot_id=self.machines[name].boot_id,
+                boot_id=beneath.boot_id,
                 rent_token=rent_token,
             )
             life.agent = Agent(machine, life.store, client, Enrolment(state, message, token_file, "10.0.0.1"))
@@ -296,9 +301,10 @@ class World:
 
     async def _heal(self) -> None:
         self.observer.tell("-- healed")
-        self.is_healed = True
+        self.is_healed = self.observer.is_healed = True
         self.network.weather, self.is_disk_full, self.slow_disk_s = Weather(), False, 0.004
         self.full_agents.clear()
+        self.writes_to_crash.clear()
         self.network.cut_off.clear()
         self.server_down_until = 0.0
         self.agents_down_until.clear()
@@ -438,9 +444,3 @@ def _closure_servers(app: Any) -> Iterator[Any]:
     """The `Server` behind an application: its middleware holds it."""
     for middleware in app.middlewares:
         yield middleware.__self__._server
-
-
-def _close(store: Any) -> None:
-    if store is not None:
-        with contextlib.suppress(Exception):
-            store.close()

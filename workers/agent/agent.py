@@ -208,6 +208,9 @@ class Agent:
             self._life, self._is_resynced = answer.life, False
             self._apply_leases(answer, here, sent_at)
             return True
+        if self._outbox.is_overtaken(answer.reports_acked):
+            self._apply_leases(answer, here, sent_at)
+            return self._outbox.renumber(answer.reports_acked)
         self._is_resynced = True
         self._cached.confirm(message.data)
         self._outbox.mark_sent(reports)

@@ -60,6 +60,27 @@ class ReportOutbox:
         log.info("the server was restored: %d reports are told again", self._store.tell_again())
         self.urgent.set()
 
+    def is_overtaken(self, acknowledged: int) -> bool:
+        """Returns whether the server has seen ids that this agent has not given out.
+
+        An earlier agent used them on a full disk, where it could not write them down, and the machine has booted since.
+        The server ignores all reports with lower ids.
+        """
+        return acknowledged > self._store.highest_report_id
+
+    def renumber(self, acknowledged: int) -> bool:
+        """Gives the waiting reports ids that the server has not seen. Returns False while the disk is full."""
+        shift = self._store.renumber(acknowledged)
+        if not shift:
+            return False
+        log.warning(
+            "the server has seen report %d of an earlier agent: later ones are numbered from there", acknowledged
+        )
+        self._progress.clear()  # newer progress follows
+        self._unrecorded = [(report_id + shift, key, digest) for report_id, key, digest in self._unrecorded]
+        self.urgent.set()
+        return True
+
     def put_progress(self, report: ProgressReport) -> None:
         """Replaces the attempt's progress, which is sent with the next heartbeat."""
         self._progress[report.job_id, report.attempt, report.incarnation] = report

@@ -99,9 +99,10 @@ def _key_of(report: AttemptReport) -> AttemptKey:
 
 @dataclass
 class _Write:
-    """One transaction: an attempt's new phase or offset, and its reports."""
+    """One transaction: an attempt's new phase or offset, its reports, and the ids of reports that they replace."""
 
     reports: list[AnyReport]
+    replaced: list[int] = field(default_factory=list)
     key: AttemptKey | None = None
     phase: AttemptPhase | None = None
     journal_offset: int | None = None
@@ -146,6 +147,11 @@ class AgentStore:
         # Beyond ids that an earlier agent may have used and not stored while its disk was full.
         spread = 0 if row is None else int(processes.boottime() * IDS_PER_S)
         self._next_id = self._reserved = 1 if row is None else int(row[0]) + spread
+        if self._highest_stored() >= self._next_id:  # ids that were used and not reserved, before a reboot
+            self._next_id = self._reserved = self._highest_stored() + 1
+
+    def _highest_stored(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(report_id), 0) FROM reports").fetchone()[0])
 
     def _own_name(self, chance: Random | None) -> str:
         row = self._db.execute("SELECT incarnation FROM agent").fetchone()
@@ -174,13 +180,46 @@ class AgentStore:
         self._reserved, self._ids_are_durable = reserved, True
         return True
 
+    @property
+    def highest_report_id(self) -> int:
+        """Returns the highest id that was given out."""
+        return self._next_id - 1
+
+    def renumber(self, beyond: int) -> int:
+        """Gives the waiting reports ids beyond this one, which must be beyond all that were given out.
+
+        Returns what was added to each id; 0 if the disk is full, and nothing has changed.
+        """
+        if not self.flush():
+            return 0
+        shift = beyond + 1
+        next_id = max(self._next_id, self._highest_stored() + 1) + shift
+        rows = self._db.execute("SELECT report_id, body FROM reports ORDER BY report_id").fetchall()
+        waiting = [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
+        # Attempts keep copies under the earlier ids: those get new ones when they are told again.
+        moved = [_numbered(report, report.report_id + shift) for report in waiting]
+
+        def write() -> None:
+            with _Transaction(self._db):
+                self._db.execute("DELETE FROM reports")
+                values = [(report.report_id, report.model_dump_json()) for report in moved]
+                self._db.executemany("INSERT INTO reports VALUES (?, ?)", values)
+                self._db.execute("UPDATE reserved SET next_id = ?", (next_id + ID_BLOCK,))
+
+        if not self._try(write):
+            return 0
+        self._next_id, self._reserved = next_id, next_id + ID_BLOCK
+        return shift
+
     def reports(self, limit: int) -> list[AnyReport]:
         """Returns the oldest unacknowledged reports. A row that cannot be read is deleted, and logged."""
+        replaced = {report_id for write in self._unwritten.writes for report_id in write.replaced}
         rows = self._db.execute(
             "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id LIMIT ?",
-            (self._unwritten.acknowledged, limit),
+            (self._unwritten.acknowledged, limit + len(replaced)),
         ).fetchall()
-        found = [report for report_id, body in rows if (report := self._parse(report_id, body)) is not None]
+        parsed = (self._parse(report_id, body) for report_id, body in rows if report_id not in replaced)
+        found = [report for report in parsed if report is not None]
         found += [report for write in self._unwritten.writes for report in write.reports]
         return sorted(found, key=lambda report: report.report_id)[:limit]
 
@@ -222,7 +261,7 @@ class AgentStore:
         self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
         """Stores the phase and its reports atomically."""
-        self._write(_Write(reports, (job_id, attempt, incarnation), phase))
+        self._write(_Write(reports, key=(job_id, attempt, incarnation), phase=phase))
         self.highest_job_id = max(self.highest_job_id, job_id)
         self._over_since_pruned += phase is AttemptPhase.OVER
         if self._over_since_pruned >= PRUNE_EVERY and self._try(self._prune):
@@ -232,35 +271,29 @@ class AgentStore:
         self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
         """Stores that the journal up to `offset` has become reports."""
-        self._write(_Write(reports, (job_id, attempt, incarnation), journal_offset=offset))
+        self._write(_Write(reports, key=(job_id, attempt, incarnation), journal_offset=offset))
 
     def tell_again(self) -> int:
         """Queues again what a server with an older database may lack, and returns the number of these reports.
 
         For running attempts that is their start; for the newest attempts also their newest checkpoint and their end.
-        Raises OSError or sqlite3.OperationalError where the disk is full: nothing is queued then.
         """
-        with _Transaction(self._db):
-            rows = self._db.execute(
-                "SELECT phase, job_id, attempt, incarnation, committed, ended FROM granted"
-                " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
-                (TOLD_AGAIN,),
-            ).fetchall()
-            # Waiting reports are sent again with the rest, because an end must not come before its checkpoint.
-            keys = {(row[1], row[2], row[3]) for row in rows}
-            bodies = self._db.execute("SELECT report_id, body FROM reports").fetchall()
-            waiting = [report for report_id, body in bodies if (report := self._parse(report_id, body)) is not None]
-            self._db.executemany(
-                "DELETE FROM reports WHERE report_id = ?",
-                [(report.report_id,) for report in waiting if isinstance(report, _TOLD) and _key_of(report) in keys],
-            )
-            told: list[AnyReport] = []
-            for phase, job_id, attempt, incarnation, *kept in reversed(rows):
-                if phase == AttemptPhase.RUNNING:
-                    started = StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation)
-                    told.append(started)
-                told += [_REPORT.validate_json(body) for body in kept if body is not None]
-            self._insert([report.model_copy(update={"report_id": self.next_report_id()}) for report in told])
+        rows = self._db.execute(
+            "SELECT phase, job_id, attempt, incarnation, committed, ended FROM granted"
+            " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
+            (TOLD_AGAIN,),
+        ).fetchall()
+        # Waiting reports are sent again with the rest, because an end must not come before its checkpoint.
+        keys = {(row[1], row[2], row[3]) for row in rows}
+        bodies = self._db.execute("SELECT report_id, body FROM reports").fetchall()
+        waiting = [report for report_id, body in bodies if (report := self._parse(report_id, body)) is not None]
+        replaced = [report.report_id for report in waiting if isinstance(report, _TOLD) and _key_of(report) in keys]
+        told: list[AnyReport] = []
+        for phase, job_id, attempt, incarnation, *kept in reversed(rows):
+            if phase == AttemptPhase.RUNNING:
+                told.append(StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation))
+            told += [_REPORT.validate_json(body) for body in kept if body is not None]
+        self._write(_Write([_numbered(report, self.next_report_id()) for report in told], replaced))
         return len(told)
 
     def is_new_notice(self, digest: str) -> bool:
@@ -318,6 +351,8 @@ class AgentStore:
 
     def _perform(self, write: _Write) -> None:
         with _Transaction(self._db):
+            if write.replaced:
+                self._db.executemany("DELETE FROM reports WHERE report_id = ?", [(each,) for each in write.replaced])
             if write.key is not None and write.phase is not None:
                 job_id, attempt, incarnation = write.key
                 self._db.execute(
@@ -360,6 +395,10 @@ class AgentStore:
             log.error("report %d dropped, it cannot be read back: %s", report_id, error.errors()[:1])
             self._try(lambda: self._db.execute("DELETE FROM reports WHERE report_id = ?", (report_id,)))
             return None
+
+
+def _numbered(report: AnyReport, report_id: int) -> AnyReport:
+    return report.model_copy(update={"report_id": report_id})
 
 
 def _can_be_read_back(report: AnyReport) -> bool:

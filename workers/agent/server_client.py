@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -261,6 +261,8 @@ class Enrolment:
     cluster: ClusterIdentity | None = None
     #: Called before another incarnation is stored as met: queues what it may not know.
     on_other_incarnation: Callable[[], None] = lambda: None
+    #: What a full disk kept out of the file.
+    _unwritten: dict[str, Any] | None = field(default=None, init=False)
 
     @property
     def node_id(self) -> str:
@@ -330,11 +332,17 @@ class Enrolment:
             "registered": None if registered is None else registered.model_dump(mode="json"),
             "cluster": None if self.cluster is None else self.cluster.model_dump(),
         }
-        write_durably(self.state / CREDENTIAL_FILE, kept)
+        try:
+            write_durably(self.state / CREDENTIAL_FILE, kept)
+        except OSError as error:  # the next agent meets the server as this one did
+            log.error("%s cannot be written: %s", self.state / CREDENTIAL_FILE, error)
+            self._unwritten = kept
+        else:
+            self._unwritten = None
 
     def _kept(self) -> "_Kept":
         try:
-            kept = json.loads((self.state / CREDENTIAL_FILE).read_bytes())
+            kept = self._unwritten or json.loads((self.state / CREDENTIAL_FILE).read_bytes())
         except FileNotFoundError:
             return _Kept(None, None, self.cluster)
         registered, cluster = kept["registered"], kept.get("cluster")

@@ -1,6 +1,7 @@
 """What an agent makes of servers: its own, a restored one, another cluster's, an older and a newer one."""
 
 import asyncio
+import errno
 import json
 import sqlite3
 from collections.abc import AsyncIterator
@@ -124,6 +125,55 @@ async def test_an_agent_tells_a_restored_server_again_what_it_has(tmp_path: Path
         beat = server.heartbeats[0]
         assert (beat.resync, beat.cluster, beat.highest_job_id) == (True, _RESTORED, 5)
         assert len(server.registered) == 1
+
+
+async def test_a_restored_server_is_met_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent lives, keeps its leases, and tells what it has: all of it is written once there is room."""
+    state = tmp_path / "agent"
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space is left")
+
+    async with FakeAgentServer() as server:
+        server.cluster = _OURS
+        async with _agent(server, state):
+            await server.until(lambda: bool(server.heartbeats), 5, "a heartbeat")
+        _known(state)
+        server.cluster = _RESTORED
+        server.heartbeats.clear()
+        monkeypatch.setattr("workers.agent.server_client.write_durably", refuse)
+        monkeypatch.setattr(AgentStore, "_perform", refuse)
+        async with _agent(server, state) as running:
+            await server.until(lambda: bool(server.of_type("ended")), 5, "the end is told again")
+            of_the_first = [report.type for report in server.reports if getattr(report, "job_id", 0) == 4]
+            assert of_the_first == ["committed", "ended"]
+            await server.until(lambda: len(server.heartbeats) > 3, 5, "it goes on calling")
+            assert not running.done()
+        monkeypatch.undo()
+        server.reports.clear()
+        async with _agent(server, state):
+            await server.until(lambda: bool(server.of_type("ended")), 5, "nothing of it was written: it is told again")
+
+
+async def test_reports_are_numbered_beyond_what_the_server_has_seen(tmp_path: Path) -> None:
+    """An agent on a full disk gives out numbers that it cannot write down; after a reboot another begins below them."""
+    state = tmp_path / "agent"
+    async with FakeAgentServer() as server:
+        server.cluster = _OURS
+        async with _agent(server, state):
+            await server.until(lambda: bool(server.heartbeats), 5, "a heartbeat")
+        store = AgentStore(state)
+        reports = [StartedReport(report_id=store.next_report_id(), job_id=4, attempt=each) for each in (1, 2)]
+        store.add_reports(list(reports))
+        store.close()
+        server._seen_report = seen = 10**12
+        async with _agent(server, state):
+            await server.until(lambda: len(server.reports) == 2, 5, "both reports")
+        assert [report.attempt for report in server.of_type("started")] == [1, 2]
+        assert all(report.report_id > seen for report in server.reports)
+        again = AgentStore(state)
+        assert again.next_report_id() > max(report.report_id for report in server.reports)
+        again.close()
 
 
 async def test_an_agent_waits_for_a_name_that_is_held(tmp_path: Path) -> None:

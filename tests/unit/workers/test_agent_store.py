@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from walras.wire import EndedReport, NoticeReport, ProgressReport, StartedReport
+from walras.wire import CommittedReport, EndedReport, Manifest, NoticeReport, ProgressReport, StartedReport
 from workers.agent.report_outbox import ReportOutbox
 from workers.agent.report_store import PRUNE_EVERY, ROWS_KEPT, AgentStore, AttemptPhase, KnownAttempt
 
@@ -137,6 +137,35 @@ def test_what_a_full_disk_refuses_reads_as_if_it_were_written(tmp_path: Path) ->
     again.close()
 
 
+def test_renumbered_reports_keep_their_order_and_wait_for_room(tmp_path: Path) -> None:
+    """All that waits goes beyond the number, or nothing changes while the disk is full."""
+    store = AgentStore(tmp_path)
+    outbox = ReportOutbox(store)
+    manifest = Manifest(step=9.0, path="/c/4/step-9", digest="0" * 64)
+    saved = CommittedReport(report_id=outbox.next_id(), job_id=1, attempt=1, manifest=manifest)
+    outbox.advance_journal(1, 1, 7, [saved])
+    store._db.execute("PRAGMA query_only = ON")
+    outbox.put(StartedReport(report_id=outbox.next_id(), job_id=2, attempt=1))
+    assert outbox.is_overtaken(5_000_000)
+    assert not outbox.renumber(5_000_000)
+    assert [report.report_id for report in store.reports(10)] == [1, 2]
+    store._db.execute("PRAGMA query_only = OFF")
+    assert outbox.renumber(5_000_000)
+    assert not outbox.is_overtaken(5_000_000)
+    assert [(report.type, report.report_id > 5_000_000) for report in store.reports(10)] == [
+        ("committed", True),
+        ("started", True),
+    ]
+    assert outbox.acknowledge(5_000_000) == []
+    assert outbox.acknowledge(6_000_000) == [((1, 1, ""), "0" * 64)]
+    assert store.reports(10) == []
+    used = store.next_report_id()
+    store.close()
+    again = AgentStore(tmp_path)
+    assert again.next_report_id() > used
+    again.close()
+
+
 def test_ids_grow_over_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two starts in a row without a write, then one with: the server would take no report whose id it has seen."""
     seconds = itertools.count(1000)
@@ -149,7 +178,12 @@ def test_ids_grow_over_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
         store.close()
     assert len(set(ids)) == len(ids)
     assert ids == sorted(ids)
+    monkeypatch.setattr("workers.agent.report_store.processes.boottime", lambda: 0.0)
     store = AgentStore(tmp_path)
+    store.add_reports([StartedReport(report_id=10**9, job_id=1, attempt=1)])
+    store.close()
+    store = AgentStore(tmp_path)
+    assert store.next_report_id() > 10**9  # it waits to be sent before those to come
     store._db.execute("PRAGMA query_only = ON")
     before = store.next_report_id()
     store._db.execute("PRAGMA query_only = OFF")
