@@ -242,11 +242,11 @@ def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreacha
 
 def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
     """Readmits a machine whose heartbeats returned before its leases ran out: nothing restarts."""
-    if machine.condition is not MachineCondition.UNREACHABLE:
-        return
-    cycle.ledger.fleet.set_condition(machine, machine.before)
-    cycle.backlog.freed[machine.row] = None
-    cycle.solves.problem_changed = True
+    if machine.condition is MachineCondition.UNREACHABLE:
+        cycle.ledger.fleet.set_condition(machine, machine.before)
+        cycle.backlog.freed[machine.row] = None
+        cycle.solves.problem_changed = True
+    # Else it was drained meanwhile, and takes no jobs.
     for job in _jobs_on(cycle, machine):
         others = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
         if job.state is JobState.UNREACHABLE and all(
@@ -342,7 +342,10 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
     for job in _jobs_on(cycle, machine):
         job.is_aside = False
         cycle.ledger.set_eligible(job)
-    if machine.condition in (MachineCondition.LEAVING, MachineCondition.QUARANTINED):
+    aside = (MachineCondition.LEAVING, MachineCondition.QUARANTINED)
+    if machine.condition is MachineCondition.UNREACHABLE and machine.before in aside:
+        machine.before = MachineCondition.UP  # once it is back
+    elif machine.condition in aside:
         cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
         cycle.backlog.freed[machine.row] = None
         cycle.solves.problem_changed = True

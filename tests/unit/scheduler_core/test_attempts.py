@@ -318,3 +318,29 @@ def test_a_held_job_that_is_redirected_starts_where_it_was_sent() -> None:
     fleet.tell(JobRedirected(3.0, J1, gang))
     commands = fleet.tell(ev.JobReleased(4.0, J1))
     assert [c.placement.pool_id for c in commands if isinstance(c, cmd.Start)] == list(gang.pools)
+
+
+def test_a_machine_that_is_resumed_while_it_is_silent_takes_jobs_when_it_is_back() -> None:
+    """Whether it was drained or put aside; the tables say that it is up."""
+    for aside in (ev.NodeLeaving(1.0, NodeId("a1"), 1.0, Reason.HOLD_ADMIN), ev.NodeQuarantined(1.0, NodeId("a1"), "")):
+        fleet = cluster(machines="a")
+        fleet.tell(aside)
+        fleet.tell(ev.NodeUnreachable(2.0, NodeId("a1")))
+        fleet.tell(ev.NodeUncordoned(3.0, NodeId("a1")))
+        fleet.tell(ev.JobSubmitted(4.0, job(1, "a")))
+        assert not fleet.attempts
+        assert starts(fleet.tell(ev.NodeBack(5.0, NodeId("a1"))))
+
+
+def test_a_machine_that_is_drained_while_it_is_silent_is_drained_when_it_is_back() -> None:
+    """What runs to its end there is seen running again."""
+    fleet = cluster(machines="a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", preemptible=False)))
+    fleet.tell(ev.AttemptStarted(1.0, J1, 1))
+    fleet.tell(ev.NodeUnreachable(2.0, NodeId("a1")))
+    fleet.tell(ev.NodeLeaving(3.0, NodeId("a1"), 1e6, Reason.HOLD_ADMIN, gentle=True))
+    fleet.tell(ev.NodeBack(4.0, NodeId("a1")))
+    assert fleet.states[J1][-1] == "RUNNING"
+    fleet.end(J1)
+    fleet.tell(ev.JobSubmitted(5.0, job(2, "a")))
+    assert not fleet.attempts
