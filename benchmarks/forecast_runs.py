@@ -77,8 +77,8 @@ class Tally:
         return mean(each.told.p10 <= each.came <= each.told.p90 for each in self.done)
 
     def width_s(self) -> float:
-        """Median width."""
-        return median(each.told.p90 - each.told.p10 for each in self.done)
+        """Median width; inf where it is beyond what was looked ahead."""
+        return median(inf if each.told.p90 == inf else each.told.p90 - each.told.p10 for each in self.done)
 
     def naive_width_s(self) -> float:
         """Width about the naive forecast that holds what came as often, in hindsight, with equal tails."""
