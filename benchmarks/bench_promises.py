@@ -121,9 +121,8 @@ class QuotedRun:
     def _ended(self, job: JobMetrics) -> None:
         plan = self._by_id[job.job_id]
         succeeded, stated = job.state is JobState.SUCCEEDED, plan.request.steps
-        self._past.ended.append(
-            EndedJob(job.user, job.kind, job.running_s, plan.steps / stated if succeeded and stated else None)
-        )
+        ratio, steps = plan.steps / stated if succeeded and stated else None, plan.steps if succeeded else 0.0
+        self._past.ended.append(EndedJob(job.user, job.kind, job.running_s, ratio, steps, plan.request, job.project))
         if succeeded:
             self.found.jct_s[job.job_id] = job.jct_s
 

@@ -5,9 +5,9 @@
 Eight users of one project on twelve accelerators of three types; each job has a value drawn by user and by job
 (lognormal), which its `weight` states. `values`: the mean completion time weighed by value under `walras`, against the
 policy `priority` where each job has the class (low, normal, high) that is the third of its value, all told truly. Two
-more rows: one user states `false-value` (ten times as much as true, or a tenth) or `false-length` (half of the steps),
-the others the truth; what is told is how much sooner his own jobs end, weighed by their true values, in the same
-workload. A user's seeds are told apart, for luck is as large as what is gained: the mean over all is the figure.
+more rows: one user states `false-value` (ten times as much as true, or a tenth) or `false-length` (half of the steps or
+a quarter), the others the truth; what is told is how much sooner his own jobs end, weighed by their true values, in the
+same workload. A user's seeds are told apart, for luck is as large as what is gained: the mean over all is the figure.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ _SEEDS, _JOBS, _USERS = (61, 62, 63, 64), 80, 8
 _RATE_PER_H, _STRETCH = 10.0, 0.1
 #: Spread of values between users and between jobs of one, of their logarithms; and what a role may state at most.
 _OF_USERS, _OF_JOBS, _LEAST, _MOST = 0.5, 0.8, 0.1, 10.0
-_FALSE_VALUES, _FALSE_LENGTH = (10.0, 0.1), 0.5
+_FALSE_VALUES, _FALSE_LENGTHS = (10.0, 0.1), (0.5, 0.25)
 _LIARS = 3
 #: Priorities of the three classes.
 _CLASSES = (20, 50, 80)
@@ -120,5 +120,5 @@ def measure(scale: float, row: str) -> list[Measured]:
     elif row == "false-value":
         _gains(measured, jobs, {f"value x {by:g}": {"value": by} for by in _FALSE_VALUES})
     else:
-        _gains(measured, jobs, {f"length x {_FALSE_LENGTH:g}": {"length": _FALSE_LENGTH}})
+        _gains(measured, jobs, {f"length x {by:g}": {"length": by} for by in _FALSE_LENGTHS})
     return [measured]

@@ -6,7 +6,7 @@ lately; its width is what would have covered as much in hindsight, the same for 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -77,8 +77,8 @@ class Tally:
         return mean(each.told.p10 <= each.came <= each.told.p90 for each in self.done)
 
     def width_s(self) -> float:
-        """Median width."""
-        return median(each.told.p90 - each.told.p10 for each in self.done)
+        """Median width; inf where it is beyond what was looked ahead."""
+        return median(inf if each.told.p90 == inf else each.told.p90 - each.told.p10 for each in self.done)
 
     def naive_width_s(self) -> float:
         """Width about the naive forecast that holds what came as often, in hindsight, with equal tails."""
@@ -114,12 +114,13 @@ class _Watcher:
     """Sees what a server would see: submissions, transitions, and how long ended jobs were."""
 
     def __init__(
-        self, scenario: Scenario, jobs: Iterable[SimulatedJob], instants: list[float], chosen: ForecastLooks
+        self, scenario: Scenario, jobs: Sequence[SimulatedJob], instants: list[float], chosen: ForecastLooks
     ) -> None:
         self.simulation = Simulation(scenario, sink=self._ended)
         self._chosen, self._jobs = chosen, jobs
         self._past = PastJobs()
         self._requests: dict[JobId, JobRequest] = {}
+        self._steps = {job.request.job_id: job.steps for job in jobs}
         self._submitted: dict[JobId, float] = {}
         self._waits, self._stays = deque[float](maxlen=_NAIVE_LAST), deque[float](maxlen=_NAIVE_LAST)
         self._by = {name: IntervalCalibration() for name in ("starts", "ends")}
@@ -151,7 +152,8 @@ class _Watcher:
     def _ended(self, job: JobMetrics) -> None:
         request = self._requests[job.job_id]
         ratio = 1.0 if request.steps is not None else None
-        self._past.ended.append(EndedJob(job.user, job.kind, job.running_s, ratio))
+        steps = self._steps[job.job_id] if job.state is JobState.SUCCEEDED else 0.0
+        self._past.ended.append(EndedJob(job.user, job.kind, job.running_s, ratio, steps, request, job.project))
         self._waits.append(job.queueing_s)
         self._stays.append(job.jct_s)
 

@@ -6,7 +6,7 @@ at once. Taking the snapshot changes nothing in the original core; it is done in
 which that core must not handle events.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +39,7 @@ from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.throughput import NetworkTable, RestartCosts, ThroughputTable
 from scheduler.core.state.working_set import Cycle, RoundMechanism
-from scheduler.forecast.past_jobs import EndedJob
+from scheduler.forecast.past_jobs import DrawnLengths, EndedJob
 from walras.cluster import PoolId
 from walras.job_request import JobId, JobRequest
 from walras.states import Reason
@@ -67,15 +67,17 @@ class CoreSnapshot:
     speeds: ThroughputTable
     costs: RestartCosts
     networks: NetworkTable
-    #: Attained service of each job until now, seconds of its whole gang.
+    #: What each job has done until now, seconds of its whole gang at its best speed.
     had_s: dict[JobId, float]
     #: Observed revocations per machine-hour, of pools whose machines the market reclaims.
     revocations_per_h: dict[str, float]
 
     def open_lengths(self) -> list[EndedJob]:
-        """Returns active jobs that state no length and have run, with the seconds that they have run so far."""
+        """Returns active jobs that state no length and have run, with what they have done as their length."""
         told = ((job.job, self.had_s.get(job.job.job_id, 0.0)) for job in self.jobs if job.job.steps is None)
-        return [EndedJob(request.user, request.kind, had_s) for request, had_s in told if had_s > 0]
+        return [
+            EndedJob(request.user, request.kind, had_s, project=request.project) for request, had_s in told if had_s > 0
+        ]
 
     def requests(self) -> dict[JobId, JobRequest]:
         """Returns the requests of the active jobs, by job id."""
@@ -96,7 +98,7 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
         if number % _JOBS_IN_A_BITE == 0:
             yield
         (holding if job.holds else waiting).append(_told_job(ledger, job, now))
-        had_s[job.job_id] = _had_s(ledger, job, now) / max(float(ledger.columns.gang[job.slot]), 1.0)
+        had_s[job.job_id] = _done_s(ledger, job, now)
     policy = ledger.policy
     return CoreSnapshot(
         now,
@@ -128,6 +130,18 @@ def snapshot_at_once(core: SchedulerCore, now: float) -> CoreSnapshot:
         except StopIteration as end:
             found: CoreSnapshot = end.value
             return found
+
+
+def known_lengths(snapshot: CoreSnapshot, ended: Iterable[EndedJob]) -> DrawnLengths:
+    """Returns the distribution of lengths that ended jobs and the active ones of this state tell, at best speeds."""
+    classes = CoreCopy(replace(snapshot, jobs=())).core.ledger.classes
+    at_best = list[EndedJob]()
+    for job in ended:
+        if job.request is not None and job.steps > 0:
+            best = classes.classes[classes.row(job.request)].best_rate
+            job = replace(job, ran_s=job.steps / best, request=None) if best > 0 else job
+        at_best.append(job)
+    return DrawnLengths(at_best, snapshot.open_lengths())
 
 
 def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
@@ -169,7 +183,6 @@ def _told_machine(machine: FleetMachine, pool_id: PoolId, now: float) -> Iterato
 
 def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
     columns, slot = ledger.columns, job.slot
-    since_s = max(now - float(columns.steps_at[slot]), 0.0)
     return JobRestored(
         at=now,
         job=job.request,
@@ -177,7 +190,7 @@ def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
         state=job.state,
         attempt=job.attempt,
         restarts=job.restarts,
-        steps=job.steps + (ledger.rate_of(job) * since_s if job.holds and since_s > 0 else 0.0),
+        steps=_steps(ledger, job, now),
         safe_steps=job.safe_steps,
         attained_s=_had_s(ledger, job, now),
         hold_reason=job.hold_reason,
@@ -189,6 +202,20 @@ def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
         revoked=job.revoked,
         saves=job.saves,
     )
+
+
+def _steps(ledger: Ledger, job: JobRecord, now: float) -> float:
+    """Returns the steps that the job has made until now, at the assumed speed since its last report."""
+    since_s = max(now - float(ledger.columns.steps_at[job.slot]), 0.0)
+    return job.steps + (ledger.rate_of(job) * since_s if job.holds and since_s > 0 else 0.0)
+
+
+def _done_s(ledger: Ledger, job: JobRecord, now: float) -> float:
+    """Returns the seconds that the job's steps take at its best speed; those that it has run if it made no steps."""
+    best, steps = ledger.class_of(job).best_rate, _steps(ledger, job, now)
+    if steps > 0 and best > 0:
+        return steps / best
+    return _had_s(ledger, job, now) / max(float(ledger.columns.gang[job.slot]), 1.0)
 
 
 def _had_s(ledger: Ledger, job: JobRecord, now: float) -> float:

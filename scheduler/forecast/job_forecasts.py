@@ -6,14 +6,14 @@ contain the outcome.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, log
 from time import process_time
 
 from scheduler.core.events import Event
-from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
-from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
+from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
+from scheduler.forecast.past_jobs import PastJobs
 from scheduler.forecast.rollout import Rollout, RolloutLimits
 from walras.job_request import JobId
 
@@ -72,7 +72,7 @@ class ForecastAnswer:
 def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
     """Rolls the state forward until all draws are made or the processor time is spent. Returns the forecasts."""
     began_s, snapshot = process_time(), question.snapshot
-    lengths = DrawnLengths(question.past.ended, snapshot.open_lengths())
+    lengths = known_lengths(snapshot, question.past.ended)
     starts: dict[JobId, list[float]] = {}
     ends: dict[JobId, list[float]] = {}
     running = {job.job.job_id for job in snapshot.jobs if job.placement is not None}
@@ -134,7 +134,7 @@ def _quantile(ordered: Sequence[float], level: float) -> float:
 _SLACK_S, _SLACK_PART = 30.0, 0.01
 #: Maximum of outcomes kept, and number of jobs that must have an outcome before any is used.
 _OUTCOMES_MAX, _JOBS_LEAST = 400, 10
-#: Number of jobs at which outcomes and raw forecast have equal weight.
+#: Number of separate spans of time at which outcomes and raw forecast have equal weight.
 _HALF_BELIEVED = 10
 #: Maximum of forecasts that await their outcome.
 _PENDING_MAX = 20_000
@@ -149,6 +149,8 @@ class _Outcome:
     job_id: JobId
     low: float
     high: float
+    said_at: float
+    came_at: float
 
 
 class IntervalCalibration:
@@ -160,7 +162,10 @@ class IntervalCalibration:
     q is the 0.9 quantile of earlier outcomes: conformal prediction, scaled by the interval's own halves. So wide
     intervals are corrected in proportion to their width, and far ones by the outcomes of near ones. An event that has
     not happened counts as at least as late as now (right-censored; Kaplan-Meier): otherwise only early events would be
-    known while a queue grows. With few jobs, q is drawn towards 1.
+    known while a queue grows.
+
+    q is drawn towards 1 while the outcomes are few. They are counted by spans of time that do not overlap: one job that
+    lasts long is the error of all that wait behind it, so a hundred outcomes of one hour are about one.
     """
 
     def __init__(self) -> None:
@@ -209,9 +214,11 @@ class IntervalCalibration:
         return 1.0 + (before - 1.0) * part, 1.0 + (after - 1.0) * part
 
     def _belief(self) -> float:
-        """Returns the weight of outcomes: 0 with few jobs, towards 1 with many."""
-        jobs = len({each.job_id for each in self._outcomes})
-        return 0.0 if jobs < _JOBS_LEAST else jobs / (jobs + _HALF_BELIEVED)
+        """Returns the weight of outcomes: 0 with few jobs, towards 1 with many separate spans."""
+        if len({each.job_id for each in self._outcomes}) < _JOBS_LEAST:
+            return 0.0
+        spans = separate_spans((each.said_at, each.came_at) for each in self._outcomes)
+        return spans / (spans + _HALF_BELIEVED)
 
     def _open_late(self, at: float) -> list[float]:
         """Returns lower bounds on the lateness of events that have not happened, in halves of their intervals."""
@@ -230,7 +237,7 @@ class IntervalCalibration:
         """Records that the forecast event of this job happened at `at`."""
         for said_at, raw in self._pending.pop(job_id, ()):
             low_s, high_s = _halves(said_at, raw)
-            self._outcomes.append(_Outcome(job_id, (raw.p50 - at) / low_s, (at - raw.p50) / high_s))
+            self._outcomes.append(_Outcome(job_id, (raw.p50 - at) / low_s, (at - raw.p50) / high_s, said_at, at))
             self._came += 1
 
     def forget(self, job_id: JobId) -> None:
@@ -242,6 +249,15 @@ def _halves(at: float, said: Interval) -> tuple[float, float]:
     """Returns the seconds from p10 to p50 and from there to p90, each plus slack."""
     slack_s = _SLACK_S + _SLACK_PART * max(said.p50 - at, 0.0)
     return said.p50 - said.p10 + slack_s, said.p90 - said.p50 + slack_s
+
+
+def separate_spans(spans: Iterable[tuple[float, float]]) -> int:
+    """Returns the maximum number of these spans (from, until) of which no two overlap."""
+    many, until_at = 0, -inf
+    for since_at, ends_at in sorted(spans, key=lambda span: span[1]):
+        if since_at >= until_at:
+            many, until_at = many + 1, ends_at
+    return many
 
 
 def quantile_with_open(values: Sequence[float], at_least: Sequence[float], level: float) -> float:

@@ -1,19 +1,30 @@
 """What past jobs tell about unknown quantities: how long jobs turn out to be, and which jobs will arrive.
 
 A job that states its length is as long as stated, times a ratio drawn from ended jobs. One that states none is as long
-as ended jobs were, conditional on having run so long already. Jobs that have not ended are right-censored at their run
-so far (Kaplan-Meier): otherwise a young cluster would underestimate lengths, because only short jobs have ended. Jobs
-of the same user and kind weigh more than others. Arrivals repeat past hours, so bursts remain bursts.
+as ended jobs were, conditional on having done so much already. Lengths are seconds at a job's own best speed: counted
+in seconds on the machines that they had, jobs that ran on slow ones would make all others many times as long as they
+are. Jobs that have not ended are right-censored at what they have done (Kaplan-Meier): otherwise a young cluster would
+underestimate lengths, because only short jobs have ended. Jobs of the same user and kind weigh more than others.
+Arrivals repeat past hours, so bursts remain bursts.
 
 The distribution of jobs is itself only estimated. Futures that all drew from the same estimate would agree too closely
 about a wait for thirty jobs, because thirty draws average out, while a mean of twenty lengths may well be wrong by
 half. So each future weights the past anew (Rubin's Bayesian bootstrap), with the same weights for all its jobs.
+
+Nor are jobs of one project, user and kind independent: those that are submitted together often have one length, which
+may be a new one. So in each future such a job takes, with probability p, the length of an active job of its group as it
+was drawn, or of one that ended lately, times a lognormal factor of spread s (a Polya urn). Both are measured:
+
+    V = var(log length)     D = mean of (log a - log b)^2 / 2 over jobs that ended one after the other in their group
+    p = 1 - D / V           s = sqrt(D / 2)
 """
 
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import exp, inf, log, sqrt
 from random import Random
 
@@ -31,8 +42,11 @@ _SPEED_NOISE = 0.03
 _SPREAD_BEFORE = 1.0
 #: Maximum of past jobs up to which each future weights them anew; with more, weights change little.
 _WEIGHED_MOST = 400
-#: Median seconds, and spread of the logarithm, if no job has ended yet.
-_FIRST_GUESS_S, _FIRST_SPREAD = 3600.0, 1.5
+#: Median seconds, and spread of the logarithm, if no job has ended yet: about those of published traces.
+_FIRST_GUESS_S, _FIRST_SPREAD = 900.0, 2.0
+#: Maximum of a group's ended jobs whose lengths its active jobs may take; prior probability of that, and the number of
+#: ended jobs that the prior counts as.
+_LATELY, _TOGETHER, _TOGETHER_JOBS = 8, 0.8, 5.0
 #: Length in seconds of the pieces in which past arrivals are repeated.
 _PIECE_S = 3600.0
 _DAY_S = 86_400.0
@@ -40,13 +54,24 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """Length of an ended job, in seconds of running with its whole gang."""
+    """Length of an ended job, in seconds of running with its whole gang at its best speed."""
 
     user: str
     kind: str
+    #: Seconds on the machines that it had: the length, unless `steps` and `request` give it.
     ran_s: float
     #: True over stated length; None if it stated none.
     ratio: float | None = None
+    #: Steps that it made; 0: it reported none.
+    steps: float = 0.0
+    #: What it asked for, from which its best speed is known.
+    request: JobRequest | None = None
+    project: str = "default"
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """Its project, user and kind."""
+        return self.project, self.user, self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +103,8 @@ class DrawnLengths:
     """Draws lengths of jobs, conditional on what is known of each."""
 
     def __init__(self, ended: Iterable[EndedJob], open_jobs: Iterable[EndedJob] = (), luck: str = "") -> None:
-        """`open_jobs` are jobs without a stated length that have not ended, with their run so far.
+        """`ended` have their length as `ran_s`; `open_jobs` are those without a stated length that have not ended,
+        with what they have done so far.
 
         `luck` names the future whose weights are used; empty: all past jobs weigh the same.
         """
@@ -86,13 +112,25 @@ class DrawnLengths:
         many, chance = len(self._ended) + len(self._open), Random(f"{luck}/past")
         drawn = [chance.expovariate(1.0) if luck else 1.0 for _ in range(many)]
         self._weights, self._open_weights = drawn[: len(self._ended)], drawn[len(self._ended) :]
-        self._lengths: dict[tuple[str, str], _Weighted] = {}
-        self._ratios: dict[tuple[str, str], _Weighted] = {}
+        self._lengths: dict[tuple[str, str, str], _Weighted] = {}
+        self._ratios: dict[tuple[str, str, str], _Weighted] = {}
+        self._lately: dict[tuple[str, str, str], list[float]] = {}
+        for job in self._ended:
+            self._lately.setdefault(job.group, []).append(job.ran_s)
+        self._together, self._apart = _togetherness(self._lately.values())
+        #: In a future, by group: lengths that its next job may have.
+        self._drawn = self._newest() if luck else {}
 
     def of_future(self, luck: str) -> "DrawnLengths":
-        """Returns the same past with the weights of one future."""
-        is_short = len(self._ended) + len(self._open) <= _WEIGHED_MOST
-        return DrawnLengths(self._ended, self._open, luck) if is_short else self
+        """Returns the same past with the weights of one future, in which jobs of a group have lengths in common."""
+        if len(self._ended) + len(self._open) <= _WEIGHED_MOST:
+            return DrawnLengths(self._ended, self._open, luck)
+        alike = copy(self)
+        alike._drawn = self._newest()
+        return alike
+
+    def _newest(self) -> dict[tuple[str, str, str], list[float]]:
+        return {group: values[-_LATELY:] for group, values in self._lately.items()}
 
     def ratio(self, request: JobRequest, least: float, chance: Random) -> float:
         """Returns a drawn ratio of true to stated work, above `least`, the ratio done already."""
@@ -101,19 +139,32 @@ class DrawnLengths:
             return chance.lognormvariate(0.0, _SPEED_NOISE) if least < 1.0 else _beyond(least, chance)
         return known.draw(least, chance)
 
-    def length_s(self, request: JobRequest, had_s: float, chance: Random) -> float:
-        """Returns drawn seconds of running in total for a job that states no length, above `had_s`."""
+    def length_s(self, request: JobRequest, had_s: float, chance: Random, *, joins: bool = False) -> float:
+        """Returns the drawn length of a job that states none, seconds at its best speed, above `had_s`.
+
+        If it `joins`, later jobs of its group may take its length in this future.
+        """
+        group, drawn = (request.project, request.user, request.kind), 0.0
+        of_group = self._drawn.get(group, ())
+        if of_group and request.duration_s is None and chance.random() < self._together:
+            drawn = of_group[chance.randrange(len(of_group))] * chance.lognormvariate(0.0, self._apart)
+        if drawn <= had_s:
+            drawn = self._drawn_alone_s(request, had_s, chance)
+        if joins:
+            self._drawn.setdefault(group, []).append(drawn)
+        return drawn
+
+    def _drawn_alone_s(self, request: JobRequest, had_s: float, chance: Random) -> float:
         known = self._table(self._lengths, request, is_ratio=False)
-        if known is None:
-            middle_s = request.duration_s or _FIRST_GUESS_S
-            drawn = middle_s * chance.lognormvariate(0.0, _FIRST_SPREAD)
-            return drawn if drawn > had_s else _beyond(had_s, chance)
-        return known.draw(had_s, chance)
+        if known is not None:
+            return known.draw(had_s, chance)
+        drawn = (request.duration_s or _FIRST_GUESS_S) * chance.lognormvariate(0.0, _FIRST_SPREAD)
+        return drawn if drawn > had_s else _beyond(had_s, chance)
 
     def _table(
-        self, tables: "dict[tuple[str, str], _Weighted]", request: JobRequest, *, is_ratio: bool
+        self, tables: "dict[tuple[str, str, str], _Weighted]", request: JobRequest, *, is_ratio: bool
     ) -> "_Weighted | None":
-        key = request.user, request.kind
+        key = request.project, request.user, request.kind
         if key not in tables:
             weighed = [(job, part * _alike(job, request)) for job, part in zip(self._ended, self._weights, strict=True)]
             seen = [(job.ratio if is_ratio else job.ran_s, weight) for job, weight in weighed]
@@ -126,8 +177,23 @@ class DrawnLengths:
 
 def _alike(job: EndedJob, request: JobRequest) -> float:
     """Returns the weight of an ended job for this request, relative to a job of another user."""
-    is_same = job.user == request.user
+    is_same = job.user == request.user and job.project == request.project
     return _ALIKE if is_same and job.kind == request.kind else _SAME_USER if is_same else 1.0
+
+
+def _togetherness(groups: Iterable[list[float]]) -> tuple[float, float]:
+    """Returns the probability that a job has the length of another of its group, and the spread of the logarithm then.
+
+    `groups` are the lengths of each group's ended jobs in the order in which they ended.
+    """
+    by_group = [[log(max(value, 1e-3)) for value in values] for values in groups]
+    logs = [value for values in by_group for value in values]
+    middle = sum(logs) / max(len(logs), 1)
+    pairs = [0.5 * (one - next_one) ** 2 for values in by_group for one, next_one in pairwise(values)]
+    whole = (sum((each - middle) ** 2 for each in logs) + _TOGETHER_JOBS) / (len(logs) + _TOGETHER_JOBS)
+    prior = _TOGETHER_JOBS * (1.0 - _TOGETHER) * whole
+    apart = min((sum(pairs) + prior) / (len(pairs) + _TOGETHER_JOBS), whole)
+    return 1.0 - apart / whole, sqrt(0.5 * apart)
 
 
 def _beyond(least: float, chance: Random, spread: float = 1.0) -> float:

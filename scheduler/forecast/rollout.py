@@ -99,17 +99,23 @@ class JobTruth:
 
 
 def drawn_steps(
-    lengths: DrawnLengths, request: JobRequest, done: tuple[float, float], best: float, chance: Random
+    lengths: DrawnLengths,
+    request: JobRequest,
+    done: tuple[float, float],
+    best: float,
+    chance: Random,
+    *,
+    joins: bool = False,
 ) -> float:
-    """Returns the drawn steps left of a job that has done (steps, seconds of its whole gang) `done`.
+    """Returns the drawn steps left of a job that has done (steps, seconds of its whole gang at its best speed) `done`.
 
-    `best` is its highest speed, steps per second.
+    `best` is that speed, steps per second. If it `joins`, later jobs of its group may have its length.
     """
     steps, had_s = done
     if request.steps is not None and request.steps > 0:
         part = steps / request.steps
         return max(lengths.ratio(request, part, chance) - part, 1e-6) * request.steps
-    return max(lengths.length_s(request, had_s, chance) - had_s, 1.0) * best
+    return max(lengths.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
 
 
 class Rollout:
@@ -229,9 +235,11 @@ class Rollout:
         """Adds a job of the present; its remaining work is drawn once."""
         self.jobs[job.job_id] = RolledJob()
         self._open += job.state is not JobState.HELD
-        best, had_s = self._core.ledger.class_of(job).best_rate, self._snapshot.had_s.get(job.job_id, 0.0)
+        best, had_s = self._core.ledger.class_of(job).best_rate, self._snapshot.had_s.get(job.job_id)
+        # Not a job that is only tried: without it the others must have the same lengths.
+        joins = had_s is not None
         self._truths[job.job_id] = truth = JobTruth(
-            self._drawn_steps(job.request, job.steps, had_s, max(best, 1e-9), self._chance)
+            self._drawn_steps(job.request, job.steps, had_s or 0.0, max(best, 1e-9), self._chance, joins=joins)
         )
         if not job.holds:
             return
@@ -252,9 +260,11 @@ class Rollout:
         if job.placement is not None and len(job.placement.parts) > 1 and len(job.prepared) < len(job.placement.parts):
             self._prepare(Prepare(job.job_id, job.attempt, job.placement))
 
-    def _drawn_steps(self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random) -> float:
+    def _drawn_steps(
+        self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random, *, joins: bool = False
+    ) -> float:
         """Returns the drawn steps left."""
-        return drawn_steps(self._lengths, request, (steps, had_s), best, chance)
+        return drawn_steps(self._lengths, request, (steps, had_s), best, chance, joins=joins)
 
     def _next_arrival(self, arrived: Arrival | None) -> None:
         if arrived is not None:

@@ -40,7 +40,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
+from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.recorded_period import HeldPlace, PeriodJob, RecordedPeriod
 from scheduler.forecast.rollout import JobTruth, RolledJob, Rollout, RolloutLimits, drawn_steps
@@ -120,7 +120,7 @@ def run_shadow(
     Gives up after `cpu_s` seconds of processor time, and states so as the fault.
     """
     began_s = process_time()
-    measured = _Measured(period, now, DrawnLengths(past.ended, now.open_lengths()))
+    measured = _Measured(period, now, known_lengths(now, past.ended))
     changed = replace(period.begin, policy=PolicyChanged(period.begin.at, *policy))
     draws = most_draws if any(not job.is_known for job in period.jobs.values()) else 1
     runs: list[tuple[_PeriodRollout, _PeriodRollout]] = []
@@ -358,7 +358,9 @@ class _PeriodRollout(Rollout):
 
     # ------------------------------------------------------------------------------------------------ what jobs are
 
-    def _drawn_steps(self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random) -> float:
+    def _drawn_steps(
+        self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random, *, joins: bool = False
+    ) -> float:
         return self._work[request.job_id].left
 
     def _know_place(self, job: JobRecord, truth: JobTruth) -> None:

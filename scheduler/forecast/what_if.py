@@ -12,7 +12,7 @@ from math import inf
 from time import process_time
 
 from scheduler.core.events import Event
-from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
+from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
 from scheduler.forecast.job_forecasts import Interval, promised_quantile, quantiles
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import RolledJob, Rollout, RolloutLimits
@@ -117,7 +117,7 @@ class _Pairs:
 def what_if(question: WhatIfQuestion) -> WhatIfAnswer:
     """Rolls the state forward until all draws are made or the processor time is spent. Returns the differences."""
     began_s, snapshot = process_time(), question.snapshot
-    lengths = DrawnLengths(question.past.ended, question.snapshot.open_lengths())
+    lengths = known_lengths(snapshot, question.past.ended)
     groups, waiting = _groups(question), {job.job.job_id for job in snapshot.jobs if job.placement is None}
     pairs = [_Pairs() for _ in question.alternatives]
     draws = 0

@@ -3,7 +3,7 @@
 **Lengths.** How users' stated job lengths compare with true ones, and the factor by which later statements are
 corrected.
 
-    said_g = sum_i a_i log r_i / sum_i a_i        factor_g = exp(said_g n / (n + 1) + min(said_g, 1/2) / sqrt(n + 1))
+    said_g = sum_i a_i log r_i / sum_i a_i        factor_g = exp(said_g (n / (n + 1) + 1 / sqrt(n + 1)))
 
 r is a job's true length over the stated one, a its accelerator-seconds, n the number of such jobs; old jobs decay with
 the half-life of use. The weight a means that trivial jobs cannot improve a record. A running job that has exceeded its
@@ -13,8 +13,9 @@ else.
 
 A statement within a factor of `KEPT` of the truth counts as true, so users who know the lengths of their jobs are
 planned exactly by what they state. For others the factor is the mean, with one true statement as prior, plus a standard
-error (half a unit of the logarithm over the root of the number): what a user gained before there was a record is paid
-back later, so stating half of a known length gains nothing.
+error: the mean itself, which is how far statements are off, over the root of the number. While jobs are few it goes
+beyond the mean, the more the larger that is: what a user gained before there was a record is paid back by the next
+jobs. The first jobs of a user, until they exceed what they state, are planned by it: that gain is bounded by them.
 
 **Weights.** The weight that each user usually states, so that a plan can see which of the user's own jobs matter more.
 
@@ -39,8 +40,6 @@ from scheduler.core.share_events import RememberedLengths, RememberedWeights
 KEPT = 1.1
 #: Ratios are clipped to [1 / this, this]: a job that was given up says little.
 _MOST = 16.0
-#: Assumed upper bound on the standard deviation of log ratios between one user's jobs.
-_SPREAD = 0.5
 #: Lower bound of weights.
 _LEAST = 1e-6
 #: A weight below this part of the user's heaviest active job counts as that part.
@@ -75,7 +74,7 @@ class _LengthRecord:
         if self.said_s <= 0.0 or self.used_s <= 0.0:
             return 1.0
         said, jobs = self.said_s / self.used_s, self.jobs + 1.0
-        found = exp(said * self.jobs / jobs + min(said, _SPREAD) / sqrt(jobs))
+        found = exp(said * (self.jobs / jobs + 1.0 / sqrt(jobs)))
         return found if found > KEPT else 1.0
 
 

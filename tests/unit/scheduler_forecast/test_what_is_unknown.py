@@ -1,5 +1,6 @@
 """Draws of what nobody knows, and intervals corrected by what came."""
 
+from dataclasses import replace
 from itertools import takewhile
 from math import inf
 from random import Random
@@ -7,8 +8,18 @@ from statistics import mean, median
 
 import pytest
 
-from scheduler.forecast.job_forecasts import Interval, IntervalCalibration, promised_quantile, quantiles
+from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.forecast.core_copy import known_lengths, snapshot_at_once
+from scheduler.forecast.job_forecasts import (
+    Interval,
+    IntervalCalibration,
+    promised_quantile,
+    quantiles,
+    separate_spans,
+)
 from scheduler.forecast.past_jobs import DrawnLengths, EndedJob, PastJobs, drawn_arrivals
+from tests.support.fake_fleet import cluster
+from tests.support.fake_fleet import job as asked_job
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 
@@ -146,7 +157,84 @@ def test_a_future_weighs_the_past_in_its_own_way_and_always_alike() -> None:
     assert means[0] == means[3]
     assert len(set(means)) > 1
     many = DrawnLengths([EndedJob("", "", 100.0)] * 500)
-    assert many.of_future("a") is many, "of many, weights say little and cost much"
+    alike = [many.of_future(luck).length_s(request(), 0.0, Random(1)) for luck in "ab"]
+    assert alike[0] == alike[1], "of many, weights say little and cost much"
+
+
+def test_jobs_of_a_new_group_have_an_unknown_length_in_common() -> None:
+    """Nothing has ended, and twenty jobs of a group turn out to be of about one length: ten futures hold what they take
+    together three times in five, futures in which each is drawn alone not once in four.
+    """
+    chance, held = Random(8), {True: list[bool](), False: list[bool]()}
+    for case in range(120):
+        length_s = 900.0 * chance.lognormvariate(0.0, 2.0)
+        together_s = sum(length_s * chance.lognormvariate(0.0, 0.5) for _ in range(20))
+        for joins, holds in held.items():
+            futures = [DrawnLengths(()).of_future(f"{case}/{draw}") for draw in range(10)]
+            told = quantiles(
+                [sum(each.length_s(request(), 0.0, chance, joins=joins) for _ in range(20)) for each in futures]
+            )
+            holds.append(told.p10 <= together_s <= told.p90)
+    assert mean(held[True]) >= 0.55
+    assert mean(held[False]) <= 0.25
+
+
+def test_jobs_of_a_group_whose_lengths_never_agreed_are_drawn_alone() -> None:
+    chance = Random(9)
+    ended = [EndedJob("ada", "cnn", 1000.0 * chance.lognormvariate(0.0, 1.5)) for _ in range(200)]
+    totals = []
+    for draw in range(60):
+        future = DrawnLengths(ended).of_future(f"{draw}")
+        totals.append(sum(future.length_s(request(), 0.0, chance, joins=True) for _ in range(100)))
+    # Independent lengths: the sum of a hundred is known within a factor of two, most times.
+    told = quantiles(totals)
+    assert told.p90 / told.p10 < 2.5
+
+
+def test_a_job_that_is_only_tried_changes_no_length_of_others() -> None:
+    ended = [EndedJob("ada", "cnn", 10.0**power) for power in range(6)]
+    without, tried = DrawnLengths(ended).of_future("a"), DrawnLengths(ended).of_future("a")
+    tried.length_s(request(2), 0.0, Random(5))
+    lengths = [
+        [each.length_s(request(3), 0.0, chance) for _ in range(5)]
+        for each, chance in ((without, Random(6)), (tried, Random(6)))
+    ]
+    assert lengths[0] == lengths[1]
+
+
+def test_lengths_are_counted_at_the_best_speed_wherever_jobs_ran() -> None:
+    """Jobs ran on machines at a quarter of the best speed: of the same kind, another is a quarter as long as they took.
+
+    A job that has run there for an hour has done a quarter of an hour.
+    """
+    fleet = cluster("fifo", machines="ab")
+    for accelerator, speed in (("a", 4.0), ("b", 1.0)):
+        fleet.tell(ThroughputMeasured(0.0, Kind("k"), accelerator, 1, speed))
+    asked = asked_job(1, "b", 1, steps=None)
+    both = replace(asked, demands=(Demand("a", 1), Demand("b", 1)))
+    ended = [EndedJob(both.user, both.kind, 1000.0, steps=1000.0, request=both)] * 30
+    future = known_lengths(snapshot_at_once(fleet.core, 10.0), ended).of_future("a")
+    assert median(future.length_s(both, 0.0, Random(seed)) for seed in range(99)) == pytest.approx(250.0, rel=0.1)
+
+
+def test_outcomes_that_one_job_moved_together_count_as_few() -> None:
+    """Forty jobs waited behind one that took four times as long as foreseen: that is one outcome, not forty."""
+    calibration, many = IntervalCalibration(), IntervalCalibration()
+    for number in range(40):
+        shared, alone = (
+            Interval(900.0, 1000.0, 1100.0),
+            Interval(1e5 * number + 900.0, 1e5 * number + 1000.0, 1e5 * number + 1100.0),
+        )
+        calibration.said(JobId(number), 0.0, shared)
+        many.said(JobId(number), 1e5 * number, alone)
+        calibration.came(JobId(number), 4000.0 + number)
+        many.came(JobId(number), 1e5 * number + 4000.0)
+    said = Interval(1e7 + 900.0, 1e7 + 1000.0, 1e7 + 1100.0)
+    told, learnt = calibration.corrected(1e7, said), many.corrected(1e7, said)
+    assert told.p90 - 1e7 < 1500.0
+    assert learnt.p90 - 1e7 > 3000.0
+    assert separate_spans([(0.0, 10.0), (1.0, 2.0), (2.0, 5.0), (4.0, 6.0), (6.0, 7.0)]) == 3
+    assert separate_spans([]) == 0
 
 
 def test_who_was_always_as_long_as_stated_is_believed() -> None:
