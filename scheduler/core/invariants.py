@@ -74,6 +74,8 @@ def _check_jobs(core: SchedulerCore) -> None:
                 machine = ledger.fleet.machines[row]
                 if machine is not None:
                     assert len(machine.holders[job.job_id]) == count, f"job {job.job_id} on {machine.node_id}"
+                    pools = {pool for pool, _ in ledger.parts_of(job)}
+                    assert machine.pool in pools, f"job {job.job_id} on {machine.node_id}: counted to {pools}"
 
 
 def _check_shared_accelerators(core: SchedulerCore) -> None:

@@ -153,7 +153,7 @@ def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
 def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:
     pools = ledger.fleet.pools
     for state in pools:
-        if not state.pool.removed:
+        if not state.pool.removed and state.slow_of is None:
             yield PoolDeclared(now, state.pool)
     for machine in ledger.fleet.machines:
         if machine is not None and machine.condition is not MachineCondition.RELEASED:

@@ -1,4 +1,4 @@
-"""A slow machine among others, in simulated runs: the scheduler finds it by what jobs report, and uses it last."""
+"""A slow machine among others, in simulated runs: the scheduler finds it by what jobs report, and prices it apart."""
 
 from random import Random
 from statistics import fmean

@@ -124,7 +124,7 @@ def build_problem(ledger: Ledger) -> Problem:
             running=(in_one_pool[job] == pool) & (columns.count[rows][job] == count),
         ),
         pools=Pools(
-            pool_id=tuple(state.pool.pool_id for state in pools),
+            pool_id=tuple(state.name for state in pools),
             accelerator=tuple(state.pool.shape.accelerator for state in pools),
             capacity=capacity,
             rentable=rentable,

@@ -70,7 +70,7 @@ def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
             job_class.kind, rules.restart_default_s
         ):
             break
-        usable = [p.row for p in ledger.fleet.pools if p.capacity and job_class.rates[p.row] > 0]
+        usable = [p.row for p in ledger.fleet.pools if p.capacity and job_class.rates[p.row] > 0 and p.slow_of is None]
         if len(usable) < 2:
             continue  # the job must run where it is, so its speed elsewhere would change no decision
         for pool in usable:

@@ -24,6 +24,7 @@ from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.backfill import fill_free_places
 from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, plan_problem
 from scheduler.core.cycle.profiling_leases import open_profiling_leases
+from scheduler.core.cycle.slow_pools import sort_slow_machines
 from scheduler.core.events import Proposal
 from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.ordering.rank_ordering import RankOrdering
@@ -81,6 +82,7 @@ class OwedRounds:
             fill_free_places(cycle)
         if cycle.sharing.willing:
             settle_sharing(cycle)
+        set_slow_machines_apart(cycle)
         if cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
         set_round_timer(cycle)
@@ -152,6 +154,7 @@ class PlanRounds:
             self._open_leases(cycle)
         if cycle.sharing.willing:
             settle_sharing(cycle)
+        set_slow_machines_apart(cycle)
         solve_requests.request_solve_if_due(cycle, self._problem)
         set_round_timer(cycle)
 
@@ -219,6 +222,13 @@ def rebuild_queues(cycle: Cycle) -> None:
         cycle.queues.clear()
         cycle.ordering.fill_queues(cycle.queues)
         cycle.backlog.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
+
+
+def set_slow_machines_apart(cycle: Cycle) -> None:
+    """Sorts slow machines into pools of their own, and out of them, where there are or were any."""
+    known = cycle.ledger.slow_machines
+    if (known.slow or known.pools) and sort_slow_machines(cycle):
+        rebuild_queues(cycle)
 
 
 def set_round_timer(cycle: Cycle) -> None:

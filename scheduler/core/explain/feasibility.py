@@ -12,15 +12,8 @@ from math import inf
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.placement.preemption import is_preemptible
-from scheduler.core.state.fleet import (
-    Fleet,
-    FleetMachine,
-    MachineCondition,
-    PoolState,
-    is_enough,
-    most_that_fit,
-    split_gang,
-)
+from scheduler.core.placement.reservations import most_that_fit
+from scheduler.core.state.fleet import Fleet, FleetMachine, MachineCondition, PoolState, is_enough, split_gang
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import freed_at
@@ -65,13 +58,14 @@ def pool_limits(fleet: Fleet, expected: Mapping[PoolId, int]) -> list[PoolLimit]
     return [
         PoolLimit(state.pool, _largest_size(state, expected.get(state.pool.pool_id, 0)))
         for state in fleet.pools
-        if not state.pool.removed
+        if not state.pool.removed and state.slow_of is None
     ]
 
 
 def removed_pools_text(fleet: Fleet, request: JobRequest) -> str:
     """Returns the removed pools that the job accepts, in words; empty if there is none."""
-    gone = [state.pool.pool_id for state in fleet.pools if state.pool.removed and request.accepts(state.pool)]
+    removed = [state.pool for state in fleet.pools if state.pool.removed and state.slow_of is None]
+    gone = [pool.pool_id for pool in removed if request.accepts(pool)]
     if not gone:
         return ""
     return f"; {', '.join(gone)}, which it accepts, {'was' if len(gone) == 1 else 'were'} removed"

@@ -3,9 +3,10 @@
 Computed on demand from the ledger alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.slow_pools import slow_machine_text
 from scheduler.core.explain.pending_reasons import account_text
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -88,7 +89,7 @@ def _corrected_length_text(ledger: Ledger, job: JobRecord) -> str:
 def _slow_machines_text(ledger: Ledger, job: JobRecord) -> str:
     """Returns which of the job's machines are slow; empty if none is known to be."""
     nodes = () if job.placement is None else [part.node_id for part in job.placement.parts]
-    told = [(node_id, ledger.slow_machines.told(node_id)) for node_id in nodes]
+    told = [(node_id, slow_machine_text(ledger, node_id)) for node_id in nodes]
     return "; ".join(f"{node_id} is {detail}" for node_id, detail in told if detail)
 
 
@@ -122,7 +123,10 @@ def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]
     job_class = ledger.class_of(job)
     counts, nominal = ledger.classes.shapes[job_class.shape].counts, ledger.classes.nominal
     for row in job_class.fastest:
-        pool = ledger.fleet.pools[row].pool
-        speed = ledger.table.speed(job_class.kind, pool.shape.accelerator, counts[row], nominal)
-        found.append(PoolSpeed(pool.pool_id, pool.shape.accelerator, counts[row], speed))
+        state = ledger.fleet.pools[row]
+        speed = ledger.table.speed(job_class.kind, state.pool.shape.accelerator, counts[row], nominal)
+        if state.slow_of is not None:
+            low, high = (None if each is None else each * state.pace for each in (speed.low, speed.high))
+            speed = replace(speed, steps_per_s=speed.steps_per_s * state.pace, low=low, high=high)
+        found.append(PoolSpeed(state.name, state.pool.shape.accelerator, counts[row], speed))
     return tuple(found)

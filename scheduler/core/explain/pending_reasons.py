@@ -203,7 +203,7 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
     if reservation is not None:
         missing = sum(reservation.needs.values())
         rows = [row for row, _ in ledger.fleet.parts_of(reservation.wanted.items())]
-        pool_id = " and ".join(ledger.fleet.pools[row].pool.pool_id for row in rows)
+        pool_id = " and ".join(ledger.fleet.pools[row].name for row in rows)
         reason = Reason.WAIT_PREEMPTING if reservation.preempting else Reason.WAIT_RESERVATION
         detail = (
             f"{missing} of {sum(reservation.wanted.values())} accelerators of its place on {pool_id} are not free yet"
@@ -247,7 +247,7 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
     """Returns the reason of a job behind the head of a strict queue: what the head waits for, and what would help."""
     ledger, shape = core.ledger, core.ledger.classes.shapes[core.ledger.class_of(first).shape]
     pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
-    waits = ", ".join(f"{shape.counts[state.row]} of {state.pool.pool_id}, {state.free} free" for state in pools)
+    waits = ", ".join(f"{shape.counts[state.row]} of {state.name}, {state.free} free" for state in pools)
     detail = (
         f"behind job {first.job_id}, the head of the queue, which waits (it needs {waits}); "
         "under this policy no job starts before the head of the queue"
@@ -266,7 +266,7 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, count
     is_shared, is_planned = core.cycle.policy.pricing is not None, core.cycle.policy.plans
     planned = dict(ledger.planned_parts(job)) if is_planned else {}
     count = planned.get(state.row, shape.counts[state.row])
-    need = f"{state.pool.pool_id}: needs {count}, {state.free} of {state.capacity} free"
+    need = f"{state.name}: needs {count}, {state.free} of {state.capacity} free"
     facts = []
     if state.row in planned:
         facts.append(f"{count} of the {sum(planned.values())} it is planned on are here")

@@ -84,7 +84,8 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     kind, accelerator = ledger.kind_of(job), ledger.fleet.pools[pool].pool.shape.accelerator
     # Slow machines are not learnt from an emulated scheduler, or from jobs that are slower for another reason.
     if cycle.policy.rules.mechanism == OWED and not job.request.sizes and cycle.sharing.is_settled(job.job_id):
-        is_slow = ledger.slow_machines.took_in(job.request, pool, job.placement, event.steps_per_s)
+        declared = ledger.fleet.declared_row(pool)
+        is_slow = ledger.slow_machines.took_in(job.request, declared, job.placement, event.steps_per_s)
         if is_slow and kind == job.request.kind:
             return  # the kind keeps its speed from other machines
     if ledger.table.measure(kind, accelerator, job.placement.accelerators, event.steps_per_s, ledger.classes.nominal):

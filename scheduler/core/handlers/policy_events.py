@@ -37,6 +37,7 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
         if job.request.sizes:  # until the new policy resizes it, it runs as its submitter asked
             ledger.reclass(job, ledger.classes.row(job.request))
     ledger.columns.forget_entitlements(event.at)
+    ledger.slow_machines.is_due = True
     solves.void_up_to = solves.last_request
     solves.problem_changed = True
     solves.requested_at = -inf

@@ -12,7 +12,7 @@ from scheduler.core.handlers.deadlines import leave_pool
 from scheduler.core.handlers.machine_events import ask_for_least, on_node_leaving
 from scheduler.core.restore_events import RentRestored
 from scheduler.core.state.fleet import MachineCondition, PoolState
-from scheduler.core.state.working_set import Cycle
+from scheduler.core.state.working_set import Cycle, refresh_pools
 from walras.states import Reason
 
 #: Conditions of machines that are drained with their pool; others leave, or take no jobs, already.
@@ -24,17 +24,18 @@ def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
     ledger = cycle.ledger
     row = ledger.fleet.pool_row(event.pool.pool_id)
     before = None if row is None else ledger.fleet.pools[row].pool
-    is_new = ledger.fleet.declare(event.pool)
+    ledger.fleet.declare(event.pool)
     if row is not None and before is not None and before.usd_per_h != event.pool.usd_per_h:
         cycle.spending.repriced(row)
-    if is_new:
-        ledger.columns.set_pools(len(ledger.fleet.pools))
+    ledger.slow_machines.is_due = True  # a pool beside it follows it
     if row is not None and before is not None and event.pool.drained and not before.drained:
-        _drain(cycle, ledger.fleet.pools[row])
+        for each in (row, ledger.slow_machines.pools.get(row)):
+            if each is not None:
+                _drain(cycle, ledger.fleet.pools[each])
     declared = ledger.fleet.pool_row(event.pool.pool_id)
     assert declared is not None
     ask_for_least(cycle, ledger.fleet.pools[declared])
-    _pools_changed(cycle)
+    refresh_pools(cycle)
 
 
 def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
@@ -42,7 +43,8 @@ def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
     row = cycle.ledger.fleet.drop(event.pool_id)
     cycle.ledger.columns.forget_pool(row, cycle.now)
     leave_pool(cycle, row)
-    _pools_changed(cycle)
+    cycle.ledger.slow_machines.is_due = True
+    refresh_pools(cycle)
 
 
 def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
@@ -61,10 +63,3 @@ def _drain(cycle: Cycle, state: PoolState) -> None:
             on_node_leaving(cycle, machine, leaving)
         if machine.token:
             cycle.backlog.emptied[machine.row] = None
-
-
-def _pools_changed(cycle: Cycle) -> None:
-    fleet = cycle.ledger.fleet
-    tools = [state.tool_sets for state in fleet.pools] if fleet.knows_tools else ()
-    cycle.ledger.classes.pools_changed([state.pool for state in fleet.pools], tools)
-    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True

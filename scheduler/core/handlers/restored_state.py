@@ -54,7 +54,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         prices=tuple(
             (state.pool.pool_id, price)
             for state, price in zip(pools, quote.prices.tolist(), strict=True)
-            if not state.pool.removed
+            if not state.pool.removed and state.slow_of is None
         )
         if quote is not None and known
         else (),
@@ -64,7 +64,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         lifetimes=tuple(
             (state.pool.pool_id, dump_lifetimes(state.lives, watched_machines(ledger, state)))
             for state in pools
-            if not state.pool.removed and state.lives.ends
+            if not state.pool.removed and state.slow_of is None and state.lives.ends
         ),
         lengths=ledger.lengths.remembered(_ENTITIES_MAX),
         weights=ledger.weights.remembered(_ENTITIES_MAX),
@@ -175,4 +175,4 @@ def recall_job(cycle: Cycle, job: JobRecord) -> None:
     for pool_id, seconds in owed:
         row = ledger.fleet.pool_row(pool_id)
         if row is not None and ledger.columns.counts_owed:
-            ledger.columns.owed[job.slot, row] = seconds
+            ledger.columns.owed[job.slot, row] += seconds  # a pool's and that of its slow machines

@@ -179,7 +179,7 @@ class SpotChoice:
         self.priced = [within_usable_slack(now) for now in self.situations] if several else self.situations
 
     def best(self, cycle: Cycle, job: JobRecord) -> HeldSet:
-        """Returns the cheapest set that meets the deadline, or what is held if another saves too little.
+        """Returns the cheapest set that meets the deadline, or what is held if another saves too little to move for it.
 
         Nothing of a size that is not held means to wait for that size with what is held. If no set is in time, returns
         the on-demand set with most slack.
@@ -191,7 +191,7 @@ class SpotChoice:
             return HeldSet(offer, now, HeldMachine.ON_DEMAND, inf, is_forced=True)
         best, here = min(found, key=lambda each: each.usd), held_machine(cycle, job)
         stays = next((each for each in found if each.held is here and each.offer.class_row == job.class_row), None)
-        is_resized = best.offer.class_row != job.class_row
+        is_resized = job.holds and best.offer.class_row != job.class_row
         return stays if stays is not None and is_resized and best.usd > (1 - _LEAST_GAIN) * stays.usd else best
 
     def _sets(self, cycle: Cycle, offer: SpotOffer, now: SlackSituation, priced: SlackSituation) -> list[HeldSet]:

@@ -147,7 +147,7 @@ def _frees_enough(cycle: Cycle, job: JobRecord, pool: int, found: FoundPlace) ->
 
 
 def _move_detail(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:
-    pool_id, columns = cycle.ledger.fleet.pools[pool].pool.pool_id, cycle.ledger.columns
+    name, columns = cycle.ledger.fleet.pools[pool].name, cycle.ledger.columns
     if pool != columns.pool[job.slot]:
-        return f"{text} {pool_id}"
-    return f"{text} {pool_id}: {cycle.ledger.count_on(job, pool)} accelerators instead of {columns.count[job.slot]:g}"
+        return f"{text} {name}"
+    return f"{text} {name}: {cycle.ledger.count_on(job, pool)} accelerators instead of {columns.count[job.slot]:g}"

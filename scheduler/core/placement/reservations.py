@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough, most_that_fit
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough
 from scheduler.core.state.job_classes import PoolParts, ResourceShape
 from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
@@ -248,3 +248,10 @@ def free_capacity_bound(cycle: Cycle, pool: int) -> FreeCapacityBound:
         return UNBOUNDED_CAPACITY
     lends = held and any(waits_for_non_borrowers(cycle, reservation) for reservation in reserved)
     return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0)
+
+
+def most_that_fit(machine: FleetMachine, most: int, shape: ResourceShape) -> int:
+    """Returns the largest number up to `most` for which the machine's free processors and memory suffice."""
+    while most > 0 and not is_enough(machine.free_cpus, machine.free_memory_bytes, most, shape):
+        most -= 1
+    return most

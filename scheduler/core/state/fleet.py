@@ -121,6 +121,14 @@ class PoolState:
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)
     #: Counts of its machines by `FleetMachine.counted_tools`.
     tools: PoolTools = field(default_factory=PoolTools)
+    #: Row of the declared pool whose slow machines these are (None: it is one), and their speed relative to others'.
+    slow_of: int | None = None
+    pace: float = 1.0
+
+    @property
+    def name(self) -> PoolId:
+        """Returns its name in problems. `pool` is that of the machines, so a pool of slow machines needs another."""
+        return self.pool.pool_id if self.slow_of is None else PoolId(f"{self.pool.pool_id}~slow")
 
     @property
     def tool_sets(self) -> ToolSets:
@@ -191,6 +199,10 @@ class Fleet:
 
     def pool_row(self, pool_id: PoolId) -> int | None:
         return self._pool_row.get(pool_id)
+
+    def declared_row(self, row: int) -> int:
+        slow_of = self.pools[row].slow_of
+        return row if slow_of is None else slow_of
 
     def machine(self, node_id: NodeId) -> FleetMachine | None:
         row = self._machine_row.get(node_id)
@@ -434,10 +446,3 @@ def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
 def is_enough(cpus: float, memory_bytes: int, accelerators: int, shape: ResourceShape) -> bool:
     """Returns whether these processors and this memory suffice for this many accelerators of a gang of this shape."""
     return cpus + 1e-9 >= accelerators * shape.cpus and memory_bytes >= accelerators * shape.memory_bytes
-
-
-def most_that_fit(machine: FleetMachine, most: int, shape: ResourceShape) -> int:
-    """Returns the largest number up to `most` for which the machine's free processors and memory suffice."""
-    while most > 0 and not is_enough(machine.free_cpus, machine.free_memory_bytes, most, shape):
-        most -= 1
-    return most

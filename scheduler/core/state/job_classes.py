@@ -85,6 +85,8 @@ class JobClasses:
         self._pools: list[Pool] = []
         #: Tool sets by pool; pools beyond the end of the list may have any tools.
         self._tools: Sequence[ToolSets] = ()
+        #: Speed of the pools' machines relative to what is usual for their type; beyond the end of the list 1.
+        self._paces: Sequence[float] = ()
         self._nominal: dict[str, float] = {}
         self._index: dict[tuple[object, ...], int] = {}
         self._by_kind: dict[Kind, list[int]] = {}
@@ -258,12 +260,12 @@ class JobClasses:
                 ):
                     self.refresh_kind(job.kind)
 
-    def pools_changed(self, pools: Sequence[Pool], tools: Sequence[ToolSets] = ()) -> None:
-        """Recomputes every class, because the list of pools grew or a pool's shape changed.
+    def pools_changed(self, pools: Sequence[Pool], tools: Sequence[ToolSets] = (), paces: Sequence[float] = ()) -> None:
+        """Recomputes every class, because the list of pools grew, or a pool's shape or its machines' pace changed.
 
-        `tools`: of their machines.
+        `tools`, `paces`: of their machines.
         """
-        self._pools, self._tools = list(pools), list(tools)
+        self._pools, self._tools, self._paces = list(pools), list(tools), list(paces)
         self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
         self._shape_index.clear()
         self._plan_ways.clear()
@@ -326,6 +328,8 @@ class JobClasses:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
                 measured[p] = speed.source is SpeedSource.MEASURED
+        for p, pace in enumerate(self._paces):
+            job_class.rates[p] *= pace if not parts else 1.0
         job_class.measured = tuple(measured)
         job_class.best_rate = float(job_class.rates.max(initial=0.0))
         job_class.speeds = tuple(job_class.rates.tolist())
@@ -345,7 +349,8 @@ class JobClasses:
         alone = []
         for pool, _ in job_class.parts:
             accelerator = self._pools[pool].shape.accelerator
-            alone.append(self._table.speed(job_class.kind, accelerator, gangs[pool], self._nominal).steps_per_s)
+            speed = self._table.speed(job_class.kind, accelerator, gangs[pool], self._nominal).steps_per_s
+            alone.append(speed * self._paces[pool] if self._paces else speed)
         return multi_pool_rate(job_class.parts, gangs, alone)
 
 

@@ -44,6 +44,10 @@ class SlowMachines:
 
     #: Pace of each slow machine relative to others of its pool.
     slow: dict[NodeId, float] = field(default_factory=dict)
+    #: Row of the pool of slow machines by that of the declared pool (`cycle.slow_pools`).
+    pools: dict[int, int] = field(default_factory=dict)
+    #: Whether machines are to be sorted into these pools, or out of them, before jobs are placed again.
+    is_due: bool = False
     #: By machine: job -> its pace, and whether that is significantly slow; the newest jobs last.
     _paces: dict[NodeId, dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
     #: By job: the machine and cell of its newest reports, and their speeds.
@@ -93,10 +97,12 @@ class SlowMachines:
         if len(paces) < _JOBS:
             return
         beyond_doubt = [is_slow for _, is_slow in paces.values()]
+        before = node_id in self.slow
         if all(beyond_doubt):
             self.slow[node_id] = median(pace for pace, _ in paces.values())
         elif not any(beyond_doubt):
             self.slow.pop(node_id, None)
+        self.is_due = self.is_due or before != (node_id in self.slow)
 
     def forget_machine(self, node_id: NodeId) -> None:
         """Drops a machine that has left."""

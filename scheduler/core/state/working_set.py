@@ -386,3 +386,14 @@ def enqueue_job(cycle: Cycle, job: JobRecord) -> None:
     for pool, key in cycle.ordering.keys(job):
         cycle.queues.push(job, pool, key)
         cycle.backlog.stale_pools.add(pool)
+
+
+def refresh_pools(cycle: Cycle) -> None:
+    """Recomputes classes of jobs and queues, because pools or their machines' pace changed."""
+    ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
+    if len(pools) != ledger.columns.pools:
+        ledger.columns.set_pools(len(pools))
+    tools = [state.tool_sets for state in pools] if ledger.fleet.knows_tools else ()
+    paces = [state.pace for state in pools] if ledger.slow_machines.pools else ()
+    ledger.classes.pools_changed([state.pool for state in pools], tools, paces)
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True

@@ -61,7 +61,7 @@ def _not_rented(ledger: Ledger, request: JobRequest, configurations: list[dict[s
     """Returns why no machines are rented, in the cheapest pool, for a job that could only run on rented ones that are
     not here; empty for all other jobs.
     """
-    states = {state.pool.pool_id: state for state in ledger.fleet.pools}
+    states = {state.name: state for state in ledger.fleet.pools}
     told = []
     for each in sorted(configurations, key=lambda each: float(each["usd_per_h"])):
         state, count = states[each["pool"]], int(each["accelerators"])
@@ -83,14 +83,14 @@ def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]
         if not count or not state.can_prepare(request.tools):
             continue
         speed = ledger.table.speed(request.kind, accelerator, count, nominal)
-        source, steps_per_s = speed.source.name.lower(), speed.steps_per_s
+        source, steps_per_s = speed.source.name.lower(), speed.steps_per_s * state.pace
         if accelerator in declared and source != "measured":
-            source, steps_per_s = "declared", declared[accelerator]
+            source, steps_per_s = "declared", declared[accelerator] * state.pace
         price = 0.0 if quote is None or state.row >= len(quote.prices) else float(quote.prices[state.row])
         usd_per_h = state.pool.usd_per_h * count / state.pool.shape.accelerators
         found.append(
             {
-                "pool": state.pool.pool_id,
+                "pool": state.name,
                 "accelerator": accelerator,
                 "accelerators": count,
                 "steps_per_s": steps_per_s,
@@ -110,7 +110,7 @@ def _chosen_on_arrival(
     ledger: Ledger, standing: ActivePolicy | None, request: JobRequest, configurations: list[dict[str, Any]]
 ) -> int | None:
     """Returns the arrival rule's choice, None for none; without prices, the fastest free configuration."""
-    rows = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
+    rows = {state.name: state.row for state in ledger.fleet.pools}
     speeds = np.array([each["steps_per_s"] for each in configurations], float)
     if standing is None or standing.quote is None or standing.pricing is None:
         free = np.array([each["is_free"] for each in configurations])

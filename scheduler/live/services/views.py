@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from scheduler.core.cycle.slow_pools import slow_machine_text
 from scheduler.core.explain.dominant_reason import dominant_reason
 from scheduler.core.explain.job_conditions import PoolSpeed
 from scheduler.core.explain.pending_reasons import first_pending_reason
@@ -31,7 +32,7 @@ from walras.api import (
     SpeedView,
     TargetView,
 )
-from walras.cluster import Pool
+from walras.cluster import Pool, PoolId
 from walras.contract import DATA_WAIT_VALUE
 from walras.job_request import JobId
 from walras.people import EntityPriceView
@@ -266,7 +267,7 @@ class ApiViews:
     def _detail(self, node: LiveNode) -> str:
         """Returns what is most important to know of the machine, in words."""
         told = node.problem or node.row.detail or self._silence(node) or self._booked(node) or _private_text(node)
-        return told or self._loop.core.ledger.slow_machines.told(node.row.node_id)
+        return told or slow_machine_text(self._loop.core.ledger, node.row.node_id)
 
     def _booked(self, node: LiveNode) -> str:
         """Returns the reservation that has the machine now, or will have it next; empty without one."""
@@ -304,13 +305,14 @@ class ApiViews:
         proposal = self._state.proposal
         rows = {} if proposal is None else {pool_id: row for row, pool_id in enumerate(proposal.pools)}
         items = []
-        for pool_id, pool in sorted(self._state.pools.items()):
-            row = rows.get(pool_id)
+        for name, pool, members in self._priced_machines():
+            row = rows.get(name)
             known = proposal is not None and row is not None and row < len(proposal.prices)
             price = proposal.prices[row] if known and proposal is not None and row is not None else 0.0
             named = proposal is not None and row is not None and row < len(proposal.marginal)
             marginal = proposal.marginal[row] if named and proposal is not None and row is not None else 0
-            items.append(self._price(pool, price, "" if proposal is None else proposal.price_unit, marginal))
+            unit = "" if proposal is None else proposal.price_unit
+            items.append(self._price(name, pool, members, price, unit, marginal))
         certificate = None
         if proposal is not None:
             certificate = CertificateView(
@@ -327,10 +329,22 @@ class ApiViews:
         entities = [EntityPriceView(name=name, limit=limit, guarantee=kept) for name, limit, kept in rights]
         return PriceList(items=items, certificate=certificate, entities=entities)
 
-    def _price(self, pool: Pool, price: float, unit: str, marginal: int) -> PriceView:
-        members = [node for node in self._state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
+    def _priced_machines(self) -> list[tuple[PoolId, Pool, list[LiveNode]]]:
+        """Returns pools by name with their machines; those that are slow, and priced apart, follow the others."""
+        found: dict[tuple[PoolId, PoolId], list[LiveNode]] = {(name, name): [] for name in self._state.pools}
+        fleet = self._loop.core.ledger.fleet
+        for node in self._state.nodes.values():
+            if node.is_member and node.row.pool_id in self._state.pools:
+                machine = fleet.machine(node.row.node_id)
+                name = node.row.pool_id if machine is None else fleet.pools[machine.pool].name
+                found.setdefault((node.row.pool_id, name), []).append(node)
+        return [(name, self._state.pools[pool_id], nodes) for (pool_id, name), nodes in sorted(found.items())]
+
+    def _price(
+        self, name: PoolId, pool: Pool, members: list[LiveNode], price: float, unit: str, marginal: int
+    ) -> PriceView:
         return PriceView(
-            pool=pool.pool_id,
+            pool=name,
             accelerator=pool.shape.accelerator,
             market=pool.market,
             capacity=float(sum(node.facts.accelerators for node in members if not node.row.cordon)),

@@ -248,3 +248,14 @@ def test_nothing_is_asked_for_while_it_is_on_its_way_to_a_gang_of_another_size()
     assert len(fleet.rents) == rents
     fleet.end(ONE, 85, 100.0)
     assert gang(fleet) == ("spot", 4)
+
+
+def test_a_job_that_holds_nothing_changes_its_size_for_any_gain() -> None:
+    """It asks for eight spot machines; there are none. Four on demand are now 3 % cheaper than to wait for eight."""
+    fleet = submitted(8.0, 3.0, speeds={size: size**0.8 for size in SPEEDS})
+    assert asked(fleet) == ("spot", 8)
+    give(fleet, 0)
+    wait_for_plans(fleet)
+    assert asked(fleet) == ("sure", 4)
+    give(fleet)
+    assert gang(fleet) == ("sure", 4)

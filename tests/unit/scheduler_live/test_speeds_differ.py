@@ -6,7 +6,9 @@ import pytest
 
 from scheduler.core.explain.job_conditions import SPEED_DIFFERS, believed_speeds, job_conditions
 from scheduler.live.store.event_journal import replay_journal
-from tests.support.live_world import FakeAgent, World, world
+from tests.support.live_world import FIFO, FakeAgent, World, world
+
+WALRAS = {"policy": {"name": "walras"}, "rules": FIFO["rules"] | {"resolve_min_s": 0.0}}
 
 
 def told(w: World) -> list[str]:
@@ -80,25 +82,31 @@ async def test_a_slow_network_is_told_once_and_slows_its_job(tmp_path: Path) -> 
         assert replay_journal(w.server.store.journal()).identical
 
 
+async def agents_with_a_slow_one(w: World) -> dict[str, FakeAgent]:
+    """Three machines, of which the second is a third slower for every job, after three jobs on each."""
+    agents = {name: await FakeAgent(w, name).register() for name in ("n1", "n2", "n3")}
+    for _ in range(3):
+        jobs = [await w.submit({"profile": "cnn", "resources": {"accelerators": "a:2"}}) for _ in agents]
+        for agent in agents.values():
+            await agent.beat()
+            await agent.start_all()
+        places = {job_id: next(a for a in agents.values() if (job_id, 1) in a.here) for job_id in jobs}
+        for steps in range(1, 8):
+            await w.advance(30.0)
+            for job_id, agent in places.items():
+                speed = 6.0 if agent is agents["n2"] else 9.0
+                told_now = agent.progress(job_id, 1, float(steps), steps_per_s=speed + steps / 100, samples=8)
+                await agent.beat(told_now)
+        for job_id, agent in places.items():
+            await agent.end(job_id)
+    await w.quiet()
+    return agents
+
+
 async def test_a_slow_machine_is_told_and_not_held_against_its_kind(tmp_path: Path) -> None:
     """Three machines, one a third slower for every job: `walras nodes` says so, and the kind's speed is the others'."""
     async with world(tmp_path) as w:
-        agents = {name: await FakeAgent(w, name).register() for name in ("n1", "n2", "n3")}
-        for _ in range(3):
-            jobs = [await w.submit({"profile": "cnn", "resources": {"accelerators": "a:2"}}) for _ in agents]
-            for agent in agents.values():
-                await agent.beat()
-                await agent.start_all()
-            places = {job_id: next(a for a in agents.values() if (job_id, 1) in a.here) for job_id in jobs}
-            for steps in range(1, 8):
-                await w.advance(30.0)
-                for job_id, agent in places.items():
-                    speed = 6.0 if agent is agents["n2"] else 9.0
-                    told_now = agent.progress(job_id, 1, float(steps), steps_per_s=speed + steps / 100, samples=8)
-                    await agent.beat(told_now)
-            for job_id, agent in places.items():
-                await agent.end(job_id)
-        await w.quiet()
+        agents = await agents_with_a_slow_one(w)
         assert {node.node_id: node.detail for node in w.server.views.nodes()} == {
             "n1": "", "n2": "33 % slower than others of its pool, by what jobs report", "n3": "",
         }  # fmt: skip
@@ -107,4 +115,25 @@ async def test_a_slow_machine_is_told_and_not_held_against_its_kind(tmp_path: Pa
         (condition,) = (each for each in every if each.type == SPEED_DIFFERS)
         assert condition.detail.startswith("n2 is 33 % slower")
         assert w.server.core.ledger.table.measured("cnn", "a", 2) == pytest.approx(9.0, rel=0.05)  # type: ignore[arg-type]
+        assert replay_journal(w.server.store.journal()).identical
+
+
+async def test_under_prices_a_slow_machine_has_one_of_its_own(tmp_path: Path) -> None:
+    """`walras prices` and `walras nodes` tell it; jobs are told of the declared pool; the journal replays."""
+    async with world(tmp_path, policy=WALRAS) as w:
+        agents = await agents_with_a_slow_one(w)
+        jobs = [await w.submit({"profile": "cnn", "resources": {"accelerators": "a:2"}}) for _ in range(4)]
+        for _ in range(3):
+            await w.advance(400.0)
+            for agent in agents.values():
+                await agent.beat()
+        await w.quiet()
+        ((pool_id, machines, *_), (apart, *others)) = [
+            (each.pool, each.capacity, each.free) for each in w.server.views.prices().items
+        ]
+        assert (machines, apart, others) == (4.0, f"{pool_id}~slow", [2.0, 0.0])
+        detail = next(node.detail for node in w.server.views.nodes() if node.node_id == "n2")
+        assert detail.endswith(f"by what jobs report; its accelerators have a price of their own, as {apart}")
+        attempts = [w.live_state.attempt(job_id, 1) for job_id in jobs]
+        assert {each.placement.pool_id for each in attempts if each is not None} == {pool_id}
         assert replay_journal(w.server.store.journal()).identical
