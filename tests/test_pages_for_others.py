@@ -40,6 +40,8 @@ def parse_command_line(words: list[str]) -> None:
     command = root_command()
     rest = words[1:]
     while hasattr(command, "commands"):
+        if command.invoke_without_command and (not rest or rest[0].startswith("-")):
+            break
         assert rest, words
         found = command.commands.get(rest[0])
         assert found is not None, f"no command {rest[0]!r} in {shlex.join(words)}"

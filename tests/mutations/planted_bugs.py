@@ -28,6 +28,7 @@ class PlantedBug:
 
 _LOOP = "scheduler/live/loop/event_loop.py"
 _APPLY = "scheduler/live/loop/apply_commands.py"
+_TO_AGENTS = "scheduler/live/loop/agent_commands.py"
 _STATE = "scheduler/live/loop/live_state.py"
 _RENTING = "scheduler/live/providers/provisioning.py"
 _BILLING = "scheduler/live/loop/billing.py"
@@ -39,7 +40,7 @@ _IDENTITY = "scheduler/live/services/agent_identity.py"
 _REPORTS = "scheduler/live/services/agent_reports.py"
 _STORE = "scheduler/live/store/sqlite_store.py"
 _FOLDER = "scheduler/live/store/data_folder.py"
-_ASSEMBLY = "scheduler/live/assembly.py"
+_RESTORE = "scheduler/live/core_restore.py"
 _SUBMISSION = "scheduler/live/http/submission_api.py"
 _ENDS = "scheduler/core/handlers/attempt_events.py"
 _AGENT = "workers/agent/agent.py"
@@ -197,13 +198,13 @@ BUGS: tuple[PlantedBug, ...] = (
     # -------------------------------------------------------------------------------- restoring
     PlantedBug(
         "waiting_jobs_restored_first",
-        _ASSEMBLY,
+        _RESTORE,
         "key=lambda job: (job.attempt is None, job.row.job_id)",
         "key=lambda job: (job.attempt is not None, job.row.job_id)",
     ),
     PlantedBug(
         "running_attempt_not_restored",
-        _ASSEMBLY,
+        _RESTORE,
         "placement=None if attempt is None else attempt.placement",
         "placement=None",
     ),
@@ -228,13 +229,13 @@ BUGS: tuple[PlantedBug, ...] = (
     # -------------------------------------------------------------------------------- reports and commands
     PlantedBug(
         "resume_forgotten",
-        _APPLY,
+        _TO_AGENTS,
         "resume=None if checkpoint is None else _manifest(checkpoint)",
         "resume=None",
     ),
     PlantedBug(
         "stops_not_sent",
-        _APPLY,
+        _TO_AGENTS,
         "        if not part.ended:\n            post_stop(transaction, part, command.grace_s, command.reason.value)\n",
         "        pass\n",
     ),

@@ -33,9 +33,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The runs that are made from now on: policy and seed."""
     made: list[tuple[str, int]] = []
 
-    def run(cell: RunSpec, *more: object) -> object:
+    def run(cell: RunSpec, *more: object, **named: object) -> object:
         made.append((cell.policy, cell.seed))
-        return execute_for_metrics(cell, *more)  # type: ignore[arg-type]
+        return execute_for_metrics(cell, *more, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr("simulator.reports.repeated_runs.execute_for_metrics", run)
     return made

@@ -100,5 +100,5 @@ def test_where_nothing_is_bounded_it_says_so(client: Fake) -> None:
     client.told = client.told.model_copy(update={"total": row("", None), "partial": True, "types": []})
     shown = run().output
     assert "No job could be bounded" in shown
-    assert "Only your projects" in shown
+    assert "The report covers only your projects." in shown
     assert "TYPE" not in shown

@@ -164,12 +164,12 @@ def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypa
     args = ("sweep", *grid, "--out", tmp_path, "-o", "json")
     whole, begun = repeated_runs.execute_for_metrics, 0
 
-    def interrupted(cell: RunSpec, *how: Any) -> repeated_runs.RunMetrics:
+    def interrupted(cell: RunSpec, *how: Any, **more: Any) -> repeated_runs.RunMetrics:
         nonlocal begun
         begun += 1
         if begun == 2:
             raise KeyboardInterrupt
-        return whole(cell, *how)
+        return whole(cell, *how, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(repeated_runs, "execute_for_metrics", interrupted)

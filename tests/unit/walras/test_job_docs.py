@@ -69,7 +69,7 @@ def test_documented_refusals_happen() -> None:
 
 def commands(group: Group, before: str = "walras") -> list[str]:
     """Every command, sub-commands with their group."""
-    found = []
+    found = [before] if group.invoke_without_command and before != "walras" else []
     for name, command in group.commands.items():
         found += commands(command, f"{before} {name}") if hasattr(command, "commands") else [f"{before} {name}"]
     return found
