@@ -20,10 +20,10 @@ from time import perf_counter
 
 import numpy as np
 
-from benchmarks.solver_instances import dede_problem, soroush_problem
+from benchmarks.solver_instances import dede_problem, endless_jobs, soroush_problem
 from benchmarks.tables import Measured
 from optimizer.policies.max_min_fairness import MaxMinFairness
-from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
+from optimizer.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -58,40 +58,8 @@ def synthetic(case: Case, seed: int = 0) -> Problem:
     speeds = speeds[kind]
     gang = rng.choice([1.0, 2.0, 4.0, 8.0], kinds, p=[0.7, 0.1, 0.15, 0.05])[kind]
     weight = rng.choice([1.0, 2.0], kinds)[kind]
-    columns = n * p
-    nothing = np.zeros(n)
-    return Problem(
-        at=0.0,
-        jobs=Jobs(
-            job_id=np.arange(n),
-            weight=weight,
-            gang=gang,
-            remaining_steps=np.full(n, np.inf),
-            submitted_at=nothing,
-            attained_s=nothing,
-            deadline_at=np.full(n, np.inf),
-            value_usd_per_h=np.full(n, np.nan),
-            priority_class=np.ones(n, dtype=np.int64),
-            entity=np.zeros(n, dtype=np.int64),
-        ),
-        columns=Columns(
-            job=np.repeat(np.arange(n), p),
-            steps_per_s=speeds.ravel(),
-            use_column=np.arange(columns),
-            use_pool=np.tile(np.arange(p), n),
-            use_count=np.repeat(gang, p),
-            running=np.zeros(columns, dtype=bool),
-        ),
-        pools=Pools(
-            pool_id=tuple(f"pool-{r}" for r in range(p)),
-            accelerator=tuple(f"type-{r}" for r in range(p)),
-            capacity=np.full(p, max(8.0, round(gang.sum() / case.load / p))),
-            rentable=np.zeros(p),
-            machine_size=np.ones(p),
-            usd_per_h=np.zeros(p),
-        ),
-        entities=Entities(),
-    )
+    capacity = np.full(p, max(8.0, round(gang.sum() / case.load / p)))
+    return endless_jobs(speeds, gang, weight, capacity)
 
 
 def measure(scale: float, repeats: int = 5) -> list[Measured]:

@@ -31,7 +31,7 @@ def soroush_problem(data: Path, jobs: int, seed: int) -> Problem:
     each = np.array([[speeds[SpeedKey(Kind(row.kind), name, row.gang)] for name in _GAVEL_TYPES] for row in rows])
     gang = np.array([float(row.gang) for row in rows])
     weight = np.resize(_PRIORITIES, jobs)
-    return _problem(each, gang, weight, np.full(len(_GAVEL_TYPES), float(max(jobs // 4, 1))))
+    return endless_jobs(each, gang, weight, np.full(len(_GAVEL_TYPES), float(max(jobs // 4, 1))))
 
 
 def dede_problem(data: Path, jobs: int, seed: int) -> Problem:
@@ -50,11 +50,11 @@ def dede_problem(data: Path, jobs: int, seed: int) -> Problem:
     kinds = rng.choice(np.unique(known[:, 0]), jobs)
     size = np.array([rng.choice(known[known[:, 0] == kind, 1]) for kind in kinds])
     capacity = np.array([float(spec[name]) for name in names])
-    return _problem(table[:, kinds, size].T, 2.0**size, rng.uniform(1.0, 10.0, jobs), capacity)
+    return endless_jobs(table[:, kinds, size].T, 2.0**size, rng.uniform(1.0, 10.0, jobs), capacity)
 
 
-def _problem(speeds: FloatArray, gang: FloatArray, weight: FloatArray, capacity: FloatArray) -> Problem:
-    """Jobs with these speeds on each pool (n, p), which have no end."""
+def endless_jobs(speeds: FloatArray, gang: FloatArray, weight: FloatArray, capacity: FloatArray) -> Problem:
+    """The problem of jobs with these speeds on each pool (n, p), which have no end."""
     n, p = speeds.shape
     nothing = np.zeros(n)
     return Problem(
