@@ -80,6 +80,8 @@ class Observer(Hooks):
     lost_at: dict[str, float] = field(default_factory=dict)
     #: Machine -> when its agent was started last.
     agent_began_at: dict[str, float] = field(default_factory=dict)
+    #: Machines whose disk is full now.
+    full_disks: set[str] = field(default_factory=set)
     killed: set[AttemptKey] = field(default_factory=set)
     leased_at: dict[AttemptKey, float] = field(default_factory=dict)
     seen_lost: dict[str, str] = field(default_factory=dict)
@@ -202,7 +204,10 @@ class Observer(Hooks):
         if isinstance(report, EndedReport | RefusedReport):
             self.over_at.setdefault((name, report.job_id, report.attempt), now)
         held = re.search(r"held by job (\d+), attempt (\d+)", getattr(report, "detail", ""))
-        if held is not None and self.over_at.get((name, int(held[1]), int(held[2])), now) < now - RELEASED_WITHIN_S:
+        if held is None or name in self.full_disks:
+            return  # on a full disk nothing starts anyway, and an agent that began anew forgot what it could not write
+        over_at = self.over_at.get((name, int(held[1]), int(held[2])), now)
+        if max(over_at, self.agent_began_at.get(name, 0.0)) < now - RELEASED_WITHIN_S:
             self.violate("devices", f"job {report.job_id} is refused on {name}: {report.detail}, which is over")
 
     # ---------------------------------------------------------------- what the server writes

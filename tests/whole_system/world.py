@@ -85,6 +85,7 @@ class World:
         self.agents: dict[str, AgentLife] = {}
         self.life: ServerLife | None = None
         self.is_disk_full, self.full_agents = False, set[str]()
+        self.observer.full_disks = self.full_agents
         #: Machine -> the agent dies at so manieth write from now, right after it or before.
         self.writes_to_crash: dict[str, tuple[int, bool]] = {}
         self.wall_offset_s = 0.0

@@ -32,10 +32,12 @@ def apply_prepare(transaction: Transaction, command: Prepare) -> None:
 
 
 def apply_start(transaction: Transaction, command: Start) -> None:
-    """Orders each machine of the attempt to start its ranks."""
+    """Orders each machine of the attempt to start its ranks; none once a part has ended: the others end with it."""
     attempt = current_attempt(transaction, command.job_id, command.attempt)
     attempt.row.profiling = command.profiling
     transaction.attempt_changed(attempt)
+    if any(part.ended for part in attempt.parts.values()):
+        return
     first_rank = 0
     for rank, share in enumerate(command.placement.parts):
         _mark_ordered(transaction, attempt.parts[share.node_id])

@@ -9,8 +9,9 @@ from scheduler.live.loop.apply_commands import emit
 from tests.support.live_world import FakeAgent, world
 from walras.cluster import NodeId
 from walras.errors import Conflict
+from walras.job_request import JobId
 from walras.states import Reason
-from walras.wire import StopCommand
+from walras.wire import StartCommand, StopCommand
 
 
 async def test_a_job_runs_from_submit_to_success(tmp_path: Path) -> None:
@@ -206,6 +207,23 @@ async def test_a_machine_cannot_change_what_it_is(tmp_path: Path) -> None:
             await FakeAgent(w, "n2", nominal_speed=3.5).register()
         with pytest.raises(Conflict, match="nobody asked"):
             await FakeAgent(w, "n3", rent_token="rent-99").register()
+
+
+async def test_a_gang_whose_prepared_part_was_lost_is_not_started_when_another_part_is_ready(tmp_path: Path) -> None:
+    """The agent began anew and knows of no start; the other says in one call that it is ready and that it ended."""
+    async with world(tmp_path) as w:
+        first, second = [await FakeAgent(w, name).register() for name in ("n1", "n2")]
+        job_id = await w.submit({"resources": {"accelerators": "a:4"}, "num_nodes": 2})
+        prepared = {"type": "prepared", "job_id": job_id, "attempt": 1}
+        for agent in (first, second):
+            await agent.beat()
+        await first.beat({**prepared, "address": "10.0.0.1", "port": 4321})
+        await first.beat(resync=True)
+        ended = {"type": "ended", "job_id": job_id, "attempt": 1, "cause": "exited", "exit_code": 0}
+        await second.beat(prepared, ended)
+        await first.beat()
+        assert [each for each in first.commands if isinstance(each, StartCommand) and each.attempt == 1] == []
+        assert w.live_state.jobs[JobId(job_id)].row.attempts == 2
 
 
 async def test_a_machine_that_outlives_its_notice_takes_jobs_again(tmp_path: Path) -> None:
