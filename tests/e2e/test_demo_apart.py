@@ -4,7 +4,7 @@ Each host has a mount and a network namespace of its own (`tests.support.hosts_a
 machine is drained and comes back, one is killed and joins again without its disk, and the spot machine is revoked. Two
 of the demo's promises are limits on what it costs where its machines stay and nothing else runs:
 
-* the length of the run is not judged, since other tests may run beside this one;
+* the length of the run is not judged: what is drained and lost is trained again;
 * of rank starts there may be more: each rank that the drain or the loss has ended starts again, and may then take the
   place of another, which starts again.
 """
@@ -40,7 +40,7 @@ from walras.spec.file_model import load_yaml
 from walras.spec.workload_file import WorkloadFile
 from walras.training.checkpoint import verify_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
 #: The jobs of the workload file, in whose order they are numbered.
 JOBS = [arrival.job for arrival in load_yaml(configs_folder() / "workloads" / "demo.yaml", WorkloadFile).jobs]
