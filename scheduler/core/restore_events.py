@@ -41,6 +41,8 @@ class JobRestored:
     spent_usd: float = 0.0
     #: Whether the job has shown that it can save its work.
     saves: bool = False
+    #: Machines of the placement that were lost, and may have joined again since, while the rest of the gang goes on.
+    lost: tuple[NodeId, ...] = ()
 
 
 @dataclass(slots=True)

@@ -140,6 +140,9 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         rendezvous=None if attempt is None else _rendezvous_of(attempt),
         revoked=revoked,
         saves=job.checkpoint is not None,
+        lost=()
+        if attempt is None
+        else tuple(each.node_id for each in attempt.parts.values() if each.cause == "node_lost"),
     )
 
 

@@ -263,13 +263,13 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
     host = _shares_with(cycle, job, placement)
     if host is None:
-        job.place = ledger.fleet.take_again(job.job_id, placement, shape)
+        job.place = ledger.fleet.take_again(job.job_id, placement, shape, event.lost)
     else:
         job.place = host.place
         hold_beside(ledger.fleet, job.job_id, host.job_id, host.place, shape)
     if job.request.tools:
         keep_where_it_runs(cycle, job)
-    job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
+    job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None} | {*event.lost}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
     parts = ledger.fleet.parts_of(job.place) if job.request.spreads else ()

@@ -6,7 +6,7 @@ the fleet. Ties go to the machine that joined first. The searches that wait or s
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heappop, heappush
@@ -392,12 +392,14 @@ class Fleet:
                 found[machine.pool] = found.get(machine.pool, 0) + count
         return tuple(found.items())
 
-    def take_again(self, job_id: JobId, placement: Placement, shape: ResourceShape) -> Place:
-        """Gives a job exactly the accelerators that it held before a restart of the core."""
+    def take_again(
+        self, job_id: JobId, placement: Placement, shape: ResourceShape, lost: Collection[NodeId] = ()
+    ) -> Place:
+        """Gives a job exactly what it held before a restart of the core; `lost` machines may be back, as others."""
         place = []
         for part in placement.parts:
             machine = self.machine(part.node_id)
-            if machine is None:  # lost while the rest of the gang is still being stopped
+            if machine is None or part.node_id in lost:  # while the rest of the gang is still being stopped
                 place.append((len(self.machines), len(part.devices)))
                 self.machines.append(None)
                 continue

@@ -103,6 +103,32 @@ async def test_every_stage_of_a_job_survives_a_restart(tmp_path: Path) -> None:
         assert (start.job_id, start.attempt) == (held, 1)
 
 
+async def test_a_gang_of_which_one_machine_was_lost_and_is_back_with_another_job_survives_a_restart(
+    tmp_path: Path,
+) -> None:
+    """The rest of the gang is still being stopped; its former accelerators there are another job's."""
+    async with world(tmp_path) as w:
+        one, two = await FakeAgent(w, "n1").register(), await FakeAgent(w, "n2").register()
+        gang = await w.submit({"num_nodes": 2, "resources": {"accelerators": "a:4"}})
+        for agent in (one, two):
+            await agent.beat()
+        prepared = {"type": "prepared", "job_id": gang, "attempt": 1, "address": "10.0.0.1", "port": 99}
+        for agent in (one, two):
+            await agent.beat(prepared)
+        for agent in (one, two):
+            await agent.start_all()
+        assert w.state(gang) == "RUNNING"
+        other = await w.submit({"resources": {"accelerators": "a:2"}})
+        await w.loop.perform(lambda step: declare_node_lost(step, NodeId("n2"), Reason.INFRA_NODE_LOST))
+        back = await FakeAgent(w, "n2").register()
+        assert [start.job_id for start in await back.start_all()] == [other]
+    async with world(tmp_path) as again:
+        one.world = back.world = again
+        assert again.state(other) == "RUNNING"
+        await one.end(gang, exit_code=None, signal=15)
+        assert again.state(gang) == "PENDING"
+
+
 async def test_machines_and_requests_for_them_survive_a_restart(tmp_path: Path) -> None:
     """A drained machine stays drained, a silent one silent; a machine that was asked for is still awaited."""
     async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as w:
