@@ -291,7 +291,7 @@ class JobClasses:
         return not sets or any(can_prepare(tools, needs) for tools in sets)
 
     def of(self, kind: Kind) -> list[JobClass]:
-        """Returns the classes of this kind."""
+        """Returns the classes whose jobs are of this kind."""
         return [self.classes[row] for row in self._by_kind.get(kind, ())]
 
     def refresh_kind(self, kind: Kind) -> None:
