@@ -114,13 +114,14 @@ class DemoRecording:
         marks = self.marks[job_id, max(numbers)]
         return marks.steps - marks.first_steps
 
+    def has_trained(self, job_id: int) -> bool:
+        """Returns whether the job runs and has trained for a while in its newest attempt."""
+        is_running = self.states.get(job_id, ("", ""))[0] == JobState.RUNNING
+        return is_running and self.steps_in_attempt(job_id) >= STEPS_WORTH_SAVING
+
     def is_worth_saving(self, job_id: int) -> bool:
-        """Returns whether the job runs, has trained for a while in its newest attempt, and has as much to do."""
-        return (
-            self.states.get(job_id, ("", ""))[0] == JobState.RUNNING
-            and self.steps_in_attempt(job_id) >= STEPS_WORTH_SAVING
-            and self.steps_left[job_id] >= STEPS_WORTH_SAVING
-        )
+        """Returns whether the job has trained for a while where it runs, and has as much to do."""
+        return self.has_trained(job_id) and self.steps_left[job_id] >= STEPS_WORTH_SAVING
 
     def note_nodes(self, nodes: Iterable[NodeView], at_s: float) -> list[str]:
         """Records the machines; returns one line per machine that joined, is leaving or left."""

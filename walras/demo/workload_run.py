@@ -180,16 +180,12 @@ class WorkloadRun:
         return all(self.job_ids) and len(jobs) >= len(self.job_ids) and all(job.state.is_final for job in jobs)
 
     async def _revoke_if_due(self, nodes: list[NodeView]) -> list[str]:
-        """Revokes the machine of a due incident once it trains a job that is worth saving."""
+        """Revokes the machine of a due incident once it has trained a job for a while."""
         if not self._pending_incidents or self.at_s < self._pending_incidents[0].at:
             return []
         incident = self._pending_incidents[0]
         for node in nodes:
-            if (
-                node.pool == incident.revoke
-                and node.state == "up"
-                and any(map(self.recording.is_worth_saving, node.jobs))
-            ):
+            if node.pool == incident.revoke and node.state == "up" and any(map(self.recording.has_trained, node.jobs)):
                 self._pending_incidents.pop(0)
                 notice_s = self._stage.cluster.entry(incident.revoke).notice
                 await self.cluster.admin.revoke_pool(incident.revoke, notice_s)

@@ -139,7 +139,7 @@ def recording() -> DemoRecording:
 @pytest.mark.parametrize(
     ("steps", "is_worth"), [((0, 10), False), ((0, 30), True), ((0, 85), False), ((70, 75), False)]
 )
-def test_a_machine_is_revoked_while_its_job_has_something_to_save_and_to_go_on_with(
+def test_a_job_is_worth_saving_while_it_has_something_to_save_and_to_go_on_with(
     steps: tuple[float, float], is_worth: bool
 ) -> None:
     """20 steps in this attempt and 20 of its 100 to go."""
