@@ -20,6 +20,12 @@ MOST_REPORTS_OF_PROJECT, MOST_REPORTS = 200, 2000
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 #: A title stands near the beginning of a page.
 _TITLE_WITHIN = 64 * 1024
+#: What an HTML page begins with: the signatures of the WHATWG's MIME Sniffing standard, after a byte order mark.
+_HTML = re.compile(
+    rb"(\xef\xbb\xbf)?[\t\n\f\r ]*<"
+    rb"(!--|(!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p)[ >])",
+    re.IGNORECASE,
+)
 
 
 class PublishedReport(Body):
@@ -70,6 +76,11 @@ class PublishedReportCalls:
         """Remove a report (its publisher, operators), and return what it was."""
         call = ApiCall("DELETE", f"{_BASE}/{report_id:d}", repeatable=False)
         return PublishedReport.model_validate(await self._transport.json(call))
+
+
+def is_html(page: bytes) -> bool:
+    """Returns whether the page begins as HTML does."""
+    return _HTML.match(page) is not None
 
 
 def title_of_page(page: bytes) -> str:

@@ -179,9 +179,18 @@ class _Drill:
         has_left = not set(self.told["drained"]) & set(node.jobs)
         if not (has_left and (goes_on or run.at_s >= self._due_s)):
             return []
-        self.told["resumed_s"] = run.at_s
-        self._due_s = run.at_s + _BEST_JOB_WITHIN_S
+        if not await self._was_ended(run, self.told["drained"]):
+            # The policy took them off, or they ended, in the moment of the drain: what it does is still to be seen.
+            del self.told["drained"]
+        else:
+            self.told["resumed_s"] = run.at_s
+            self._due_s = run.at_s + _BEST_JOB_WITHIN_S
         return [await self._admin(run, "resume")]
+
+    async def _was_ended(self, run: WorkloadRun, jobs: Sequence[int]) -> bool:
+        """Returns whether the drain ended an attempt of one of these."""
+        details = [await run.cluster.admin.job(job) for job in jobs]
+        return any(attempt.reason == "HOLD:ADMIN" for each in details for attempt in each.attempt_list)
 
     async def _admin(self, run: WorkloadRun, verb: str) -> str:
         """Types `walras admin drain` or `resume` at the server's address."""
@@ -195,9 +204,10 @@ class _Drill:
         return text
 
     async def _lose(self, run: WorkloadRun, node: NodeView) -> list[str]:
-        running = [job for job in node.jobs if run.recording.is_worth_saving(job)]
-        details = {job: await run.cluster.admin.job(job) for job in running}
-        saved = {job: each.checkpoint.step for job, each in details.items() if each.checkpoint is not None}
+        worth = [job for job in node.jobs if run.recording.is_worth_saving(job)]
+        details = {job: await run.cluster.admin.job(job) for job in worth}
+        running = [job for job, each in details.items() if each.state == JobState.RUNNING]
+        saved = {job: each.checkpoint.step for job in running if (each := details[job]).checkpoint is not None}
         if not running or not (saved or run.at_s >= self._due_s):
             return []
         self.told["lost"] = {"jobs": running, "saved": saved, "at_s": run.at_s}

@@ -28,6 +28,7 @@ from walras.published_reports import (
     MOST_REPORTS_OF_PROJECT,
     REPORT_BYTES,
     PublishedReport,
+    is_html,
 )
 
 _DIGITS = 18
@@ -55,8 +56,8 @@ class ReportShelf:
     async def publish(self, call: RequestContext) -> PublishedReport:
         """Publishes a page, once: the same page with the same title in the same project is the report of before.
 
-        Raises UserError for a page that is no text or too large, Forbidden for a project that the caller does not
-        have, Conflict where too many are published.
+        Raises UserError for a page that is no HTML or too large, Forbidden for a project that the caller does not
+        have, NotFound for one that nobody has, Conflict where too many are published.
         """
         title, project = _title(call), _project(call)
         page = await call.body(REPORT_BYTES)
@@ -109,18 +110,24 @@ def _title(call: RequestContext) -> str:
 
 
 def _project(call: RequestContext) -> str:
-    """Returns the project whose readers may read the report. Raises Forbidden where the caller does not have it."""
+    """Returns the project whose readers may read the report.
+
+    Raises Forbidden where the caller does not have it, NotFound where nobody has: a report without a reader is a slip.
+    """
     project = call.request.query.get("project", "") or call.user.default_project
     if not call.user.sees(project) or len(project) > _LONGEST_PROJECT:
         have = ", ".join(call.user.projects)
         raise Forbidden(f"you have no project {project[:80]!r}", field="project", fix=f"choose one of {have}")
     if project == ALL_PROJECTS and call.user.role < UserRole.OPERATOR:
         raise Forbidden("only operators publish for everybody", field="project", fix="name one of your projects")
+    known = {ALL_PROJECTS, call.user.default_project, *call.user.projects, *call.server.secrets.people.known_projects()}
+    if project not in known and project not in {job.row.project for job in call.server.state.jobs.values()}:
+        raise NotFound(f"no project {project!r}", field="project", fix=f"walras admin project add {project}")
     return project
 
 
 def _checked_sha256(page: bytes) -> str:
-    """Returns the SHA-256 of a page. Raises UserError for one that is empty or not UTF-8."""
+    """Returns the SHA-256 of a page. Raises UserError for one that is empty, not UTF-8 or no HTML."""
     fix = "publish an HTML file in UTF-8, such as compare.html of `walras simulate compare --out`"
     if not page.strip():
         raise UserError("the page is empty", field="page", fix=fix)
@@ -128,6 +135,8 @@ def _checked_sha256(page: bytes) -> str:
         page.decode()
     except UnicodeDecodeError:
         raise UserError("the page is not text in UTF-8", field="page", fix=fix) from None
+    if not is_html(page):
+        raise UserError("the page does not begin as HTML does", field="page", fix=fix)
     return hashlib.sha256(page).hexdigest()
 
 

@@ -14,7 +14,7 @@ from scheduler.live.http import published_api
 from scheduler.live.services.content_sweep import drop_superseded, sweep_content
 from tests.support.http_face import Face, facing
 from walras.content import CHUNK_BYTES
-from walras.published_reports import LONGEST_TITLE, REPORT_BYTES, title_of_page
+from walras.published_reports import LONGEST_TITLE, REPORT_BYTES, is_html, title_of_page
 
 API = "/api/v1"
 PAGE = b"<!DOCTYPE html><title>Policies</title><script>document.title = 'ran'</script><p>\xc3\xbc"
@@ -103,11 +103,14 @@ async def test_readers_of_the_project_read_and_publishers_and_operators_remove(f
 
 
 async def test_reports_are_bounded_and_checked(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In size, in number of a project and in all, also where several come at once; no page without a title or text."""
+    """In size, in number of a project and in all, also where several come at once; each is HTML and has a title."""
+    for name in "pq":
+        assert (await face.json("POST", f"{API}/projects", {"name": name}))[0] == 201
     for page, query, status in (
         (b"", "title=T", 400), (b" \n", "title=T", 400), (b"\xff\xfe", "title=T", 400), (PAGE, "", 400),
         (PAGE, "title=%20", 400), (PAGE, f"title={'x' * (LONGEST_TITLE + 1)}", 400), (PAGE, "title=a%00", 400),
-        (b"x" * (REPORT_BYTES + 1), "title=T", 413),
+        (b"x" * (REPORT_BYTES + 1), "title=T", 413), (b"name: a\nrun: [python]\n", "title=T", 400),
+        (b"{}", "title=T", 400), (b"<svg></svg>", "title=T", 400), (PAGE, "title=T&project=nosuch", 404),
     ):  # fmt: skip
         assert (await publish(face, page, query))[0] == status, (page[:9], query)
     monkeypatch.setattr(published_api, "MOST_REPORTS_OF_PROJECT", 3)
@@ -142,6 +145,28 @@ async def test_a_page_is_kept_while_a_report_has_it_and_goes_after_it_was_remove
         path.unlink()
     status, problem = await face.json("GET", f"{API}/reports/3/page")
     assert (status, "is gone" in problem["detail"]) == (404, True)
+
+
+async def test_a_project_that_nobody_has_is_refused_also_to_administrators(face: Face) -> None:
+    """The answer says how the project is made; with settings, a user or an active job, it is somebody's."""
+    status, problem = await publish(face, query="title=T&project=vision")
+    assert (status, problem["detail"], problem["fix"]) == (
+        404, "no project 'vision'", "walras admin project add vision",
+    )  # fmt: skip
+    assert (await face.json("POST", f"{API}/projects", {"name": "vision"}))[0] == 201
+    user = {"name": "ada", "settings": {"role": "user", "projects": ["audio"]}}
+    assert (await face.json("POST", f"{API}/users", user))[0] == 201
+    await face.json("POST", f"{API}/jobs", {"name": "j", "run": ["true"], "project": "text"})
+    for project in ("vision", "audio", "text"):
+        assert (await publish(face, query=f"title=T&project={project}"))[0] == 201, project
+
+
+def test_a_page_is_known_by_how_it_begins() -> None:
+    """After a byte order mark and white space, in either case."""
+    for page in (PAGE, b"\xef\xbb\xbf\n <HTML lang=en>", b"<!-- made by hand --><p>", b"<title>T</title>"):
+        assert is_html(page)
+    for page in (b"", b"T", b"a <p>", b"<?xml version='1.0'?>", b"<svg>", b"<price>", b"%PDF-1.7", b"run: <html>"):
+        assert not is_html(page)
 
 
 def test_the_title_is_the_pages_own_in_one_line() -> None:
