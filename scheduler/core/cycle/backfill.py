@@ -167,6 +167,9 @@ def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, bound: FreeCapa
         may_start = bound.may_hold(queue) or (shape_row in elastic and _may_start_smaller(cycle, pool))
         if not may_start or (pool, shape_row) in filling.full:
             continue
+        # Looking at a head takes longer, for those in it that wait no more are dropped.
+        if best is not None and (floor := queue.floor()) is not None and floor >= best[0]:
+            continue
         head = cycle.queues.head(pool, shape_row, queue)
         if head is not None and (best is None or head[0] < best[0]):
             best = *head, pool, shape_row

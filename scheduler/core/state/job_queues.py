@@ -65,6 +65,14 @@ class ShapeQueue:
             return planned[self._at]
         return late[0] if late else None
 
+    def floor(self) -> QueueKey | None:
+        """Returns the key of the first entry, stale ones included: `head` has none before it. None without entries."""
+        late = self._late
+        if self._at < len(self._planned) or self._draws():
+            first = self._planned[self._at][0]
+            return first if not late or first <= late[0][0] else late[0][0]
+        return late[0][0] if late else None
+
     def _draws(self) -> bool:
         """Reads one more entry of the sorted ones. Returns False if there is none."""
         entry = next(self._coming, None)

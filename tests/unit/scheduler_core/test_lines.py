@@ -35,7 +35,7 @@ def test_one_who_left_and_came_back_stands_by_the_new_key_alone() -> None:
     )
 )
 def test_the_first_is_the_same_however_often_somebody_looks(happened: list[tuple[str, int, int]]) -> None:
-    """The smallest current key of those who wait, as a plain dictionary has it."""
+    """The smallest current key of those who wait, as a plain dictionary has it; the floor is at most that."""
     line, waiting = ShapeQueue(1, 1), {JobId(number): (5.0, number) for number in (1, 3, 5)}
     line.plan(sorted((key, job) for job, key in waiting.items()))
     for what, number, key in happened:
@@ -47,6 +47,8 @@ def test_the_first_is_the_same_however_often_somebody_looks(happened: list[tuple
             waiting.pop(job, None)
         elif what == "looked":
             expected = min(((key, job) for job, key in waiting.items()), default=None)
+            floor = line.floor()
+            assert expected is None or (floor is not None and floor <= expected[0])
             assert line.head(lambda one: one in waiting) == expected
 
 
