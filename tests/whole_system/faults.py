@@ -104,7 +104,11 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
         case "cancel" | "hold":
             job_id = world.observer.acknowledged.get(fault.target)
             if job_id is not None:
-                await _ask(world, f"jobs/{job_id}/{fault.kind}")
+                if fault.kind == "hold":
+                    world.observer.asked_to_hold.add(job_id)
+                status = await _ask(world, f"jobs/{job_id}/{fault.kind}")
+                if fault.kind == "hold" and status == 200 and not world.is_healed:
+                    world.observer.hold(job_id)
         case "drain" | "resume":
             world.drained.add(fault.target)
             await _ask(world, f"nodes/{fault.target}/{fault.kind}")
@@ -172,9 +176,11 @@ async def _restore(world: "World", later_s: float) -> None:
     world.observer.restored(taken_at)
 
 
-async def _ask(world: "World", path: str) -> None:
+async def _ask(world: "World", path: str) -> int:
+    """Returns the status of the answer; 0 without one."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        await world.call("POST", path)
+        return (await world.call("POST", path))[0]
+    return 0
 
 
 async def _rogue(world: "World") -> None:
