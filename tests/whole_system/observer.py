@@ -16,7 +16,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     phantom       the server waits for an attempt that the machine, which is heard, does not have
     back          after healing, a machine does not come back; or one is paid for that the server does not have
     missed        a rented machine that was taken away stays one of the fleet though the cloud does not list it
-    server        the server ends by itself; an agent does
+    server        the server ends by itself; an agent does; a call of the server raises
     core          an invariant of the core
     acknowledged  an acknowledged job is missing, or has another's number
     durable       what somebody was told is done is not in the database: a job, a recorded checkpoint
@@ -330,6 +330,9 @@ class Observer(Hooks):
                 is_lost = self.lost_at.get(machine.name, 0.0) >= each.launched_at
                 if is_settled and key not in {each[:2] for each in agent._followers} and not is_lost:
                     self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
+        for where, error in self.loop.uncaught:
+            if where.startswith("/") and isinstance(error, Exception):
+                self.violate("server", f"a call of {where} raised {error!r}")
         if server is not None:
             self._check_phantoms(agents, server if can_write else None)
             try:
