@@ -24,6 +24,7 @@ from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.departures import departure_as_written
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.machine_facts import tell_joined
@@ -104,7 +105,8 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     tell_joined(transaction, node, paid_since)
     if cordon == "leaving":
         gentle, until = row.drain_until_at is not None, inf if row.drain_until_at is None else row.drain_until_at
-        emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))
+        with departure_as_written(node):  # a notice counts as a drain: how much of its time is left is not known
+            emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))
     elif cordon == "quarantined":
         emit(transaction, NodeQuarantined(transaction.at, row.node_id, detail))
     if state == "unreachable":
@@ -115,12 +117,9 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
 
 def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage) -> JobRestored:
     row, attempt = job.row, job.attempt
-    held_by = row.reason if row.state == "HELD" else None
     revoked = None
     if attempt is not None and attempt.row.state is AttemptState.STOPPING:
         revoked = attempt.row.reason
-    if revoked is not None and revoked.value.startswith("HOLD:"):
-        held_by = revoked
     return JobRestored(
         at=at,
         job=replace(request, priority=row.priority, budget_usd=row.budget_usd or request.budget_usd),
@@ -132,7 +131,7 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         safe_steps=0.0 if job.checkpoint is None else job.checkpoint.step,
         attained_s=used.accelerator_s,
         spent_usd=used.usd,
-        hold_reason=held_by,
+        hold_reason=job.held_by,
         placement=None if attempt is None else attempt.placement,
         leased_at=0.0 if attempt is None else attempt.row.leased_at,
         running_at=inf if attempt is None or attempt.row.started_at is None else attempt.row.started_at,

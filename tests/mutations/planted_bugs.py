@@ -209,6 +209,18 @@ BUGS: tuple[PlantedBug, ...] = (
         "placement=None",
     ),
     PlantedBug(
+        "drain_taken_for_hold",
+        _RESTORE,
+        "        hold_reason=job.held_by,\n",
+        '        hold_reason=revoked if revoked is not None and revoked.startswith("HOLD:") else job.held_by,\n',
+    ),
+    PlantedBug(
+        "hold_forgotten_at_restart",
+        _TO_AGENTS,
+        "attempt.row.held_by = transaction.core.ledger.jobs[command.job_id].hold_reason",
+        "attempt.row.held_by = None",
+    ),
+    PlantedBug(
         "attempt_number_not_kept",
         _APPLY,
         "    job.row.attempts = number\n",

@@ -102,12 +102,21 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
         case "wall":
             world.wall_offset_s += fault.amount
         case "cancel" | "hold":
-            job_id = world.observer.acknowledged.get(fault.target)
-            if job_id is not None:
-                await _ask(world, f"jobs/{job_id}/{fault.kind}")
+            await _ask_about_job(world, fault.target, fault.kind)
         case "drain" | "resume":
             world.drained.add(fault.target)
             await _ask(world, f"nodes/{fault.target}/{fault.kind}")
+        case "drain_and_kill":
+            world.drained.add(fault.target)
+            await _ask(world, f"nodes/{fault.target}/drain", {"now": True})
+            await asyncio.sleep(fault.amount)
+            if not world.is_healed:
+                _kill_server(world)
+        case "hold_and_kill":
+            await _ask_about_job(world, fault.target, "hold")
+            await asyncio.sleep(fault.amount)
+            if not world.is_healed:
+                _kill_server(world)
         case "policy":
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 await world.call("PUT", "policy", world.plan.other_policy)
@@ -172,9 +181,23 @@ async def _restore(world: "World", later_s: float) -> None:
     world.observer.restored(taken_at)
 
 
-async def _ask(world: "World", path: str) -> None:
+async def _ask(world: "World", path: str, body: object = None) -> int:
+    """Returns the status of the answer; 0 without one."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        await world.call("POST", path)
+        return (await world.call("POST", path, body))[0]
+    return 0
+
+
+async def _ask_about_job(world: "World", name: str, verb: str) -> None:
+    observer = world.observer
+    job_id = observer.acknowledged.get(name)
+    if job_id is None:
+        return
+    if verb == "hold":
+        observer.asked_to_hold.add(job_id)
+    status = await _ask(world, f"jobs/{job_id}/{verb}")
+    if verb == "hold" and status == 200 and not world.is_healed:
+        observer.hold(job_id)
 
 
 async def _rogue(world: "World") -> None:

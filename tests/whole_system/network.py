@@ -59,6 +59,9 @@ class _Body:
     def __init__(self, content: bytes) -> None:
         self._content = content
 
+    def at_eof(self) -> bool:
+        return not self._content
+
     async def iter_any(self) -> Any:
         if self._content:
             yield self._content
@@ -174,7 +177,7 @@ class Network:
     ) -> None:
         if task.cancelled() or task.exception() is not None:
             if not task.cancelled():
-                self._loop.uncaught.append(("server", task.exception()))  # type: ignore[arg-type]
+                self._loop.uncaught.append((path, task.exception()))  # type: ignore[arg-type]
             self._later(fate.back_s, self._reset, answer)
             return
         status, body = task.result()

@@ -11,11 +11,12 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     false_lost    a machine or an attempt is declared lost without a cause
     lease         a process outlives its lease
     stop          a machine that is heard goes on with a job that the server wants to stop
+    held          a job is held though nobody asked for it, or starts although somebody holds it
     unaccounted   a process that no agent and no lease accounts for
     phantom       the server waits for an attempt that the machine, which is heard, does not have
     back          after healing, a machine does not come back; or one is paid for that the server does not have
     missed        a rented machine that was taken away stays one of the fleet though the cloud does not list it
-    server        the server ends by itself; an agent does
+    server        the server ends by itself; an agent does; a call of the server raises
     core          an invariant of the core
     acknowledged  an acknowledged job is missing, or has another's number
     durable       what somebody was told is done is not in the database: a job, a recorded checkpoint
@@ -89,6 +90,9 @@ class Observer(Hooks):
     #: Job -> since when the server has wanted it to stop; (machine, job) -> heartbeats answered in that time.
     stopping_since: dict[int, float] = field(default_factory=dict)
     beats_unstopped: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: Jobs that somebody asked to hold, and those that are held: when that was answered.
+    asked_to_hold: set[int] = field(default_factory=set)
+    held_since: dict[int, float] = field(default_factory=dict)
     #: (machine, job, attempt) -> looks in a row that found it with the server and not on the machine.
     looks_missing: dict[tuple[str, int, int], int] = field(default_factory=dict)
     #: (machine, job, attempt) -> when its agent wrote down that it is over there.
@@ -121,6 +125,11 @@ class Observer(Hooks):
             if store is not None and store.job(JobId(job_id)) is None:
                 self.violate("durable", f"{name} was acknowledged as job {job_id}, which is not written")
 
+    def hold(self, job_id: int) -> None:
+        """A user was told that the job is held; an answer from before a restore counts for nothing."""
+        if self.loop.time() > self.restored_at + ANSWERS_ARRIVE_S:
+            self.held_since[job_id] = self.loop.time()
+
     def restored(self, taken_at: float) -> None:
         """What happened after the backup was taken may have been forgotten, for as long as machines have not told."""
         now = self.loop.time()
@@ -134,6 +143,7 @@ class Observer(Hooks):
         self.stopping_since.clear()
         self.seen_lost.clear()
         self.over_at.clear()
+        self.held_since.clear()
 
     # ---------------------------------------------------------------- what machines say
 
@@ -255,6 +265,10 @@ class Observer(Hooks):
                 self.final[row.job_id], self.final_at[row.job_id] = row.state, now
                 self.tell(f"job {row.job_id} is {row.state} {row.reason or ''}")
                 self._judge_end(int(row.job_id), row.state)
+            by_people = row.state is JobState.HELD and row.reason in (Reason.HOLD_USER, Reason.HOLD_ADMIN)
+            # What a restored server cannot know of finished jobs, it asks people by a hold.
+            if by_people and row.job_id not in self.asked_to_hold and self.restored_at < 0:
+                self.violate("held", f"job {row.job_id} is held ({row.reason}), which nobody asked for")
             if row.state in (JobState.CANCELLING, JobState.PREEMPTING) or row.state.is_final:
                 self.stopped_on_purpose.add(row.job_id)
                 self.stopping_since.setdefault(row.job_id, now)
@@ -264,6 +278,8 @@ class Observer(Hooks):
                 self.stopping_since.pop(row.job_id, None)
         for attempt in batch.attempts:
             key = (int(attempt.job_id), attempt.attempt)
+            if key not in self.leased_at and key[0] in self.held_since:
+                self.violate("held", f"job {key[0]} starts, held since {self.held_since[key[0]] - 1000.0:.1f}")
             began = self.leased_at.setdefault(key, now)
             if attempt.ended_at is None:
                 continue
@@ -314,6 +330,9 @@ class Observer(Hooks):
                 is_lost = self.lost_at.get(machine.name, 0.0) >= each.launched_at
                 if is_settled and key not in {each[:2] for each in agent._followers} and not is_lost:
                     self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
+        for where, error in self.loop.uncaught:
+            if where.startswith("/") and isinstance(error, Exception):
+                self.violate("server", f"a call of {where} raised {error!r}")
         if server is not None:
             self._check_phantoms(agents, server if can_write else None)
             try:

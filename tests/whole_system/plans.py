@@ -97,6 +97,7 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
     _rent(Random(f"rented {seed}"), plan)
     _aim(Random(f"aimed {seed}"), plan)
+    _stop(Random(f"stops {seed}"), plan)
     return plan
 
 
@@ -201,6 +202,24 @@ def _aim(chance: Random, plan: Plan) -> None:
         kinds = dict.fromkeys(chance.choice(_AIMED), 1)
         plan.faults += [_fault(chance, plan, kinds) for _ in range(chance.choice((3, 6, 10)))]
         plan.faults.sort(key=lambda fault: fault.at)
+
+
+#: The server dies so soon after somebody has stopped what runs, s.
+_DIES_AFTER_S = (0.0, 0.3, 1.0, 3.0)
+
+
+def _stop(chance: Random, plan: Plan) -> None:
+    """In every tenth run the server dies while jobs end that an operator has stopped, by a drain or by a hold."""
+    if chance.random() >= 0.1:
+        return
+    for _ in range(chance.choice((2, 4, 8))):
+        at, after_s = chance.uniform(5.0, FAULTS_UNTIL_S), chance.choice(_DIES_AFTER_S)
+        if chance.random() < 0.5:
+            fault = Fault(at, "drain_and_kill", chance.choice(list(plan.machines)), after_s)
+        else:
+            fault = Fault(at, "hold_and_kill", chance.choice(plan.jobs)[1].name, after_s)
+        plan.faults.append(fault)
+    plan.faults.sort(key=lambda fault: fault.at)
 
 
 _MISHAPS = ("lost", "answer_lost", "cut", "twice", "late")

@@ -365,6 +365,7 @@ class World:
                 self._held.add(job["id"])
                 self.observer.final.setdefault(job["id"], job["state"])
             else:
+                self.observer.held_since.pop(job["id"], None)
                 await self.insist("POST", f"jobs/{job['id']}/release")
 
     def run(self, *, with_replay: bool = False) -> Observer:

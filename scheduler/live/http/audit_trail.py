@@ -13,6 +13,7 @@ from aiohttp import web
 
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.requests import RequestContext, json_list
+from scheduler.live.loop.departures import departure_text
 from scheduler.live.loop.live_state import LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.people_rows import AuditRow
@@ -86,7 +87,7 @@ def job_standing(job: LiveJob) -> dict[str, Any]:
 
 def node_standing(node: LiveNode) -> dict[str, Any]:
     """Returns what people can change of a machine, as audit rows show it before and after."""
-    return {"state": node.shown_state, "detail": node.row.detail}
+    return {"state": node.shown_state, "detail": departure_text(node)}
 
 
 async def list_audit(call: RequestContext) -> web.StreamResponse:

@@ -183,22 +183,22 @@ async def cancel_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
         return await show_job(call)  # cancelling an ended job again is no error
-    return await change_live_job(
-        call, lambda transaction, job: emit(transaction, JobCancelled(transaction.at, job.row.job_id, call.user.name))
-    )
+    by = call.user.name
+    return await change_live_job(call, lambda step, job: emit(step, JobCancelled(step.at, job.row.job_id, by)))
 
 
 async def hold_job_endpoint(call: RequestContext) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
-        emit(transaction, JobHeld(transaction.at, job.row.job_id, reason))
+        if (reason, job.held_by) != (Reason.HOLD_USER, Reason.HOLD_ADMIN):  # an operator's hold stays
+            emit(transaction, JobHeld(transaction.at, job.row.job_id, reason))
 
     return await change_live_job(call, step)
 
 
 async def release_job_endpoint(call: RequestContext) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
-        if job.row.reason is Reason.HOLD_ADMIN and call.user.role < UserRole.OPERATOR:
+        if job.held_by is Reason.HOLD_ADMIN and call.user.role < UserRole.OPERATOR:
             raise Forbidden("an operator holds this job", fix="ask an operator to release it")
         emit(transaction, JobReleased(transaction.at, job.row.job_id))
 

@@ -15,9 +15,11 @@ from scheduler.core.events import NodeUncordoned, PoolDeclared, PoolRemoved
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
-from scheduler.live.loop.apply_commands import POOL_IS_DRAINED, emit
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.departures import end_pool_drain
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.table_rows import DrainedBy
 from walras.api import PoolRemoval, PoolView
 from walras.cluster import Market, Pool, PoolId
 from walras.errors import Conflict, NotFound, UserError
@@ -103,10 +105,18 @@ async def change_pool(call: RequestContext) -> PoolView:
 
 
 def _take_jobs_again(transaction: Transaction, pool_id: PoolId) -> None:
-    """Let machines that were drained with their pool take jobs again; those drained singly, or failed, stay out."""
+    """Let machines that were drained with their pool take jobs again.
+
+    Those that were drained singly, have failed, or will be taken away stay out.
+    """
     for node_id, node in sorted(transaction.state.nodes.items()):
-        if node.row.pool_id == pool_id and node.is_member and node.row.detail == POOL_IS_DRAINED:
+        if node.row.pool_id != pool_id or not node.is_member or node.row.drained_by is not DrainedBy.POOL:
+            continue
+        if node.row.notice_s is None:
             emit(transaction, NodeUncordoned(transaction.at, node_id))
+        else:
+            end_pool_drain(node)
+            transaction.node_changed(node)
 
 
 async def remove_pool(call: RequestContext) -> PoolRemoval:

@@ -103,9 +103,20 @@ def apply_revoke(transaction: Transaction, command: Revoke) -> None:
     attempt = transaction.state.attempt(command.job_id, command.attempt)
     if attempt is None:
         return
+    # The reason of the stop does not tell it: a drain stops for an administrator and holds nothing.
+    attempt.row.held_by = transaction.core.ledger.jobs[command.job_id].hold_reason
+    transaction.attempt_changed(attempt)
     for part in attempt.parts.values():
         if not part.ended:
             post_stop(transaction, part, command.grace_s, command.reason.value)
+
+
+def note_release(transaction: Transaction, job_id: JobId) -> None:
+    """Record that the job is not to be held once its attempt has ended."""
+    job = transaction.state.jobs.get(job_id)
+    if job is not None and job.attempt is not None and job.attempt.row.held_by is not None:
+        job.attempt.row.held_by = None
+        transaction.attempt_changed(job.attempt)
 
 
 def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: float, reason: str) -> None:

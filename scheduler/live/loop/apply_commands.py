@@ -6,7 +6,6 @@ attempt which is over on one machine must be stopped on all others.
 
 import logging
 from collections.abc import Callable, Iterator
-from math import inf
 from typing import Any
 
 from scheduler.core.commands import (
@@ -26,6 +25,7 @@ from scheduler.core.commands import (
 )
 from scheduler.core.events import (
     Event,
+    JobReleased,
     NodeJoined,
     NodeLeaving,
     NodeLost,
@@ -43,9 +43,11 @@ from scheduler.live.loop.agent_commands import (
     apply_revoke,
     apply_start,
     current_attempt,
+    note_release,
     post_stop,
 )
-from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, placement_json
+from scheduler.live.loop.departures import leave_with_pool, note_leaving, note_return
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, placement_json
 from scheduler.live.loop.notification_events import note_command, note_event
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_facts, dump_pool
@@ -59,8 +61,6 @@ log = logging.getLogger(__name__)
 
 #: A part that outlives its attempt has nothing left to save, so it is stopped without grace, seconds.
 _NO_GRACE_S = 0.0
-#: The detail of machines that are drained because their pool is.
-POOL_IS_DRAINED = "its pool is drained; what cannot be saved runs on"
 
 
 def emit(transaction: Transaction, event: Event) -> None:
@@ -105,13 +105,14 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
         transaction.rent_changed(rent)
     elif isinstance(event, NodeLost):
         _apply_node_lost(transaction, event)
-    elif isinstance(event, (NodeLeaving, NodeUncordoned)):
-        node = state.nodes[event.node_id]
-        node.row.cordon = "leaving" if isinstance(event, NodeLeaving) else ""
-        gentle = isinstance(event, NodeLeaving) and event.gentle
-        node.row.drain_until_at = event.gone_at if isinstance(event, NodeLeaving) and gentle else None
-        node.row.detail = ""
-        transaction.node_changed(node)
+    elif isinstance(event, NodeLeaving):
+        note_leaving(state.nodes[event.node_id], event)
+        transaction.node_changed(state.nodes[event.node_id])
+    elif isinstance(event, NodeUncordoned):
+        note_return(state.nodes[event.node_id])
+        transaction.node_changed(state.nodes[event.node_id])
+    elif isinstance(event, JobReleased):
+        note_release(transaction, event.job_id)
 
 
 def _apply_pool_declared(transaction: Transaction, pool: Pool) -> None:
@@ -126,11 +127,6 @@ def _apply_pool_declared(transaction: Transaction, pool: Pool) -> None:
         if node.row.pool_id == pool.pool_id and node.is_member and not node.row.cordon:
             leave_with_pool(node)
             transaction.node_changed(node)
-
-
-def leave_with_pool(node: LiveNode) -> None:
-    """Mark the machine as drained with its pool: its jobs may run to their ends, and it returns when its pool does."""
-    node.row.cordon, node.row.drain_until_at, node.row.detail = "leaving", inf, POOL_IS_DRAINED
 
 
 def _apply_node_lost(transaction: Transaction, event: NodeLost) -> None:
@@ -276,7 +272,9 @@ def _apply_node_cordoned(transaction: Transaction, command: NodeCordoned) -> Non
     node = transaction.state.nodes.get(command.node_id)
     if node is None:
         return
-    node.row.cordon = node.row.cordon or "quarantined"
+    if node.row.cordon == "leaving":
+        return  # that it leaves is recorded with the event, and why
+    node.row.cordon = "quarantined"
     node.row.detail = node.row.detail or command.detail
     transaction.node_changed(node)
 

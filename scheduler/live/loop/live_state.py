@@ -27,7 +27,7 @@ from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
 from walras.device_samples import DeviceSample
 from walras.job_needs import ScriptLaunch
 from walras.job_request import JobId, JobRequest
-from walras.states import JobState
+from walras.states import JobState, Reason
 from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, Heartbeat, ProgressReport, ShapeFacts
 
 #: A new forecast is made once a job has done this many times the steps of the last one; sooner if that was wrong.
@@ -147,6 +147,13 @@ class LiveJob:
     states_interval: bool = False
     #: The target, if it has one; the job's row has it as last written.
     target: JobTarget | None = None
+
+    @property
+    def held_by(self) -> Reason | None:
+        """Why the job is held, or will be once its attempt has ended; None if it is not."""
+        if self.attempt is not None:
+            return self.attempt.row.held_by
+        return self.row.reason if self.row.state is JobState.HELD else None
 
 
 #: How many starts of an agent are remembered, to tell calls of an earlier start from newer ones.

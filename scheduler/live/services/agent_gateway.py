@@ -18,7 +18,8 @@ from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
 from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
-from scheduler.live.loop.apply_commands import emit, leave_with_pool
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.departures import leave_with_pool, note_return
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.launches import launch_joined
 from scheduler.live.loop.live_state import LiveNode
@@ -184,7 +185,8 @@ class AgentGateway:
     def _join(self, transaction: Transaction, node: LiveNode) -> None:
         """Make the machine a member of the fleet, with nothing running."""
         state, row = transaction.state, node.row
-        row.state, row.cordon, row.detail, row.joined_at = "up", "", "", transaction.at
+        row.state, row.joined_at = "up", transaction.at
+        note_return(node)
         if state.pools[row.pool_id].drained:
             leave_with_pool(node)
         node.heard_at = transaction.at

@@ -11,6 +11,7 @@ from scheduler.core.explain.pending_reasons import first_pending_reason
 from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.core.placement.checkpoint_intervals import checkpoint_text
 from scheduler.live.loop import billing
+from scheduler.live.loop.departures import departure_text
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import LiveJob, LiveNode, LiveState, parse_target
 from scheduler.live.services.job_standing import parse_defaults, value_owner
@@ -266,7 +267,7 @@ class ApiViews:
 
     def _detail(self, node: LiveNode) -> str:
         """Returns what is most important to know of the machine, in words."""
-        told = node.problem or node.row.detail or self._silence(node) or self._booked(node) or _private_text(node)
+        told = node.problem or departure_text(node) or self._silence(node) or self._booked(node) or _private_text(node)
         return told or slow_machine_text(self._loop.core.ledger, node.row.node_id)
 
     def _booked(self, node: LiveNode) -> str:

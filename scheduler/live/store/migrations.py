@@ -19,6 +19,21 @@ def lend_functions(db: Database, clocks: Clocks = SYSTEM_CLOCKS, chance: Random 
     db.conn.create_function("walras_random_hex", 1, lambda digits: random_hex(chance, digits))
 
 
+#: By the name of a migration: what it changes in rows that are there already, in the SQL that PostgreSQL takes too.
+CHANGES_OF_ROWS: dict[str, tuple[str, ...]] = {
+    "tell_departures_apart": (
+        # How long the notice was is over by now, or nobody knows.
+        "UPDATE nodes SET notice_s = 0, detail = '' WHERE cordon = 'leaving' AND detail LIKE 'notice: %'",
+        "UPDATE nodes SET drained_by = 'pool' WHERE cordon = 'leaving' AND notice_s IS NULL"
+        " AND detail = 'its pool is drained; what cannot be saved runs on'",
+        "UPDATE nodes SET drained_by = 'admin' WHERE cordon = 'leaving' AND notice_s IS NULL AND drained_by = ''",
+        # An administrator held the job, or drained a machine of it.
+        "UPDATE attempts SET held_by = reason WHERE ended_at IS NULL AND state = 'STOPPING' AND reason LIKE 'HOLD:%'"
+        " AND (reason <> 'HOLD:ADMIN' OR NOT EXISTS (SELECT 1 FROM parts JOIN nodes ON nodes.node_id = parts.node_id"
+        " WHERE parts.job_id = attempts.job_id AND parts.attempt = attempts.attempt AND nodes.cordon = 'leaving'))",
+    ),
+}
+
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value REAL NOT NULL);
 CREATE TABLE journal (
@@ -378,3 +393,16 @@ def keep_notes_and_reports(db: Database) -> None:
         report_id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL,
         published_at REAL NOT NULL, sha256 TEXT NOT NULL, tree TEXT NOT NULL, size_bytes INTEGER NOT NULL)"""
     )
+
+
+@migrations()
+def tell_departures_apart(db: Database) -> None:
+    """Adds whether a machine leaves by a notice or by whose drain, and what holds a job once its attempt has ended.
+
+    Until then the first was told by the words of the machine's detail, and the second by the reason of the stop.
+    """
+    db.execute("ALTER TABLE nodes ADD COLUMN notice_s REAL")
+    db.execute("ALTER TABLE nodes ADD COLUMN drained_by TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE attempts ADD COLUMN held_by TEXT")
+    for sql in CHANGES_OF_ROWS["tell_departures_apart"]:
+        db.execute(sql)

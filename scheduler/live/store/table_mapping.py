@@ -21,6 +21,7 @@ from scheduler.live.store.table_rows import (
     ChargeRow,
     CheckpointRow,
     CoreStateRow,
+    DrainedBy,
     FactsRow,
     JobRow,
     JournalRow,
@@ -49,6 +50,8 @@ _ENUMS: dict[tuple[type, str], Any] = {
     (AttemptRow, "state"): AttemptState,
     (ChargeRow, "kind"): ChargeKind,
     (AttemptRow, "reason"): Reason,
+    (AttemptRow, "held_by"): Reason,
+    (NodeRow, "drained_by"): DrainedBy,
 }
 #: Every table with its row type, in the order in which a commit writes them.
 TABLES: tuple[tuple[str, Any], ...] = (

@@ -87,6 +87,8 @@ class AttemptRow:
     usd_since_at: float = 0.0
     #: The incarnation that granted it; empty: before incarnations were kept.
     incarnation: str = ""
+    #: Why the job is held once this attempt has ended; None: it is not.
+    held_by: Reason | None = None
 
 
 @dataclass(slots=True)
@@ -117,6 +119,14 @@ class PartRow:
     steps: float | None = None
     #: The limit that it exceeded and for which it was ended ("memory", "disk"); empty: none.
     exceeded: str = ""
+
+
+class DrainedBy(StrEnum):
+    """Whose drain keeps a machine from taking new jobs until it is lifted."""
+
+    NOBODY = ""
+    ADMIN = "admin"
+    POOL = "pool"
 
 
 @dataclass(slots=True)
@@ -151,6 +161,9 @@ class NodeRow:
     private: bool = False
     #: JSON: names of the tools for jobs that it has; empty: its agent has not reported them.
     tools: str = ""
+    #: A notice says that it will be taken away: how long before, s; None: no notice, or it has outlived that.
+    notice_s: float | None = None
+    drained_by: DrainedBy = DrainedBy.NOBODY
 
 
 @dataclass(frozen=True, slots=True)

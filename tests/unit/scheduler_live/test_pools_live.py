@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.loop.apply_commands import POOL_IS_DRAINED
+from scheduler.live.loop.departures import POOL_IS_DRAINED
 from scheduler.live.store.event_journal import replay_journal
 from scheduler.live.store.sqlite_store import read_stored_journal
 from tests.support.http_face import Face, facing
