@@ -217,7 +217,7 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "hold_forgotten_at_restart",
         _TO_AGENTS,
-        "attempt.row.held_by = transaction.core.ledger.jobs[command.job_id].hold_reason",
+        "attempt.row.held_by = None if job is None else job.hold_reason",
         "attempt.row.held_by = None",
     ),
     PlantedBug(

@@ -29,9 +29,11 @@ from walras.contract import SIGKILL
 from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
-from workers.agent.run_as import RunAs
+from workers.accounts import Account
+from workers.agent.run_as import OWN_FOLDER, RunAs, account_caches
 from workers.control_groups import GroupParent, remove_group
 from workers.devices import Accelerators, AttemptKey, Host, mps_folder
+from workers.preparation.folder_cache import PREPARED_FOLDER
 from workers.preparation.launcher import prepared_argv
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
 from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, write_plan
@@ -241,7 +243,7 @@ def make_attempt_plan(
     return AttemptPlan(
         job_id=command.job_id,
         attempt=command.attempt,
-        argv=prepared_argv(machine.state, stem, command.needs, command.argv),
+        argv=prepared_argv(*_preparing(machine, stem, account), command.needs, command.argv),
         env=rank_environment(environ, command, settings),
         # A job without a folder of its own gets a fresh one with every attempt.
         workdir=command.workdir or str(machine.state / "attempts" / stem / "work"),
@@ -269,6 +271,14 @@ def make_attempt_plan(
         gid=0 if account is None else account.gid,
         groups=[] if account is None else list(account.groups),
     )
+
+
+def _preparing(machine: AgentMachine, stem: str, account: Account | None) -> tuple[Path, Path]:
+    """Returns the folders that ranks of the attempt prepare in: their own, and that of the caches."""
+    folder = machine.state / "attempts" / stem
+    if account is None:
+        return folder, machine.state / PREPARED_FOLDER
+    return folder / OWN_FOLDER, account_caches(machine.whole or machine.state, account)
 
 
 async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:

@@ -36,7 +36,8 @@ from walras.remote_session import (
     send_stream,
 )
 from workers import processes
-from workers.accounts import become
+from workers.accounts import become, files_as
+from workers.agent.run_as import OWN_FOLDER
 from workers.agent.server_client import ServerClient
 from workers.devices import AttemptKey
 from workers.preparation.launcher import ENVIRONMENT_FILE
@@ -64,7 +65,9 @@ class AttemptPlace:
     def environment(self) -> dict[str, str]:
         """Returns the environment of the first rank here, as far as it is stored."""
         first = {"RANK": str(self.plan.first_rank), "LOCAL_RANK": "0", "MASTER_PORT": str(self.plan.master_port)}
-        kept = read_ranks_file(self.folder / ENVIRONMENT_FILE, 0, _ENVIRONMENT_BYTES)
+        with files_as(self.plan.uid, self.plan.gid):
+            place = self.folder / OWN_FOLDER if self.plan.uid else self.folder
+            kept = read_ranks_file(place / ENVIRONMENT_FILE, 0, _ENVIRONMENT_BYTES)
         try:
             prepared = json.loads(kept) if kept else {}
         except ValueError:

@@ -4,10 +4,16 @@ A file of the machine's administrator maps users of the cluster to accounts here
 account, or has root's, is refused with a message. The agent, its supervisors, logs, journals and credentials stay
 root's. An attempt's work folder, its socket and its own copy of a checkpoint belong to the account. Folders above these
 can be passed through by all, but not listed.
+
+Ranks prepare themselves, so what a job needs is fetched and made with the rights of its account: in a folder of the
+attempt, and in caches that jobs of the same account share. Root makes these folders and gives them away, and does
+nothing in them afterwards.
 """
 
+import contextlib
 import os
 import stat
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,12 +26,17 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 from walras.errors import ConfigError, UserError
 from walras.wire import StartCommand
 from workers.accounts import Account, files_as, find_account
+from workers.preparation.launcher import write_needs
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 _ACCOUNTS = TypeAdapter(dict[_Name, Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]])
 _MOST_BYTES = 4 * 1024 * 1024
 #: Folders of the agent's state through which ranks pass; all others are closed to them.
 _WAYS = ("attempts", "checkpoints", "client")
+#: Below the folder of the whole machine: the caches of each account, by its number.
+_ACCOUNTS_FOLDER = "accounts"
+#: In an attempt's folder: what its ranks keep of preparing.
+OWN_FOLDER = "own"
 _PASS_THROUGH = 0o711
 
 
@@ -54,12 +65,12 @@ class RunAs:
 
     def refusal(self, command: StartCommand) -> str:
         """Returns why the ranks of this job cannot run as a user here; empty if they can."""
-        if command.needs.is_prepared_first:
-            return "ranks run as users on this machine, and nothing is prepared there: no image, python, git or inputs"
         try:
-            self.account_of(command.user)
+            account = self.account_of(command.user)
         except UserError as error:
             return str(error)
+        if command.needs.is_prepared_first and (closed := _closed_to(account)):
+            return f"jobs are prepared by {closed}, which {account.name} cannot read: install the agent elsewhere"
         return ""
 
     def files_of(self, command: StartCommand) -> AbstractContextManager[None]:
@@ -67,14 +78,21 @@ class RunAs:
         account = self.account_of(command.user)
         return files_as(account.uid, account.gid)
 
-    def hand_over(self, command: StartCommand, folder: Path) -> None:
+    def hand_over(self, command: StartCommand, folder: Path, whole: Path) -> None:
         """Gives the account the work folder of an attempt that is about to start, and its copies of checkpoints.
 
-        Raises OSError, UserError. The account must have no living process in this attempt.
+        `whole`: the machine's folder. Raises OSError, UserError. The account must have no living process in this
+        attempt.
         """
         account = self.account_of(command.user)
         folder.chmod(_PASS_THROUGH)
         _give(folder / "work", account)
+        if command.needs.is_prepared_first:
+            own = folder / OWN_FOLDER
+            own.mkdir(mode=0o700)
+            write_needs(own, command.needs.model_copy(update={"code": command.code}))
+            _give(own, account)
+            _make_caches(account_caches(whole, account), account)
         if not command.store:
             return
         copies = Path(command.checkpoint_dir)
@@ -87,6 +105,32 @@ class RunAs:
             for place in (step.parent, step.parent.parent):
                 place.chmod(_PASS_THROUGH)
             _give(step, account)
+
+
+def account_caches(whole: Path, account: Account) -> Path:
+    """Returns the folder of what jobs of the account have prepared on this machine."""
+    return whole / _ACCOUNTS_FOLDER / str(account.uid)
+
+
+def _make_caches(place: Path, account: Account) -> None:
+    """Makes the folder, whose parent is root's. Raises UserError where another account has it."""
+    with contextlib.suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+        os.chown(place, account.uid, account.gid, follow_symlinks=False)
+    about = place.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != account.uid:
+        raise UserError(f"{place} is no folder of {account.name}: remove it")
+
+
+def _closed_to(account: Account) -> Path | None:
+    """Returns a file of the program that prepares ranks which the account cannot read; None if it can read all."""
+    with files_as(account.uid, account.gid):
+        for place in (Path(sys.executable), Path(__file__).parents[1] / "preparation" / "launcher.py"):
+            try:
+                place.open("rb").close()
+            except OSError:
+                return place
+    return None
 
 
 def load_run_as(path: Path) -> RunAs:
@@ -139,7 +183,7 @@ def open_the_way(whole: Path, states: Iterable[Path], sockets: Iterable[Path]) -
         for place in state.iterdir():
             if not place.is_symlink():
                 place.chmod(stat.S_IMODE(place.stat().st_mode) & 0o700)
-    ways = [state / name for state in states for name in _WAYS]
+    ways = [whole / _ACCOUNTS_FOLDER, *(state / name for state in states for name in _WAYS)]
     for way in ways:
         way.mkdir(exist_ok=True)
     between = [place for state in states for place in (state, *state.parents) if place.is_relative_to(whole)]

@@ -224,7 +224,8 @@ class AttemptStarts:
             if problem := start_refusal(self._machine, command, start.lease_until):
                 return StartFailure(problem)
             if self._machine.run_as is not None:
-                await asyncio.to_thread(self._machine.run_as.hand_over, command, folder)
+                whole = self._machine.whole or self._machine.state
+                await asyncio.to_thread(self._machine.run_as.hand_over, command, folder, whole)
             start.is_launching = True
             free_port()
             served_dir = start.command.checkpoint_dir if command.store else ""

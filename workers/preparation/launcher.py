@@ -32,7 +32,7 @@ from workers.preparation.environments import (
     bring_python,
     run_setup,
 )
-from workers.preparation.folder_cache import PREPARED_FOLDER, FolderCache
+from workers.preparation.folder_cache import FolderCache
 from workers.preparation.inputs import INPUT_BOUNDS, CannotFetch, bring_inputs
 from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
 from workers.supervisor_protocol import read_ranks_file, write_durably
@@ -61,8 +61,11 @@ def read_needs(folder: Path) -> JobNeeds:
         return JobNeeds()
 
 
-def prepared_argv(state: Path, stem: str, needs: JobNeeds, argv: list[str]) -> list[str]:
-    """Returns the command as which a rank starts: its own, or this program in front of it."""
+def prepared_argv(folder: Path, caches: Path, needs: JobNeeds, argv: list[str]) -> list[str]:
+    """Returns the command as which a rank starts: its own, or this program in front of it.
+
+    `folder` has the job's needs and gets what is kept of preparing; it and `caches` belong to the rank's account.
+    """
     if not needs.is_prepared_first:
         return argv
     root = str(Path(__file__).resolve().parents[2])
@@ -70,19 +73,17 @@ def prepared_argv(state: Path, stem: str, needs: JobNeeds, argv: list[str]) -> l
     begin = (
         f"import sys; sys.path.insert(0, {root!r}); from workers.preparation.launcher import become_rank; become_rank()"
     )
-    return [sys.executable, "-I", "-c", begin, str(state), stem, *argv]
+    return [sys.executable, "-I", "-c", begin, str(folder), str(caches), *argv]
 
 
 def become_rank() -> None:
     """Prepares the machine, and becomes the rank. Never returns."""
-    state, stem, *argv = sys.argv[1:]
-    folder = Path(state) / "attempts" / stem
-    env = dict(os.environ)
+    folder, caches, env, argv = Path(sys.argv[1]), Path(sys.argv[2]), dict(os.environ), sys.argv[3:]
     with open(folder / _LOCK_FILE, "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _FAILED_FILE).exists():
             sys.exit(int((folder / _FAILED_FILE).read_text()))
-        code, env, argv = _prepare_patiently(Path(state), folder, env, argv)
+        code, env, argv = _prepare_patiently(caches, folder, env, argv)
         if code:
             (folder / _FAILED_FILE).write_text(str(code))
             sys.exit(code)
@@ -99,12 +100,12 @@ def become_rank() -> None:
 
 
 def _prepare_patiently(
-    state: Path, folder: Path, env: dict[str, str], argv: list[str]
+    caches: Path, folder: Path, env: dict[str, str], argv: list[str]
 ) -> tuple[int, dict[str, str], list[str]]:
     """Returns 0 with the variables and the command of the rank, or the code with which to end."""
     for left in reversed(range(_TRIES)):
         try:
-            own, inside = prepare((state / PREPARED_FOLDER).resolve(), folder, Path.cwd(), env)
+            own, inside = prepare(caches.resolve(), folder, Path.cwd(), env)
             return 0, own, inside(argv, own)
         except CannotFetch as error:
             _tell(f"not prepared: {error}" + ("; trying again" if left else "; the job is queued again"))

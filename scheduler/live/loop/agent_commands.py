@@ -104,7 +104,8 @@ def apply_revoke(transaction: Transaction, command: Revoke) -> None:
     if attempt is None:
         return
     # The reason of the stop does not tell it: a drain stops for an administrator and holds nothing.
-    attempt.row.held_by = transaction.core.ledger.jobs[command.job_id].hold_reason
+    job = transaction.core.ledger.jobs.get(command.job_id)
+    attempt.row.held_by = None if job is None else job.hold_reason
     transaction.attempt_changed(attempt)
     for part in attempt.parts.values():
         if not part.ended:

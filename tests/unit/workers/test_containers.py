@@ -77,7 +77,7 @@ def launch(tmp_path: Path, tools: Path, needs: JobNeeds, argv: list[str]) -> sub
     (folder / "work").mkdir(parents=True)
     write_needs(folder, needs)
     env = {"PATH": f"{tools}:/usr/bin:/bin", "TOLD": str(tmp_path / "told"), "WALRAS_TOKEN": "very secret"}
-    command = prepared_argv(tmp_path / "state", "1-1", needs, argv)
+    command = prepared_argv(folder, tmp_path / "state" / "prepared", needs, argv)
     return subprocess.run(command, cwd=folder / "work", env=env, capture_output=True, text=True, timeout=60)
 
 
@@ -103,7 +103,7 @@ def test_a_machine_without_a_runtime_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "state" / "attempts" / "1-1"
     (folder / "work").mkdir(parents=True)
     write_needs(folder, needs)
-    command = prepared_argv(tmp_path / "state", "1-1", needs, ["true"])
+    command = prepared_argv(folder, tmp_path / "state" / "prepared", needs, ["true"])
     done = subprocess.run(
         command, cwd=folder / "work", env={"PATH": str(env_path)}, capture_output=True, text=True, timeout=60
     )

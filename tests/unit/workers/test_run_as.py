@@ -3,6 +3,9 @@
 import json
 import os
 import pwd
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,17 +18,20 @@ import pytest
 
 from tests.support.agent_commands import a_start
 from walras.content import ContentTree
+from walras.contract import EXIT_NOT_PREPARED
 from walras.errors import ConfigError, UserError
-from walras.job_needs import JobNeeds
+from walras.job_needs import InputNeed, JobNeeds
 from walras.training.checkpoint import MANIFEST, TornCheckpoint, _digest
 from walras.wire import Manifest, StartCommand
 from workers import accounts
-from workers.accounts import files_as, find_account
+from workers.accounts import become, files_as, find_account
 from workers.agent import run_as as run_as_module
 from workers.agent.checkpoint_places import localized
 from workers.agent.checkpoint_uploads import _described
 from workers.agent.outputs import copy_outputs
-from workers.agent.run_as import RunAs, load_run_as, open_the_way
+from workers.agent.remote_sessions import AttemptPlace
+from workers.agent.run_as import OWN_FOLDER, RunAs, account_caches, load_run_as, open_the_way
+from workers.preparation.launcher import ENVIRONMENT_FILE, prepared_argv
 
 NOBODY = pwd.getpwnam("nobody")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can lend and give up its rights")
@@ -74,13 +80,108 @@ def test_another_name_of_root_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "which is root" in words(RunAs({"ada": "toor"}, "f"), "ada")
 
 
-def test_a_job_that_needs_something_prepared_is_refused() -> None:
-    """It would be prepared in folders that are root's."""
+@needs_root
+def test_a_job_that_the_account_cannot_prepare_is_refused(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks prepare themselves, by the agent's own Python, which may be closed to them."""
     run_as = RunAs({"ada": "nobody"}, "f")
     assert run_as.refusal(start_command(user="ada")) == ""
     assert "no account" in run_as.refusal(start_command(user="bob"))
     needs = JobNeeds(image="docker.io/library/python:3.11")
-    assert "nothing is prepared" in run_as.refusal(start_command(user="ada", needs=needs))
+    python = open_path / "python"
+    python.touch(mode=0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert f"prepared by {python}, which nobody cannot read" in run_as.refusal(start_command(user="ada", needs=needs))
+    python.chmod(0o755)
+    assert run_as.refusal(start_command(user="ada", needs=needs)) == ""
+
+
+def prepared_rank(whole: Path, name: str, needs: JobNeeds, argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """A rank of a job that is prepared first, started as the account as its supervisor would."""
+    run_as, command = RunAs({"ada": name}, "f"), start_command(user="ada", needs=needs)
+    account, folder = run_as.account_of("ada"), whole / "attempts" / f"{name}-{len(list(whole.glob('attempts/*')))}"
+    (folder / "work").mkdir(parents=True)
+    for place in (whole, whole / "attempts", whole / "accounts"):
+        place.mkdir(exist_ok=True)
+        place.chmod(0o711)
+    run_as.hand_over(command, folder, whole)
+    return subprocess.run(
+        prepared_argv(folder / OWN_FOLDER, account_caches(whole, account), needs, argv),
+        cwd=folder / "work", env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: become(account.uid, account.gid, account.groups),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def open_python(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Python that accounts can run, with the packages of this one; tests may run by one in root's home."""
+    if not Path("/usr/bin/python3").exists():
+        pytest.skip("NOT RUN: no Python that every account can reach")
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", open_path / "venv"], check=True)
+    (inner,) = open_path.glob("venv/lib/python3*/site-packages")
+    (inner / "ours.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    monkeypatch.setattr(sys, "executable", str(open_path / "venv" / "bin" / "python"))
+    return open_path
+
+
+@needs_root
+@pytest.mark.slow
+def test_a_job_is_prepared_with_the_rights_of_its_account(open_python: Path) -> None:
+    """Once for each account of a machine, in folders that are its own; what it cannot read it does not get."""
+    whole, data, secret = open_python / "agent", open_python / "data.txt", open_python / "secret.txt"
+    data.write_text("numbers")
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    needs = JobNeeds(
+        inputs={"d": InputNeed(url=f"file://{data}")},
+        setup='echo "made by $(id -un)" > "$WALRAS_SETUP/f"; echo setup runs >&2',
+    )
+    show = ["bash", "-c", 'cat "$WALRAS_SETUP/f" "$WALRAS_INPUTS/d"']
+    for name, is_first in (("nobody", True), ("nobody", False), ("daemon", True)):
+        done = prepared_rank(whole, name, needs, show)
+        assert (done.stdout, done.returncode) == (f"made by {name}\nnumbers", 0), done.stderr
+        assert ("\nsetup runs" in done.stderr) == is_first
+    for name in ("nobody", "daemon"):
+        uid, caches = pwd.getpwnam(name).pw_uid, whole / "accounts" / str(pwd.getpwnam(name).pw_uid)
+        assert {path.lstat().st_uid for path in (caches, *caches.rglob("*"))} == {uid}
+        assert caches.stat().st_mode & 0o777 == 0o700
+    refused = prepared_rank(whole, "nobody", JobNeeds(inputs={"s": InputNeed(url=f"file://{secret}")}), ["true"])
+    assert refused.returncode == EXIT_NOT_PREPARED
+    assert "Permission denied" in refused.stderr
+
+
+@needs_root
+def test_a_hostile_job_reaches_nothing_through_what_it_prepared(open_path: Path) -> None:
+    """A link in the place of what root reads gives nothing, and caches that are not the account's are not taken."""
+    run_as, needs, secret = RunAs({"ada": "nobody"}, "f"), JobNeeds(setup="true"), open_path / "secret.json"
+    secret.write_text('{"SECRET": "root\'s"}')
+    secret.chmod(0o600)
+    folder, accounts_here = open_path / "7-1", open_path / "accounts"
+    (folder / "work").mkdir(parents=True)
+    accounts_here.mkdir(mode=0o711)
+    command = start_command(user="ada", needs=needs)
+    run_as.hand_over(command, folder, open_path)
+    own = folder / OWN_FOLDER
+    assert {path.lstat().st_uid for path in (own, *own.iterdir())} == {NOBODY.pw_uid}
+    plan = SimpleNamespace(uid=NOBODY.pw_uid, gid=NOBODY.pw_gid, env={}, first_rank=0, master_port=1)
+    place = AttemptPlace(folder, plan)  # type: ignore[arg-type]
+    with files_as(NOBODY.pw_uid, NOBODY.pw_gid):
+        (own / ENVIRONMENT_FILE).write_text('{"A": "b"}')
+    assert place.environment()["A"] == "b"
+    (own / ENVIRONMENT_FILE).unlink()
+    for lay in (os.symlink, os.link):
+        lay(secret, own / ENVIRONMENT_FILE)
+        assert "SECRET" not in place.environment()
+        (own / ENVIRONMENT_FILE).unlink()
+
+    caches = accounts_here / str(NOBODY.pw_uid)
+    caches.rmdir()
+    for make in (lambda: caches.symlink_to("/etc"), lambda: caches.mkdir()):
+        make()
+        shutil.rmtree(own)
+        with pytest.raises(UserError, match="is no folder of nobody"):
+            run_as.hand_over(command, folder, open_path)
+        _ = caches.unlink() if caches.is_symlink() else caches.rmdir()
+    assert Path("/etc").stat().st_uid == 0
 
 
 def test_only_an_agent_of_root_can_run_ranks_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +294,7 @@ def test_the_way_is_open_and_all_else_is_closed(open_path: Path, monkeypatch: py
     (state / "credential").write_text("secret")
     open_the_way(state, [state], [state / "s"])
     modes = {path.name: path.stat().st_mode & 0o777 for path in (state, *state.iterdir())}
-    through = dict.fromkeys(("agent", "attempts", "checkpoints", "client", "s"), 0o711)
+    through = dict.fromkeys(("accounts", "agent", "attempts", "checkpoints", "client", "s"), 0o711)
     assert modes == {**through, "code": 0o700, "credential": 0o600}
 
 
@@ -216,7 +317,7 @@ def test_what_an_attempt_works_in_is_handed_over_and_its_records_are_not(open_pa
     (folder / "work" / "deep" / "file").write_text("x")
     (folder / "work" / "link").symlink_to(outside)
     (folder / "plan.json").write_text("{}")
-    run_as.hand_over(start_command(user="ada"), folder)
+    run_as.hand_over(start_command(user="ada"), folder, open_path)
     owners = {path.name: path.lstat().st_uid for path in (folder, *folder.rglob("*"), outside)}
     theirs = dict.fromkeys(("work", "deep", "file", "link"), NOBODY.pw_uid)
     assert owners == {**theirs, "7-1": 0, "plan.json": 0, "outside": 0}
@@ -231,7 +332,7 @@ def test_copies_of_another_account_are_not_handed_over(open_path: Path) -> None:
     copies.mkdir()
     os.chown(copies, 1, 1)
     with pytest.raises(UserError, match="belongs to another account"):
-        run_as.hand_over(start_command(user="ada", store="server", checkpoint_dir=str(copies)), folder)
+        run_as.hand_over(start_command(user="ada", store="server", checkpoint_dir=str(copies)), folder, open_path)
 
 
 def test_what_is_fetched_lies_apart_from_what_ranks_write(tmp_path: Path) -> None:
