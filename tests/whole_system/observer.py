@@ -83,6 +83,7 @@ class Observer(Hooks):
     agent_began_at: dict[str, float] = field(default_factory=dict)
     #: Machines whose disk is full now.
     full_disks: set[str] = field(default_factory=set)
+    disk_freed_at: dict[str, float] = field(default_factory=dict)
     killed: set[AttemptKey] = field(default_factory=set)
     leased_at: dict[AttemptKey, float] = field(default_factory=dict)
     seen_lost: dict[str, str] = field(default_factory=dict)
@@ -217,7 +218,8 @@ class Observer(Hooks):
         if held is None or name in self.full_disks:
             return  # on a full disk nothing starts anyway, and an agent that began anew forgot what it could not write
         over_at = self.over_at.get((name, int(held[1]), int(held[2])), now)
-        if max(over_at, self.agent_began_at.get(name, 0.0)) < now - RELEASED_WITHIN_S:
+        began_at = max(self.agent_began_at.get(name, 0.0), self.disk_freed_at.get(name, 0.0))
+        if max(over_at, began_at) < now - RELEASED_WITHIN_S:
             self.violate("devices", f"job {report.job_id} is refused on {name}: {report.detail}, which is over")
 
     # ---------------------------------------------------------------- what the server writes

@@ -199,7 +199,7 @@ class PlayedCloud:
                 self.lists_nothing_until = self._loop.time() + fault.amount
 
     def heal(self) -> None:
-        self.refuses_until = self.lists_nothing_until = -inf
+        self.refuses_until, self.lists_nothing_until = -inf, min(self.lists_nothing_until, self._loop.time())
         self.answers_lost = self.never_boot = 0
 
     # ---------------------------------------------------------------- what must hold

@@ -304,6 +304,7 @@ class World:
         self.observer.tell("-- healed")
         self.is_healed = self.observer.is_healed = True
         self.network.weather, self.is_disk_full, self.slow_disk_s = Weather(), False, 0.004
+        self.observer.disk_freed_at |= dict.fromkeys(self.full_agents, self.loop.time())
         self.full_agents.clear()
         self.writes_to_crash.clear()
         self.network.cut_off.clear()

@@ -202,7 +202,7 @@ class LiveNode:
     #: By device, the highest utilisation, percent, since it was last read; inf: the driver left one out.
     peaks: dict[int, float] = field(default_factory=dict)
 
-    #: The newest call number of each start of its agent that was heard lately, the present one last.
+    #: The newest call number taken from each start of its agent that was heard lately (0: none), the newest start last.
     calls: dict[str, int] = field(default_factory=dict)
     #: How many new calls in a row came from a start that seems to be an earlier one.
     overtaken_calls: int = 0
@@ -217,13 +217,25 @@ class LiveNode:
                 self.peaks[each.device] = max(used, self.peaks.get(each.device, 0.0))
         self.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
 
+    def meet(self, session: str) -> None:
+        """Note that a start of the agent is heard, though nothing it says is taken yet.
+
+        A start calls once before it knows which server it speaks to, and its later calls show that it got the answer.
+        So of two starts with calls that were taken the one that was met later is the later one.
+        """
+        self.calls.setdefault(session, 0)
+        if len(self.calls) > _SESSIONS_KEPT:
+            del self.calls[next(iter(self.calls))]
+
     def is_late(self, session: str, call: int) -> bool:
         """Note a call of the agent. Returns True if a newer one has overtaken it, so that its content is outdated."""
         if not call:
             return False  # an agent of an older release does not count its calls
-        if session in self.calls and call <= self.calls[session]:
+        self.meet(session)
+        if call <= self.calls[session]:
             return True
-        overtaken = session in self.calls and session != next(reversed(self.calls))
+        order = list(self.calls)
+        overtaken = any(self.calls[later] for later in order[order.index(session) + 1 :])
         self.calls[session] = call
         self.overtaken_calls = self.overtaken_calls + 1 if overtaken else 0
         if overtaken and self.overtaken_calls < _CALLS_OF_THE_LIVING:
@@ -231,8 +243,6 @@ class LiveNode:
         # A start that goes on calling is the live one; the call in between was a delayed one of an earlier start.
         self.calls[session] = self.calls.pop(session)
         self.overtaken_calls = 0
-        if len(self.calls) > _SESSIONS_KEPT:
-            del self.calls[next(iter(self.calls))]
         return False
 
     @property

@@ -234,6 +234,7 @@ class AgentGateway:
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
         self._speakers.check(node, message, now, self._loop.settings.unreachable_s)
         if message.call and message.life != self._life:
+            node.meet(message.session)
             return self._renewed(node, self._life)
         if node.is_late(message.session, message.call):
             return self._answer(node, message)

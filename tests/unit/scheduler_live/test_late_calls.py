@@ -53,6 +53,31 @@ async def test_a_call_of_an_earlier_start_ends_nothing(tmp_path: Path) -> None:
         assert w.state(1) == "RUNNING"
 
 
+async def test_a_call_of_a_start_that_was_only_met_before_the_present_one_ends_nothing(tmp_path: Path) -> None:
+    """Its first call was answered; its second, which names this life of the server, comes after its successor's."""
+    async with world(tmp_path) as w:
+        agent, _ = await running(w)
+        for session in ("s2", "s3"):
+            await w.server.gateway.heartbeat(call(agent, 1, session=session, resync=True, life=""))
+        await w.server.gateway.heartbeat(call(agent, 2, session="s3", resync=True))
+        agent.here.clear()
+        await w.server.gateway.heartbeat(call(agent, 2, session="s2", resync=True))
+        await w.quiet()
+        assert w.state(1) == "RUNNING"
+
+
+async def test_a_call_that_names_another_life_of_the_server_does_not_silence_the_present_start(tmp_path: Path) -> None:
+    """It is one of a former start: the next call of the present one is believed at once."""
+    async with world(tmp_path) as w:
+        agent, _ = await running(w)
+        await w.server.gateway.heartbeat(call(agent, 7, session="s0", life="before"))
+        ended = EndedReport(report_id=1000, job_id=JobId(1), attempt=1, cause="exited", exit_code=0)
+        agent.here.clear()
+        await w.server.gateway.heartbeat(call(agent, 3, reports=[ended]))
+        await w.quiet()
+        assert w.state(1) == "SUCCEEDED"
+
+
 async def test_a_new_start_without_the_job_ends_it(tmp_path: Path) -> None:
     """The newest call is believed: what is not there has died unseen."""
     async with world(tmp_path) as w:
