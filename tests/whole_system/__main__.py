@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aiohttp import web_app
+
 STORY_LINES = 60
 
 
@@ -56,6 +58,8 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     except Exception:
         world.observer.violate("simulation", traceback.format_exc())
         observer = world.observer
+    # aiohttp remembers the last 1,024 applications that it has answered for, and each of them holds a whole world.
+    web_app._cached_build_middleware.cache_clear()
     return Outcome(seed, observer.broken, observer.story, kept)
 
 
