@@ -239,7 +239,8 @@ class Observer(Hooks):
             for each in machine.live if machine.name == source else ():
                 key = (source, each.plan.job_id)
                 since = self.stopping_since.get(each.plan.job_id, inf)
-                if each.reasons or sent_at < max(since, each.launched_at) + 3.0:
+                # While the server cannot write it renews leases, and gives no command.
+                if each.reasons or sent_at < max(since, each.launched_at) + 3.0 + self.commit_may_take_s:
                     self.beats_unstopped.pop(key, None)
                     continue
                 self.beats_unstopped[key] = self.beats_unstopped.get(key, 0) + 1
