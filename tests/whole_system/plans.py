@@ -108,6 +108,8 @@ RENTED_KINDS = {
     "take": (4, (0.0,)), "take_with_notice": (4, (0.0, 2.0, 5.0, 15.0)), "rent_refused": (2, (5.0, 25.0)),
     "rent_unanswered": (3, (0.0,)), "never_boots": (3, (0.0,)), "no_lists": (2, (5.0, 25.0)),
     "revoke": (3, (0.0, 2.0, 15.0)),
+    # Drawn apart from these: the next machine that is rented is taken so soon, before it has joined.
+    "take_booting": (0, (0.0,)),
 }  # fmt: skip
 
 
@@ -119,6 +121,9 @@ def _rent(chance: Random, plan: Plan) -> None:
     often = [often for often, _ in RENTED_KINDS.values()]
     for kind in chance.choices(list(RENTED_KINDS), often, k=chance.choice((0, 2, 4, 8))):
         plan.faults.append(Fault(chance.uniform(0.0, FAULTS_UNTIL_S), kind, "", chance.choice(RENTED_KINDS[kind][1])))
+    booting = Random(f"booting {plan.seed}")
+    for _ in range(booting.choice((0, 0, 1, 2))):
+        plan.faults.append(Fault(booting.uniform(0.0, 40.0), "take_booting", "", booting.choice((0.5, 1.5, 2.5))))
     plan.faults.sort(key=lambda fault: fault.at)
 
 

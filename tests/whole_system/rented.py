@@ -63,6 +63,8 @@ class PlayedCloud:
         self._asked: dict[str, tuple[RentedMachine, ...]] = {}
         self.refuses_until = self.lists_nothing_until = -inf
         self.answers_lost = self.never_boot = 0
+        #: The next machines are taken so soon after they were rented, s.
+        self.take_after: list[float] = []
         #: Since when the server has had nothing that keeps it from missing a machine.
         self._unhindered_since = inf
         self._seen: Any = None
@@ -107,6 +109,8 @@ class PlayedCloud:
                 self.never_boot -= 1
             else:
                 self._later(self.entry.boot, self._boot, machine)
+            if self.take_after:
+                self._later(self.take_after.pop(0), self.end, machine.node_id, "taken away while it booted")
         if self.answers_lost > 0:
             self.answers_lost -= 1
             raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no answer")
@@ -191,6 +195,8 @@ class PlayedCloud:
                 self.answers_lost += 1
             case "never_boots":
                 self.never_boot += 1
+            case "take_booting":
+                self.take_after.append(fault.amount)
             case "revoke":
                 asked = {"pool_id": self.entry.pool_id, "notice_s": fault.amount}
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError):
@@ -201,6 +207,7 @@ class PlayedCloud:
     def heal(self) -> None:
         self.refuses_until, self.lists_nothing_until = -inf, min(self.lists_nothing_until, self._loop.time())
         self.answers_lost = self.never_boot = 0
+        self.take_after.clear()
 
     # ---------------------------------------------------------------- what must hold
 
