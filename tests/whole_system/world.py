@@ -39,6 +39,7 @@ from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.store_opening import alone_with
+from scheduler.live.store.table_rows import DrainedBy
 from scheduler.live.web.page_files import PageFiles
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
@@ -325,7 +326,7 @@ class World:
                 if not left:
                     break
                 await self._release_held()
-                await self._resume_quarantined()
+                await self._resume_machines()
         left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
         if not observer.broken and (left or not all(task.done() for task in users)):
             observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
@@ -346,12 +347,13 @@ class World:
         if not self.observer.broken:
             self.observer.violate("back", f"after {bound_s:g} s not up again: {missing}")
 
-    async def _resume_quarantined(self) -> None:
-        """A disk that was full has made it look broken; somebody has to say that it is not."""
+    async def _resume_machines(self) -> None:
+        """A full disk has made one look broken, or a drain has arrived late; somebody has to say that it is well."""
         server = None if self.life is None else self.life.server
         nodes = {} if server is None else server.loop.state.nodes
-        for name in [name for name, node in nodes.items() if node.row.cordon == "quarantined"]:
-            await self.insist("POST", f"nodes/{name}/resume")
+        for name, node in list(nodes.items()):
+            if node.row.cordon == "quarantined" or node.row.drained_by is DrainedBy.ADMIN:
+                await self.insist("POST", f"nodes/{name}/resume")
 
     async def _release_held(self) -> None:
         """Held by a user or an admin: released. Held for repeated failures: that is an end."""
