@@ -120,7 +120,7 @@ def build_problem(ledger: Ledger) -> Problem:
             steps_per_s=way.steps_per_s * _lasting_parts(ledger, rows, way),
             use_column=np.arange(len(job)),
             use_pool=pool,
-            use_count=count,
+            use_count=_taken(way, capacity, rentable),
             running=(in_one_pool[job] == pool) & (columns.count[rows][job] == count),
         ),
         pools=Pools(
@@ -208,6 +208,8 @@ class Configurations:
     pool: IntArray
     count: FloatArray
     steps_per_s: FloatArray
+    #: Accelerators of the machines over which the gang is spread; 0: it need not be spread.
+    room: FloatArray
 
 
 def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArray) -> Configurations:
@@ -215,22 +217,32 @@ def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArra
     owner, option = classes.option_table
     counts, rates = classes.counts[option], classes.rates[option]
     at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0) & classes.fits_machines(most))
-    count, steps_per_s = counts[at, pool], rates[at, pool]
+    count, steps_per_s, room = counts[at, pool], rates[at, pool], classes.machine_room()[at, pool]
     if len(owner) > len(classes.classes):  # a class may have several gang sizes
         order = np.lexsort((count, pool, owner[at]))
-        at, pool, count, steps_per_s = at[order], pool[order], count[order], steps_per_s[order]
+        at, pool, count, steps_per_s, room = at[order], pool[order], count[order], steps_per_s[order], room[order]
     first = np.searchsorted(owner[at], class_rows)
     many = np.searchsorted(owner[at], class_rows, side="right") - first
     job = np.repeat(np.arange(len(class_rows)), many)
     cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
-    return Configurations(job, pool[cell], count[cell], steps_per_s[cell])
+    return Configurations(job, pool[cell], count[cell], steps_per_s[cell], room[cell])
+
+
+def _taken(way: Configurations, capacity: FloatArray, rentable: FloatArray) -> FloatArray:
+    """Returns the accelerators that each configuration takes of its pool (w,).
+
+    A gang that is spread over more machines than a rented pool has takes all of these machines: they must be rented,
+    though the accelerators of fewer would be enough.
+    """
+    lacks = (rentable[way.pool] > 0) & (way.room > capacity[way.pool])
+    return np.where(lacks, np.maximum(way.count, way.room), way.count)
 
 
 def _without_booked_ways(kept_off: Set[tuple[int, int]], job_ids: IntArray, way: Configurations) -> Configurations:
     """Returns the configurations except those in pools that are booked for others."""
     pairs = zip(job_ids[way.job].tolist(), way.pool.tolist(), strict=True)
     able = np.array([pair not in kept_off for pair in pairs], dtype=np.bool_)
-    return Configurations(way.job[able], way.pool[able], way.count[able], way.steps_per_s[able])
+    return Configurations(*(values[able] for values in (way.job, way.pool, way.count, way.steps_per_s, way.room)))
 
 
 def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> FloatArray:

@@ -187,6 +187,16 @@ class JobClasses:
             self._option_machines = np.array([self.classes[row].request.nodes for row in self._option], dtype=np.int64)
         return self._option_of, self._option
 
+    def machine_room(self) -> NDArray[np.float64]:
+        """Returns the accelerators of the machines over which each option of `option_table` is spread, by pool (n, p).
+
+        0 for options that need not be spread.
+        """
+        _, option = self.option_table
+        size = np.array([pool.shape.accelerators for pool in self._pools], dtype=np.float64)
+        machines = np.where(self._option_machines > 1, self._option_machines, 0)
+        return np.asarray(machines[:, None] * size).reshape(len(option), len(self._pools))
+
     def fits_machines(self, most: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Returns whether pools of `most` accelerators (p,) have the machines that each option of `option_table` needs.
 
@@ -195,10 +205,9 @@ class JobClasses:
         _, option = self.option_table
         if (self._option_machines <= 1).all():
             return np.ones((len(option), len(self._pools)), dtype=np.bool_)
-        size = np.array([pool.shape.accelerators for pool in self._pools])
-        room = self._option_machines[:, None] * size
+        room = self.machine_room()
         fits: NDArray[np.bool_] = (room <= most) & (self.counts[option] <= room)
-        return fits | (self._option_machines[:, None] <= 1)
+        return fits | (room == 0)
 
     def _alike(self, row: int, demands: tuple[Demand, ...]) -> int:
         like = self.classes[row]

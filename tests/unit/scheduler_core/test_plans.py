@@ -8,11 +8,12 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
-from walras.cluster import NodeId, PoolId
+from walras.cluster import Market, NodeId, PoolId
 from walras.job_request import JobId, Kind
 from walras.states import Reason
 
@@ -51,6 +52,26 @@ def test_a_gang_over_two_machines_is_planned_where_there_are_two() -> None:
     fleet.tell(ev.JobSubmitted(0.0, job(1, count=2, nodes=2, steps=100.0)))
     prepared = {c.job_id: c.placement.pool_id for c in carried_out(fleet) if isinstance(c, cmd.Prepare)}
     assert prepared == {1: "c"}
+
+
+def test_a_gang_over_two_machines_is_not_planned_on_one_that_is_rented() -> None:
+    """Of a pool that has one machine and may have more it takes two whole machines, until there are two: if these are
+    not worth their price, it goes elsewhere.
+    """
+    fleet = planning("cc")
+    dear = replace(pool("s", 2, market=Market.SPOT, quota=3), usd_per_h=1e6)
+    fleet.tell(ev.PoolDeclared(0.0, dear))
+    fleet.tell(ev.NodeJoined(0.0, NodeId("s1"), dear.pool_id, "token"))
+    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "s", 2, 9.0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, count=2, nodes=2, steps=100.0)))
+    columns = build_problem(fleet.core.ledger).columns
+    assert list(zip(columns.use_pool, columns.use_count, strict=True)) == [(2, 2.0), (3, 4.0)]
+    prepared = {c.job_id: c.placement.pool_id for c in carried_out(fleet) if isinstance(c, cmd.Prepare)}
+    assert prepared == {1: "c"}
+    fleet.tell(ev.NodeJoined(1.0, NodeId("s2"), dear.pool_id, "token"))
+    fleet.tell(ev.JobSubmitted(1.0, job(2, "s", 2, nodes=2, steps=100.0)))
+    columns = build_problem(fleet.core.ledger).columns
+    assert columns.use_count[columns.use_pool == 3].tolist() == [2.0, 2.0]
 
 
 def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
