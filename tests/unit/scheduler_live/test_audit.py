@@ -29,7 +29,7 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "jobs/1/cancel", None),
     ("POST", "jobs/1/notes", {"text": "hidden-value"}),
     ("DELETE", "jobs/1/notes/1", None),
-    ("POST", "reports?title=T", "<p>hidden-value"),
+    ("POST", "reports?title=T", b"<p>hidden-value"),
     ("DELETE", "reports/1", None),
     ("POST", "nodes/n1/drain", None),
     ("POST", "nodes/n1/resume", None),
