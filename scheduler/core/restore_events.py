@@ -60,6 +60,9 @@ class RentRestored:
 RememberedJob = tuple[JobId, float, int, int, int, bool, bool, tuple[tuple[PoolId, float], ...]]
 #: Of a pool: failed requests for machines in a row, not to be requested before, and why the last request failed.
 RememberedPool = tuple[PoolId, int, float, str]
+#: Of a machine: its pace relative to others of its pool if it is slow, else None; whether it is counted to the pool of
+#: slow machines; and its newest jobs, each with its pace there and whether that is significantly slow.
+RememberedPace = tuple[NodeId, float | None, bool, tuple[tuple[JobId, float, bool], ...]]
 
 
 @dataclass(slots=True)
@@ -82,3 +85,4 @@ class StateRestored:
     lifetimes: tuple[tuple[PoolId, RememberedLives], ...] = ()  # by pool (`machine_lifetimes.dump_lifetimes`)
     lengths: tuple[RememberedLengths, ...] = ()
     weights: tuple[RememberedWeights, ...] = ()
+    paces: tuple[RememberedPace, ...] = ()

@@ -94,6 +94,9 @@ class RoundRules:
     profiling_share: float = 0.25
     #: A kind is profiled on an unmeasured pool only if its jobs have this many times the cost of a restart left to run.
     profiling_payback: float = 10.0
+    #: Where the speed there is predicted with an interval, only what they may save if it is faster counts; False: all
+    #: that they have left does.
+    weigh_intervals: bool = True
     #: Seconds within which a gang must be prepared on all its machines.
     prepare_timeout_s: float = 60.0
     #: Seconds to wait after a failed attempt; doubled with each failure, up to 32 times this.

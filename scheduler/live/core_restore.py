@@ -5,10 +5,10 @@ measurements, the machines as they are, the open requests for machines, the atte
 jobs. The order matters: jobs that hold machines come first, so that no occupied machine is given away. The fresh core
 gives no command about attempts that continue; whatever else it starts is an ordinary decision. So a restart costs what
 is active (about 0.3 ms a job) and not what has happened, and a new version can take over from an old one. Arrears, the
-waits between tries (of failed jobs, refused starts, machines that could not be rented), the last prices and the
-failures seen on machines are stored every few seconds and at an orderly stop, and given to the fresh core; the policy's
-memory begins anew, and so do the core's reservations for gangs. A solve follows at once. Commands that agents have not
-confirmed are in the outbox and are sent again under their old ids.
+waits between tries (of failed jobs, refused starts, machines that could not be rented), the last prices, the failures
+seen on machines and which of these are slow are stored every few seconds and at an orderly stop, and given to the fresh
+core; the policy's memory begins anew, and so do the core's reservations for gangs. A solve follows at once. Commands
+that agents have not confirmed are in the outbox and are sent again under their old ids.
 """
 
 from collections.abc import Iterable, Mapping

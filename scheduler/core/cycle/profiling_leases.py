@@ -1,19 +1,22 @@
 """Profiling leases: short runs of real jobs where the speed of their kind is unknown. Their steps count.
 
 Every start on an unmeasured pool is such a lease. This module adds deliberate ones at round ends: one cell (kind, pool)
-at a time per free part of the profiling budget, and only where the kind has enough work left to repay it.
+at a time per free part of the profiling budget, and only where the kind has enough work left to repay it. Where the
+speed is predicted with an interval, what may repay it is the time that the kind saves if it is faster than predicted.
 """
 
 from functools import partial
-from math import inf
+from math import erfc, exp, inf, log, sqrt
 
 import numpy as np
 
 from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_preemptible, take_place
 from scheduler.core.placement.reservations import shape_of
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
-from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.job_classes import JobClass
+from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import unreported_on_best_of_all_s, unreported_on_best_s
+from scheduler.core.state.throughput import BelievedSpeed
 from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.job_request import JobId
@@ -21,6 +24,10 @@ from walras.job_request import JobId
 #: Cells tried in one round, and jobs tried for each cell. The limit bounds the work of a round.
 CELLS_MAX = 8
 CANDIDATES_MAX = 4
+#: Width of an interval that holds a normal variable four times out of five, in its deviations.
+_WIDTH = 2.563
+#: Deviations above count as this.
+_DEVIATION_MOST = 5.0
 
 
 def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
@@ -41,6 +48,18 @@ def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
                 opened.append((job, pool))
                 break
     return opened
+
+
+def hoped_saving(speed: BelievedSpeed) -> float:
+    """Returns the expected part of its time that a job saves on a place that may be faster than believed.
+
+    With X, its true speed, log-normal around the believed p: E[max(1 - p / X, 0)], since it can leave a slower place.
+    1 for a speed without an interval, of which nobody knows how far off it is.
+    """
+    if speed.low is None or speed.high is None or not 0.0 < speed.low < speed.high:
+        return 1.0
+    deviation = min(log(speed.high / speed.low) / _WIDTH, _DEVIATION_MOST)
+    return 0.5 - 0.5 * exp(deviation**2 / 2.0) * erfc(deviation / sqrt(2.0))
 
 
 def _budget(cycle: Cycle) -> float:
@@ -66,17 +85,25 @@ def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
     cells: list[tuple[int, int]] = []
     for class_row in np.argsort(-work_s, kind="stable").tolist():
         job_class = classes[class_row]
-        if work_s[class_row] < rules.profiling_payback * ledger.costs.restart_s(
-            job_class.kind, rules.restart_default_s
-        ):
+        least_s = rules.profiling_payback * ledger.costs.restart_s(job_class.kind, rules.restart_default_s)
+        if work_s[class_row] < least_s:
             break
         usable = [p.row for p in ledger.fleet.pools if p.capacity and job_class.rates[p.row] > 0 and p.slow_of is None]
         if len(usable) < 2:
             continue  # the job must run where it is, so its speed elsewhere would change no decision
         for pool in usable:
-            if not job_class.measured[pool] and pool not in reserved and (job_class.kind, pool) not in learning:
+            if job_class.measured[pool] or pool in reserved or (job_class.kind, pool) in learning:
+                continue
+            if not rules.weigh_intervals or work_s[class_row] * _hoped_saving_on(ledger, job_class, pool) >= least_s:
                 cells.append((class_row, pool))
     return cells
+
+
+def _hoped_saving_on(ledger: Ledger, job_class: JobClass, pool: int) -> float:
+    """Returns `hoped_saving` of jobs of the class on the pool."""
+    accelerator = ledger.fleet.pools[pool].pool.shape.accelerator
+    count = ledger.classes.shapes[job_class.shape].counts[pool]
+    return hoped_saving(ledger.table.speed(job_class.kind, accelerator, count, ledger.classes.nominal))
 
 
 def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) -> list[JobRecord]:

@@ -11,7 +11,8 @@ stay together if the policy ranks jobs and has no prices (gangs then go to slow 
 if the pool's machines are rented or to be drained, and if machines of it are booked.
 
 A machine changes its pool with the jobs on it. It waits for that while a gang holds other machines as well, two jobs
-share an accelerator there, or a place is reserved.
+share an accelerator there, or a place is reserved. A restarted core has the pools that the core before it had, unless
+gangs have been placed on both kinds of machines since these were written down.
 """
 
 from dataclasses import replace
@@ -20,11 +21,12 @@ from statistics import median
 
 import numpy as np
 
+from scheduler.core.restore_events import RememberedPace
 from scheduler.core.rules import OWED
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.working_set import Cycle, refresh_pools
-from walras.cluster import NodeId
+from walras.cluster import NodeId, Placement
 
 #: Difference of the machines' median pace from the pool's at which the pool's is set anew.
 _PACE_BAND = 0.05
@@ -54,6 +56,43 @@ def sort_slow_machines(cycle: Cycle) -> bool:
     if changed:
         refresh_pools(cycle)
     return changed
+
+
+def restore_slow_pools(cycle: Cycle, told: tuple[RememberedPace, ...]) -> None:
+    """Takes over which machines are slow, and sets those apart that were; runs before the jobs are restored."""
+    known, fleet = cycle.ledger.slow_machines, cycle.ledger.fleet
+    known.recall(told, fleet)
+    apart: dict[int, list[FleetMachine]] = {}
+    for node_id, pace, is_apart, _ in told:
+        machine = fleet.machine(node_id)
+        if machine is not None and pace is not None and is_apart:
+            apart.setdefault(machine.pool, []).append(machine)
+    for row, machines in sorted(apart.items()):
+        if _may_be_apart(cycle, row, machines):
+            _sort_pool(cycle, row, machines)
+            refresh_pools(cycle)
+    known.is_due = False  # not before all jobs are here, one of which may need the machines together
+
+
+def row_of_gang(cycle: Cycle, placement: Placement) -> int | None:
+    """Returns the row of the pool of a restored gang; None if it is not declared.
+
+    If the gang is on slow machines and on others, all slow machines of the pool go back to the others.
+    """
+    fleet = cycle.ledger.fleet
+    row = fleet.pool_row(placement.pool_id)
+    beside = None if row is None else cycle.ledger.slow_machines.pools.get(row)
+    machines = [machine for part in placement.parts if (machine := fleet.machine(part.node_id)) is not None]
+    rows = {machine.pool for machine in machines}
+    if row is None or beside is None or beside not in rows:
+        return row
+    if rows == {beside}:
+        return beside
+    for machine in list(fleet.pools[beside].members.values()):
+        _reassign(cycle, machine, row)
+    fleet.pools[beside].pool = replace(fleet.pools[row].pool, removed=True)
+    refresh_pools(cycle)
+    return row
 
 
 def slow_machine_text(ledger: Ledger, node_id: NodeId) -> str:

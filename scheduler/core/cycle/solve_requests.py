@@ -221,7 +221,7 @@ def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
     for job_id, pool, count, share in zip(
         proposal.job_ids, proposal.pool_rows, proposal.counts, proposal.shares, strict=True
     ):
-        job, row = ledger.jobs.get(job_id), _row_named(ledger, proposal.pools[pool])
+        job, row = ledger.jobs.get(job_id), ledger.slow_machines.row_named(ledger.fleet, proposal.pools[pool])
         if job is not None and job.request.sizes and row is not None:
             sizes = given.setdefault(job_id, {}).setdefault(ledger.fleet.pools[row].pool.shape.accelerator, {})
             sizes[count] = sizes.get(count, 0.0) + count * share
@@ -238,15 +238,6 @@ def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
             drop_reservation(cycle, job_id)  # the reservation is for the old size
 
 
-def _row_named(ledger: Ledger, name: PoolId) -> int | None:
-    """Returns the row of the pool of this name in problems; None if it is gone."""
-    row = ledger.fleet.pool_row(name)
-    if row is None:
-        beside = (ledger.fleet.pools[row] for row in ledger.slow_machines.pools.values())
-        row = next((state.row for state in beside if state.name == name), None)
-    return row
-
-
 def _replace_entitlements(ledger: Ledger, proposal: Proposal) -> None:
     """Replaces the entitlements of the jobs that were asked about, and moves what they are owed to their new pools."""
     columns = ledger.columns
@@ -255,7 +246,7 @@ def _replace_entitlements(ledger: Ledger, proposal: Proposal) -> None:
     asked = columns.slots_of(np.array(proposal.asked, np.int64))
     asked = asked[asked >= 0]
     fresh = np.zeros_like(columns.entitled)
-    row_of = [_row_named(ledger, name) for name in proposal.pools]
+    row_of = [ledger.slow_machines.row_named(ledger.fleet, name) for name in proposal.pools]
     rows = np.array([-1 if row is None else row for row in row_of], np.int64)[np.array(proposal.pool_rows, np.int64)]
     slots = columns.slots_of(np.array(proposal.job_ids, np.int64))
     kept = (slots >= 0) & (rows >= 0)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from heapq import heappush
 from math import inf, nan
 
+from scheduler.core.cycle.slow_pools import row_of_gang
 from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobSubmitted, StartRefused
 from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.handlers.deadlines import let_go
@@ -259,7 +260,7 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     ledger, columns, placement = cycle.ledger, cycle.ledger.columns, event.placement
     assert placement is not None
     shape = ledger.classes.shapes[ledger.class_of(job).shape]
-    pool = ledger.fleet.pool_row(placement.pool_id)
+    pool = ledger.fleet.pool_row(placement.pool_id) if job.request.spreads else row_of_gang(cycle, placement)
     assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
     host = _shares_with(cycle, job, placement)
     if host is None:

@@ -1,4 +1,4 @@
-"""State beyond jobs and machines that survives a restart: owed time, retry delays, prices, measurements.
+"""State beyond jobs and machines that survives a restart: owed time, retry delays, prices, slow machines, lifetimes.
 
 `gather_state` reads it without changing the core, so it may be called at any time. It works in pieces, because there
 may be many jobs; between the pieces the core must not handle events. A fresh core takes the state over before it hears
@@ -12,6 +12,7 @@ from math import inf
 import numpy as np
 
 from optimizer.decision import Quote
+from scheduler.core.cycle.slow_pools import restore_slow_pools
 from scheduler.core.placement.checkpoint_intervals import watched_machines
 from scheduler.core.restore_events import RememberedJob, StateRestored
 from scheduler.core.share_events import RememberedUse
@@ -34,9 +35,9 @@ _ENTITIES_MAX = 10_000
 def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
     """Generates the event that restores the state in a successor; yields a pause after some hundred jobs."""
     quote, pools = ledger.policy.quote, ledger.fleet.pools
-    pool_ids = [state.pool.pool_id for state in pools]
+    names = [state.name for state in pools]
     known = quote is not None and len(quote.prices) == len(pools)
-    jobs = yield from _remembered_jobs(ledger, pool_ids)
+    jobs = yield from _remembered_jobs(ledger, names)
     return StateRestored(
         at=ledger.now,
         jobs=tuple(jobs),
@@ -52,9 +53,9 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         saving_kinds=tuple(sorted(ledger.saving_kinds)[:_KINDS_MAX]),
         policy=ledger.policy.spec.name if known else "",
         prices=tuple(
-            (state.pool.pool_id, price)
+            (state.name, price)
             for state, price in zip(pools, quote.prices.tolist(), strict=True)
-            if not state.pool.removed and state.slow_of is None
+            if not state.pool.removed
         )
         if quote is not None and known
         else (),
@@ -68,6 +69,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         ),
         lengths=ledger.lengths.remembered(_ENTITIES_MAX),
         weights=ledger.weights.remembered(_ENTITIES_MAX),
+        paces=ledger.slow_machines.remembered(ledger.fleet),
     )
 
 
@@ -84,11 +86,11 @@ def _remembered_use(ledger: Ledger) -> tuple[RememberedUse, ...]:
     return tuple(most[:_ENTITIES_MAX])
 
 
-def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, None, list[RememberedJob]]:
+def _remembered_jobs(ledger: Ledger, names: list[PoolId]) -> Generator[None, None, list[RememberedJob]]:
     """Generates the list of jobs with facts to remember; yields pauses."""
     found: list[RememberedJob] = []
     now, columns = ledger.now, ledger.columns
-    owed_by_slot = yield from _owed_by_slot(ledger, pool_ids)
+    owed_by_slot = yield from _owed_by_slot(ledger, names)
     for number, job in enumerate(ledger):
         if number % _JOBS_IN_A_BITE == 0:
             yield
@@ -101,9 +103,7 @@ def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, 
     return found
 
 
-def _owed_by_slot(
-    ledger: Ledger, pool_ids: list[PoolId]
-) -> Generator[None, None, dict[int, list[tuple[PoolId, float]]]]:
+def _owed_by_slot(ledger: Ledger, names: list[PoolId]) -> Generator[None, None, dict[int, list[tuple[PoolId, float]]]]:
     """Generates by slot what jobs are owed by pool, where it is above `_NOTHING_S`; yields pauses."""
     slots, owed_s = ledger.columns.owed_at(ledger.now)
     places, rows = np.nonzero(np.abs(owed_s) >= _NOTHING_S)
@@ -112,7 +112,7 @@ def _owed_by_slot(
     for number, (slot, row, seconds) in enumerate(owed):
         if number % _OWED_IN_A_BITE == 0:
             yield
-        by_slot.setdefault(slot, []).append((pool_ids[row], seconds))
+        by_slot.setdefault(slot, []).append((names[row], seconds))
     return by_slot
 
 
@@ -144,10 +144,18 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
         row = ledger.fleet.pool_row(pool_id)
         if row is not None:
             recall_lifetimes(ledger.fleet.pools[row].lives, told)
-    prices = dict(event.prices)
-    pool_ids = [state.pool.pool_id for state in ledger.fleet.pools]
-    if cycle.policy.pricing is not None and event.policy == cycle.policy.spec.name and set(prices) == set(pool_ids):
-        cycle.policy.quote = Quote(np.array([prices[each] for each in pool_ids]), event.price_unit, event.exchange)
+    restore_slow_pools(cycle, event.paces)
+    _recall_prices(cycle, event)
+
+
+def _recall_prices(cycle: Cycle, event: StateRestored) -> None:
+    """Restores the last prices if they are those of this policy and of these pools."""
+    fleet, prices = cycle.ledger.fleet, dict(event.prices)
+    rows = {cycle.ledger.slow_machines.row_named(fleet, name, or_declared=True) for name in prices}
+    if cycle.policy.pricing is None or event.policy != cycle.policy.spec.name or rows != {*range(len(fleet.pools))}:
+        return
+    found = [prices[state.name] for state in fleet.pools]
+    cycle.policy.quote = Quote(np.array(found), event.price_unit, event.exchange)
 
 
 def _recall_use(cycle: Cycle, event: StateRestored) -> None:
@@ -173,6 +181,6 @@ def recall_job(cycle: Cycle, job: JobRecord) -> None:
         job.ready_at = waits_until
         cycle.timers.set(waits_until, "ready", job.job_id)
     for pool_id, seconds in owed:
-        row = ledger.fleet.pool_row(pool_id)
+        row = ledger.slow_machines.row_named(ledger.fleet, pool_id, or_declared=True)
         if row is not None and ledger.columns.counts_owed:
-            ledger.columns.owed[job.slot, row] += seconds  # a pool's and that of its slow machines
+            ledger.columns.owed[job.slot, row] += seconds

@@ -19,6 +19,8 @@ from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId, ToolNeeds, can_prepare
 
+#: Ending of the names of pools of slow machines.
+SLOW_ENDING = "~slow"
 #: Maximum of machines examined in a bucket where processors or memory (not accelerators) are lacking.
 _TRIES = 32
 _NONE: Set[int] = frozenset()
@@ -60,8 +62,7 @@ class FleetMachine:
     #: Condition to return to when its heartbeats return.
     before: MachineCondition = MachineCondition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
-    #: When each held accelerator is free if no job is stopped, and the version of the data behind these instants
-    #: (`remaining_work.expected_ends_on`).
+    #: When each held accelerator is free if no job is stopped, by which data (`remaining_work.expected_ends_on`).
     ends: list[float] = field(default_factory=list)
     ends_version: int = -1
     #: Devices in `holders` that two jobs share.
@@ -128,7 +129,7 @@ class PoolState:
     @property
     def name(self) -> PoolId:
         """Returns its name in problems. `pool` is that of the machines, so a pool of slow machines needs another."""
-        return self.pool.pool_id if self.slow_of is None else PoolId(f"{self.pool.pool_id}~slow")
+        return self.pool.pool_id if self.slow_of is None else PoolId(f"{self.pool.pool_id}{SLOW_ENDING}")
 
     @property
     def tool_sets(self) -> ToolSets:
@@ -319,8 +320,7 @@ class Fleet:
     ) -> FleetMachine | None:
         """Returns the machine with the fewest free accelerators that still has `wanted`; None if there is none.
 
-        Of equal ones the first of `warm`. In each bucket at most `_TRIES` machines that lack processors or memory are
-        examined.
+        Of equals the first of `warm`. At most `_TRIES` machines of a bucket that lack processors or memory are tried.
         """
         for size in range(wanted, len(state.buckets)):
             bucket = state.buckets[size]

@@ -7,16 +7,19 @@ the usual deviation of the others. One job alone proves nothing, because it may 
 and the next two jobs at the usual pace end the mark.
 
 The scheduler places gangs on other machines of the pool if these have room, and does not count reports from a slow
-machine for the kind. The observations are not kept over a restart of the server.
+machine for the kind. A restarted core, and a copy of a core, know the same machines as slow, and the paces that count
+for or against it; the reports with which others are compared are collected anew.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
-from scheduler.core.state.fleet import Fleet
-from walras.cluster import NodeId, Placement
+from scheduler.core.restore_events import RememberedPace
+from scheduler.core.state.fleet import SLOW_ENDING, Fleet
+from walras.cluster import NodeId, Placement, PoolId
 from walras.job_request import JobId, JobRequest, Kind
 
 #: Minimum fraction by which a slow machine is slower than others.
@@ -50,6 +53,8 @@ class SlowMachines:
     is_due: bool = False
     #: By machine: job -> its pace, and whether that is significantly slow; the newest jobs last.
     _paces: dict[NodeId, dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
+    #: Machines with such a pace.
+    _suspected: set[NodeId] = field(default_factory=set)
     #: By job: the machine and cell of its newest reports, and their speeds.
     _own: dict[JobId, tuple[NodeId, Cell, deque[float]]] = field(default_factory=dict)
     #: By cell: machine, job and speed of the newest reports.
@@ -94,9 +99,10 @@ class SlowMachines:
         paces[job_id] = pace, pace < 1.0 - max(SLOW, _DEVIATIONS * deviation)
         while len(paces) > _JOBS:
             del paces[next(iter(paces))]
+        beyond_doubt = [is_slow for _, is_slow in paces.values()]
+        self._suspect(node_id, any(beyond_doubt))
         if len(paces) < _JOBS:
             return
-        beyond_doubt = [is_slow for _, is_slow in paces.values()]
         before = node_id in self.slow
         if all(beyond_doubt):
             self.slow[node_id] = median(pace for pace, _ in paces.values())
@@ -108,6 +114,38 @@ class SlowMachines:
         """Drops a machine that has left."""
         self.slow.pop(node_id, None)
         self._paces.pop(node_id, None)
+        self._suspect(node_id, False)
+
+    def _suspect(self, node_id: NodeId, is_suspected: bool) -> None:
+        if is_suspected:
+            self._suspected.add(node_id)
+        else:
+            self._suspected.discard(node_id)
+
+    def remembered(self, fleet: Fleet) -> tuple[RememberedPace, ...]:
+        """Returns what a successor needs to know the same machines as slow; paces are rounded to hundredths.
+
+        A machine without any slow pace is left out: the two paces that make it slow are still to come.
+        """
+        found = list[RememberedPace]()
+        for node_id in sorted({*self.slow, *self._suspected}):
+            machine, pace = fleet.machine(node_id), self.slow.get(node_id)
+            if machine is not None:
+                is_apart = fleet.pools[machine.pool].slow_of is not None
+                paces = self._paces.get(node_id, {}).items()
+                jobs = tuple((job_id, round(its, 2), is_slow) for job_id, (its, is_slow) in paces)
+                found.append((node_id, None if pace is None else round(pace, 2), is_apart, jobs))
+        return tuple(found)
+
+    def recall(self, told: Iterable[RememberedPace], fleet: Fleet) -> None:
+        """Takes over what the core before this one knew of machines that are still here."""
+        for node_id, pace, _, jobs in told:
+            if fleet.machine(node_id) is None:
+                continue
+            if pace is not None:
+                self.slow[node_id] = pace
+            self._paces[node_id] = {job_id: (its, is_slow) for job_id, its, is_slow in jobs}
+            self._suspect(node_id, any(is_slow for _, _, is_slow in jobs))
 
     def any_slow(self, place: Placement) -> bool:
         """Returns whether one of the machines of the place is slow."""
@@ -117,6 +155,16 @@ class SlowMachines:
         """Returns the rows of the slow machines of a pool."""
         machines = map(fleet.machine, self.slow)
         return frozenset(each.row for each in machines if each is not None and each.pool == pool)
+
+    def row_named(self, fleet: Fleet, name: PoolId, *, or_declared: bool = False) -> int | None:
+        """Returns the row of the pool of this name in problems (`PoolState.name`); None if it is gone.
+
+        `or_declared`: if so, the row of the pool to which its machines have gone back.
+        """
+        row = fleet.pool_row(name)
+        if row is None:
+            row = next((row for row in self.pools.values() if fleet.pools[row].name == name), None)
+        return fleet.pool_row(PoolId(name.removesuffix(SLOW_ENDING))) if row is None and or_declared else row
 
     def told(self, node_id: NodeId) -> str:
         """Returns what `walras nodes` states of the machine; empty if it is not known to be slow."""

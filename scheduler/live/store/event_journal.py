@@ -73,6 +73,7 @@ def decode_event(row: JournalRow) -> Event:
         told["rules"].setdefault("plan_checkpoints", False)
         told["rules"].setdefault("count_fetches", False)
         told["rules"].setdefault("use_records", False)
+        told["rules"].setdefault("weigh_intervals", False)
     event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(told)
     return event
 

@@ -1,5 +1,6 @@
 """Slow machines are a pool of their own in problems: with their speed, capacity and price, and only while they are."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,12 @@ from scheduler.core.booking_events import Booking, BookingsDeclared
 from scheduler.core.cycle.slow_pools import slow_machine_text
 from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
 from scheduler.core.handlers.restored_state import gather_state
+from scheduler.core.invariants import check_invariants
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import EntityShare, ShareLimit, SharesDeclared
+from scheduler.forecast.core_copy import CoreCopy, snapshot_at_once
+from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
+from scheduler.forecast.past_jobs import PastJobs
 from walras.cluster import NodeId
 from walras.job_request import JobId, Kind
 
@@ -223,13 +228,121 @@ def test_machines_that_are_booked_stay_together() -> None:
 
 
 def test_a_successor_that_knows_no_slow_machine_takes_over() -> None:
+    """As one does that is given what a release before it wrote down."""
     fleet = planning()
     reported(fleet, {"c2": 0.6})
     submitted(fleet, 1, 2, 3, 4)
-    fleet.restart(remembered(fleet))
+    fleet.restart(replace(remembered(fleet), paces=()))
     settled(fleet)
     assert capacities(fleet) == [4]
     assert sorted(jobs[0] for jobs in held_on(fleet).values()) == [1, 2, 3, 4]
+
+
+def test_a_successor_has_the_pools_prices_and_jobs_of_slow_machines() -> None:
+    """Before it plans anything, so that its first plan does not count a slow machine as one of the others."""
+    fleet = planning()
+    reported(fleet, {"c2": 0.6})
+    submitted(fleet, 1, 2, 3, 4, 5)
+    prices, told = fleet.core.cycle.policy.quote, remembered(fleet)
+    held = held_on(fleet)
+    (on_slow,) = map(JobId, held["c2"])
+    fleet.restart(told)
+    ledger = fleet.core.ledger
+    assert capacities(fleet) == [3, 1]
+    assert ledger.rate_of(ledger.jobs[on_slow]) == pytest.approx(0.6)
+    asked = fleet.solves[-1].problem.pools
+    assert (asked.pool_id[2:], asked.capacity[2:].tolist()) == (("c", APART), [3.0, 1.0])
+    assert prices is not None
+    told_prices = dict(told.prices)
+    assert [told_prices[name] for name in ("c", APART)] == prices.prices[2:].tolist()
+    settled(fleet)
+    assert capacities(fleet) == [3, 1]
+    assert held_on(fleet) == held
+    assert slow_machine_text(ledger, NodeId("c2")).startswith("40 % slower")
+
+
+def test_a_successor_counts_the_evidence_before_it() -> None:
+    """One slow job then and one now make a machine slow; two at the usual pace take it back."""
+    fleet = planning()
+    reported(fleet, {"c2": 0.6})
+    known = fleet.core.ledger.slow_machines
+    for number, speed in ((1, 0.6), (2, 1.0)):
+        for _ in range(6):
+            known.saw(JobId(7000 + number), NodeId("c3"), (Kind("past"), 2, 1), speed)
+    for _ in range(6):
+        known.saw(JobId(7003), NodeId("c3"), (Kind("past"), 2, 1), 0.6)
+    assert known.slow.keys() == {"c2"}
+    fleet.restart(remembered(fleet))
+    known = fleet.core.ledger.slow_machines
+    assert known.slow == {"c2": 0.6}
+    reported(fleet, {"c2": 1.0, "c3": 0.6}, first_job=8000)
+    assert known.slow.keys() == {"c3"}
+
+
+def test_a_gang_that_took_both_kinds_since_then_is_restored_and_brings_them_together() -> None:
+    """What was written down is some seconds older than the gang."""
+    fleet = planning()
+    reported(fleet, {"c2": 0.6})
+    submitted(fleet, 2)
+    told = remembered(fleet)
+    submitted(fleet, 1, count=4)
+    if JobId(2) in fleet.attempts:
+        fleet.end(JobId(2))
+    settled(fleet)
+    assert all(jobs == [1] for jobs in held_on(fleet).values())
+    fleet.restart(told)
+    assert capacities(fleet) == [4, 0]
+    settled(fleet)
+    assert all(jobs == [1] for jobs in held_on(fleet).values())
+
+
+def test_what_waiting_jobs_are_owed_is_remembered_by_pool() -> None:
+    """Under shares: of the declared pool and of its slow machines."""
+    fleet = planning(policy="max_min_fairness")
+    reported(fleet, {"c2": 0.5})
+    submitted(fleet, 1, 2, 3, 4, 5)
+    fleet.tell(ev.Woke(fleet.at + 50.0))
+    ledger = fleet.core.ledger
+    before = {
+        int(ledger.columns.job_id[slot]): owed for slot, owed in zip(*ledger.columns.owed_at(fleet.at), strict=True)
+    }
+    fleet.restart(remembered(fleet))
+    ledger = fleet.core.ledger
+    slots, owed = ledger.columns.owed_at(fleet.at)
+    assert len(slots) == 5
+    for slot, row in zip(slots, owed, strict=True):
+        assert row == pytest.approx(before[int(ledger.columns.job_id[slot])], abs=0.51)
+
+
+def test_a_copy_to_look_ahead_with_stands_where_the_core_stands() -> None:
+    """With the pools of slow machines, and the speed that its job has there; also after it begins to decide."""
+    fleet = planning()
+    reported(fleet, {"c2": 0.6})
+    submitted(fleet, 1, 2, 3, 4)
+    (on_slow,) = map(JobId, held_on(fleet)["c2"])
+    snapshot = pickle.loads(pickle.dumps(snapshot_at_once(fleet.core, fleet.at)))
+    copy = CoreCopy(snapshot)
+    ledger = copy.core.ledger
+    assert [(state.name, state.capacity, state.pace) for state in ledger.fleet.pools[2:]] == [
+        ("c", 3, 1.0), (APART, 1, pytest.approx(0.6)),
+    ]  # fmt: skip
+    assert ledger.rate_of(ledger.jobs[on_slow]) == pytest.approx(0.6)
+    check_invariants(copy.core)
+    copy.open(fleet.at)
+    assert [state.capacity for state in ledger.fleet.pools[2:]] == [3, 1]
+
+
+def test_the_end_of_a_job_on_a_slow_machine_is_foreseen_at_its_speed() -> None:
+    fleet = planning("cc")
+    reported(fleet, {"c2": 0.5})
+    submitted(fleet, 1, 2)
+    (on_slow,) = map(JobId, held_on(fleet)["c2"])
+    job_ = fleet.core.ledger.jobs[on_slow]
+    assert job_.request.steps is not None
+    answer = forecast_jobs(ForecastQuestion(snapshot_at_once(fleet.core, fleet.at), PastJobs(), draws=3, cpu_s=60.0))
+    # Until the other machine is free and pays for the restart, it goes at half the pace.
+    least_s = (job_.request.steps - job_.steps) / 1.0
+    assert answer.jobs[on_slow].end.p50 > fleet.at + 1.2 * least_s
 
 
 def test_the_machine_leaves_and_comes_back_as_any_other() -> None:

@@ -1,11 +1,19 @@
 """Jobs that are not as fast as their kind, as a live server finds them: by their steps, and by their network."""
 
+import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from scheduler.core.explain.job_conditions import SPEED_DIFFERS, believed_speeds, job_conditions
+from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
+from scheduler.forecast.past_jobs import PastJobs
+from scheduler.live.loop.recurring_steps import keep_core_state
+from scheduler.live.services.dry_run import dry_run
+from scheduler.live.services.start_forecasts import take_snapshot
 from scheduler.live.store.event_journal import replay_journal
+from scheduler.live.store.sqlite_store import read_stored_journal
 from tests.support.live_world import FIFO, FakeAgent, World, world
 
 WALRAS = {"policy": {"name": "walras"}, "rules": FIFO["rules"] | {"resolve_min_s": 0.0}}
@@ -137,3 +145,69 @@ async def test_under_prices_a_slow_machine_has_one_of_its_own(tmp_path: Path) ->
         attempts = [w.live_state.attempt(job_id, 1) for job_id in jobs]
         assert {each.placement.pool_id for each in attempts if each is not None} == {pool_id}
         assert replay_journal(w.server.store.journal()).identical
+
+
+SMALL = {"profile": "cnn", "resources": {"accelerators": "a:2"}, "steps": 100_000}
+
+
+async def trained_beside_a_slow_one(w: World) -> dict[str, FakeAgent]:
+    """Three jobs on three machines, of which the second is known to be slow; the state of the core is written down."""
+    agents = await agents_with_a_slow_one(w)
+    for _ in agents:
+        await w.submit(SMALL)
+    for _ in range(3):
+        await w.advance(400.0)
+        for agent in agents.values():
+            await agent.beat()
+            await agent.start_all()
+    await w.server.loop.perform_in_pieces(keep_core_state)
+    return agents
+
+
+def priced(w: World) -> list[tuple[str, float]]:
+    return [(each.pool, each.capacity) for each in w.server.views.prices().items]
+
+
+@pytest.mark.sqlite_file
+async def test_a_restarted_server_knows_which_machines_are_slow(tmp_path: Path) -> None:
+    """It goes on with their pool, tells it, foresees ends by their speed, and its journal replays."""
+    async with world(tmp_path, policy=WALRAS) as w:
+        await trained_beside_a_slow_one(w)
+        before, running = priced(w), set(w.server.core.ledger.jobs)
+    (pool_id, _), (apart, _) = before
+    assert before == [(pool_id, 4.0), (f"{pool_id}~slow", 2.0)]
+    async with world(tmp_path, policy=WALRAS) as w:
+        assert [(state.name, state.capacity) for state in w.server.core.ledger.fleet.pools] == before
+        assert priced(w) == before
+        told = {node.node_id: node.detail for node in w.server.views.nodes()}
+        assert told["n2"].endswith(f"by what jobs report; its accelerators have a price of their own, as {apart}")
+        assert (told["n1"], told["n3"]) == ("", "")
+        core = w.server.core
+        (on_slow,) = (job_id for job_id in running if core.ledger.rate_of(core.ledger.jobs[job_id]) < 7.0)
+        speeds = {
+            each["pool"]: each["steps_per_s"]
+            for each in dry_run(core, core.ledger.jobs[on_slow].request).configurations
+        }
+        assert speeds == {pool_id: pytest.approx(9.0, rel=0.05), apart: pytest.approx(6.0, rel=0.05)}
+        question = ForecastQuestion(await take_snapshot(w.loop), PastJobs(), draws=3, cpu_s=60.0)
+        ends = {job_id: each.end.p50 for job_id, each in forecast_jobs(question).jobs.items()}
+        assert max(ends, key=lambda job_id: ends[job_id]) == on_slow
+    assert replay_journal(read_stored_journal(tmp_path)).identical
+
+
+@pytest.mark.sqlite_file
+async def test_a_server_starts_from_what_a_release_without_slow_machines_wrote(tmp_path: Path) -> None:
+    """It knows none, prices the declared pool alone, and finds them anew."""
+    async with world(tmp_path, policy=WALRAS) as w:
+        await trained_beside_a_slow_one(w)
+    with sqlite3.connect(tmp_path / "walras.db") as database:
+        ((body,),) = database.execute("SELECT body FROM core_state")
+        state = json.loads(body)
+        assert [name for name, *_ in state.pop("paces")] == ["n2"]
+        state["prices"] = [each for each in state["prices"] if "~" not in each[0]]
+        database.execute("UPDATE core_state SET body = ?", (json.dumps(state),))
+    database.close()
+    async with world(tmp_path, policy=WALRAS) as w:
+        assert [capacity for _, capacity in priced(w)] == [6.0]
+        assert {node.detail for node in w.server.views.nodes()} == {""}
+    assert replay_journal(read_stored_journal(tmp_path)).identical
