@@ -28,6 +28,7 @@ from walras.spec.file_model import check_model, load_mapping
 if TYPE_CHECKING:
     from simulator.reports.policy_comparison import PolicyComparison
     from simulator.reports.recording import Recording
+    from simulator.reports.run_carbon import CarbonOptions
 
 _PIPE_WIDTH = 10_000
 #: Seconds before progress is shown.
@@ -176,9 +177,16 @@ def _write_compared(comparison: "PolicyComparison", template: RunSpec, files: Co
 
 
 def simulate_sweep(
-    spec: Path | None, options: dict[str, Any], folder: Path, workers: ParallelWorkers, output: str
+    spec: Path | None,
+    options: dict[str, Any],
+    folder: Path,
+    workers: ParallelWorkers,
+    output: str,
+    carbon: "CarbonOptions | None" = None,
 ) -> int:
-    """Runs the grid of a file and of options, which override the file; returns 0 or 1 as `simulate_compare` does."""
+    """Runs the grid of a file and of options, which override the file as `carbon` does. Returns 0 or 1 as
+    `simulate_compare` does.
+    """
     from simulator.reports.comparison_page import write_comparison_page
     from simulator.reports.figure_book import sweep_book
     from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
@@ -188,7 +196,7 @@ def simulate_sweep(
     grid = check_model(SweepGrid, {**data, **options}, source=str(spec) if spec is not None else "options")
     try:
         with RunProgress() as progress:
-            swept = run_sweep(grid, folder, replace(workers, watch=progress.watch), progress.runs)
+            swept = run_sweep(grid, folder, replace(workers, watch=progress.watch), progress.runs, carbon)
     except KeyboardInterrupt:
         kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
         Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
@@ -201,6 +209,7 @@ def simulate_sweep(
         for path in swept.rejected:
             console.print(f"not believed, and run again: {path}", style="yellow", markup=False)
         console.print(sweep_table(swept))
+        _print_left_out(console, swept.left_out)
         for what, file in (("all figures", folder / SWEEP_TABLE), ("page", page)):
             console.print(f"{what}: {file}", markup=False, highlight=False, soft_wrap=True)
         _print_violations(console, broken)

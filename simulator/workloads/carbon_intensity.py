@@ -4,7 +4,8 @@ CSV with a header, plain or gzip, read with the same bounds and errors as a trac
 """
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -65,7 +66,21 @@ def read_carbon_intensity(
             that do not ascend within a zone, a gap, a zone that is not there.
     """
     source = TraceSource(path, ReadOptions(columns=_mapped(columns)))
-    lines, found, others = source.lines(), dict[str, _Rows](), dict[str, None]()
+    with closing(source.lines()) as lines:
+        found, others = _rows_by_zone(source, lines, zones)
+    missing = [zone for zone in zones if zone not in found]
+    if missing or not found:
+        there = f"; there are {', '.join([*found, *others])}" if found or others else ""
+        what = f"no row of zone {missing[0]!r}" if missing else "no row below the header"
+        raise ConfigError(f"{path}: {what}{there}"[:1000], field="zone", fix="check the file and --carbon-zone")
+    return {zone if zones else "": _intensity(rows, str(path)) for zone, rows in found.items()}
+
+
+def _rows_by_zone(
+    source: TraceSource, lines: Iterator[tuple[int, str]], zones: Collection[str]
+) -> tuple[dict[str, _Rows], dict[str, None]]:
+    """Returns the rows of the zones, and the first names of other zones."""
+    found, others = dict[str, _Rows](), dict[str, None]()
     try:
         table = header_row_format(source, lines, [*_COLUMNS[:2], *(_COLUMNS[2:] if zones else ())])
     except ConfigError as error:
@@ -92,12 +107,7 @@ def read_carbon_intensity(
         rows.lines.append(row.line)
         rows.at.append(at)
         rows.g_per_kwh.append(row.number("g_per_kwh", least=0.0, most=_MOST_G_PER_KWH))
-    missing = [zone for zone in zones if zone not in found]
-    if missing or not found:
-        there = f"; there are {', '.join([*found, *others])}" if found or others else ""
-        what = f"no row of zone {missing[0]!r}" if missing else "no row below the header"
-        raise ConfigError(f"{path}: {what}{there}"[:1000], field="zone", fix="check the file and --carbon-zone")
-    return {zone if zones else "": _intensity(rows, str(path)) for zone, rows in found.items()}
+    return found, others
 
 
 def _mapped(columns: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -232,8 +232,11 @@ class TraceSource:
         """Rows that were left out so far."""
         return SkippedRows(self._skipped, tuple(self._first))
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yields numbered lines without their ends. Raises ConfigError for a file that exceeds the bounds."""
+    def lines(self) -> Generator[tuple[int, str], None, None]:
+        """Yields numbered lines without their ends. The file is open until the last one, or until `close`.
+
+        Raises ConfigError for a file that exceeds the bounds.
+        """
         left = MAX_CHARACTERS
         with open_text(self.path) as file:
             number = 0

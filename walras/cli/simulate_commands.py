@@ -276,6 +276,7 @@ def simulate_compare_command(
 
 @simulate_commands.command("sweep")
 @ends_at_interrupt
+@with_options(grid=carbon_options)
 def simulate_sweep_command(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
@@ -314,6 +315,8 @@ def simulate_sweep_command(
     ] = None,
     learning: LearningOption = None,
     window: WindowOption = None,
+    *,
+    grid: "CarbonOptions | None",
     jobs: ParallelRunsOption = 1,
     backend: BackendOption = BackendName.LOKY,
     address: AddressOption = "",
@@ -343,7 +346,7 @@ def simulate_sweep_command(
     from simulator.simulate_actions import simulate_sweep
 
     workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(simulate_sweep(spec, given, out, workers, output.value))
+    exit_with(simulate_sweep(spec, given, out, workers, output.value, grid))
 
 
 @simulate_commands.command("bench")

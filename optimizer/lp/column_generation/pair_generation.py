@@ -2,14 +2,14 @@
 
 The master program over some sides gives feasible shares and dual values. The dual values price all pairs: sides of
 positive reduced worth join the program, and made feasible for all pairs (*closed*) they bound the objective. Sides far
-from running leave the program. When value and bound are close, a last program is solved to a vertex, in which few pairs
-run and full jobs are full to the last bit.
+from running leave the program; one that is asked for again stays, so that none comes and goes. When value and bound
+are close, a last program is solved to a vertex, in which few pairs run and full jobs are full to the last bit.
 
 A level is approached from above, starting from the dual bound: a program scales all targets of that level together as
 far as possible, which is Newton's method on the level. (From below, jobs that are full when alone would limit the
-scale.) The last program aims just below the level, and there keeps full classes at their full target: scaled down by
-.01 %, a class that fills up early would be at a far lower level. A problem with few pairs starts with all sides. Limits
-count rounds, never seconds.
+scale.) A program aims no further above the expected level than the last program moved it. The last program aims just
+below the level, and there keeps full classes at their full target: scaled down by .01 %, a class that fills up early
+would be at a far lower level. A problem with few pairs starts with all sides. Limits count rounds, never seconds.
 """
 
 from dataclasses import dataclass
@@ -75,8 +75,8 @@ _STAYS, _RUNS = 1e-4, 1e-4
 _CROWDED, _STAYS_CROWDED = 7, 3e-3
 #: Tolerance of a program while the expected gap exceeds the second number, and its tolerance afterwards.
 _ROUGHLY, _ROUGH_ROOM, _WELL = 1e-3, 1e-2, 1e-5
-#: The most steps in which prices of time are lowered.
-_LOWERINGS = 8
+#: The most steps in which prices of time are lowered, after a program of low tolerance and after others.
+_FEW_LOWERINGS, _LOWERINGS = 2, 8
 #: A job with more than the first part of its segment's line is limited to half of it; less than the second is rounding.
 _MUCH = 0.35
 _HALF = 1e-9
@@ -131,7 +131,7 @@ class ColumnGenerator:
             search.expect(self._coarse.solve(self._groups.objective(objective)))
             likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
             self._sides = join_sides([self._sides, likely])
-        greedy = no_sides()
+        greedy, left, returned = no_sides(), no_sides(), no_sides()
         last_try = False  # Whether sides left out of the vertex program were needed.
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
@@ -145,14 +145,21 @@ class ColumnGenerator:
                     return search.answer(Status.OPTIMAL)
                 last_try = True
             greedy = join_sides([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
-            all_stay = search.stalled or len(self._sides) <= _FEW
-            kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
-            wanted = join_sides([kept, judged.requested, greedy])
-            if not all_stay and len(wanted) > _CROWDED * self._problem.classes:
-                kept = self._worth_keeping(judged.merit, found.beside, stays=_STAYS_CROWDED)
-                wanted = join_sides([kept, judged.requested, greedy])
+            returned = join_sides([returned, judged.requested.take(_among(judged.requested, left))])
+            wanted = join_sides([self._wanted(search, found, judged, greedy), returned])
+            left = join_sides([left, self._sides.take(~_among(self._sides, wanted))])
             self._sides = wanted
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
+
+    def _wanted(self, search: "_Search", found: MasterSolution, judged: PricedPairs, greedy: PairSides) -> PairSides:
+        """Returns the sides of the next program: those near running, those asked for, and the greedy ones."""
+        all_stay = search.stalled or len(self._sides) <= _FEW
+        kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
+        wanted = join_sides([kept, judged.requested, greedy])
+        if all_stay or len(wanted) <= _CROWDED * self._problem.classes:
+            return wanted
+        kept = self._worth_keeping(judged.merit, found.beside, stays=_STAYS_CROWDED)
+        return join_sides([kept, judged.requested, greedy])
 
     def _finish(self, search: "_Search", found: MasterSolution, *, with_all: bool) -> None:
         """Solves to a vertex over the sides with much time, or (`with_all`) over all sides that run."""
@@ -208,6 +215,7 @@ class _Search:
         self._duals = PairDuals(np.zeros(problem.rows), np.zeros(k), np.zeros(k))
         self._x, self._sides, self._beside = np.zeros(problem.columns), no_sides(), np.zeros(0)
         self._likely = self._aim = np.nan
+        self._moved = np.inf  # How far the last program moved the expected level.
         if isinstance(objective, MaxMin):
             self._likely = dual_bound(problem, objective, np.ones(problem.rows))
             self._bound = objective.targets.highest
@@ -256,7 +264,8 @@ class _Search:
         floor = objective.targets.at(0.0)[0]
         aim = self._likely * (1 + beside)
         if beside > 0 and self.rounds > 0:
-            aim = max(aim, min((1 - _TOWARDS) * self._likely + _TOWARDS * self._bound, (1 + _FAR) * self._likely))
+            above = min(_TOWARDS * (self._bound - self._likely), self._moved, _FAR * self._likely)
+            aim = max(aim, self._likely + above)
         self._aim = min(aim, objective.targets.highest)
         target, slope = objective.targets.at(self._aim)
         if beside < 0:  # classes that do not rise just below the aim are full, and stay so
@@ -287,12 +296,15 @@ class _Search:
         gain = column_gain(self._problem, self._objective, found.duals)
         judged = price_pairs(self._problem, self._blocks, gain, found.duals, sides, _PARTNERS)
         closed = PairDuals(found.duals.prices, found.duals.multiplier, judged.time)
-        duals = tighten_duals(self._problem, self._blocks, gain, closed, _LOWERINGS)
+        steps = _FEW_LOWERINGS if self._tolerance == _ROUGHLY else _LOWERINGS
+        duals = tighten_duals(self._problem, self._blocks, gain, closed, steps)
         bound = pair_bound(self._problem, self._objective, duals)
         if bound < self._bound or self.rounds == 1:
             self._bound, self._duals = min(bound, self._bound), duals
         if beside >= 0:
-            self._likely = min(pair_bound(self._problem, self._objective, found.duals), self._bound)
+            likely = min(pair_bound(self._problem, self._objective, found.duals), self._bound)
+            self._moved = abs(likely - self._likely) if self.rounds > 1 else np.inf
+            self._likely = likely
         better = self._value > before[0] + _EXACT * abs(before[0]) or self._bound < before[1] * (1 - _EXACT)
         self.stalled = 0 if better else self.stalled + 1
         return found, judged
@@ -340,11 +352,21 @@ class _Search:
 
 def _positions(some: PairSides, sides: PairSides) -> IntArray:
     """Returns the indices of some sides among all sides; both are sorted."""
-    if not len(some):
-        return np.zeros(0, dtype=np.int64)
-    most = [int(max(array.max(), 0)) + 1 for array in (sides.place, sides.beside)]
-    keys = [(s.block * most[0] + s.place) * most[1] + s.beside for s in (some, sides)]
-    return np.searchsorted(keys[1], keys[0])
+    numbers = _numbers([some, sides])
+    return np.searchsorted(numbers[1], numbers[0])
+
+
+def _among(some: PairSides, others: PairSides) -> BoolArray:
+    """Returns which of some sides are among the others."""
+    numbers = _numbers([some, others])
+    return np.isin(numbers[0], numbers[1])
+
+
+def _numbers(parts: list[PairSides]) -> list[IntArray]:
+    """Returns a number for each side, equal for equal sides, in their order."""
+    places = 1 + max(int(part.place.max(initial=0)) for part in parts)
+    besides = 1 + max(int(part.beside.max(initial=0)) for part in parts)
+    return [(part.block * places + part.place) * besides + part.beside for part in parts]
 
 
 def _feasible(

@@ -6,7 +6,7 @@ import pickle
 from itertools import pairwise
 from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import given
@@ -20,8 +20,9 @@ from simulator.reports import run_carbon
 from simulator.reports.run_carbon import CarbonMeter, CarbonOptions, board_watts, parse_carbon_options
 from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run
 from simulator.shipped_configs import find_cluster
-from simulator.workloads import carbon_intensity
+from simulator.workloads import carbon_intensity, trace_source
 from simulator.workloads.carbon_intensity import read_carbon_intensity
+from simulator.workloads.trace_source import open_text
 from walras.cli.main import app
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.errors import ConfigError
@@ -119,6 +120,21 @@ def test_a_file_that_is_wrong_is_refused_by_line(tmp_path: Path, text: str, told
     assert told in str(error.value)
     assert error.value.fix
     assert "--column" not in error.value.fix
+
+
+def test_a_refused_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, though the error still refers to what was read."""
+    opened = []
+
+    def recorded(path: str | Path) -> TextIO:
+        opened.append(open_text(path))
+        return opened[-1]
+
+    monkeypatch.setattr(trace_source, "open_text", recorded)
+    with pytest.raises(ConfigError) as told:
+        read_carbon_intensity(_file(tmp_path, HEAD + "0,1\n0,2\n60,3\n"))
+    assert "grid.csv:3" in str(told.value)
+    assert opened[0].closed
 
 
 def test_what_is_asked_for_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,6 +360,39 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(run_carbon.BOARD_WATTS, "t4")  # type: ignore[arg-type]
     for command in ("run", "compare"):
         shown = _run(command, *BURSTS, "--policy", "fifo", "--carbon", _week(tmp_path))
+        assert shown.exit_code == 0, shown.output
+        assert "their board power is unknown: t4" in shown.stdout
+
+
+def test_a_sweep_counts_them_for_every_run_and_resumes(tmp_path: Path) -> None:
+    """By options as by fields of its file, with the same figures; a grid without it has no column of them."""
+    grid = ("--workload", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--bounds", "none")
+    week = _week(tmp_path)
+    counted = ("sweep", *grid, "--carbon", week, "--pue", 1.5, "--watts", "t4=80", "--out", tmp_path / "by-options")
+    first = _run(*counted)
+    assert first.exit_code == 0, first.output
+    told = json.loads(_run(*counted, "-o", "json").stdout)
+    assert (told["ran"], told["rejected"]) == (0, [])
+    carbon = {"file": week, "pue": 1.5, "watts": {"t4": 80}}
+    data = {"workloads": ["bursts"], "clusters": ["sia-64"], "policies": ["fifo"], "bounds": "none", "carbon": carbon}
+    file = tmp_path / "grid.yaml"
+    file.write_text(json.dumps(data))
+    by_file = json.loads(_run("sweep", file, "--out", tmp_path / "by-file", "-o", "json").stdout)
+    assert by_file["settings"] == told["settings"]
+    assert told["settings"][0]["measures"]["kg_co2"]["mean"] > 0
+    single = json.loads(_run("run", *BURSTS, "--policy", "fifo", "--carbon", week, "--pue", 1.5, "-o", "json").stdout)
+    assert told["settings"][0]["measures"]["kwh"]["mean"] > single["carbon"]["kwh"]  # The t4 takes 70 W there.
+    assert "kg_co2" in (tmp_path / "by-options" / "sweep.csv").read_text().splitlines()[0]
+    assert _run("sweep", *grid, "--out", tmp_path / "without").exit_code == 0
+    assert "kg_co2" not in (tmp_path / "without" / "sweep.csv").read_text()
+
+
+def test_a_sweep_says_what_it_left_out_also_when_it_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The types of unknown power are kept with the run's figures."""
+    monkeypatch.delitem(run_carbon.BOARD_WATTS, "t4")  # type: ignore[arg-type]
+    grid = ("--workload", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--bounds", "none")
+    for _ in range(2):
+        shown = _run("sweep", *grid, "--carbon", _week(tmp_path), "--out", tmp_path / "sweep")
         assert shown.exit_code == 0, shown.output
         assert "their board power is unknown: t4" in shown.stdout
 
