@@ -75,6 +75,8 @@ class EndedJob:
     #: What it asked for, from which its best speed is known.
     request: JobRequest | None = None
     project: str = "default"
+    #: Whether it was stopped by someone before its end, so that it is longer than what it ran.
+    is_cut: bool = False
 
     @property
     def group(self) -> tuple[str, str, str]:

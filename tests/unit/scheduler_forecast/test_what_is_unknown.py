@@ -261,6 +261,14 @@ def test_lengths_are_counted_at_the_best_speed_wherever_jobs_ran() -> None:
     assert median(future.length_s(both, 0.0, Random(seed)) for seed in range(99)) == pytest.approx(250.0, rel=0.1)
 
 
+def test_a_job_that_was_stopped_by_someone_is_longer_than_it_ran() -> None:
+    """Half of the jobs were cancelled after 200 s, the others ended after 100 s: half are longer than 200 s."""
+    core = cluster("fifo", machines="a").core
+    ended = [EndedJob("ada", "cnn", 100.0)] * 10 + [EndedJob("ada", "cnn", 200.0, is_cut=True)] * 10
+    lengths, chance = known_lengths(snapshot_at_once(core, 10.0), ended), Random(0)
+    assert 0.45 < mean(lengths.length_s(request(), 0.0, chance) > 200.0 for _ in range(1000)) < 0.56
+
+
 def test_outcomes_that_one_job_moved_together_count_as_few() -> None:
     """Forty jobs waited behind one that took four times as long as foreseen: that is one outcome, not forty."""
     calibration, many = IntervalCalibration(), IntervalCalibration()
