@@ -14,7 +14,9 @@ An assumed weight would make the distribution of a hundred jobs that of the thre
 nothing. Of n jobs the next one is as likely to be longer than all, or shorter than all, as to have any other rank: its
 probability is 1 / (n + 1) for each gap between them. So the drawn job is counted among those at risk, with the mean
 weight of a job, sum w^2 / sum w: where all but a few jobs still run, the longest that has ended says little of what is
-longest (Coolen and Yan's estimator: Kaplan-Meier's with 1 / (k + 1) in place of 1 / k).
+longest (Coolen and Yan's estimator: Kaplan-Meier's with 1 / (k + 1) in place of 1 / k). A value that many had to the
+last digit, as the ratio 1 of all who state their length truly, may come again: a value is a new one with probability
+(values that were seen once + 1) / (n + 1) (Good and Turing).
 
 The distribution of jobs is itself only estimated. Futures that all drew from the same estimate would agree too closely
 about a wait for thirty jobs, because thirty draws average out, while a mean of twenty lengths may well be wrong by
@@ -29,7 +31,7 @@ one after the other in their group:
 """
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -249,10 +251,10 @@ def _beyond(least: float, chance: Random, spread: float = 1.0) -> float:
 class _Weighted:
     """A distribution of weighted values, drawn from above a bound.
 
-    A drawn value is one more of those that were seen: it lies between two neighbours, above all or below all with
-    probabilities that follow from its being at risk with them. `longer` are right-censored values: each gives its
-    weight to what lies above it, in proportion, and to values beyond all that were seen. (Without censoring, and with
-    equal weights, each of the n + 1 gaps has the same probability.)
+    A drawn value is one more of those that were seen: it is one of them, or lies between two neighbours, above all or
+    below all, with probabilities that follow from its being at risk with them. `longer` are right-censored values: each
+    gives its weight to what lies above it, in proportion, and to values beyond all that were seen. (Without censoring,
+    and with equal weights, each of the n + 1 gaps has the same probability.)
     """
 
     def __init__(self, weighted: list[tuple[float, float]], longer: list[tuple[float, float]], one: float) -> None:
@@ -260,7 +262,10 @@ class _Weighted:
         self._values: list[float] = []
         #: Probability of being below each value.
         self._sums: list[float] = []
-        at_risk, left = one + sum(weight for _, weight in (*weighted, *longer)), 1.0
+        once = sum(many == 1 for many in Counter(value for value, _ in weighted).values())
+        self._new = (once + 1.0) / (len(weighted) + 1.0)
+        self._one = one * self._new
+        at_risk, left = self._one + sum(weight for _, weight in (*weighted, *longer)), 1.0
         # Among equal values the known one comes first, because the censored one is longer.
         known, unknown = ((value, False, weight) for value, weight in weighted), ((v, True, w) for v, w in longer)
         for value, is_open, weight in sorted([*known, *unknown]):
@@ -273,7 +278,6 @@ class _Weighted:
         #: Censored values above all known ones, and the part of what lies beyond these that each of them makes likely.
         self._bounds = [(bound, weight) for bound, weight in longer if not self._values or bound >= self._values[-1]]
         self._of_bounds = sum(weight for _, weight in self._bounds)
-        self._one = one
 
     @property
     def is_known(self) -> bool:
@@ -290,6 +294,8 @@ class _Weighted:
             return _beyond(max(self._values[-1], self._bound(chance)), chance, self._spread)
         at = max(bisect_left(self._sums, place), first)
         part = max((place - self._below(at)) / max(self._sums[at] - self._below(at), 1e-12), 1e-12)
+        if self._new < 1.0 and chance.random() >= self._new:
+            part = 1.0  # the value itself
         short_by = exp((part - 1.0) * self._step(at) if at else self._spread * log(part))
         return max(self._values[at] * short_by * chance.lognormvariate(0.0, self._noise), least * 1.0001)
 
