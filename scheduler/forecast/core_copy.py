@@ -141,7 +141,8 @@ def known_lengths(snapshot: CoreSnapshot, ended: Iterable[EndedJob]) -> DrawnLen
             best = classes.classes[classes.row(job.request)].best_rate
             job = replace(job, ran_s=job.steps / best, request=None) if best > 0 else job
         at_best.append(job)
-    return DrawnLengths(at_best, snapshot.open_lengths())
+    cut = [job for job in at_best if job.is_cut]
+    return DrawnLengths([job for job in at_best if not job.is_cut], [*cut, *snapshot.open_lengths()])
 
 
 def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:

@@ -4,8 +4,19 @@ A job that states its length is as long as stated, times a ratio drawn from ende
 as ended jobs were, conditional on having done so much already. Lengths are seconds at a job's own best speed: counted
 in seconds on the machines that they had, jobs that ran on slow ones would make all others many times as long as they
 are. Jobs that have not ended are right-censored at what they have done (Kaplan-Meier): otherwise a young cluster would
-underestimate lengths, because only short jobs have ended. Jobs of the same user and kind weigh more than others.
-Arrivals repeat past hours, so bursts remain bursts.
+underestimate lengths, because only short jobs have ended. Arrivals repeat past hours, so bursts remain bursts.
+
+Jobs of the same user and kind weigh more than others, by as much as they were closer to each other than any two:
+
+    weight = V / D     V = var(log length)     D = mean of (log a - log b)^2 / 2 over pairs that are alike
+
+An assumed weight would make the distribution of a hundred jobs that of the three that are alike, though these may tell
+nothing. Of n jobs the next one is as likely to be longer than all, or shorter than all, as to have any other rank: its
+probability is 1 / (n + 1) for each gap between them. So the drawn job is counted among those at risk, with the mean
+weight of a job, sum w^2 / sum w: where all but a few jobs still run, the longest that has ended says little of what is
+longest (Coolen and Yan's estimator: Kaplan-Meier's with 1 / (k + 1) in place of 1 / k). A value that many had to the
+last digit, as the ratio 1 of all who state their length truly, may come again: a value is a new one with probability
+(values that were seen once + 1) / (n + 1) (Good and Turing).
 
 The distribution of jobs is itself only estimated. Futures that all drew from the same estimate would agree too closely
 about a wait for thirty jobs, because thirty draws average out, while a mean of twenty lengths may well be wrong by
@@ -13,18 +24,17 @@ half. So each future weights the past anew (Rubin's Bayesian bootstrap), with th
 
 Nor are jobs of one project, user and kind independent: those that are submitted together often have one length, which
 may be a new one. So in each future such a job takes, with probability p, the length of an active job of its group as it
-was drawn, or of one that ended lately, times a lognormal factor of spread s (a Polya urn). Both are measured:
+was drawn, or of one that ended lately, times a lognormal factor of spread s (a Polya urn). With D of jobs that ended
+one after the other in their group:
 
-    V = var(log length)     D = mean of (log a - log b)^2 / 2 over jobs that ended one after the other in their group
     p = 1 - D / V           s = sqrt(D / 2)
 """
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from math import exp, inf, log, sqrt
 from random import Random
 
@@ -32,8 +42,8 @@ from walras.job_request import JobId, JobRequest
 
 #: Maximum of ended jobs, and of arrivals, that are kept.
 REMEMBERED_MAX = 2000
-#: Weights of an ended job of the same user and kind, and of the same user, relative to any other.
-_ALIKE, _SAME_USER = 30.0, 6.0
+#: Maximum of the weight of an ended job that is alike, relative to any other.
+_ALIKE_MAX = 30.0
 #: Spread of lengths about the drawn value, because speeds are not known exactly: standard deviation of the logarithm;
 #: less if many jobs were seen that hardly differ.
 _SPEED_NOISE = 0.03
@@ -46,7 +56,7 @@ _WEIGHED_MOST = 400
 _FIRST_GUESS_S, _FIRST_SPREAD = 900.0, 2.0
 #: Maximum of a group's ended jobs whose lengths its active jobs may take; prior probability of that, and the number of
 #: ended jobs that the prior counts as.
-_LATELY, _TOGETHER, _TOGETHER_JOBS = 8, 0.8, 5.0
+_LATELY, _TOGETHER, _TOGETHER_JOBS = 8, 0.8, 2.0
 #: Length in seconds of the pieces in which past arrivals are repeated.
 _PIECE_S = 3600.0
 _DAY_S = 86_400.0
@@ -67,6 +77,8 @@ class EndedJob:
     #: What it asked for, from which its best speed is known.
     request: JobRequest | None = None
     project: str = "default"
+    #: Whether it was stopped by someone before its end, so that it is longer than what it ran.
+    is_cut: bool = False
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -102,32 +114,37 @@ class PastJobs:
 class DrawnLengths:
     """Draws lengths of jobs, conditional on what is known of each."""
 
-    def __init__(self, ended: Iterable[EndedJob], open_jobs: Iterable[EndedJob] = (), luck: str = "") -> None:
+    def __init__(self, ended: Iterable[EndedJob], open_jobs: Iterable[EndedJob] = ()) -> None:
         """`ended` have their length as `ran_s`; `open_jobs` are those without a stated length that have not ended,
         with what they have done so far.
-
-        `luck` names the future whose weights are used; empty: all past jobs weigh the same.
         """
         self._ended, self._open = list(ended), list(open_jobs)
-        many, chance = len(self._ended) + len(self._open), Random(f"{luck}/past")
-        drawn = [chance.expovariate(1.0) if luck else 1.0 for _ in range(many)]
-        self._weights, self._open_weights = drawn[: len(self._ended)], drawn[len(self._ended) :]
-        self._lengths: dict[tuple[str, str, str], _Weighted] = {}
-        self._ratios: dict[tuple[str, str, str], _Weighted] = {}
         self._lately: dict[tuple[str, str, str], list[float]] = {}
         for job in self._ended:
             self._lately.setdefault(job.group, []).append(job.ran_s)
-        self._together, self._apart = _togetherness(self._lately.values())
+        lengths = [(job, job.ran_s) for job in self._ended if job.ran_s > 0]
+        ratios = [(job, job.ratio) for job in self._ended if job.ratio is not None and job.ratio > 0]
+        self._like, self._like_in_ratio = _Likeness(lengths), _Likeness(ratios)
+        self._together, self._apart = self._like.together, self._like.apart
+        self._weigh(lambda: 1.0)
         #: In a future, by group: lengths that its next job may have.
-        self._drawn = self._newest() if luck else {}
+        self._drawn: dict[tuple[str, str, str], list[float]] = {}
+
+    def _weigh(self, draw: Callable[[], float]) -> None:
+        """Draws the weight of each past job, and of one more."""
+        self._weights, self._open_weights = [draw() for _ in self._ended], [draw() for _ in self._open]
+        self._one = draw()
+        self._lengths: dict[tuple[str, str, str], _Weighted] = {}
+        self._ratios: dict[tuple[str, str, str], _Weighted] = {}
 
     def of_future(self, luck: str) -> "DrawnLengths":
         """Returns the same past with the weights of one future, in which jobs of a group have lengths in common."""
+        future = copy(self)
         if len(self._ended) + len(self._open) <= _WEIGHED_MOST:
-            return DrawnLengths(self._ended, self._open, luck)
-        alike = copy(self)
-        alike._drawn = self._newest()
-        return alike
+            chance = Random(f"{luck}/past")
+            future._weigh(lambda: chance.expovariate(1.0))
+        future._drawn = self._newest()
+        return future
 
     def _newest(self) -> dict[tuple[str, str, str], list[float]]:
         return {group: values[-_LATELY:] for group, values in self._lately.items()}
@@ -166,30 +183,57 @@ class DrawnLengths:
     ) -> "_Weighted | None":
         key = request.project, request.user, request.kind
         if key not in tables:
-            weighed = [(job, part * _alike(job, request)) for job, part in zip(self._ended, self._weights, strict=True)]
-            seen = [(job.ratio if is_ratio else job.ran_s, weight) for job, weight in weighed]
-            known = [(value, weight) for value, weight in seen if value is not None and value > 0]
-            active = [] if is_ratio else zip(self._open, self._open_weights, strict=True)
-            longer = [(job.ran_s, part * _alike(job, request)) for job, part in active if job.ran_s > 0]
-            tables[key] = _Weighted(known, longer)
+            like = self._like_in_ratio if is_ratio else self._like
+            known, longer, weights = [], [], []
+            for job, part in zip(self._ended, self._weights, strict=True):
+                value, weight = job.ratio if is_ratio else job.ran_s, like.weight(job, request)
+                if value is not None and value > 0:
+                    known.append((value, part * weight))
+                    weights.append(weight)
+            for job, part in () if is_ratio else zip(self._open, self._open_weights, strict=True):
+                if job.ran_s > 0:
+                    weight = like.weight(job, request)
+                    longer.append((job.ran_s, part * weight))
+                    weights.append(weight)
+            one = sum(each * each for each in weights) / max(sum(weights), 1e-9)
+            tables[key] = _Weighted(known, longer, one * self._one)
         return tables[key] if tables[key].is_known else None
 
 
-def _alike(job: EndedJob, request: JobRequest) -> float:
-    """Returns the weight of an ended job for this request, relative to a job of another user."""
-    is_same = job.user == request.user and job.project == request.project
-    return _ALIKE if is_same and job.kind == request.kind else _SAME_USER if is_same else 1.0
+class _Likeness:
+    """How much closer to each other values of jobs are that are alike, and how much these weigh therefore."""
+
+    def __init__(self, seen: list[tuple[EndedJob, float]]) -> None:
+        """`seen` are ended jobs with the value in question, in the order in which they ended."""
+        logs = [log(max(value, 1e-3)) for _, value in seen]
+        of_group: dict[tuple[str, str, str], float] = {}
+        of_user: dict[tuple[str, str], tuple[str, float]] = {}
+        alike, of_same_user = list[float](), list[float]()
+        for (job, _), value in zip(seen, logs, strict=True):
+            if job.group in of_group:
+                alike.append(0.5 * (value - of_group[job.group]) ** 2)
+            kind, former = of_user.get((job.project, job.user), (job.kind, 0.0))
+            if kind != job.kind:
+                of_same_user.append(0.5 * (value - former) ** 2)
+            of_group[job.group], of_user[job.project, job.user] = value, (job.kind, value)
+        #: The probability that a job has the value of another of its group, and the spread of the logarithm then.
+        self.together, self.apart = _togetherness(logs, alike)
+        self._alike = min(1.0 / max(1.0 - self.together, 1e-9), _ALIKE_MAX)
+        self._same_user = min(1.0 / max(1.0 - _togetherness(logs, of_same_user)[0], 1e-9), self._alike)
+
+    def weight(self, job: EndedJob, request: JobRequest) -> float:
+        """Returns the weight of an ended job for this request, relative to a job of another user."""
+        if job.user != request.user or job.project != request.project:
+            return 1.0
+        return self._alike if job.kind == request.kind else self._same_user
 
 
-def _togetherness(groups: Iterable[list[float]]) -> tuple[float, float]:
-    """Returns the probability that a job has the length of another of its group, and the spread of the logarithm then.
+def _togetherness(logs: list[float], pairs: list[float]) -> tuple[float, float]:
+    """Returns the probability that a job has the value of another one of a pair, and the spread of the logarithm then.
 
-    `groups` are the lengths of each group's ended jobs in the order in which they ended.
+    `logs` are the logarithms of all values, `pairs` half of the squared differences of those that are alike.
     """
-    by_group = [[log(max(value, 1e-3)) for value in values] for values in groups]
-    logs = [value for values in by_group for value in values]
     middle = sum(logs) / max(len(logs), 1)
-    pairs = [0.5 * (one - next_one) ** 2 for values in by_group for one, next_one in pairwise(values)]
     whole = (sum((each - middle) ** 2 for each in logs) + _TOGETHER_JOBS) / (len(logs) + _TOGETHER_JOBS)
     prior = _TOGETHER_JOBS * (1.0 - _TOGETHER) * whole
     apart = min((sum(pairs) + prior) / (len(pairs) + _TOGETHER_JOBS), whole)
@@ -207,55 +251,86 @@ def _beyond(least: float, chance: Random, spread: float = 1.0) -> float:
 class _Weighted:
     """A distribution of weighted values, drawn from above a bound.
 
-    `longer` are right-censored values. Each gives its weight to the values above it, in proportion; if there are none,
-    to values beyond all that were seen.
+    A drawn value is one more of those that were seen: it is one of them, or lies between two neighbours, above all or
+    below all, with probabilities that follow from its being at risk with them. `longer` are right-censored values: each
+    gives its weight to what lies above it, in proportion, and to values beyond all that were seen. (Without censoring,
+    and with equal weights, each of the n + 1 gaps has the same probability.)
     """
 
-    def __init__(self, weighted: list[tuple[float, float]], longer: list[tuple[float, float]]) -> None:
+    def __init__(self, weighted: list[tuple[float, float]], longer: list[tuple[float, float]], one: float) -> None:
+        """`one` is the weight of a drawn value."""
         self._values: list[float] = []
+        #: Probability of being below each value.
         self._sums: list[float] = []
-        whole = at_risk = sum(weight for _, weight in (*weighted, *longer))
-        left, total = 1.0, 0.0
+        once = sum(many == 1 for many in Counter(value for value, _ in weighted).values())
+        self._new = (once + 1.0) / (len(weighted) + 1.0)
+        self._one = one * self._new
+        at_risk, left = self._one + sum(weight for _, weight in (*weighted, *longer)), 1.0
         # Among equal values the known one comes first, because the censored one is longer.
         known, unknown = ((value, False, weight) for value, weight in weighted), ((v, True, w) for v, w in longer)
         for value, is_open, weight in sorted([*known, *unknown]):
             if not is_open:
-                part = left * weight / at_risk
-                left -= part
-                total += part * whole
+                left *= 1.0 - weight / at_risk
                 self._values.append(value)
-                self._sums.append(total)
+                self._sums.append(1.0 - left)
             at_risk -= weight
-        #: Weight of values above all that were seen, and the censored values above these.
-        self._rest = max(left, 0.0) * whole if longer else 0.0
-        self._spread, self._noise = _spread_of([value for value, _ in (*weighted, *longer)])
-        self._bounds = [bound for bound, _ in longer if not self._values or bound >= self._values[-1]]
+        self._spread, self._noise = _spread_of([value for value, _ in (*weighted, *longer)], len(weighted))
+        #: Censored values above all known ones, and the part of what lies beyond these that each of them makes likely.
+        self._bounds = [(bound, weight) for bound, weight in longer if not self._values or bound >= self._values[-1]]
+        self._of_bounds = sum(weight for _, weight in self._bounds)
 
     @property
     def is_known(self) -> bool:
         return bool(self._values)
 
     def draw(self, least: float, chance: Random) -> float:
-        """Draws a value above `least`; values a little beyond all that were seen are always possible."""
+        """Draws a value above `least`; values beyond all that were seen are always possible."""
         first = bisect_left(self._values, least * 1.0000001)
-        below = self._sums[first - 1] if first else 0.0
-        above = self._sums[-1] - below
-        # One more value than was seen may be larger than all of them.
-        if above <= 0.0 or chance.random() < (1.0 + self._rest) / (1.0 + self._rest + above):
-            seen = self._values[-1] if above > 0.0 else 0.0
-            if self._bounds and chance.random() * (1.0 + self._rest) < self._rest:
-                seen = max(seen, self._bounds[chance.randrange(len(self._bounds))])
-            return _beyond(max(least, seen), chance, self._spread if above > 0.0 else 1.0)
-        at = bisect_left(self._sums, below + chance.random() * above)
-        value = self._values[min(max(at, first), len(self._values) - 1)] * chance.lognormvariate(0.0, self._noise)
-        return max(value, least * 1.0001)
+        if first == len(self._values):
+            return _beyond(max(least, self._bound(chance)), chance)
+        below = self._below(first) + self._part_below(first, least) * (self._sums[first] - self._below(first))
+        place = below + chance.random() * (1.0 - below)
+        if place > self._sums[-1]:
+            return _beyond(max(self._values[-1], self._bound(chance)), chance, self._spread)
+        at = max(bisect_left(self._sums, place), first)
+        part = max((place - self._below(at)) / max(self._sums[at] - self._below(at), 1e-12), 1e-12)
+        if self._new < 1.0 and chance.random() >= self._new:
+            part = 1.0  # the value itself
+        short_by = exp((part - 1.0) * self._step(at) if at else self._spread * log(part))
+        return max(self._values[at] * short_by * chance.lognormvariate(0.0, self._noise), least * 1.0001)
+
+    def _below(self, at: int) -> float:
+        return self._sums[at - 1] if at else 0.0
+
+    def _step(self, at: int) -> float:
+        """Returns how much the logarithm of a value exceeds that of the one before it."""
+        return log(self._values[at] / self._values[at - 1])
+
+    def _part_below(self, at: int, least: float) -> float:
+        """Returns the part of the gap below a value that is below `least`; in a gap the logarithm is uniform."""
+        if least <= 0.0:
+            return 0.0
+        if not at:
+            return exp(log(least / self._values[0]) / self._spread)
+        step = self._step(at)
+        return max(log(least / self._values[at - 1]), 0.0) / step if step > 0.0 else 0.0
+
+    def _bound(self, chance: Random) -> float:
+        """Draws which censored value a value beyond all known ones is above; 0: none."""
+        place = chance.random() * (self._one + self._of_bounds)
+        for bound, weight in self._bounds:
+            place -= weight
+            if place < 0.0:
+                return bound
+        return 0.0
 
 
-def _spread_of(values: list[float]) -> tuple[float, float]:
+def _spread_of(values: list[float], known: int) -> tuple[float, float]:
     """Returns spreads of the logarithm: of values beyond these, and about each of these.
 
-    The first is their standard deviation with one prior value of spread 1, at most 1. The second is the bandwidth of a
-    kernel (Silverman) plus the part of `_SPEED_NOISE` that remains with so many values.
+    The first is their standard deviation with one prior value of spread 1, at most 1; only `known` of them count as
+    values, for a censored one is at least as far from the others as it seems. The second is the bandwidth of a kernel
+    (Silverman) plus the part of `_SPEED_NOISE` that remains with so many values.
     """
     if not values:
         return 1.0, _SPEED_NOISE
@@ -263,7 +338,7 @@ def _spread_of(values: list[float]) -> tuple[float, float]:
     middle = sum(logs) / many
     squares = sum((each - middle) ** 2 for each in logs)
     noise = 1.06 * sqrt(squares / many) * many**-0.2 + _SPEED_NOISE / sqrt(1 + many)
-    return min(sqrt((_SPREAD_BEFORE**2 + squares) / (1 + many)), 1.0), min(noise, _SPEED_NOISE)
+    return min(sqrt((_SPREAD_BEFORE**2 + squares) / (1 + known)), 1.0), min(noise, _SPEED_NOISE)
 
 
 def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arrival]:

@@ -275,7 +275,8 @@ class StartForecasts:
             ratio = row.steps / row.steps_total if row.steps_total and row.state is JobState.SUCCEEDED else None
             if ran_s > 0:
                 request = self._request(row.job_id)
-                past.ended.append(EndedJob(row.user, row.kind, ran_s, ratio, row.steps, request, row.project))
+                cut = row.state is JobState.CANCELLED
+                past.ended.append(EndedJob(row.user, row.kind, ran_s, ratio, row.steps, request, row.project, cut))
         self._requests = {row.job_id: self._requests[row.job_id] for row in rows if row.job_id in self._requests}
         return _Past(past, tuple(rows))
 

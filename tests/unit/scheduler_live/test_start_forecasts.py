@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.core.events import JobCancelled
 from scheduler.core.explain.feasibility import Remedy, possible_remedies
 from scheduler.core.job_change_events import JobReprioritised
 from scheduler.live.services.start_forecasts import StartForecasts
@@ -93,6 +94,23 @@ async def test_what_came_is_learnt_once(tmp_path: Path) -> None:
         assert outcome.high < -0.9
         await forecasts.refresh()
         assert list(forecasts._ends._outcomes) == [outcome]
+        await forecasts.close()
+
+
+async def test_a_cancelled_job_is_longer_than_it_ran_and_one_that_ended_is_not(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent, cancelled = await _with_speed(w)
+        w.clock.at += 100.0
+        await w.emit(lambda at: JobCancelled(at, cancelled))
+        await agent.end(cancelled, exit_code=None, signal=15)
+        ended = await w.submit(LONG)
+        await agent.start_all()
+        w.clock.at += 50.0
+        await agent.end(ended)
+        await w.quiet()
+        forecasts = StartForecasts(w.loop, w.server.store, make_pool=lambda: ThreadPoolExecutor(1))
+        await forecasts.refresh()
+        assert [job.is_cut for job in forecasts.past().ended] == [True, False]
         await forecasts.close()
 
 
