@@ -39,6 +39,7 @@ def assign_gangs(question: AssignmentProblem) -> Assignment:
     if slack > strict:
         lag = lag_behind_best(question, prices)
         pools = len(question.capacity) - question.limits
+        order = order[np.logical_or.reduceat(lag < slack, question.first)[order]]
         column = _improved(column, *question.table, question.capacity, pools, order, lag, slack, strict)
     return Assignment(column, prices, question.value_of(column), bound)
 
@@ -302,20 +303,6 @@ def _kinds(use_first, use_pool, use_count, lag, slack):  # type: ignore[no-untyp
 
 
 @_loops
-def _hopeful(first, order, lag, slack):  # type: ignore[no-untyped-def]
-    """Returns the jobs of an order that have a column which may be tried."""
-    chosen, count = np.zeros(len(order), np.int64), 0
-    for j in order:
-        may_be_tried = False
-        for c in range(first[j], first[j + 1]):
-            may_be_tried = may_be_tried or lag[c] < slack
-        if may_be_tried:
-            chosen[count] = j
-            count += 1
-    return chosen[:count]
-
-
-@_loops
 def _search(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, capacity, pools, column, order, lag, slack, strict, passes, work_max
 ):
@@ -338,10 +325,9 @@ def _search(  # type: ignore[no-untyped-def]
     # A waiting job displaces the same with each column of a kind, but for rounding, until the next gain.
     kind, kinds = _kinds(use_first, use_pool, use_count, lag, slack)
     loss, taken, known = np.zeros((kinds, 2)), np.zeros((kinds, 2), np.int64), np.full((kinds, 2), -1, np.int64)
-    hopeful = _hopeful(first, order, lag, slack)
     for _ in range(passes):
         before = gains
-        for j in hopeful:
+        for j in order:
             if tried[j] == gains:
                 work += tried_work[j]
                 if work > work_max:
