@@ -12,6 +12,7 @@ from pathlib import Path
 from time import process_time
 
 from optimizer.bounds.flow_time import flow_time_bound
+from optimizer.bounds.instance import SchedulingInstance
 from simulator.reports.baselines import BoundsChoice, JobBaselines
 from simulator.reports.run_spec import RunSpec, WorkloadSource, prepare_run
 from simulator.simulated_jobs import SimulatedJob
@@ -96,10 +97,14 @@ def reference_b(scenario: Scenario) -> Scenario:
 
 def priced_bound_s(source: WorkloadSource, cluster: str, seed: int = 0) -> float:
     """What no schedule's mean completion time of all jobs can go below, by prices over time."""
+    return flow_time_bound(instance_of(source, cluster, seed), interval_s=_PRICED_S, steps=_PRICED_STEPS).mean_s
+
+
+def instance_of(source: WorkloadSource, cluster: str, seed: int = 0) -> SchedulingInstance:
+    """The jobs and pools of a run as bounds see them."""
     ready = prepare_run(RunSpec(source, cluster, "walras", seed, BoundsChoice.NONE))
     roster = JobBaselines(ready.scenario.pools, ready.scenario.truth)
-    ids = [job.request.job_id for job in roster.recorded(ready.jobs)]
-    return flow_time_bound(roster.instance(ids), interval_s=_PRICED_S, steps=_PRICED_STEPS).mean_s
+    return roster.instance([job.request.job_id for job in roster.recorded(ready.jobs)])
 
 
 def serve(

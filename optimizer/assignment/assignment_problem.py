@@ -17,6 +17,9 @@ import numpy as np
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
+#: First column of each job (n + 1,), values (c,), first use of each column (c + 1,), pool and count of each use.
+ColumnTable = tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]
+
 
 @dataclass(frozen=True)
 class AssignmentProblem:
@@ -40,6 +43,8 @@ class AssignmentProblem:
     #: derived from the values.
     start: FloatArray = field(default_factory=lambda: np.zeros(0))
     step: float = 0.0
+    #: First use of each column (c + 1,), where the uses are known to ascend by column; empty: it is computed.
+    use_first: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def jobs(self) -> int:
@@ -50,6 +55,21 @@ class AssignmentProblem:
     def first(self) -> IntArray:
         """First column of each job (n,)."""
         return np.searchsorted(self.job, np.arange(self.jobs))
+
+    @cached_property
+    def table(self) -> ColumnTable:
+        """The columns by job and their uses by column, in the form in which compiled loops read them."""
+        columns, pool, count = len(self.job), self.use_pool, self.use_count
+        first = np.append(self.first, columns)
+        if len(self.use_first):
+            return first, self.value, self.use_first, pool, count
+        if len(self.use_column) == columns and np.array_equal(self.use_column, np.arange(columns)):
+            return first, self.value, np.arange(columns + 1), pool, count
+        if np.any(self.use_column[1:] < self.use_column[:-1]):
+            order = np.argsort(self.use_column, kind="stable")
+            pool, count = pool[order], count[order]
+        width = np.bincount(self.use_column, minlength=columns)
+        return first, self.value, np.append(0, np.cumsum(width)), pool, count
 
     @cached_property
     def size(self) -> FloatArray:

@@ -4,10 +4,10 @@ Prices move with the excess of demand, each step smaller than the last (a subgra
 jobs are placed greedily in the order of what they gain at them. A first fill begins with the running jobs. Any prices
 bound what an assignment can be worth (weak duality); those with the smallest bound are the ones quoted.
 
-Most of many jobs want nothing at the prices that clear a crowded fleet. How much a job can gain more than when it was
-last looked at is bounded by how far prices have moved since, times what it takes, so the job is evaluated again only
-when that bound allows a gain. A fill ends when no free place is large enough for any job. Both only save time: the
-results are the same to the bit.
+Most of many jobs want nothing at the prices that clear a crowded fleet, and few come early enough to find a place. What
+a job can gain more than when it was last looked at is bounded by how far prices have moved since, times what it takes;
+so it is evaluated again only when that bound allows a gain, or a rank before others that still find room. A fill ends
+when no free place is large enough for any job. All of this only saves time: the results are the same to the bit.
 
 Loops are compiled where numba is installed and the work is enough for it (`compiled_loops`).
 """
@@ -22,23 +22,8 @@ _loops = CompiledLoops(globals())
 
 PRICE_STEPS = 40
 FILL_EVERY = 4
-
-#: First column of each job (n + 1,), values (c,), first use of each column (c + 1,), pool and count of each use.
-GangTable = tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]
-
-
-def gang_table(question: AssignmentProblem) -> GangTable:
-    """Returns the columns of a problem by job, and their uses by column, in the form in which the loops read them."""
-    columns = len(question.job)
-    pool, count = question.use_pool, question.use_count
-    first = np.append(question.first, columns)
-    if len(question.use_column) == columns and np.array_equal(question.use_column, np.arange(columns)):
-        return first, question.value, np.arange(columns + 1), pool, count
-    if np.any(question.use_column[1:] < question.use_column[:-1]):
-        order = np.argsort(question.use_column, kind="stable")
-        pool, count = pool[order], count[order]
-    width = np.bincount(question.use_column, minlength=columns)
-    return first, question.value, np.append(0, np.cumsum(width)), pool, count
+#: Of more jobs than this, those that can want nothing are sought; fewer are all looked at.
+CROWD = 160
 
 
 def prices_of_gangs(question: AssignmentProblem) -> tuple[FloatArray, float]:
@@ -47,31 +32,32 @@ def prices_of_gangs(question: AssignmentProblem) -> tuple[FloatArray, float]:
     """
     if not question.jobs:
         return np.zeros(len(question.capacity)), 0.0
-    _, prices, bound, _ = fill_at_prices(question, gang_table(question))
+    _, prices, bound, _ = _searched(question, is_filled=False)
     return prices, bound
 
 
-def fill_at_prices(question: AssignmentProblem, table: GangTable) -> tuple[IntArray, FloatArray, float, IntArray]:
+def fill_at_prices(question: AssignmentProblem) -> tuple[IntArray, FloatArray, float, IntArray]:
     """Returns the columns of the best fill (n,), the prices with the smallest bound, that bound, and the jobs by
     density.
     """
-    size, running = question.size, running_column(question)
-    density = np.maximum.reduceat(question.value / size, question.first)
-    order = np.argsort(-density, kind="stable")
+    return _searched(question, is_filled=True)
+
+
+def _searched(question: AssignmentProblem, *, is_filled: bool) -> tuple[IntArray, FloatArray, float, IntArray]:
+    """Returns what `fill_at_prices` does; prices and their bound alone are right unless it `is_filled`."""
     steps = (PRICE_STEPS + 1) * len(question.use_count)
-    top = float(density.max())
     start = question.start if len(question.start) else np.zeros(len(question.capacity))
     pools = len(question.capacity) - question.limits
-    told = *table, question.capacity, pools, running, order, start, question.step or top, top, size
-    column, prices, bound = _loops.run("_at_prices", steps, *told)
+    told = question.capacity, pools, running_column(question), is_filled, start, question.step
+    column, prices, bound, order = _loops.run("_at_prices", steps, *question.table, *told)
     return column, prices, float(bound), order
 
 
-def lag_behind_best(question: AssignmentProblem, table: GangTable, prices: FloatArray) -> FloatArray:
+def lag_behind_best(question: AssignmentProblem, prices: FloatArray) -> FloatArray:
     """Returns how much less each job gains in each of its columns than in its best one (or by waiting), at these
     prices (c,).
     """
-    lag: FloatArray = _loops.run("_lag", len(question.use_count), *table, prices)
+    lag: FloatArray = _loops.run("_lag", len(question.use_count), *question.table, prices)
     return lag
 
 
@@ -137,65 +123,116 @@ def _fill(  # type: ignore[no-untyped-def]
 
 
 @_loops
-def _fill_by_rank(  # type: ignore[no-untyped-def]
-    first, value, use_first, use_pool, use_count, pools, least, free, rank, prices, column
+def _sizes(use_first, use_pool, use_count, pools):  # type: ignore[no-untyped-def]
+    """Returns the accelerators of each column over all pools (c,)."""
+    size = np.zeros(len(use_first) - 1)
+    for c in range(len(size)):
+        for u in range(use_first[c], use_first[c + 1]):
+            if use_pool[u] < pools:
+                size[c] += use_count[u]
+    return size
+
+
+@_loops
+def _extents(  # type: ignore[no-untyped-def]
+    first, value, use_first, use_pool, use_count, size, pools, density, least, reach, beyond, share
 ):
-    """Does what `_fill` does in ascending order of rank; sorts jobs that will hardly find room only if room is left."""
-    smallest = least.min()
+    """Writes for each job the most that it is worth for each accelerator (`density`), the fewest that it takes of its
+    first pool (`least`), the most of all pools (`reach`) and of all other rows (`beyond`), and the most of these for
+    each accelerator (`share`).
+    """
+    for j in range(len(first) - 1):
+        density[j], least[j], reach[j], beyond[j], share[j] = -np.inf, np.inf, 0.0, 0.0, 0.0
+        for c in range(first[j], first[j + 1]):
+            other = 0.0
+            for u in range(use_first[c], use_first[c + 1]):
+                if use_pool[u] >= pools:
+                    other += abs(use_count[u])
+            density[j] = max(density[j], value[c] / size[c])
+            least[j] = min(least[j], use_count[use_first[c]])
+            reach[j] = max(reach[j], size[c])
+            beyond[j] = max(beyond[j], other)
+            share[j] = max(share[j], other / size[c])
+
+
+@_loops
+def _falls(prices, before, looks, pools, capacity, fall, away):  # type: ignore[no-untyped-def]
+    """Writes for each earlier look by how much the price of any pool is lower now (`fall`, negative: all are higher by
+    that), and that of any other row (`away`, not negative).
+
+    A floor (a row whose capacity is 0 or negative) is used in negative counts: a higher price of it is a gain.
+    """
+    for s in range(looks):
+        fall[s], away[s] = -np.inf, 0.0
+        for r in range(pools):
+            fall[s] = max(fall[s], before[s, r] - prices[r])
+        for r in range(pools, len(prices)):
+            lower = before[s, r] - prices[r]
+            away[s] = max(away[s], lower if capacity[r] > 0 else abs(lower))
+
+
+@_loops
+def _density(j, first, value, use_first, use_pool, use_count, size, prices):  # type: ignore[no-untyped-def]
+    """Returns the most that job j gains for each accelerator at these prices."""
+    top = -np.inf
+    for c in range(first[j], first[j + 1]):
+        top = max(top, (value[c] - _cost(c, use_first, use_pool, use_count, prices)) / size[c])
+    return top
+
+
+@_loops
+def _fill_by_density(  # type: ignore[no-untyped-def]
+    first, value, use_first, use_pool, use_count, size, pools, least, free, prices, hope, is_exact, column
+):
+    """Does what `_fill` does in the order of density at these prices, the first of equals first; sorts no further than
+    room lasts.
+
+    `hope`: an upper bound on the density of each job; becomes the density itself where that was needed, `is_exact`.
+    """
+    n, smallest, total, above = len(hope), least.min(), 0.0, np.inf
     likely = 64 + int(2.0 * free[:pools].sum() / max(smallest, 1e-3))
-    if likely >= len(rank):
-        order = np.argsort(rank, kind="mergesort")
-        return _fill(first, value, use_first, use_pool, use_count, pools, least, free, order, prices, column, 0.0)
-    border = np.partition(rank, likely)[likely]
-    ahead = np.flatnonzero(rank <= border)
-    order = ahead[np.argsort(rank[ahead], kind="mergesort")]
-    total = _fill(first, value, use_first, use_pool, use_count, pools, least, free, order, prices, column, 0.0)
-    if smallest <= free[:pools].max() + 1e-9:
-        behind = np.flatnonzero(rank > border)
-        order = behind[np.argsort(rank[behind], kind="mergesort")]
+    while above > -np.inf and smallest <= free[:pools].max() + 1e-9:
+        border = np.partition(hope, n - likely)[n - likely] if likely < n else -np.inf
+        for j in range(n):
+            if hope[j] >= border and not is_exact[j]:
+                hope[j] = _density(j, first, value, use_first, use_pool, use_count, size, prices)
+                is_exact[j] = True
+        ahead = np.flatnonzero((hope >= border) & (hope < above))
+        order = ahead[np.argsort(-hope[ahead], kind="mergesort")]
         total = _fill(first, value, use_first, use_pool, use_count, pools, least, free, order, prices, column, total)
+        above, likely = border, 2 * likely
     return total
 
 
 @_loops
-def _extents(first, use_first, use_count, least, reach):  # type: ignore[no-untyped-def]
-    """Writes into `least` the fewest accelerators that each job takes of its first pool, and into `reach` the most
-    that it takes of all rows.
-    """
-    for j in range(len(first) - 1):
-        least[j], reach[j] = np.inf, 0.0
-        for c in range(first[j], first[j + 1]):
-            taken = 0.0
-            for u in range(use_first[c], use_first[c + 1]):
-                taken += abs(use_count[u])
-            reach[j] = max(reach[j], taken)
-            least[j] = min(least[j], use_count[use_first[c]])
-
-
-@_loops
 def _demand(  # type: ignore[no-untyped-def]
-    first, value, use_first, use_pool, use_count, size, prices, load, rank, is_ranked, reach, most, moved, unsure
-):
-    """Writes what all jobs want at these prices into `load`, minus the net density of each job into `rank`; returns
-    their total gain.
+    first, value, use_first, use_pool, use_count, prices, load, look, fall, away, least, reach, beyond, best_at, seen,
+    unsure,
+):  # fmt: skip
+    """Writes what all jobs want at these prices into `load`; returns their total gain.
 
-    `most[j] + reach[j] x moved` bounds what job j can gain; below `unsure` the job wants nothing, whatever the
-    rounding.
+    `best_at[j]` is what job j could gain at look `seen[j]` (-1: it was not looked at). A job that cannot gain more than
+    `unsure` by that wants nothing, whatever the rounding.
     """
     load[:] = 0.0
     gained = 0.0
     for j in range(len(first) - 1):
-        if not is_ranked and most[j] + reach[j] * moved < unsure:
-            continue
-        best, chosen, top = -np.inf, -1, -np.inf
-        for c in range(first[j], first[j + 1]):
-            net = value[c] - _cost(c, use_first, use_pool, use_count, prices)
-            if is_ranked:
-                top = max(top, net / size[c])
+        s = seen[j]
+        if s >= 0:
+            taken = reach[j] if fall[s] > 0.0 else least[j]
+            if best_at[j] + taken * fall[s] + beyond[j] * away[s] < unsure:
+                continue
+        best, chosen, u = -np.inf, -1, use_first[first[j]]
+        for c in range(first[j], first[j + 1]):  # `_cost` written out: most of the time of a decision is spent here.
+            cost = use_count[u] * prices[use_pool[u]]
+            u += 1
+            while u < use_first[c + 1]:
+                cost += use_count[u] * prices[use_pool[u]]
+                u += 1
+            net = value[c] - cost
             if net > best:
                 best, chosen = net, c
-        most[j] = best - reach[j] * moved
-        rank[j] = -top
+        best_at[j], seen[j] = best, look
         if best > 0.0:
             gained += best
             for u in range(use_first[chosen], use_first[chosen + 1]):
@@ -205,57 +242,73 @@ def _demand(  # type: ignore[no-untyped-def]
 
 @_loops
 def _at_prices(  # type: ignore[no-untyped-def]
-    first, value, use_first, use_pool, use_count, capacity, pools, running, order, start, widest, top, size
+    first, value, use_first, use_pool, use_count, capacity, pools, running, is_filled, start, widest
 ):
-    """Searches prices at which demand equals capacity; returns the best fill found, the prices with the smallest
-    bound, and that bound.
+    """Searches prices at which demand equals capacity, with steps of up to `widest` (0: the largest density); returns
+    the best fill found (if anything `is_filled`), the prices with the smallest bound, that bound, and the jobs by
+    density.
     """
     n, rows = len(first) - 1, len(capacity)
-    prices, load, rank = start.copy(), np.zeros(rows), np.zeros(n)
+    use_row = use_pool.astype(np.uint32)  # An index without a sign takes a step less to look up.
+    prices, load, is_crowd = start.copy(), np.zeros(rows), n > CROWD
+    density, least, reach, beyond, share = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
+    size = _sizes(use_first, use_pool, use_count, pools)
+    _extents(first, value, use_first, use_pool, use_count, size, pools, density, least, reach, beyond, share)
+    top = density.max()
+    if widest <= 0.0:
+        widest = top
+    order = np.argsort(-density, kind="mergesort") if is_filled else np.zeros(0, np.int64)
+    unsure = -1e-9 * (reach + beyond).max() * (top + widest + start.max())
+    # Prices at each look: no prices, then those of each step. What each job could gain, and for each accelerator, and
+    # at which look; -1: at none yet.
+    before, fall, away = np.zeros((PRICE_STEPS + 2, rows)), np.zeros(PRICE_STEPS + 2), np.zeros(PRICE_STEPS + 2)
+    best_at, seen, dense_at, ranked = np.zeros(n), np.full(n, -1, np.int64), density.copy(), np.zeros(n, np.int64)
     free = capacity.copy()
-    least, reach, most, moved = np.zeros(n), np.zeros(n), np.zeros(n), 0.0
-    _extents(first, use_first, use_count, least, reach)
-    unsure = -1e-9 * reach.max() * (top + widest + start.max())
     best = np.full(n, -1, np.int64)
     best_total = 0.0
-    for j in order:  # Running jobs stay, the most valuable first; the others fill up.
-        c = running[j]
-        if c >= 0 and value[c] > 0.0 and _fits(c, use_first, use_pool, use_count, free):
-            best[j] = c
-            best_total += value[c]
-            _take(c, use_first, use_pool, use_count, pools, free)
-    best_total += _fill(first, value, use_first, use_pool, use_count, pools, least, free, order, prices, best, 0.0)
+    if is_filled:
+        for j in order:  # Running jobs stay, the most valuable first; the others fill up.
+            c = running[j]
+            if c >= 0 and value[c] > 0.0 and _fits(c, use_first, use_pool, use_count, free):
+                best[j] = c
+                best_total += value[c]
+                _take(c, use_first, use_pool, use_count, pools, free)
+        best_total += _fill(first, value, use_first, use_pool, use_count, pools, least, free, order, prices, best, 0.0)
     bound, quoted = np.inf, prices.copy()
     for step in range(PRICE_STEPS + 1):
-        is_ranked = step % FILL_EVERY == 0 or step == PRICE_STEPS
+        look = step + 1
+        if is_crowd:
+            before[look] = prices
+            _falls(prices, before, look, pools, capacity, fall, away)
+        else:
+            seen[:] = -1
         gained = _demand(
-            first, value, use_first, use_pool, use_count, size, prices, load, rank, is_ranked, reach, most, moved,
-            unsure,
+            first, value, use_first, use_row, use_count, prices, load, look, fall, away, least, reach, beyond,
+            best_at, seen, unsure,
         )  # fmt: skip
         for r in range(rows):
             gained += capacity[r] * prices[r]
         if gained < bound:
             bound = gained
             quoted[:] = prices
-        if is_ranked:
+        if is_filled and (step % FILL_EVERY == 0 or step == PRICE_STEPS):
             free[:] = capacity
-            column = np.full(n, -1, np.int64)
-            total = _fill_by_rank(
-                first, value, use_first, use_pool, use_count, pools, least, free, rank, prices, column
+            column, hope, is_exact = np.full(n, -1, np.int64), np.full(n, np.inf), np.zeros(n, np.bool_)
+            for j in range(n if is_crowd else 0):
+                hope[j] = dense_at[j] + fall[ranked[j]] + share[j] * away[ranked[j]] - unsure
+            total = _fill_by_density(
+                first, value, use_first, use_pool, use_count, size, pools, least, free, prices, hope, is_exact, column
             )
+            for j in range(n if is_crowd else 0):
+                if is_exact[j]:
+                    dense_at[j], ranked[j] = hope[j], look
             if total > best_total * (1.0 + 1e-9):
                 best_total, best = total, column
-        furthest = 0.0
         for r in range(rows):
-            before = prices[r]
             excess = (load[r] - capacity[r]) / abs(capacity[r]) if capacity[r] != 0 else 1.0
             excess = min(1.0, max(-1.0, excess))
             prices[r] = min(top, max(0.0, prices[r] + excess * widest / 4.0 / (1.0 + step / 2.0)))
-            # A floor (a row whose capacity is 0 or negative) is used in negative counts: a higher price of it is a
-            # gain.
-            furthest = max(furthest, before - prices[r] if capacity[r] > 0 else abs(before - prices[r]))
-        moved += furthest
-    return best, quoted, bound
+    return best, quoted, bound, order
 
 
 @_loops

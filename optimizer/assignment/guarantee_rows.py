@@ -25,12 +25,13 @@ Shapes: n jobs, c columns, m guarantees.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
-from optimizer.assignment.limit_rows import jobs_below, with_rows
-from optimizer.classes.segments import concatenated_ranges, sum_by
+from optimizer.assignment.guaranteed_columns import columns_with_bonuses, rows_of_floors, waits_for_guarantee
+from optimizer.assignment.limit_rows import jobs_below
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_accelerators
 
@@ -47,8 +48,9 @@ class GuaranteedEntities:
     least: FloatArray
     #: Whether each job belongs to each of these entities (m, n).
     inside: BoolArray
-    #: Accelerators of each column; 0 for columns of jobs outside the entity (m, c).
-    use: FloatArray
+    #: The job of each column, and the accelerators that it takes (c,).
+    job: IntArray
+    size: FloatArray
 
     def left(self, column: IntArray) -> FloatArray:
         """Returns how many guaranteed accelerators each entity still lacks (m,) when jobs have these columns (n,), -1:
@@ -58,7 +60,12 @@ class GuaranteedEntities:
 
     def held(self, column: IntArray) -> FloatArray:
         """Returns the accelerators that each entity has (m,) when jobs have these columns (n,), -1: none."""
-        return np.asarray(self.use[:, column[column >= 0]].sum(axis=1), dtype=np.float64)
+        return _held(self.inside, self.job, self.size, column)
+
+    def inside_of(self, kept: IntArray) -> BoolArray:
+        """Returns whether each job of a problem of these columns, ascending, belongs to each of the entities."""
+        job = self.job[kept]
+        return self.inside[:, job[np.append(True, job[1:] != job[:-1])]]
 
     def credits(self, prices: FloatArray) -> FloatArray:
         """Returns by how much an accelerator costs each job less (n,), because of the prices of the guarantees above
@@ -79,22 +86,12 @@ def guaranteed_entities(problem: Problem) -> GuaranteedEntities | None:
         return None
     entity, inside = entity[contested], inside[contested]
     least = entities.guaranteed[entity] * float(problem.pools.capacity.sum())
-    return GuaranteedEntities(
-        entity, least, inside, column_accelerators(problem.columns) * inside[:, problem.columns.job]
-    )
+    return GuaranteedEntities(entity, least, inside, problem.columns.job, column_accelerators(problem.columns))
 
 
-def rows_of_floors(question: AssignmentProblem, use: FloatArray, floor: FloatArray) -> AssignmentProblem:
-    """Returns the problem with one more row for each floor, with negative uses and a negative capacity.
-
-    Args:
-        question: over pools and limits.
-        use: what each of its columns takes of each guarantee (m, c).
-        floor: accelerators that each entity has at least (m,). A floor of 0 makes no row: it holds at any price, and a
-            search for prices could not tell which.
-    """
-    row, column = np.nonzero((use > 0) & (floor > 0)[:, None])
-    return with_rows(question, (row, column, -use[row, column]), -floor)
+def _held(inside: BoolArray, job: IntArray, size: FloatArray, column: IntArray) -> FloatArray:
+    chosen = column[column >= 0]
+    return np.asarray((inside[:, job[chosen]] * size[chosen]).sum(axis=1), dtype=np.float64)
 
 
 def assign_with_guarantees(
@@ -119,7 +116,7 @@ def assign_with_guarantees(
         chosen = plain.column
     chosen = asked.others_before_equals(chosen)
     floor = np.minimum(asked.held(chosen), asked.left)
-    floored = asked.floors_beside(floor)
+    floored = rows_of_floors(question, asked.inside, floor)
     # Start from the prices without guarantees: floors can only lower the value of a plan, and so the bound.
     prices, bound = prices_of_gangs(replace(floored, start=np.concatenate((plain.prices, np.zeros(m)))))
     value, rows = question.value_of(chosen), len(question.capacity)
@@ -127,14 +124,14 @@ def assign_with_guarantees(
     return Assignment(chosen, prices[:rows], value, max(bound, value)), floored, of_floors
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class GuaranteeQuestion:
     """An assignment problem in which entities with guarantees compete."""
 
     question: AssignmentProblem
-    #: The guaranteed accelerators that each entity still lacks (m,), and how many of them each column takes (m, c).
+    #: The guaranteed accelerators that each entity still lacks (m,), and whether each job is below it (m, n).
     left: FloatArray
-    use: FloatArray
+    inside: BoolArray
 
     @classmethod
     def of(
@@ -143,24 +140,19 @@ class GuaranteeQuestion:
         """Returns the question after what jobs hold that do not compete (`column`, (n,), -1: none); `kept` says which
         column of the problem each column of the question is (c,).
         """
-        return cls(question, guarantees.left(column), guarantees.use[:, kept])
+        return cls(question, guarantees.left(column), guarantees.inside_of(kept))
 
     def is_short(self, column: IntArray) -> bool:
         """Returns whether a job waits whose gang fits what is left of a guarantee above it, when jobs have these
         columns (n,).
         """
-        question = self.question
-        too_many = question.use_count > question.capacity[question.use_pool] + _WHOLE
-        possible = sum_by(question.use_column, too_many.astype(np.float64), len(question.job)) == 0
-        waits = possible & (column < 0)[question.job]
-        left = self.left - self.held(column)
-        return bool(np.any((self.use > 0) & (self.use <= left[:, None] + _WHOLE) & waits))
+        return waits_for_guarantee(self.question, self.inside, self.left - self.held(column), column)
 
     def held(self, column: IntArray) -> FloatArray:
         """Returns the accelerators that each entity has (m,) when the question's jobs have these columns (n,), -1:
         none.
         """
-        return np.asarray(self.use[:, column[column >= 0]].sum(axis=1), dtype=np.float64)
+        return _held(self.inside, self.question.job, self.question.size, column)
 
     def worth_of(self, column: IntArray) -> float:
         """Returns the value of these columns of jobs (n,), plus the bonus for each guaranteed
@@ -175,103 +167,52 @@ class GuaranteeQuestion:
         A search takes any of several plans worth the same; this is the one that others would call fair. Places are
         exchanged where both columns take as many accelerators of one pool and of no other row, and nobody runs there.
         """
-        question, column = self.question, column.copy()
-        many, place = np.bincount(question.use_column, minlength=len(question.job)), np.zeros(len(question.job), int)
-        place[question.use_column] = question.use_pool
-        is_running = question.running if len(question.running) else np.zeros(len(question.job), dtype=np.bool_)
-        alike, size = (many == 1) & ~is_running, question.size
-        is_inside: BoolArray = np.any(self.use > 0, axis=0)
-        spare = self.held(column) - self.left
+        question, column, spare = self.question, column.copy(), self.held(column) - self.left
+        job, size, (_, value, use_first, use_pool, _) = question.job, question.size, question.table
+        is_inside: BoolArray = np.any(self.inside, axis=0)
+        alike, place = np.diff(use_first) == 1, use_pool[use_first[:-1]]
+        if len(question.running):
+            alike &= ~question.running
         held = column[column >= 0]
-        held = held[alike[held] & is_inside[held]]
+        held = held[alike[held] & is_inside[job[held]]]
         if not len(held):
             return column
-        waits = (column < 0)[question.job]
-        others = np.flatnonzero(alike & ~is_inside & waits & (question.value >= question.value[held].min()))
+        # Who waits outside is looked at only where the place and its size are those of a job below a guarantee.
+        sizes, kind = np.unique(size[held], return_inverse=True)
+        least = np.full((len(question.capacity), len(sizes)), np.inf)
+        np.minimum.at(least, (place[held], kind), value[held])
+        others = np.flatnonzero((~is_inside & (column < 0))[job] & alike & (value >= least.min()))
+        kind = np.minimum(np.searchsorted(sizes, size[others]), len(sizes) - 1)
+        others = others[(sizes[kind] == size[others]) & (value[others] >= least[place[others], kind])]
         for taken in held.tolist():
-            use = self.use[:, taken]
+            use = self.inside[:, job[taken]] * size[taken]
             if np.any((use > 0) & (use > spare + _WHOLE)):
                 continue
             equal = (place[others] == place[taken]) & (size[others] == size[taken])
-            equal &= (column[question.job[others]] < 0) & (question.value[others] >= question.value[taken])
+            equal &= (column[job[others]] < 0) & (value[others] >= value[taken])
             if equal.any():
                 other = int(others[np.argmax(equal)])
-                column[question.job[taken]], column[question.job[other]] = -1, other
+                column[job[taken]], column[job[other]] = -1, other
                 spare -= use
         return column
 
-    def floors_beside(self, floor: FloatArray) -> AssignmentProblem:
-        """Returns the problem with a row more for each guarantee, which keeps `floor` accelerators (m,); see
-        `rows_of_floors`.
-        """
-        return rows_of_floors(self.question, self.use, floor)
+    @cached_property
+    def density(self) -> float:
+        """The most that any job is worth for each accelerator."""
+        return float((self.question.value / self.question.size).max())
 
     @property
     def bonus(self) -> float:
         """What a guaranteed accelerator adds to the value: twice the least sufficient bonus, for jobs that move to
         other pools.
         """
-        size = self.question.size
-        return 2.0 * float((self.question.value / size).max()) * float(size.max())
+        return 2.0 * self.density * float(self.question.size.max())
 
     def with_bonuses(self) -> tuple[AssignmentProblem, IntArray]:
         """Returns the problem in which guaranteed accelerators carry a bonus, and the column of this question behind
         each of its columns.
         """
-        question, pools = self.question, len(self.question.capacity)
-        size = question.size
-        bonus = self.bonus
-        origin, added = np.arange(len(question.job)), np.zeros(len(question.job))
-        taken = [np.zeros(0, dtype=np.int64) for _ in self.left]  # For each row, which of the columns so far use it.
-        for row, left in enumerate(self.left.tolist()):
-            mine = np.flatnonzero((self.use[row, origin] > 0) & (self.use[row, origin] <= left + _WHOLE))
-            place = len(origin) + np.arange(len(mine))
-            taken = [np.concatenate((each, place[np.isin(mine, each)])) for each in taken]
-            taken[row] = place
-            origin = np.concatenate((origin, origin[mine]))
-            added = np.concatenate((added, added[mine] + bonus * size[origin[mine]]))
-        order = np.argsort(origin, kind="stable")
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        in_row = np.repeat(np.arange(len(taken)), [len(each) for each in taken])
-        column = back[np.concatenate(taken)]
-        origin, added = origin[order], added[order]
-        made = _repeated(question, origin)
-        made = replace(made, value=made.value + added, running=self._running(origin))
-        start = np.concatenate((np.zeros(pools), np.full(len(self.left), bonus)))
-        made = with_rows(made, (in_row, column, self.use[in_row, origin[column]]), self.left)
-        return replace(made, start=start, step=float((question.value / size).max())), origin
-
-    def _running(self, origin: IntArray) -> BoolArray:
-        """Marks one column of each running job (c,): the one with all bonuses while guarantees last, the most valuable
-        jobs first.
-
-        `origin` ascends; of the copies of one column, the first has no bonus and the last has all.
-        """
-        question = self.question
-        if not question.running.any():
-            return question.running
-        runs, left = np.zeros(len(origin), dtype=np.bool_), self.left.copy()
-        columns = np.flatnonzero(question.running)
-        plain, full = np.searchsorted(origin, columns), np.searchsorted(origin, columns, side="right") - 1
-        for at in np.argsort(-question.value[columns], kind="stable").tolist():
-            use = self.use[:, columns[at]]
-            fits = full[at] > plain[at] and bool(np.all((use <= left + _WHOLE) | (use == 0)))
-            left -= use if fits else 0.0
-            runs[full[at] if fits else plain[at]] = True
-        return runs
-
-
-def _repeated(question: AssignmentProblem, origin: IntArray) -> AssignmentProblem:
-    """Returns the problem over these of its columns, ascending; a column may occur several times."""
-    first = np.searchsorted(question.use_column, np.arange(len(question.job) + 1))
-    uses = concatenated_ranges(first[origin], first[origin + 1])
-    width = np.diff(first)[origin]
-    return replace(
-        question,
-        job=question.job[origin],
-        value=question.value[origin],
-        use_column=np.repeat(np.arange(len(origin)), width),
-        use_pool=question.use_pool[uses],
-        use_count=question.use_count[uses],
-    )
+        question, rows = self.question, len(self.question.capacity)
+        made, origin = columns_with_bonuses(question, self.inside, self.left, self.bonus)
+        start = np.concatenate((np.zeros(rows), np.full(len(self.left), self.bonus)))
+        return replace(made, start=start, step=self.density), origin

@@ -85,6 +85,7 @@ def with_rows(
         use_count=np.concatenate((question.use_count, count))[order],
         capacity=np.concatenate((question.capacity, capacity)),
         limits=question.limits + len(capacity),
+        use_first=np.zeros(0, dtype=np.int64),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
-from optimizer.assignment.gang_prices import fill_at_prices, gang_table, lag_behind_best
+from optimizer.assignment.gang_prices import fill_at_prices, lag_behind_best
 from optimizer.classes.compiled_loops import INTERPRETED, CompiledLoops, interpreted_floats
 from optimizer.problem import IntArray
 
@@ -25,20 +25,22 @@ SEARCH_PASSES = 4
 WORK_MAX = 40_000_000
 #: Gains below this part of the largest value count as rounding.
 _STRICT = 1e-9
+#: Chains in the table of columns with the same uses.
+_CHAINS = 4096
 
 
 def assign_gangs(question: AssignmentProblem) -> Assignment:
     """Returns an assignment of gangs within the capacity with a large total value, and the prices that bound it."""
     if not question.jobs:
         return Assignment(np.zeros(0, dtype=np.int64), np.zeros(len(question.capacity)), 0.0, 0.0)
-    table = gang_table(question)
-    column, prices, bound, order = fill_at_prices(question, table)
+    column, prices, bound, order = fill_at_prices(question)
     strict = _STRICT * float(question.value.max())
     slack = bound - question.value_of(column)
     if slack > strict:
-        lag = lag_behind_best(question, table, prices)
+        lag = lag_behind_best(question, prices)
         pools = len(question.capacity) - question.limits
-        column = _improved(column, *table, question.capacity, pools, order, lag, slack, strict)
+        order = order[np.logical_or.reduceat(lag < slack, question.first)[order]]
+        column = _improved(column, *question.table, question.capacity, pools, order, lag, slack, strict)
     return Assignment(column, prices, question.value_of(column), bound)
 
 
@@ -278,24 +280,25 @@ def _are_alike(c, d, use_first, use_pool, use_count):  # type: ignore[no-untyped
 
 
 @_loops
-def _kinds(use_first, use_pool, use_count):  # type: ignore[no-untyped-def]
-    """Returns a number for each column, the same for columns with the same uses (c,), and how many
+def _kinds(use_first, use_pool, use_count, lag, slack):  # type: ignore[no-untyped-def]
+    """Returns a number for each column that may be tried, the same for columns with the same uses (c,), and how many
     numbers there are.
     """
-    kind, slots = np.zeros(len(use_first) - 1, np.int64), 1
-    while slots < 2 * len(kind):
-        slots *= 2
-    member, number, kinds = np.full(slots, -1, np.int64), np.zeros(slots, np.int64), 0
-    for c in range(len(kind)):
+    kind, tried, kinds = np.zeros(len(lag), np.int64), np.flatnonzero(lag < slack), 0
+    # Kinds with the same hash are a chain: its newest, and the one before each.
+    newest, before, member = np.full(_CHAINS, -1), np.empty(len(tried), np.int64), np.empty(len(tried), np.int64)
+    for c in tried:
         at = 0
         for u in range(use_first[c], use_first[c + 1]):
-            at = ((at * 31 + use_pool[u]) * 31 + int(8.0 * use_count[u])) % slots
-        while member[at] >= 0 and not _are_alike(c, member[at], use_first, use_pool, use_count):
-            at = (at + 1) % slots
-        if member[at] < 0:
-            member[at], number[at] = c, kinds
+            at = ((at * 31 + use_pool[u]) * 31 + int(8.0 * use_count[u])) % _CHAINS
+        k = newest[at]
+        while k >= 0 and not _are_alike(c, member[k], use_first, use_pool, use_count):
+            k = before[k]
+        if k < 0:
+            k = kinds
+            member[k], before[k], newest[at] = c, newest[at], k
             kinds += 1
-        kind[c] = number[at]
+        kind[c] = k
     return kind, kinds
 
 
@@ -320,7 +323,7 @@ def _search(  # type: ignore[no-untyped-def]
     # The number of gains so far; for each job that number at its last vain trial, and the work of that trial.
     work, gains, tried, tried_work = 0, 0, np.full(n, -1, np.int64), np.zeros(n, np.int64)
     # A waiting job displaces the same with each column of a kind, but for rounding, until the next gain.
-    kind, kinds = _kinds(use_first, use_pool, use_count)
+    kind, kinds = _kinds(use_first, use_pool, use_count, lag, slack)
     loss, taken, known = np.zeros((kinds, 2)), np.zeros((kinds, 2), np.int64), np.full((kinds, 2), -1, np.int64)
     for _ in range(passes):
         before = gains

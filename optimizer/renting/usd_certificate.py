@@ -19,7 +19,8 @@ import numpy as np
 from optimizer.assignment.assignment_problem import AssignmentProblem, Contest
 from optimizer.assignment.column_assignment import assignment_problem_of, unlisted_gain
 from optimizer.assignment.gang_prices import prices_of_gangs
-from optimizer.assignment.guarantee_rows import guaranteed_entities, rows_of_floors
+from optimizer.assignment.guarantee_rows import guaranteed_entities
+from optimizer.assignment.guaranteed_columns import rows_of_floors
 from optimizer.assignment.limit_rows import limited_entities
 from optimizer.assignment.plan_draft import accelerators_held
 from optimizer.assignment.planned_mixtures import UnlistedGangs
@@ -70,7 +71,7 @@ def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, st
     bound = bound_of(question)
     if guarantees is not None:
         floor = np.minimum(guarantees.held(np.where(fixed < 0, column, -1)), guarantees.left(fixed))
-        bound = min(bound, bound_of(rows_of_floors(question, guarantees.use[:, kept], floor)))
+        bound = min(bound, bound_of(rows_of_floors(question, guarantees.inside_of(kept), floor)))
     return reached, max(float(earned[held].sum()) + bound, reached)
 
 

@@ -82,7 +82,8 @@ def test_statement_prices_and_whole_gangs_agree_on_floors(seeds: range) -> None:
         kept, floored, prices = assign_with_guarantees(told, assign_by_search)
         held = np.minimum(told.held(kept.column), told.left)
         is_floored = len(floored.capacity) > len(told.question.capacity)
-        optimum = floor_program(told.question, told.use, held if is_floored else np.zeros(len(held)))
+        use = told.inside[:, told.question.job] * told.question.size
+        optimum = floor_program(told.question, use, held if is_floored else np.zeros(len(held)))
         scale = SAME * max(1.0, optimum)
         stated = relaxed_optimum(floored)
         assert stated is not None
@@ -151,9 +152,7 @@ def crowd(seed: int) -> GuaranteeQuestion:
     value = worth[:, None] * random.uniform(0.3, 1.0, (jobs, 3))
     columns, size = np.arange(3 * jobs), np.repeat(size, 3)
     question = AssignmentProblem(columns // 3, value.ravel(), columns, columns % 3, size, np.full(3, 100.0))
-    return GuaranteeQuestion(
-        question, np.array([30.0, 30.0, 0.0]), (project[columns // 3] == np.arange(3)[:, None]) * size
-    )
+    return GuaranteeQuestion(question, np.array([30.0, 30.0, 0.0]), project == np.arange(3)[:, None])
 
 
 @pytest.mark.parametrize("seed", range(3))

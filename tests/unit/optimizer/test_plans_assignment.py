@@ -1,5 +1,6 @@
 """The assignment at prices: exact for single accelerators, near the optimum for gangs, never above its bound."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,7 @@ from optimizer.assignment import gang_prices as prices_of
 from optimizer.assignment import local_search as gangs_of
 from optimizer.assignment import transportation as transport_of
 from optimizer.assignment.assignment_problem import AssignmentProblem
-from optimizer.assignment.guarantee_rows import rows_of_floors
+from optimizer.assignment.guaranteed_columns import columns_with_bonuses, rows_of_floors
 from optimizer.assignment.local_search import assign_gangs
 from optimizer.assignment.transportation import assign_by_search, solve_transportation
 from optimizer.classes.compiled_loops import interpreted_floats
@@ -141,8 +142,8 @@ def test_the_compiled_search_is_its_definition() -> None:
     for _ in range(10):
         gangs = some_gangs(rng, 12, 3, 6)
         order = np.arange(12)
-        table = prices_of.gang_table(gangs)
-        told = (*table, gangs.capacity, 3, prices_of.running_column(gangs), order, np.zeros(3), 1.0, 1.0, gangs.size)
+        table = gangs.table
+        told = (*table, gangs.capacity, 3, prices_of.running_column(gangs), True, np.zeros(3), 1.0)
         mine, theirs = prices_of._loops.compiled("_at_prices")(*told), prices_of._at_prices(*told)
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1], theirs[1])
@@ -178,12 +179,32 @@ def test_jobs_that_are_left_out_of_a_step_would_have_wanted_nothing(floor: float
     for _ in range(4):
         gangs = some_gangs(rng, 300, 3, 12)
         if floor:
-            use = np.where(gangs.job < 40, gangs.use_count, 0.0)
-            gangs = rows_of_floors(gangs, np.array([use]), np.array([floor]))
+            gangs = rows_of_floors(gangs, np.arange(300)[None, :] < 40, np.array([floor]))
         prices, bound = prices_of.prices_of_gangs(gangs)
         wanted, least = prices_as_defined(gangs)
         np.testing.assert_allclose(prices, wanted, rtol=1e-9, atol=1e-12)
         assert bound == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize("guaranteed", [False, True])
+def test_a_crowd_is_filled_as_if_every_job_were_looked_at(monkeypatch: pytest.MonkeyPatch, guaranteed: bool) -> None:
+    """To the bit: fill, prices, bound and order, with rows of guarantees beside those of pools as well."""
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        gangs = some_gangs(rng, 300, 3, 12)
+        gangs = replace(gangs, running=rng.random(len(gangs.job)) < 0.05)
+        if guaranteed:
+            below = rng.random((2, 300)) < 0.4
+            gangs, _ = columns_with_bonuses(gangs, below, np.array([2.0, 6.0]), 8.0)
+        start = gangs.start if len(gangs.start) else np.zeros(len(gangs.capacity))
+        told = *gangs.table, gangs.capacity, 3, prices_of.running_column(gangs), True, start, 0.0
+        found = prices_of._loops.compiled("_at_prices")(*told)
+        with monkeypatch.context() as patched:
+            patched.setattr(prices_of, "CROWD", 10**9)
+            wanted = prices_of._at_prices(*told)
+        assert len(gangs.value) // 3 > prices_of.CROWD
+        for mine, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 def test_what_is_left_out_of_a_search_would_have_gained_nothing() -> None:
@@ -192,8 +213,8 @@ def test_what_is_left_out_of_a_search_would_have_gained_nothing() -> None:
     improved = 0
     for _ in range(12):
         gangs = some_gangs(rng, 120, 3, 12)
-        table = prices_of.gang_table(gangs)
-        column, _, _, order = prices_of.fill_at_prices(gangs, table)
+        table = gangs.table
+        column, _, _, order = prices_of.fill_at_prices(gangs)
         told = gangs.capacity, 3, column, order, np.zeros(len(gangs.value)), 1e9, 1e-9, 50, 10**9
         begun = column.copy()
         search = gangs_of._loops.compiled("_search")
