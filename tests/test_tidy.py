@@ -25,6 +25,7 @@ LONG_WITH_REASON: dict[str, str] = {}
 
 #: Modules shorter than the least: why each is not part of another one. An entry that is no longer needed is an error.
 SHORT_WITH_REASON = {
+    "scheduler/live/loop/call_order.py": "an order with its proof, apart from the state of machines, which is long",
     "scheduler/live/services/departure_notices.py": "gateway and reports need it, and one imports the other",
     "walras/cli/forecast_text.py": "how times are told, shared by four commands of three modules",
     "walras/contract.py": "numbers that all packages agree on; apart, so that a supervisor may import them",

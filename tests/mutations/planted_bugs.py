@@ -168,7 +168,7 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "late_call_believed",
         _GATEWAY,
-        "if node.is_late(message.session, message.call):",
+        "if node.calls.is_late(message.session, message.call):",
         "if False:",
     ),
     PlantedBug(

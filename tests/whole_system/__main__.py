@@ -42,6 +42,15 @@ _without: set[str] = set()
 
 def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     """Run one seed, with all of its faults or these alone."""
+    outcome = _play(seed, keep)
+    # aiohttp remembers the last 1,024 applications that it answered for, and each of them holds a whole world. What its
+    # dead tasks do at their ends (`finally`) they do here, between two worlds.
+    web_app._cached_build_middleware.cache_clear()
+    gc.collect()
+    return outcome
+
+
+def _play(seed: int, keep: Sequence[int] | None) -> Outcome:
     from tests.whole_system.plans import draw_plan
     from tests.whole_system.world import World
 
@@ -58,8 +67,6 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     except Exception:
         world.observer.violate("simulation", traceback.format_exc())
         observer = world.observer
-    # aiohttp remembers the last 1,024 applications that it has answered for, and each of them holds a whole world.
-    web_app._cached_build_middleware.cache_clear()
     return Outcome(seed, observer.broken, observer.story, kept)
 
 
@@ -71,13 +78,13 @@ def _is_wanted(seed: int, kinds: set[str], *, rented: bool) -> bool:
     return kinds <= {fault.kind for fault in plan.faults} and (plan.rented > 0 or not rented)
 
 
-def _collect_seldom() -> None:
-    """What is imported stays; most of the rest dies with its seed."""
+def _collect_between_seeds() -> None:
+    """What is imported stays; the rest dies with its seed, and not while another one runs."""
     import tests.whole_system.world  # noqa: F401
 
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 10)
+    gc.disable()
 
 
 def shrink(outcome: Outcome) -> Outcome:
@@ -172,7 +179,7 @@ def main() -> int:
 
 
 def _run_seeds(options: argparse.Namespace, passed: Passed) -> int:
-    _collect_seldom()
+    _collect_between_seeds()
     began, began_cpu, failed, done = time.monotonic(), time.process_time(), 0, 0
     seeds = range(options.first, options.first + options.seeds, options.stride)
     kinds = set(filter(None, options.having.split(",")))

@@ -99,7 +99,6 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             world.full_agents.add(fault.target)
             await asyncio.sleep(fault.amount)
             world.full_agents.discard(fault.target)
-            world.observer.disk_freed_at[fault.target] = world.loop.time()
         case "wall":
             world.wall_offset_s += fault.amount
         case "cancel" | "hold":

@@ -83,7 +83,8 @@ class Observer(Hooks):
     agent_began_at: dict[str, float] = field(default_factory=dict)
     #: Machines whose disk is full now.
     full_disks: set[str] = field(default_factory=set)
-    disk_freed_at: dict[str, float] = field(default_factory=dict)
+    #: (machine, job, attempt) of ends that their agents may not have written down, for their disks were full.
+    ended_on_full_disk: set[tuple[str, int, int]] = field(default_factory=set)
     killed: set[AttemptKey] = field(default_factory=set)
     leased_at: dict[AttemptKey, float] = field(default_factory=dict)
     seen_lost: dict[str, str] = field(default_factory=dict)
@@ -214,12 +215,13 @@ class Observer(Hooks):
         now = self.loop.time()
         if isinstance(report, EndedReport | RefusedReport):
             self.over_at.setdefault((name, report.job_id, report.attempt), now)
+            if name in self.full_disks:
+                self.ended_on_full_disk.add((name, report.job_id, report.attempt))
         held = re.search(r"held by job (\d+), attempt (\d+)", getattr(report, "detail", ""))
-        if held is None or name in self.full_disks:
+        key = (name, int(held[1]), int(held[2])) if held is not None else None
+        if key is None or name in self.full_disks or key in self.ended_on_full_disk:
             return  # on a full disk nothing starts anyway, and an agent that began anew forgot what it could not write
-        over_at = self.over_at.get((name, int(held[1]), int(held[2])), now)
-        began_at = max(self.agent_began_at.get(name, 0.0), self.disk_freed_at.get(name, 0.0))
-        if max(over_at, began_at) < now - RELEASED_WITHIN_S:
+        if max(self.over_at.get(key, now), self.agent_began_at.get(name, 0.0)) < now - RELEASED_WITHIN_S:
             self.violate("devices", f"job {report.job_id} is refused on {name}: {report.detail}, which is over")
 
     # ---------------------------------------------------------------- what the server writes
@@ -307,6 +309,9 @@ class Observer(Hooks):
         runs = self.runs.get(job_id, [])
         last = [run for run in runs if run.name[:3] == runs[-1].name[:3]] if runs else []
         have_succeeded = bool(last) and all(run.how == "exit 0" for run in last)
+        if self.restored_at >= 0:  # the end of an attempt that the backup did not know may have come after all
+            by_attempt = [[run for run in runs if run.attempt == each] for each in {run.attempt for run in runs}]
+            have_succeeded |= any(all(run.how == "exit 0" for run in each) for each in by_attempt)
         have_failed = any(run.how.startswith("exit") and run.how != "exit 0" for run in last)
         was_killed = any(run.was_killed_alone for run in last)
         if state is JobState.SUCCEEDED and not have_succeeded:

@@ -48,7 +48,7 @@ from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
 from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, HEARTBEAT_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
 from tests.whole_system.rented import KNOWN_WITHIN_S, PlayedCloud, rented_entry
-from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
+from tests.whole_system.virtual_loop import PROCESS, ProcessKilled, SimProcess, VirtualLoop
 from walras.clocks import Clocks
 from walras.cluster import Market
 from walras.errors import ConfigError, Forbidden
@@ -216,7 +216,7 @@ class World:
             # Nobody asked for it any more: its agent is told so, and the machine is given back.
             why = "" if self.first_port == 0 or rent_token else str(error)
         except BaseExceptionGroup as error:
-            why = f"{error.exceptions[0]!r}"
+            why = "" if error.subgroup(ProcessKilled) else f"{error.exceptions[0]!r}"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         if why:
@@ -305,7 +305,6 @@ class World:
         self.observer.tell("-- healed")
         self.is_healed = self.observer.is_healed = True
         self.network.weather, self.is_disk_full, self.slow_disk_s = Weather(), False, 0.004
-        self.observer.disk_freed_at |= dict.fromkeys(self.full_agents, self.loop.time())
         self.full_agents.clear()
         self.writes_to_crash.clear()
         self.network.cut_off.clear()

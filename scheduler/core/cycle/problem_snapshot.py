@@ -242,7 +242,7 @@ def _without_booked_ways(kept_off: Set[tuple[int, int]], job_ids: IntArray, way:
     """Returns the configurations except those in pools that are booked for others."""
     pairs = zip(job_ids[way.job].tolist(), way.pool.tolist(), strict=True)
     able = np.array([pair not in kept_off for pair in pairs], dtype=np.bool_)
-    return Configurations(*(values[able] for values in (way.job, way.pool, way.count, way.steps_per_s, way.room)))
+    return Configurations(way.job[able], way.pool[able], way.count[able], way.steps_per_s[able], way.room[able])
 
 
 def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> FloatArray:

@@ -206,8 +206,7 @@ class JobClasses:
         if (self._option_machines <= 1).all():
             return np.ones((len(option), len(self._pools)), dtype=np.bool_)
         room = self.machine_room()
-        fits: NDArray[np.bool_] = (room <= most) & (self.counts[option] <= room)
-        return fits | (room == 0)
+        return np.asarray((room == 0) | ((room <= most) & (self.counts[option] <= room)))
 
     def _alike(self, row: int, demands: tuple[Demand, ...]) -> int:
         like = self.classes[row]

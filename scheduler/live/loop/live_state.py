@@ -17,6 +17,7 @@ from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueS
 from scheduler.core.events import Proposal
 from scheduler.core.restore_events import StateRestored
 from scheduler.live.loop.budget_sums import BudgetBooks
+from scheduler.live.loop.call_order import CallOrder
 from scheduler.live.loop.notification_queue import NotificationQueue
 from scheduler.live.loop.price_history import PriceHistory
 from scheduler.live.store.booking_rows import BookingRow
@@ -156,12 +157,6 @@ class LiveJob:
         return self.row.reason if self.row.state is JobState.HELD else None
 
 
-#: How many starts of an agent are remembered, to tell calls of an earlier start from newer ones.
-_SESSIONS_KEPT = 8
-#: After so many new calls in a row of a seemingly earlier start, and none of the other, that start is the live one.
-_CALLS_OF_THE_LIVING = 3
-
-
 @dataclass(slots=True)
 class LiveNode:
     row: NodeRow
@@ -201,11 +196,8 @@ class LiveNode:
     devices_at: float = 0.0
     #: By device, the highest utilisation, percent, since it was last read; inf: the driver left one out.
     peaks: dict[int, float] = field(default_factory=dict)
-
-    #: The newest call number taken from each start of its agent that was heard lately (0: none), the newest start last.
-    calls: dict[str, int] = field(default_factory=dict)
-    #: How many new calls in a row came from a start that seems to be an earlier one.
-    overtaken_calls: int = 0
+    #: Tells late calls of its agent.
+    calls: CallOrder = field(default_factory=CallOrder)
 
     def hear(self, message: Heartbeat, now: float) -> None:
         """Record what a heartbeat says of the machine and its agent."""
@@ -216,34 +208,6 @@ class LiveNode:
                 used = inf if each.utilization is None else each.utilization
                 self.peaks[each.device] = max(used, self.peaks.get(each.device, 0.0))
         self.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
-
-    def meet(self, session: str) -> None:
-        """Note that a start of the agent is heard, though nothing it says is taken yet.
-
-        A start calls once before it knows which server it speaks to, and its later calls show that it got the answer.
-        So of two starts with calls that were taken the one that was met later is the later one.
-        """
-        self.calls.setdefault(session, 0)
-        if len(self.calls) > _SESSIONS_KEPT:
-            del self.calls[next(iter(self.calls))]
-
-    def is_late(self, session: str, call: int) -> bool:
-        """Note a call of the agent. Returns True if a newer one has overtaken it, so that its content is outdated."""
-        if not call:
-            return False  # an agent of an older release does not count its calls
-        self.meet(session)
-        if call <= self.calls[session]:
-            return True
-        order = list(self.calls)
-        overtaken = any(self.calls[later] for later in order[order.index(session) + 1 :])
-        self.calls[session] = call
-        self.overtaken_calls = self.overtaken_calls + 1 if overtaken else 0
-        if overtaken and self.overtaken_calls < _CALLS_OF_THE_LIVING:
-            return True
-        # A start that goes on calling is the live one; the call in between was a delayed one of an earlier start.
-        self.calls[session] = self.calls.pop(session)
-        self.overtaken_calls = 0
-        return False
 
     @property
     def tools(self) -> frozenset[str] | None:

@@ -234,9 +234,9 @@ class AgentGateway:
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
         self._speakers.check(node, message, now, self._loop.settings.unreachable_s)
         if message.call and message.life != self._life:
-            node.meet(message.session)
+            node.calls.meet(message.session)
             return self._renewed(node, self._life)
-        if node.is_late(message.session, message.call):
+        if node.calls.is_late(message.session, message.call):
             return self._answer(node, message)
         node.hear(message, now)
         if self.proofs is not None:
