@@ -67,7 +67,7 @@ def _play(seed: int, keep: Sequence[int] | None) -> Outcome:
     except Exception:
         world.observer.violate("simulation", traceback.format_exc())
         observer = world.observer
-    return Outcome(seed, observer.broken, observer.story, kept)
+    return Outcome(seed, list(observer.broken), list(observer.story), kept)  # what dead tasks do later is not judged
 
 
 def _is_wanted(seed: int, kinds: set[str], *, rented: bool) -> bool:
