@@ -221,11 +221,12 @@ async def _talk(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[str,
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill what is left of a command, and close its pipes."""
+    """Kill what is left of a command, close its pipes, and wait for its end, so that nothing of it stays behind."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.gather(_discard(process.stdout), _discard(process.stderr)), _LET_GO_S)
+        rest = _discard(process.stdout), _discard(process.stderr), process.wait()
+        await asyncio.wait_for(asyncio.gather(*rest), _LET_GO_S)
 
 
 async def _discard(stream: asyncio.StreamReader | None) -> None:

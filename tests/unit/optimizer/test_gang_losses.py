@@ -30,6 +30,7 @@ def test_whole_gangs_wait_for_room_that_divided_ones_share() -> None:
         assert completion_times(two_gangs(3.0, later_at=20.0), division, alike) == pytest.approx([10.0, 10.0])
 
 
+@pytest.mark.slow
 def test_hindsight_ends_jobs_no_later_than_the_rule() -> None:
     """It keeps what ends sooner, and begins with the rule itself; the same seed finds the same."""
     random = np.random.default_rng(0)
