@@ -20,10 +20,12 @@ MOST_REPORTS_OF_PROJECT, MOST_REPORTS = 200, 2000
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 #: A title stands near the beginning of a page.
 _TITLE_WITHIN = 64 * 1024
-#: What an HTML page begins with: the signatures of the WHATWG's MIME Sniffing standard, after a byte order mark.
+#: What an HTML page begins with, after a byte order mark: the signatures of the WHATWG's MIME Sniffing standard, and
+#: other elements that pages made by hand begin with.
 _HTML = re.compile(
     rb"(\xef\xbb\xbf)?[\t\n\f\r ]*<"
-    rb"(!--|(!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p)[ >])",
+    rb"(!--|(!doctype html|html|head|meta|link|script|style|title|iframe|h[1-6]|div|main|section|article|pre|font|table"
+    rb"|a|b|body|br|p)[ >])",
     re.IGNORECASE,
 )
 

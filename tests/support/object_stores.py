@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -27,8 +26,6 @@ def s3_at(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         pytest.importorskip("moto.server", reason="moto is not installed (the extra dev)")
         s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed (the extra stores)")
     with stand_in_of_aws(address) as url:
-        # What an earlier one of this process held is still there.
-        urlopen(Request(f"{url}/moto-api/reset", method="POST"), timeout=20).close()
         for name, value in {
             "AWS_ENDPOINT_URL": url,
             "AWS_ACCESS_KEY_ID": "key-of-the-agent",

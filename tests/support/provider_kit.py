@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -100,7 +101,10 @@ def stand_in_of_aws(address: str = "127.0.0.1") -> Iterator[str]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
+        url = f"http://{host}:{port}"
+        # What an earlier one of this process held is still there.
+        urlopen(Request(f"{url}/moto-api/reset", method="POST"), timeout=20).close()
+        yield url
     finally:
         server.stop()
 
