@@ -97,6 +97,7 @@ def build_problem(ledger: Ledger) -> Problem:
     in_one_pool = columns.pool[rows]
     if columns.parts:
         in_one_pool = np.where(np.isin(rows, list(columns.parts)), -1, in_one_pool)
+    running = (in_one_pool[job] == pool) & (columns.count[rows][job] == count)
     gang = np.full(len(rows), np.inf)
     np.minimum.at(gang, job, count)
     done = steps_made(ledger, rows)
@@ -120,8 +121,8 @@ def build_problem(ledger: Ledger) -> Problem:
             steps_per_s=way.steps_per_s * _lasting_parts(ledger, rows, way),
             use_column=np.arange(len(job)),
             use_pool=pool,
-            use_count=_taken(way, capacity, rentable),
-            running=(in_one_pool[job] == pool) & (columns.count[rows][job] == count),
+            use_count=np.where(running, count, _taken(way, capacity, rentable)),
+            running=running,
         ),
         pools=Pools(
             pool_id=tuple(state.name for state in pools),
@@ -229,7 +230,7 @@ def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArra
 
 
 def _taken(way: Configurations, capacity: FloatArray, rentable: FloatArray) -> FloatArray:
-    """Returns the accelerators that each configuration takes of its pool (w,).
+    """Returns the accelerators that each configuration takes of its pool if the gang starts there (w,).
 
     A gang that is spread over more machines than a rented pool has takes all of these machines: they must be rented,
     though the accelerators of fewer would be enough.

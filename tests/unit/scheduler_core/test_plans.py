@@ -74,6 +74,23 @@ def test_a_gang_over_two_machines_is_not_planned_on_one_that_is_rented() -> None
     assert columns.use_count[columns.use_pool == 3].tolist() == [2.0, 2.0]
 
 
+def test_a_gang_that_runs_has_its_machines_though_one_takes_no_more_jobs() -> None:
+    """It takes what it held before: no more machines are rented for it, and it is not sent away."""
+    fleet = planning("c")
+    spot = pool("s", 2, market=Market.SPOT, quota=3)
+    fleet.tell(ev.PoolDeclared(0.0, spot))
+    for name in ("s1", "s2"):
+        fleet.tell(ev.NodeJoined(0.0, NodeId(name), spot.pool_id, "token"))
+    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "s", 2, 9.0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "s", 2, nodes=2, steps=1e6)))
+    carried_out(fleet)
+    fleet.prepare_all(J1)
+    running(fleet, J1)
+    fleet.tell(ev.NodeQuarantined(fleet.at, NodeId("s2"), "a start failed there"))
+    columns = build_problem(fleet.core.ledger).columns
+    assert (columns.use_count.tolist(), columns.running.tolist()) == ([2.0], [True])
+
+
 def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
     """An exchange: the incumbent is asked to go, and its place is kept for the one it leaves it to."""
     fleet = planning()
