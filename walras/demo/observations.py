@@ -3,7 +3,7 @@
 The notes say what changed since the last look; `walras.demo.promises` judges them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -14,6 +14,8 @@ from walras.states import JobState
 
 #: A job is worth saving when it has made so many steps where it runs, and has as many left: what it saves is used.
 STEPS_WORTH_SAVING = 20.0
+#: So many seconds of work must be left as well: the job would else end before anything is done to its machine.
+SECONDS_WORTH_SAVING = 4.0
 #: Seconds in which a few windows of the in-job client are reported and shown.
 SETTLED_S = 2.0
 
@@ -71,6 +73,8 @@ class DemoRecording:
     states: dict[int, tuple[str, str]] = field(default_factory=dict)
     #: Steps that the newest look left each job to do; infinity where it has not said how many it has.
     steps_left: dict[int, float] = field(default_factory=dict)
+    #: The seconds that these steps take at the speed of the newest look; 0 where none was measured yet.
+    seconds_left: dict[int, float] = field(default_factory=dict)
     #: By (job, attempt): the instant at which it was first observed, and at which it was first seen stepping.
     marks: dict[tuple[int, int], "AttemptProgress"] = field(default_factory=dict)
 
@@ -84,6 +88,7 @@ class DemoRecording:
         for job in jobs:
             self._mark(job, at_s)
             self.steps_left[job.id] = inf if job.steps_total is None else job.steps_total - job.steps
+            self.seconds_left[job.id] = self.steps_left[job.id] / job.steps_per_s if job.steps_per_s else 0.0
             if job.accelerator and job.steps_per_s and self._is_settled(job, at_s):
                 self.paces.setdefault((job.kind, job.accelerator), []).append(job.steps_per_s)
             where = job.accelerator or ""
@@ -121,7 +126,10 @@ class DemoRecording:
 
     def is_worth_saving(self, job_id: int) -> bool:
         """Returns whether the job has trained for a while where it runs, and has as much to do."""
-        return self.has_trained(job_id) and self.steps_left[job_id] >= STEPS_WORTH_SAVING
+        is_far_from_done = (
+            self.steps_left[job_id] >= STEPS_WORTH_SAVING and self.seconds_left[job_id] >= SECONDS_WORTH_SAVING
+        )
+        return is_far_from_done and self.has_trained(job_id)
 
     def note_nodes(self, nodes: Iterable[NodeView], at_s: float) -> list[str]:
         """Records the machines; returns one line per machine that joined, is leaving or left."""
@@ -172,6 +180,15 @@ class DemoRecording:
 def started_attempts(job: JobDetail) -> list[AttemptView]:
     """Returns the attempts whose ranks were started, in order."""
     return [attempt for attempt in job.attempt_list if attempt.started_at is not None]
+
+
+def attempt_taken(job: JobDetail, machines: Container[str]) -> AttemptView | None:
+    """Returns the job's first attempt that ended because one of these machines was taken away; None if none did."""
+    for attempt in started_attempts(job):
+        was_there = any(part.rpartition(":")[0] in machines for part in attempt.placement)
+        if was_there and attempt.reason is not None and attempt.reason.is_infrastructure:
+            return attempt
+    return None
 
 
 def job_change_line(job: JobView) -> str:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from walras.api import JobDetail
-from walras.demo.observations import DemoRecording, started_attempts
+from walras.demo.observations import DemoRecording, attempt_taken, started_attempts
 from walras.states import AttemptState, JobState
 
 MOST_RANK_STARTS = 24
@@ -130,10 +129,9 @@ def check_revocation(recording: DemoRecording, pool: str) -> PromiseCheck:
     if not left:
         return PromiseCheck(promise, False, "no machine was seen leaving")
     for job in recording.jobs.values():
-        attempts = started_attempts(job)
-        for attempt, later in pairwise(attempts):
-            was_there = any(part.rpartition(":")[0] in left for part in attempt.placement)
-            if was_there and attempt.reason is not None and attempt.reason.is_infrastructure:
-                at_step = f"from step {attempt.checkpoint_step:.0f}" if attempt.checkpoint_step else "from its own save"
-                return PromiseCheck(promise, True, f"job {job.id}, {at_step}, on {' '.join(later.placement)}")
+        taken = attempt_taken(job, left)
+        later = [each for each in started_attempts(job) if taken is not None and each.attempt > taken.attempt]
+        if taken is not None and later:
+            at_step = f"from step {taken.checkpoint_step:.0f}" if taken.checkpoint_step else "from its own save"
+            return PromiseCheck(promise, True, f"job {job.id}, {at_step}, on {' '.join(later[0].placement)}")
     return PromiseCheck(promise, False, f"{', '.join(left)} left, but no job was resumed from there")

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from walras.api import JobView, NodeView, PriceView
 from walras.demo.local_cluster import DemoSetup, LocalCluster
-from walras.demo.observations import DemoRecording, prices_line
+from walras.demo.observations import DemoRecording, attempt_taken, prices_line
 
 #: The number of changes shown below the tables.
 LAST_LINES = 8
@@ -122,6 +122,8 @@ class WorkloadRun:
         self._drills, self._give_up_s = drills, give_up_s
         self._started = asyncio.get_running_loop().time()
         self._pending_incidents = sorted(stage.workload.incidents, key=lambda incident: incident.at)
+        #: The machine of the first pending incident, as it was when it was revoked.
+        self._taken: NodeView | None = None
         self.recording = DemoRecording(epoch=datetime.now(UTC))
         #: Job ids in the order of the workload file; 0 until submitted.
         self.job_ids = [0] * len(stage.workload.jobs)
@@ -180,17 +182,33 @@ class WorkloadRun:
         return all(self.job_ids) and len(jobs) >= len(self.job_ids) and all(job.state.is_final for job in jobs)
 
     async def _revoke_if_due(self, nodes: list[NodeView]) -> list[str]:
-        """Revokes the machine of a due incident once it has trained a job for a while."""
+        """Revokes the machine of a due incident once a job trains there that it will interrupt.
+
+        The policy may take that job off, or the job may end, in the same moment: then the next machine of the pool is
+        revoked too, since what a revocation does was not seen.
+        """
+        if self._taken is not None:
+            if any(node.node_id == self._taken.node_id and node.state in ("up", "leaving") for node in nodes):
+                return []
+            if await self._was_interrupted(self._taken):
+                self._pending_incidents.pop(0)
+            self._taken = None
         if not self._pending_incidents or self.at_s < self._pending_incidents[0].at:
             return []
         incident = self._pending_incidents[0]
         for node in nodes:
-            if node.pool == incident.revoke and node.state == "up" and any(map(self.recording.has_trained, node.jobs)):
-                self._pending_incidents.pop(0)
+            is_due = node.pool == incident.revoke and node.state == "up"
+            if is_due and any(map(self.recording.is_worth_saving, node.jobs)):
                 notice_s = self._stage.cluster.entry(incident.revoke).notice
                 await self.cluster.admin.revoke_pool(incident.revoke, notice_s)
+                self._taken = node
                 return [f"the cloud takes {node.node_id} back: {notice_s:g} s notice"]
         return []
+
+    async def _was_interrupted(self, node: NodeView) -> bool:
+        """Returns whether a job that was on the machine lost it to the revocation."""
+        details = [await self.cluster.admin.job(job_id) for job_id in node.jobs]
+        return any(attempt_taken(job, (node.node_id,)) is not None for job in details)
 
     async def _note_details(self) -> None:
         for job_id in filter(None, self.job_ids):

@@ -137,15 +137,16 @@ def recording() -> DemoRecording:
 
 
 @pytest.mark.parametrize(
-    ("steps", "is_worth"), [((0, 10), False), ((0, 30), True), ((0, 85), False), ((70, 75), False)]
+    ("steps", "is_worth"),
+    [((0, 10), False), ((0, 30), True), ((0, 65), False), ((0, 85), False), ((70, 75), False)],
 )
 def test_a_job_is_worth_saving_while_it_has_something_to_save_and_to_go_on_with(
     steps: tuple[float, float], is_worth: bool
 ) -> None:
-    """20 steps in this attempt and 20 of its 100 to go."""
+    """20 steps in this attempt, 20 of its 100 to go, and four seconds for them at its 10 steps per second."""
     seen = DemoRecording(EPOCH)
     for at_s, done in enumerate(steps):
-        seen.note_jobs([a_job(1, [an_attempt(1, 1, (0, 9))], state=JobState.RUNNING, steps=done)], at_s)
+        seen.note_jobs([running(done)], at_s)
     assert seen.is_worth_saving(1) is is_worth
 
 
