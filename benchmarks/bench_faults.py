@@ -294,7 +294,7 @@ def _connections(folder: Path, seconds: float, chance: random.Random) -> Measure
     proxy = _BrokenConnections(cluster.server.url, random.Random(chance.getrandbits(32)))
     try:
         for number in range(_MACHINES):
-            cluster.server.start_agent(f"n{number}", _POOL, server=proxy.url)
+            cluster.server.start_agent(f"n{number}", _POOL, servers=[proxy.url])
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             cluster.fill_queue()
