@@ -158,6 +158,22 @@ async def test_a_hold_of_a_job_that_stops_outlives_a_restart(tmp_path: Path, is_
         assert (row.state == "HELD", row.reason is Reason.HOLD_USER) == (not is_released, not is_released)
 
 
+@pytest.mark.sqlite_file
+async def test_a_cancelled_job_that_was_stopping_ends_after_a_restart(tmp_path: Path) -> None:
+    """What it was asked to stop for first, a drain here, does not bring it back."""
+    async with facing(tmp_path) as face:
+        agent, job_id = await _stopping(face.world)
+        assert (await face.json("POST", "/api/v1/nodes/n1/drain", {"now": True}))[0] == 200
+        assert (await face.json("POST", f"/api/v1/jobs/{job_id}/cancel"))[0] == 200
+        assert face.world.state(job_id) == "CANCELLING"
+    async with world(tmp_path) as w:
+        agent.world = w
+        await agent.end(job_id, exit_code=None, signal=15)
+        row = w.server.store.job(job_id)
+        assert row is not None
+        assert (row.state, row.reason) == ("CANCELLED", Reason.USER_CANCELLED)
+
+
 async def test_an_operators_hold_of_a_job_that_stops_is_not_its_owners_to_lift(face: Face) -> None:
     """Whatever the owner asked for before or after, and what the job is stopped for meanwhile."""
     agent, job_id = await _stopping(face.world)
