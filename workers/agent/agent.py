@@ -170,7 +170,6 @@ class Agent:
         """Makes one call. Returns True if it made progress, so that the next call should follow at once."""
         reports = self._outbox.batch()
         acks, here = list(self._acks), self._here()
-        has_something = bool(reports or acks or not self._is_resynced)
         self._calls += 1
         message = Heartbeat(
             node_id=self._enrolment.node_id,
@@ -181,7 +180,7 @@ class Agent:
             here=[AttemptHere(job_id=key[0], attempt=key[1], incarnation=key[2]) for key in here],
             reports=reports,
             acks=acks,
-            wait_s=0.0 if has_something else min(self._enrolment.heartbeat_s, MAX_WAIT_S),
+            wait_s=0.0 if reports or acks or not self._is_resynced else min(self._enrolment.heartbeat_s, MAX_WAIT_S),
             problem=self._disk_problem()[:MAX_PROBLEM],
             protocol=PROTOCOL,
             agent=self._store.agent,
@@ -223,7 +222,8 @@ class Agent:
             await self._execute(command, sent_at)
         self._proving.take(answer.challenge)
         self._sessions.begin(answer.sessions, self._followers)
-        return bool(acks or answer.commands or (reports and answer.reports_acked >= reports[0].report_id))
+        were_taken = bool(reports) and answer.reports_acked >= reports[0].report_id
+        return bool(message.resync or acks or answer.commands or were_taken)
 
     def _disk_problem(self) -> str:
         """Returns why this machine takes no attempt now; empty if it does. Running attempts continue."""

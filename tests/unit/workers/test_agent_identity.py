@@ -90,6 +90,14 @@ async def test_an_agent_names_itself_and_its_cluster_with_every_call(tmp_path: P
         assert kept["cluster"] == _OURS.model_dump()
 
 
+async def test_an_agent_that_has_joined_waits_for_commands_at_once(tmp_path: Path) -> None:
+    """What is started there right after it has joined does not wait for its next heartbeat."""
+    async with FakeAgentServer() as server:
+        server.cluster, server.heartbeat_s = _OURS, 30.0
+        async with _agent(server, tmp_path / "agent"):
+            await server.until(lambda: any(beat.wait_s > 0 for beat in server.heartbeats), 15, "a call held open")
+
+
 async def test_an_agent_that_meets_another_cluster_stops(tmp_path: Path) -> None:
     """With both names and what to do: at a heartbeat, at a registration, and where only the answer tells."""
     async with FakeAgentServer() as server:
