@@ -65,6 +65,7 @@ from workers.devices import Accelerators, Host
 WALL = 1_700_000_000.0
 _AT_START = Clocks(lambda: WALL + 1000.0, lambda: 1000.0, lambda: 1000.0)
 USD_PER_H = 3600.0
+_JOINED_BY_S = 1060.0
 
 
 class World:
@@ -94,8 +95,7 @@ class World:
         self.slow_disk_s = 0.004
         #: So many commits from now the server dies, before it writes the batch or right after.
         self.commits_to_crash, self.crashes_after_commit = -1, False
-        self.port = 0
-        self.first_port = 0
+        self.port = self.first_port = 0
         self.server_down_until = 0.0
         self.server_died_at: list[float] = []
         self.agents_down_until: dict[str, float] = {}
@@ -229,19 +229,19 @@ class World:
         """An admin's request. Raises ClientError or TimeoutError."""
         token = self._data.admin_token_file.read_text().strip() if self._data.admin_token_file.exists() else "none"
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        if key:
-            headers["Idempotency-Key"] = key
+        headers |= {"Idempotency-Key": key} if key else {}
         content = b"" if body is None else json.dumps(body).encode()
         url = f"http://10.0.0.2:{self.port}/api/v1/{path}"
         status, answer = await self.network.call(who, method, url, headers, content, 10.0)
         return status, json.loads(answer) if answer else None
 
     async def insist(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
-        """Until it is answered with anything but a failure."""
+        """Until it is answered with anything but a failure, or with a refusal while machines may still be joining."""
         while True:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 status, answer = await self.call(method, path, body, key)
-                if status < 500 and status not in (401, 429):
+                is_early = status == 400 and self.loop.time() < _JOINED_BY_S
+                if status < 500 and status not in (401, 429) and not is_early:
                     return status, answer
             await asyncio.sleep(1.0)
 
