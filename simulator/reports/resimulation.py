@@ -65,6 +65,15 @@ class ResimulatedJob:
         """Returns |simulated - run| / run."""
         return abs(self.simulated_s - self.run_s) / self.run_s
 
+    @property
+    def unexplained(self) -> float:
+        """Returns how far the run lies outside the range of the simulations, over the run's length; 0 inside.
+
+        The simulations differ in how long starts and exits take, and so in the order of what happens at nearly the
+        same instant.
+        """
+        return max(self.least_s - self.run_s, self.run_s - self.most_s, 0.0) / self.run_s
+
 
 def resimulate(
     recorded: Sequence[RecordedEvent],

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
+from simulator.reports.resimulation import ResimulatedJob
 from walras.api import JobDetail
 from walras.demo.observations import DemoRecording, attempt_taken, started_attempts
 from walras.states import AttemptState, JobState
@@ -11,6 +13,8 @@ MOST_RANK_STARTS = 24
 LONGEST_S = 240.0
 #: The largest part of its first loss that the last loss of a trained job may be.
 LOSS_FALL = 0.7
+#: The largest median error of simulated completion times, over the run's.
+SIMULATION_ERROR = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,27 @@ def check_promises(
         check_limit("rank starts", recording.rank_starts(), MOST_RANK_STARTS),
         check_limit("seconds from start to end", round(took_s), LONGEST_S),
     ]
+
+
+def check_simulated_ends(compared: Sequence[ResimulatedJob]) -> PromiseCheck:
+    """Checks that the simulated jobs ended when they did in the run, but for what order alone changes.
+
+    Says also by how much the simulated times, medians over orders, missed those of the run, and whether that is more
+    than it should be.
+    """
+    promise = "simulated jobs ended when they did in the run"
+    if not compared:
+        return PromiseCheck(promise, False, "none was compared")
+    error = median(job.error for job in compared)
+    unexplained = median(job.unexplained for job in compared)
+    inside = sum(job.unexplained == 0 for job in compared)
+    over = "" if error <= SIMULATION_ERROR else "over "
+    return PromiseCheck(
+        promise,
+        unexplained <= SIMULATION_ERROR,
+        f"median error {error:.1%} ({over}goal {SIMULATION_ERROR:.0%}), {unexplained:.1%} more than order changes, "
+        f"{inside} of {len(compared)} jobs 0",
+    )
 
 
 def check_limit(what: str, found: float, most: float) -> PromiseCheck:

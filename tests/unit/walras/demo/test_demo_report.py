@@ -12,7 +12,7 @@ from simulator.reports.resimulation import ResimulatedJob
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
 from walras.demo.main import comparison_table
 from walras.demo.observations import DemoRecording
-from walras.demo.promises import SpecialJobs, check_promises
+from walras.demo.promises import SpecialJobs, check_promises, check_simulated_ends
 from walras.demo.run_report import (
     checks_table,
     draw_timeline,
@@ -178,6 +178,22 @@ def test_a_broken_promise_is_found(recording: DemoRecording, spoil: Any, promise
     spoil(recording)
     checks = check_promises(recording, CAST, find_losses(recording, LOGS), took_s=170)
     assert promise in [check.promise for check in checks if not check.kept]
+
+
+@pytest.mark.parametrize(
+    ("simulated_s", "least_s", "most_s", "is_kept", "detail"),
+    [
+        (63.0, 60.0, 66.0, True, "median error 5.0% (goal 10%), 0.0% more than order changes, 3 of 3 jobs 0"),
+        (75.0, 50.0, 90.0, True, "median error 25.0% (over goal 10%), 0.0% more than order changes, 3 of 3 jobs 0"),
+        (75.0, 69.0, 90.0, False, "median error 25.0% (over goal 10%), 15.0% more than order changes, 0 of 3 jobs 0"),
+    ],
+)
+def test_the_demo_says_how_far_the_simulation_was_off(
+    simulated_s: float, least_s: float, most_s: float, is_kept: bool, detail: str
+) -> None:
+    """What order alone changes is told apart, and is no broken promise."""
+    check = check_simulated_ends([ResimulatedJob(JobId(n), 60.0, simulated_s, least_s, most_s) for n in (1, 2, 3)])
+    assert (check.kept, check.detail) == (is_kept, detail)
 
 
 def test_losses_of_a_script_that_reports_nothing_are_read_from_its_log(recording: DemoRecording) -> None:
