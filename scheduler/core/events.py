@@ -76,6 +76,8 @@ class NodeJoined:
     #: Tools that jobs may need and the machine has (`walras.machine_tools`); None: not reported, taken to have all.
     tools: tuple[str, ...] | None = None
     machine: str = ""  # machine with several accelerator types of which this is a part; empty: a whole machine
+    #: An administrator had drained it before it was lost: it takes no jobs until it is resumed.
+    drained: bool = False
 
 
 @dataclass(slots=True)

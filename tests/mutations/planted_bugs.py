@@ -28,6 +28,7 @@ class PlantedBug:
 
 _LOOP = "scheduler/live/loop/event_loop.py"
 _APPLY = "scheduler/live/loop/apply_commands.py"
+_DEPARTURES = "scheduler/live/loop/departures.py"
 _TO_AGENTS = "scheduler/live/loop/agent_commands.py"
 _STATE = "scheduler/live/loop/live_state.py"
 _RENTING = "scheduler/live/providers/provisioning.py"
@@ -194,6 +195,24 @@ BUGS: tuple[PlantedBug, ...] = (
         _COMPARISON,
         "    emit(transaction, NodeBack(transaction.at, node.row.node_id))\n",
         "",
+    ),
+    PlantedBug(
+        "drain_forgotten_when_machine_is_back",
+        _DEPARTURES,
+        "    if drained_by is DrainedBy.ADMIN:\n        drain_lost(node, words)\n    elif",
+        "    if",
+    ),
+    PlantedBug(
+        "drain_forgotten_with_state_of_agent",
+        _GATEWAY,
+        "            inherit_drain(node, known)\n",
+        "",
+    ),
+    PlantedBug(
+        "drained_machine_joins_as_any",
+        "scheduler/live/services/machine_facts.py",
+        "    drained = is_drained_by_admin(node)\n",
+        "    drained = False\n",
     ),
     # -------------------------------------------------------------------------------- restoring
     PlantedBug(

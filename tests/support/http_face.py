@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from scheduler.live.auth.access_control import UserRole, new_user_token
 from scheduler.live.http.web_application import make_app
 from tests.support.live_world import FIFO, World, world
+from tests.support.stores import STORE
 
 
 @dataclass
@@ -49,10 +50,11 @@ async def facing(
     policy: Mapping[str, Any] = FIFO,
     cluster: Mapping[str, Any] | None = None,
     real_time: bool = False,
+    kind: str = STORE,
 ) -> AsyncIterator[Face]:
     """A ready server; the caller is an administrator unless a call names another token."""
     async with (
-        world(folder, policy=policy, cluster=cluster, real_time=real_time) as w,
+        world(folder, policy=policy, cluster=cluster, real_time=real_time, kind=kind) as w,
         TestClient(TestServer(make_app(w.server))) as client,
     ):
         w.server.is_ready = True

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -104,14 +105,16 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
         case "cancel" | "hold":
             await _ask_about_job(world, fault.target, fault.kind)
         case "drain" | "resume":
-            world.drained.add(fault.target)
-            await _ask(world, f"nodes/{fault.target}/{fault.kind}")
+            await _ask_about_machine(world, fault.target, fault.kind)
         case "drain_and_kill":
-            world.drained.add(fault.target)
-            await _ask(world, f"nodes/{fault.target}/drain", {"now": True})
+            await _ask_about_machine(world, fault.target, "drain", {"now": True})
             await asyncio.sleep(fault.amount)
             if not world.is_healed:
                 _kill_server(world)
+        case "drain_and_reboot":
+            await _ask_about_machine(world, fault.target, "drain")
+            world.agents_down_until[fault.target] = world.loop.time() + fault.amount
+            await act(world, replace(fault, kind="reboot"))
         case "hold_and_kill":
             await _ask_about_job(world, fault.target, "hold")
             await asyncio.sleep(fault.amount)
@@ -186,6 +189,16 @@ async def _ask(world: "World", path: str, body: object = None) -> int:
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         return (await world.call("POST", path, body))[0]
     return 0
+
+
+async def _ask_about_machine(world: "World", name: str, verb: str, body: object = None) -> None:
+    """An administrator drains a machine, or lets it take jobs again; once everything is healed somebody does so."""
+    observer, asked_at = world.observer, world.loop.time()
+    world.drained.add(name)
+    if verb == "resume":
+        observer.resume(name)
+    if await _ask(world, f"nodes/{name}/{verb}", body) == 200 and verb == "drain":
+        observer.drain(name, asked_at)
 
 
 async def _ask_about_job(world: "World", name: str, verb: str) -> None:

@@ -12,6 +12,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     lease         a process outlives its lease
     stop          a machine that is heard goes on with a job that the server wants to stop
     held          a job is held though nobody asked for it, or starts although somebody holds it
+    drained       a job starts on a machine that an administrator has drained and not resumed
     unaccounted   a process that no agent and no lease accounts for
     phantom       the server waits for an attempt that the machine, which is heard, does not have
     back          after healing, a machine does not come back; or one is paid for that the server does not have
@@ -95,6 +96,9 @@ class Observer(Hooks):
     #: Jobs that somebody asked to hold, and those that are held: when that was answered.
     asked_to_hold: set[int] = field(default_factory=set)
     held_since: dict[int, float] = field(default_factory=dict)
+    #: Machines that an administrator has drained: when that was answered. When it was last asked to resume each.
+    drained_since: dict[str, float] = field(default_factory=dict)
+    resumed_at: dict[str, float] = field(default_factory=dict)
     #: (machine, job, attempt) -> looks in a row that found it with the server and not on the machine.
     looks_missing: dict[tuple[str, int, int], int] = field(default_factory=dict)
     #: (machine, job, attempt) -> when its agent wrote down that it is over there.
@@ -132,6 +136,17 @@ class Observer(Hooks):
         if self.loop.time() > self.restored_at + ANSWERS_ARRIVE_S:
             self.held_since[job_id] = self.loop.time()
 
+    def drain(self, name: str, asked_at: float) -> None:
+        """An administrator was told that the machine is drained; a copy of an earlier request may still end that."""
+        is_sure = asked_at > max(self.restored_at, self.resumed_at.get(name, -inf)) + ANSWERS_ARRIVE_S
+        if is_sure and not self.is_healed:
+            self.drained_since[name] = self.loop.time()
+
+    def resume(self, name: str) -> None:
+        """An administrator asks for the machine to take jobs again."""
+        self.drained_since.pop(name, None)
+        self.resumed_at[name] = self.loop.time()
+
     def restored(self, taken_at: float) -> None:
         """What happened after the backup was taken may have been forgotten, for as long as machines have not told."""
         now = self.loop.time()
@@ -146,6 +161,7 @@ class Observer(Hooks):
         self.seen_lost.clear()
         self.over_at.clear()
         self.held_since.clear()
+        self.drained_since = {name: at for name, at in self.drained_since.items() if at <= taken_at}
 
     # ---------------------------------------------------------------- what machines say
 
@@ -285,6 +301,9 @@ class Observer(Hooks):
             key = (int(attempt.job_id), attempt.attempt)
             if key not in self.leased_at and key[0] in self.held_since:
                 self.violate("held", f"job {key[0]} starts, held since {self.held_since[key[0]] - 1000.0:.1f}")
+            drained = self.drained_since.keys() & attempt.placement.split('"') if key not in self.leased_at else ()
+            if drained and not self.is_healed:
+                self.violate("drained", f"job {key[0]} attempt {key[1]} starts on {sorted(drained)}, which are drained")
             began = self.leased_at.setdefault(key, now)
             if attempt.ended_at is None:
                 continue

@@ -98,6 +98,7 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     _rent(Random(f"rented {seed}"), plan)
     _aim(Random(f"aimed {seed}"), plan)
     _stop(Random(f"stops {seed}"), plan)
+    _repair(Random(f"repairs {seed}"), plan)
     return plan
 
 
@@ -224,6 +225,19 @@ def _stop(chance: Random, plan: Plan) -> None:
         else:
             fault = Fault(at, "hold_and_kill", chance.choice(plan.jobs)[1].name, after_s)
         plan.faults.append(fault)
+    plan.faults.sort(key=lambda fault: fault.at)
+
+
+def _repair(chance: Random, plan: Plan) -> None:
+    """In every tenth run the largest machine is drained, gone for longer than its lease, and back while jobs wait."""
+    if chance.random() >= 0.1:
+        return
+    name, at = max(plan.machines, key=lambda each: plan.machines[each]), chance.uniform(3.0, 15.0)
+    plan.faults.append(Fault(at, "drain_and_reboot", name, chance.choice((30.0, 36.0))))
+    if chance.random() < 0.5:
+        plan.faults.append(Fault(at + chance.uniform(5.0, 30.0), "lose_state", name))
+    if chance.random() < 0.5:
+        plan.faults.append(Fault(at + chance.uniform(5.0, 40.0), "kill_server"))
     plan.faults.sort(key=lambda fault: fault.at)
 
 

@@ -224,6 +224,8 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
         state.rent_failures, state.rent_problem, state.rent_not_before = 0, "", -inf
     if fleet.pools[pool].pool.drained:
         fleet.set_condition(machine, MachineCondition.LEAVING, "its pool is drained")
+    elif event.drained:
+        fleet.set_condition(machine, MachineCondition.LEAVING, f"leaves: {Reason.HOLD_ADMIN}")
     cycle.backlog.freed[machine.row] = None
     cycle.solves.problem_changed = True
 

@@ -21,11 +21,12 @@ from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.billing import spending_report, sum_charges
 from scheduler.live.loop.budget_sums import team_keys
+from scheduler.live.loop.departures import drain_lost, note_return
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_gateway import check_node_owner
 from scheduler.live.services.forgetting_machines import check_may_be_forgotten, forget_machine
-from scheduler.live.services.parts_of_machines import members_named, nodes_named
+from scheduler.live.services.parts_of_machines import machines_named, nodes_named
 from scheduler.live.store.store_interface import MONEY_KEYS, TEAM, MoneyQuery
 from scheduler.live.store.table_rows import ChargeKind
 from walras.api import Health, MoneyReport, NodeView, PriceList
@@ -96,6 +97,10 @@ async def drain_node(call: RequestContext) -> NodeView:
     asked = await call.model(Drain) if call.request.can_read_body else Drain()
 
     def step(transaction: Transaction, node: LiveNode) -> None:
+        if not node.is_member:
+            drain_lost(node, f"drained by {call.user.name}")
+            transaction.node_changed(node)
+            return
         until = inf if asked.deadline_s is None else transaction.at + asked.deadline_s
         gentle = not asked.now
         emit(transaction, NodeLeaving(transaction.at, node.row.node_id, until, Reason.HOLD_ADMIN, gentle))
@@ -108,12 +113,16 @@ async def drain_node(call: RequestContext) -> NodeView:
 async def resume_node(call: RequestContext) -> NodeView:
     def check(transaction: Transaction, node: LiveNode) -> None:
         pool_id = node.row.pool_id
-        if transaction.state.pools[pool_id].drained:
+        if node.is_member and transaction.state.pools[pool_id].drained:
             fix = f"walras admin pool drain {pool_id} --off"
             raise Conflict(f"its pool {pool_id} is drained", field="node_id", fix=fix)
 
     def step(transaction: Transaction, node: LiveNode) -> None:
-        emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
+        if node.is_member:
+            emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
+        else:
+            note_return(node)
+            transaction.node_changed(node)
 
     return await _change_node(call, step, check)
 
@@ -141,7 +150,7 @@ async def _change_node(call: RequestContext, step: _NodeStep, check: _NodeStep =
     name = call.request.match_info["node_id"]
 
     def checked(transaction: Transaction) -> NodeId:
-        parts = members_named(transaction.state, name)
+        parts = machines_named(transaction.state, name)
         for node in parts:
             check(transaction, node)
         for node in parts:

@@ -46,7 +46,7 @@ from scheduler.live.loop.agent_commands import (
     note_release,
     post_stop,
 )
-from scheduler.live.loop.departures import leave_with_pool, note_leaving, note_return
+from scheduler.live.loop.departures import leave_with_pool, note_leaving, note_loss, note_return
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, placement_json
 from scheduler.live.loop.notification_events import note_command, note_event
 from scheduler.live.loop.transaction import Transaction
@@ -134,8 +134,7 @@ def _apply_node_lost(transaction: Transaction, event: NodeLost) -> None:
     node = transaction.state.nodes[event.node_id]
     billing.machine_gone(transaction, node)
     node.row.state = "lost"
-    if event.reason is not Reason.POLICY_RELEASED:  # otherwise the detail says already why it was given back
-        node.row.detail = event.reason.value
+    note_loss(node, event.reason)
     transaction.batch.outbox_done.extend(node.outbox)
     node.outbox.clear()
     for job_id, number in sorted(node.expected):

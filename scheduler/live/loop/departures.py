@@ -2,6 +2,10 @@
 
 A notice (`NodeRow.notice_s`) and a drain (`NodeRow.drained_by`) are two facts, of which either may begin and end while
 the other holds. Only this module writes them, the cordon that follows from them, and the words that people read.
+
+Both end with a machine that is lost, except the drain by an administrator: whoever drains a machine to repair it wants
+no jobs on it once its agent is back. Such a drain ends when the machine is resumed or forgotten. A rented machine never
+comes back.
 """
 
 from collections.abc import Iterator
@@ -16,6 +20,7 @@ from walras.states import Reason
 #: The detail of machines that are drained because their pool is.
 POOL_IS_DRAINED = "its pool is drained; what cannot be saved runs on"
 _LEAVING = "leaving"
+_STAYS_DRAINED = "it stays drained when it is back, until it is resumed"
 #: The columns of a machine's row that tell whether and why it leaves.
 _FACTS = ("cordon", "detail", "drain_until_at", "drained_by", "notice_s")
 
@@ -52,6 +57,41 @@ def note_return(node: LiveNode) -> None:
     """Note that the machine takes jobs again, whatever it left for."""
     node.row.cordon, node.row.detail, node.row.drain_until_at = "", "", None
     node.row.drained_by, node.row.notice_s, node.outlives_at = DrainedBy.NOBODY, None, None
+
+
+def is_drained_by_admin(node: LiveNode) -> bool:
+    """Returns whether an administrator drained it, before it was lost or since."""
+    return node.row.drained_by is DrainedBy.ADMIN
+
+
+def drain_lost(node: LiveNode, words: str) -> None:
+    """Note that an administrator drains a machine that is lost, for when it is back. `words`: who does."""
+    node.row.cordon, node.row.drained_by, node.row.drain_until_at = _LEAVING, DrainedBy.ADMIN, None
+    node.row.detail = f"{words.partition(';')[0]}; {_STAYS_DRAINED}"
+
+
+def note_loss(node: LiveNode, reason: Reason) -> None:
+    """Note why the machine is lost, or that it stays drained."""
+    if is_drained_by_admin(node) and not node.row.rent_token:
+        drain_lost(node, node.row.detail)
+    elif reason is not Reason.POLICY_RELEASED:  # otherwise the detail says already why it was given back
+        node.row.detail = reason.value
+
+
+def inherit_drain(node: LiveNode, lost: LiveNode) -> None:
+    """Keep a machine drained that takes the place of a lost one of its name."""
+    if is_drained_by_admin(lost) and not lost.row.rent_token and not node.row.rent_token:
+        drain_lost(node, lost.row.detail)
+
+
+def note_joining(node: LiveNode, *, is_pool_drained: bool) -> None:
+    """Note that the machine is a member of the fleet, for the first time or again."""
+    drained_by, words = node.row.drained_by, node.row.detail
+    note_return(node)
+    if drained_by is DrainedBy.ADMIN:
+        drain_lost(node, words)
+    elif is_pool_drained:
+        leave_with_pool(node)
 
 
 @contextmanager

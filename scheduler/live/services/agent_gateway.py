@@ -19,7 +19,7 @@ from scheduler.live.auth.access_control import JobTokens, token_hash
 from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
-from scheduler.live.loop.departures import leave_with_pool, note_return
+from scheduler.live.loop.departures import inherit_drain, note_joining
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.launches import launch_joined
 from scheduler.live.loop.live_state import LiveNode
@@ -167,13 +167,15 @@ class AgentGateway:
             )
         if declared is None:
             emit(transaction, PoolDeclared(transaction.at, pool))
-        if known is not None:
-            state.credentials.pop(known.row.credential, None)
         facts = message.facts.model_dump_json()
         row = NodeRow(node_id, pool.pool_id, facts, credential, "up", transaction.at, rent_token=message.rent_token)
         row.agent, row.boot_id, row.version = message.agent, message.boot_id, message.version
         row.incarnation, row.tools = state.identity.incarnation, dump_tools(message.tools)
-        self._join(transaction, LiveNode(row, message.facts))
+        node = LiveNode(row, message.facts)
+        if known is not None:
+            state.credentials.pop(known.row.credential, None)
+            inherit_drain(node, known)
+        self._join(transaction, node)
 
     @staticmethod
     def _change_credential(transaction: Transaction, node: LiveNode, credential: str) -> None:
@@ -186,9 +188,7 @@ class AgentGateway:
         """Make the machine a member of the fleet, with nothing running."""
         state, row = transaction.state, node.row
         row.state, row.joined_at = "up", transaction.at
-        note_return(node)
-        if state.pools[row.pool_id].drained:
-            leave_with_pool(node)
+        note_joining(node, is_pool_drained=state.pools[row.pool_id].drained)
         node.heard_at = transaction.at
         node.leased_until = transaction.at + transaction.lease_s[node.facts.market]
         state.nodes[row.node_id] = node

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import NodeData, NodeJoined, NodePrivate, NodeTools
 from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.departures import is_drained_by_admin
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from walras.job_request import JobId, can_prepare
@@ -26,7 +27,11 @@ def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | No
     row, at = node.row, transaction.at
     tools = None if node.tools is None else tuple(sorted(node.tools))
     machine = node.facts.machine
-    emit(transaction, NodeJoined(at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd, tools, machine))
+    drained = is_drained_by_admin(node)
+    emit(
+        transaction,
+        NodeJoined(at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd, tools, machine, drained),
+    )
     if row.private:
         emit(transaction, NodePrivate(at, row.node_id, private=True))
     if node.data:

@@ -45,15 +45,15 @@ def check_machine_is_free(transaction: Transaction, message: Register, unreachab
             check_name_is_free(transaction, node, message, unreachable_s)
 
 
-def members_named(state: LiveState, name: str) -> list[LiveNode]:
-    """Returns the member of this name, or all members that are parts of it. Raises NotFound if there are none."""
-    node = state.nodes.get(NodeId(name))
-    if node is not None and node.is_member:
-        return [node]
-    parts = [each for _, each in sorted(state.nodes.items()) if each.facts.machine == name and each.is_member]
-    if not parts:
+def machines_named(state: LiveState, name: str) -> list[LiveNode]:
+    """Returns the node of this name, or that machine's parts, lost ones included.
+
+    Raises NotFound without any, and for a rented machine that was given back.
+    """
+    found = [state.nodes[node_id] for node_id in nodes_named(state, name)]
+    if any(node.row.state == "released" for node in found):
         raise NotFound(f"no machine {name}", fix="check `walras nodes`")
-    return parts
+    return found
 
 
 def nodes_named(state: LiveState, name: str) -> list[NodeId]:

@@ -51,8 +51,11 @@ def encode_event(event: Event) -> JournalRow:
             payload = payload.replace(',"worth_usd":[]', "")
         if event.proposal.usd_per_h is None:
             payload = payload.replace(',"usd_per_h":null', "")
-    if isinstance(event, NodeJoined) and not event.machine:
-        payload = payload.replace(',"machine":""', "")
+    if isinstance(event, NodeJoined):
+        if not event.machine:
+            payload = payload.replace(',"machine":""', "")
+        if not event.drained:
+            payload = payload.replace(',"drained":false', "")
     return JournalRow(event.at, "event", type(event).__name__, payload)
 
 

@@ -113,6 +113,98 @@ async def test_a_notice_and_a_drain_are_told_apart_after_a_restart(tmp_path: Pat
         assert (await node(face))[0] == ("leaving" if is_drained else "up")
 
 
+# ------------------------------------------------------------------------------------------ machines that are lost
+
+
+async def lose(w: World) -> None:
+    """The machine is silent until its lease has run out."""
+    for passed_s in (16.0, 20.0):
+        w.clock.at += passed_s
+        await w.loop.perform(w.server.gateway.notice_silence)
+    assert w.live_state.nodes["n1"].row.state == "lost"
+
+
+@pytest.mark.sqlite_file
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_registered_anew", [False, True])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_drained_machine_that_was_lost_stays_drained(
+    tmp_path: Path, kind: str, is_registered_anew: bool, is_restarted: bool
+) -> None:
+    """It takes no job, not even as it joins, over further losses and restarts, until an administrator resumes it."""
+    async with facing(tmp_path, kind=kind) as face:
+        agent = await FakeAgent(face.world, "n1").register()
+        await agent.beat({"type": "notice", "gone_in_s": 10.0})
+        assert (await face.json("POST", "/api/v1/nodes/n1/drain", {}))[0] == 200
+        job_id = await face.world.submit({})
+        await lose(face.world)
+        state, detail = await node(face)
+        assert (state, detail.startswith("drained by ")) == ("lost", True)
+        if not is_restarted:
+            await _comes_back_drained(face, agent, job_id, is_registered_anew)
+    if is_restarted:
+        async with facing(tmp_path, kind=kind) as face:
+            agent.world = face.world
+            await _comes_back_drained(face, agent, job_id, is_registered_anew)
+
+
+async def _comes_back_drained(face: Face, agent: FakeAgent, job_id: JobId, is_registered_anew: bool) -> None:
+    for _ in range(2):
+        if is_registered_anew:
+            await agent.register()
+        await agent.start_all()
+        state, detail = await node(face)
+        assert (state, face.world.state(job_id)) == ("leaving", "PENDING")
+        assert detail.startswith("drained by ")
+        assert detail.endswith("; it stays drained when it is back, until it is resumed")
+        await lose(face.world)
+        assert (await node(face)) == ("lost", detail)
+    await agent.beat()
+    assert (await face.json("POST", "/api/v1/nodes/n1/resume"))[0] == 200
+    assert await node(face) == ("up", "")
+    await agent.start_all()
+    assert face.world.state(job_id) == "RUNNING"
+
+
+async def test_a_lost_machine_is_drained_and_resumed_before_it_is_back(face: Face) -> None:
+    """Whoever repairs a machine need not wait for it to say that it takes no jobs, or takes them again."""
+    agent, job_id = await FakeAgent(face.world, "n1").register(), None
+    for is_drained in (True, False):
+        await lose(face.world)
+        job_id = job_id or await face.world.submit({})
+        status, view = await face.json("POST", f"/api/v1/nodes/n1/{'drain' if is_drained else 'resume'}")
+        assert (status, view["state"], view["detail"].startswith("drained by ")) == (200, "lost", is_drained)
+        await agent.start_all()
+        assert (await node(face))[0] == ("leaving" if is_drained else "up")
+        assert face.world.state(job_id) == ("PENDING" if is_drained else "RUNNING")
+
+
+async def test_a_machine_that_is_forgotten_joins_as_one_that_nobody_drained(face: Face) -> None:
+    agent = await FakeAgent(face.world, "n1").register()
+    assert (await face.json("POST", "/api/v1/nodes/n1/drain", {}))[0] == 200
+    await lose(face.world)
+    assert (await face.json("DELETE", "/api/v1/nodes/n1"))[0] == 200
+    await agent.register()
+    assert await node(face) == ("up", "")
+
+
+async def test_a_lost_machine_follows_its_pool_when_it_is_back(face: Face) -> None:
+    """Whatever the pool was when it was lost; an administrator's own drain outlives that of the pool."""
+    agent = await FakeAgent(face.world, "n1").register()
+    for is_drained in (True, False):
+        assert (await face.json("PATCH", POOL, {"drained": is_drained}))[0] == 200
+        await lose(face.world)
+        await agent.beat()
+        assert await node(face) == (("leaving", POOL_IS_DRAINED) if is_drained else ("up", ""))
+    assert (await face.json("POST", "/api/v1/nodes/n1/drain", {}))[0] == 200
+    await lose(face.world)
+    assert (await face.json("PATCH", POOL, {"drained": True}))[0] == 200
+    await agent.beat()
+    assert (await face.json("PATCH", POOL, {"drained": False}))[0] == 200
+    state, detail = await node(face)
+    assert (state, detail.startswith("drained by ")) == ("leaving", True)
+
+
 # ------------------------------------------------------------------------------------------ what holds jobs
 
 
