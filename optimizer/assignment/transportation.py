@@ -106,26 +106,48 @@ def _note(j, r, pools, value, leave, leaver, move, mover):  # type: ignore[no-un
 
 
 @_loops
+def _least(loss, jobs):  # type: ignore[no-untyped-def]
+    """Returns the smallest of these losses and whose it is, of equals the first; inf and -1 where nobody can."""
+    if len(loss) == 0:
+        return np.inf, -1
+    i = np.argmin(loss)
+    return loss[i], jobs[i] if loss[i] < np.inf else -1
+
+
+@_loops
+def _least_move(q, jobs, worth, value):  # type: ignore[no-untyped-def]
+    """Returns the least that any of these jobs loses by moving to pool q from where it has this worth, and whose it
+    is.
+    """
+    there = value[jobs, q]
+    return _least(np.where(there > 0.0, worth - there, np.inf), jobs)
+
+
+@_loops
+def _note_all(r, pools, value, jobs, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
+    """Does what `_note` does for all jobs of a pool that has just become full, in their order."""
+    worth = value[jobs, r]
+    leave[r], leaver[r] = _least(worth, jobs)
+    for q in range(pools):
+        move[r, q], mover[r, q] = _least_move(q, jobs, worth, value)
+
+
+@_loops
 def _forget(k, r, pools, value, members, load, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
     """Removes job k from pool r, and finds the job that now loses least by leaving or moving in its stead."""
+    places = members[r]
     for i in range(load[r]):
-        if members[r, i] == k:
-            members[r, i] = members[r, load[r] - 1]
+        if places[i] == k:
+            places[i] = places[load[r] - 1]
             break
     load[r] -= 1
+    others = places[: load[r]]
+    worth = value[others, r]
     if leaver[r] == k:
-        leave[r], leaver[r] = np.inf, -1
-        for i in range(load[r]):
-            j = members[r, i]
-            if value[j, r] < leave[r]:
-                leave[r], leaver[r] = value[j, r], j
+        leave[r], leaver[r] = _least(worth, others)
     for q in range(pools):
         if mover[r, q] == k:
-            move[r, q], mover[r, q] = np.inf, -1
-            for i in range(load[r]):
-                j = members[r, i]
-                if value[j, q] > 0.0 and value[j, r] - value[j, q] < move[r, q]:
-                    move[r, q], mover[r, q] = value[j, r] - value[j, q], j
+            move[r, q], mover[r, q] = _least_move(q, others, worth, value)
 
 
 @_loops
@@ -145,7 +167,7 @@ def _insert_by_best_paths(value, capacity, order, strict):  # type: ignore[no-un
                 best, r = value[j, q] - cost[q], q
         if r < 0:
             continue
-        incoming = j
+        incoming, is_dearer = j, False
         while True:
             full, q = load[r] >= capacity[r], onward[r]
             outgoing = -1
@@ -155,14 +177,19 @@ def _insert_by_best_paths(value, capacity, order, strict):  # type: ignore[no-un
             members[r, load[r]] = incoming
             load[r] += 1
             place[incoming] = r
-            _note(incoming, r, pools, value, leave, leaver, move, mover)
+            if full:
+                _note(incoming, r, pools, value, leave, leaver, move, mover)
+            is_dearer = is_dearer or load[r] >= capacity[r]
             if not full:
+                if load[r] >= capacity[r]:  # Who loses least by leaving a pool matters only once it is full.
+                    _note_all(r, pools, value, members[r, : load[r]], leave, leaver, move, mover)
                 break
             if q < 0:
                 place[outgoing] = -1
                 break
             incoming, r = outgoing, q
-        _free_cost(pools, load, capacity, leave, move, cost, onward)
+        if is_dearer:  # A place in a pool with room costs what it did.
+            _free_cost(pools, load, capacity, leave, move, cost, onward)
     for r in range(pools):
         if cost[r] == np.inf:
             cost[r] = 0.0
