@@ -37,11 +37,13 @@ def test_a_revocation_costs_at_most_one_checkpoint_interval(tmp_path: Path, noti
     server = RealServer(tmp_path, [SPOT, SURE], RENTING, market=script)
     try:
         server.start()
-        # Long enough that it runs when the machine goes, however late that is seen to; what is left then takes seconds.
-        job_id = server.submit(run=[sys.executable, str(JOB), "400", "0.05,0.01"], steps=400, grace_period="5s")
+        # It still runs when the machine goes, however late that is seen to, and until it is told that it has enough.
+        job_id = server.submit(run=[sys.executable, str(JOB), "5000", "0.05"], steps=5000, grace_period="5s")
         server.until_step(job_id, 80, 90.0)
         assert server.call("POST", "/pools:revoke", {"pool_id": POOL, "notice_s": notice_s})[0] == 200
         server.until_running(job_id, attempt=2, timeout_s=90.0)
+        wait_for(lambda: steps_of(server.log(job_id, 2)), 90.0, "it takes steps elsewhere", lambda: server.job(job_id))
+        (tmp_path / "enough").touch()
         server.until_state(job_id, "SUCCEEDED", 90.0)
         first, second = steps_of(server.log(job_id, 1)), steps_of(server.log(job_id, 2))
         resumed_from = second[0][0]  # steps made before this one
