@@ -91,7 +91,7 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(
     async with here.running() as agent:
         await server.send(a_start(tmp_path, LOOP, lease_s=8.0))
         await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1], lease_s=8.0))
-        await server.until(lambda: len(server.of_type("started")) == 2, 10, "both run")
+        await server.until(lambda: len(server.of_type("started")) == 2, 40, "both run")
         here.fill()
         await server.send(a_start(tmp_path, LOOP, job_id=3, lease_s=8.0))
         refused = await server.report("refused")
@@ -100,17 +100,17 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(
         ended = await server.report("ended")
         assert (ended.job_id, ended.exit_code) == (1, 85)
         await server.send(a_start(tmp_path, LOOP, job_id=4, lease_s=8.0))
-        await server.until(lambda: len(server.of_type("refused")) == 2, 10, "the device is free, the disk still full")
+        await server.until(lambda: len(server.of_type("refused")) == 2, 40, "the device is free, the disk still full")
         assert refused.job_id == 3
         assert server.of_type("refused")[1].detail.startswith("disk full: the agent cannot write its records")
         steps = steps_of(server, 2)
         await asyncio.sleep(server.lease_s)
-        await server.until(lambda: steps_of(server, 2) > steps, 5, "the healthy job goes on")
+        await server.until(lambda: steps_of(server, 2) > steps, 40, "the healthy job goes on")
         assert not agent.done()
         here.make_room()
-        await server.until(lambda: here_problem(server) == "", 20, "the agent says that there is room")
+        await server.until(lambda: here_problem(server) == "", 40, "the agent says that there is room")
         await server.send(a_start(tmp_path, LOOP, job_id=5, lease_s=8.0))
-        await server.until(lambda: len(server.of_type("started")) == 3, 10, "it takes work again")
+        await server.until(lambda: len(server.of_type("started")) == 3, 40, "it takes work again")
         assert not agent.done()
     known = {job_id: here.store.attempt(job_id, 1) for job_id in (1, 2, 3, 4, 5)}
     assert [each and each.phase.value for each in known.values()] == ["over", "running", "over", "over", "running"]
@@ -134,7 +134,7 @@ async def test_an_end_that_was_not_written_is_found_again(
     assert [known.job_id for known in here.store.open_attempts()] == [1]
     server.acknowledges = True
     async with here.running():
-        await server.until(lambda: len(server.of_type("ended")) == 2, 10, "the end is told again, under a new id")
+        await server.until(lambda: len(server.of_type("ended")) == 2, 40, "the end is told again, under a new id")
     assert {ended.exit_code for ended in server.of_type("ended")} == {85}
 
 

@@ -23,7 +23,7 @@ async def test_a_hint_saves_and_a_notice_is_reported(server: FakeAgentServer, be
         committed = await server.report("committed")
         assert committed.manifest.step >= progress.steps
         steps = max(report.steps for report in server.of_type("progress"))
-        await server.until(lambda: max(r.steps for r in server.of_type("progress")) > steps, 10, "it runs on")
+        await server.until(lambda: max(r.steps for r in server.of_type("progress")) > steps, 40, "it runs on")
         ec2.take_away(120)
         notice = await server.report("notice")
         assert 100 < notice.gone_in_s <= 120

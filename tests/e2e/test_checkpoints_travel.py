@@ -25,8 +25,8 @@ __all__ = ["bucket_of_s3"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-#: Steps/s by number of ranks: slow enough to be stopped twice before the last step.
-SPEEDS = {1: 5.0, 2: 2.5}
+#: Steps/s, once the job has been stopped as often as it is to be: until then it takes its time.
+SPEED = 20.0
 
 
 def can_hide() -> bool:
@@ -39,15 +39,16 @@ class Apart:
     def __init__(self, folder: Path, ranks: int, **cluster: Any) -> None:
         self.folder, self.ranks = folder, ranks
         self.server = RealServer(folder, [A], FIFO, lease="12s", **cluster)
-        (folder / "speeds.yaml").write_text(yaml.safe_dump({"digits": {"a": SPEEDS[ranks]}}))
+        (folder / "speeds.yaml").write_text(yaml.safe_dump({"digits": {"a": SPEED}}))
         #: Where ranks leave their result: users have a home that jobs see.
         self.home = folder / "home"
         self.home.mkdir()
+        self.hurry = self.home / "hurry"
 
     def start(self) -> int:
         if self.server.process is None:
             self.server.start()
-        for name in ("n1", "n2", "n3")[: self.ranks]:
+        for name in ("n1", "n2", "n3"):
             self._start_agent(name)
         job_id = self.server.submit(
             name="apart",
@@ -55,10 +56,9 @@ class Apart:
             workdir=str(self.home),
             run=["sh", "-c", f"env > environment; exec {sys.executable} {RESUME_JOB} {self.home}/result"],
             resources={"accelerators": f"any:{self.ranks}"},
+            envs={"TEST_SLOWLY_UNTIL": str(self.hurry)},
         )
         self.server.until_step(job_id, 5, 60)
-        for name in ("n1", "n2", "n3")[self.ranks :]:
-            self._start_agent(name)
         return job_id
 
     def _start_agent(self, name: str) -> None:
@@ -116,6 +116,7 @@ def test_machines_without_credentials_get_into_the_store_by_what_the_server_hand
         (first, *_) = apart.places(job_id)
         assert server.call("POST", f"/nodes/{first}/drain")[0] == 200
         server.until_running(job_id, 2, 150)
+        apart.hurry.touch()
         assert first not in apart.places(job_id)
         assert server.recorded(job_id)
         server.until_state(job_id, "SUCCEEDED", 120)
@@ -139,6 +140,7 @@ def drain_and_lose(apart: Apart) -> None:
         server.until_step(job_id, saved_at + 3, 150)
         assert server.call("POST", f"/nodes/{first}/resume")[0] == 200
         apart.lose(sorted(apart.places(job_id))[0])
+        apart.hurry.touch()
         server.until_state(job_id, "SUCCEEDED", 120)
         attempts = server.job(job_id)["attempt_list"]
         assert len(attempts) == 3
@@ -160,18 +162,18 @@ async def test_a_commit_counts_once_the_store_has_it_and_an_agent_that_was_kille
     """kill -9 of the agent while the newest state leaves: the next one sends it, and then tells the end."""
     agent = begin()
     await server.send(a_start(tmp_path, LOOP, **STORED))
-    await server.until(lambda: server.of_type("progress"), 20, "it trains")
+    await server.until(lambda: server.of_type("progress"), 40, "it trains")
     server.gives_content.clear()
     await server.send(a_stop(grace_s=10.0))
-    await server.until(lambda: server.offered_content, 20, "the upload has begun")
+    await server.until(lambda: server.offered_content, 40, "the upload has begun")
     agent.kill()
     server.offered_content.clear()
     agent.start()
-    await server.until(lambda: server.offered_content, 20, "the upload has begun again")
+    await server.until(lambda: server.offered_content, 40, "the upload has begun again")
     assert not server.of_type("committed")
     assert not server.of_type("ended")
     server.gives_content.set()
-    await server.report("ended", 20)
+    await server.report("ended", 40)
     (commit,) = server.of_type("committed")
     assert commit.manifest.path.startswith("/srv/walras/jobs/1/attempt-0001/step-")
     assert commit.manifest.content in server.content
@@ -183,9 +185,9 @@ async def test_a_checkpoint_that_is_here_is_not_fetched_and_a_damaged_copy_is(
 ) -> None:
     agent = begin()
     await server.send(a_start(tmp_path, LOOP, **STORED))
-    await server.until(lambda: server.of_type("progress"), 20, "it trains")
+    await server.until(lambda: server.of_type("progress"), 40, "it trains")
     await server.send(a_stop())
-    await server.report("ended", 20)
+    await server.report("ended", 40)
     resume = server.of_type("committed")[0].manifest
     for attempt, damage in ((2, False), (3, True)):
         server.asked_content.clear()
@@ -194,10 +196,10 @@ async def test_a_checkpoint_that_is_here_is_not_fetched_and_a_damaged_copy_is(
             copy.write_text("{}")
         await server.send(a_start(tmp_path, LOOP, attempt=attempt, resume=resume, **STORED))
         said = f"resumed at {resume.step:.0f} {resume.step:.0f}\n".encode()
-        await server.until(lambda n=attempt, line=said: line in server.logs[1, n, 0], 20, "it goes on")
+        await server.until(lambda n=attempt, line=said: line in server.logs[1, n, 0], 40, "it goes on")
         assert bool(server.asked_content) is damage
         await server.send(a_stop(attempt))
-        await server.until(lambda n=attempt: len(server.of_type("ended")) == n, 20, "it ends")
+        await server.until(lambda n=attempt: len(server.of_type("ended")) == n, 40, "it ends")
         resume = resume if not damage else server.of_type("committed")[-1].manifest
 
 
@@ -208,9 +210,9 @@ async def test_a_checkpoint_that_the_store_does_not_have_is_named_in_the_refusal
     """The server falls back by it; the machine is not at fault."""
     agent = begin()
     await server.send(a_start(tmp_path, LOOP, **STORED))
-    await server.until(lambda: server.of_type("progress"), 20, "it trains")
+    await server.until(lambda: server.of_type("progress"), 40, "it trains")
     await server.send(a_stop())
-    await server.report("ended", 20)
+    await server.report("ended", 40)
     resume = server.of_type("committed")[0].manifest
     shutil.rmtree(local_folder(agent.state, "/srv/walras/jobs/1"))
     if what == "gone":
@@ -219,7 +221,7 @@ async def test_a_checkpoint_that_the_store_does_not_have_is_named_in_the_refusal
         name = next(name for name, content in server.content.items() if b'"n"' in content)
         server.content[name] = b"{}"
     await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume, **STORED))
-    assert (await server.report("refused", 20)).lost == resume.digest
+    assert (await server.report("refused", 40)).lost == resume.digest
 
 
 async def test_a_machine_without_the_shared_disk_refuses_and_fails_no_job(
@@ -228,7 +230,7 @@ async def test_a_machine_without_the_shared_disk_refuses_and_fails_no_job(
     begin()
     resume = {"step": 5, "path": str(tmp_path / "elsewhere/attempt-0001/step-0000000005"), "digest": "0" * 64}
     await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume))
-    refusal = await server.report("refused", 20)
+    refusal = await server.report("refused", 40)
     assert "is not on this machine" in refusal.detail
     assert refusal.lost == ""
 
@@ -260,7 +262,7 @@ async def test_a_torn_checkpoint_ends_with_a_code_of_its_own(
     torn.mkdir(parents=True)
     resume = {"step": 5, "path": str(torn), "digest": "0" * 64}
     await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume))
-    ended = await server.report("ended", 20)
+    ended = await server.report("ended", 40)
     assert ended.exit_code == 86
     assert b"cannot resume" in server.logs[1, 2, 0]
 

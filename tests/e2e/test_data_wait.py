@@ -19,7 +19,8 @@ class Slow:
     def __len__(self): return 5000
     def __iter__(self):
         for number in range(5000):
-            time.sleep({load})
+            if {load}:
+                time.sleep({load})
             yield number
 
 loop = Loop()
@@ -40,14 +41,17 @@ def test_a_job_with_a_slow_loader_is_told_that_it_waits_and_one_with_a_fast_one_
             (tmp_path / f"{name}.py").write_text(SCRIPT.format(load=load, work=work))
             run = [sys.executable, str(tmp_path / f"{name}.py")]
             jobs[name] = server.submit(name=name, profile=name, run=run, resources={"accelerators": "a:1"})
-        for job_id in jobs.values():
-            wait_for(lambda j=job_id: "data_wait" in server.job(j)["last_values"], 60, "its wait is known")
-        assert server.job(jobs["slow"])["last_values"]["data_wait"] > 0.5
-        assert server.job(jobs["fast"])["last_values"]["data_wait"] < 0.15
-        told = {name: said(server, "explain", job_id) for name, job_id in jobs.items()}
-        assert "of its step it waits for its data" in told["slow"]
-        assert "waits for its data" not in told["fast"]
+
+        def part(name: str) -> float | None:
+            found: float | None = server.job(jobs[name])["last_values"].get("data_wait")
+            return found
+
+        wait_for(lambda: (part("slow") or 0.0) > 0.5, 60, "the wait of the slow one", lambda: part("slow"))
+        assert "of its step it waits for its data" in said(server, "explain", jobs["slow"])
         assert "waits for data" in said(server, "show", jobs["slow"])
+        # A mean over its last steps: one that a busy machine held up is among them for a while.
+        wait_for(lambda: (part("fast") or 1.0) < 0.15, 60, "the wait of the fast one", lambda: part("fast"))
+        wait_for(lambda: "waits for its data" not in said(server, "explain", jobs["fast"]), 60, "nothing is told of it")
     finally:
         server.close()
 

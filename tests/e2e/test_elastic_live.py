@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import A, RealServer
+from tests.support.real_server import A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_job.py"
 PAIR = A | {"shape": "ax2", "accelerators": 2, "cpus": 4, "memory": "2GB"}
@@ -47,6 +47,12 @@ def _samples(folder: Path) -> tuple[dict[int, list[int]], dict[int, set[int]]]:
     return steps, ranks
 
 
+def _trained_alone(folder: Path) -> bool:
+    """Whether an attempt of one rank has made a step."""
+    ranks = _samples(folder)[1]
+    return any(len(found) == 1 and (folder / f"samples-0-{attempt}").stat().st_size for attempt, found in ranks.items())
+
+
 def test_a_job_resumes_with_another_number_of_ranks_at_the_same_sample(server: RealServer, tmp_path: Path) -> None:
     """Every step has the samples that it would have had alone, each once, whatever the gang was that made it."""
     out = tmp_path / "out"
@@ -57,7 +63,9 @@ def test_a_job_resumes_with_another_number_of_ranks_at_the_same_sample(server: R
         elastic={"min": 1, "max": 2}, batch={"global": 16}, steps=39, grace_period="20s", envs={"STEP_S": "0.5"},
     )  # fmt: skip
     server.until_step(job, 5, 60.0)
-    urgent = server.submit(name="urgent", run="sleep 6", priority="high")
+    urgent = server.submit(name="urgent", run=f"while [ ! -e {out}/over ]; do sleep 0.1; done", priority="high")
+    wait_for(lambda: _trained_alone(out), 60.0, "one rank trains beside the urgent job", lambda: server.job(job))
+    (out / "over").touch()
     server.until_state(urgent, "SUCCEEDED", 60.0)
     server.until_state(job, "SUCCEEDED", 120.0)
     steps, ranks = _samples(out)

@@ -15,15 +15,15 @@ import yaml
 from tests.support.quiet_run import RESUME_JOB, run_alone
 from tests.support.real_server import FIFO, A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Room for a job of two ranks, or for one of one rank and its control.
 FAST = {**A, "shape": "ax2", "accelerators": 2}
 SLOW = {**A, "shape": "bx2", "accelerator": "b", "accelerators": 2}
 #: Steps of an epoch by number of ranks; there are three epochs.
 EPOCH_STEPS = {1: 26, 2: 13}
-#: Steps/s by number of ranks: slow enough to be stopped in the middle of an epoch, several times before the last ends.
-SPEEDS = {1: {"a": 10.0, "b": 6.0}, 2: {"a": 5.0, "b": 3.0}}
+#: Steps/s, once the jobs have moved often enough: until then they take their time.
+SPEEDS = {"a": 40.0, "b": 24.0}
 #: A drain may hit the end of an epoch, where a resume shows less: then there is one move more.
 MOVES_MAX = 5
 
@@ -51,6 +51,7 @@ class Story:
         self._cluster = cluster
         self._folder = folder
         self._jobs: dict[str, tuple[int, int]] = {}
+        self._hurry = folder / "hurry"
 
     def submit(self, name: str, ranks: int, **envs: str) -> None:
         job_id = self._cluster.submit(
@@ -58,15 +59,15 @@ class Story:
             profile="digits",
             run=[sys.executable, str(RESUME_JOB), str(self._folder / name)],
             resources={"accelerators": f"any:{ranks}"},
-            envs=envs,
+            envs=envs | {"TEST_SLOWLY_UNTIL": str(self._hurry)},
         )
         self._jobs[name] = (job_id, ranks)
 
     def move_all(self, source: str, target: str) -> None:
         """Once every job has taken steps: drain the machine, and take it up again when all run on the other."""
-        wait_for(self._have_all_taken_steps, 60, "every job takes steps")
+        wait_for(self._have_all_taken_steps, 120, "every job takes steps")
         assert self._cluster.call("POST", f"/nodes/{source}/drain")[0] == 200
-        wait_for(lambda: self._run_all_on(target), 60, f"all jobs run on {target}")
+        wait_for(lambda: self._run_all_on(target), 120, f"all jobs run on {target}")
         assert self._cluster.call("POST", f"/nodes/{source}/resume")[0] == 200
 
     def _have_all_taken_steps(self) -> bool:
@@ -82,8 +83,9 @@ class Story:
         return all(each["state"] == "RUNNING" and each["placement"][0].startswith(node) for each in newest)
 
     def finish(self) -> dict[str, Moved]:
+        self._hurry.touch()
         for job_id, _ in self._jobs.values():
-            self._cluster.until_state(job_id, "SUCCEEDED", 90)
+            self._cluster.until_state(job_id, "SUCCEEDED", 120)
         return {name: self._moved(name) for name in self._jobs}
 
     @property
@@ -105,7 +107,7 @@ class Story:
 def tell(folder: Path, jobs: list[tuple[str, int, dict[str, str]]]) -> dict[str, Moved]:
     """The jobs (name, ranks, variables) after at least two moves each in the middle of an epoch."""
     speeds = folder / "speeds.yaml"
-    speeds.write_text(yaml.safe_dump({"digits": SPEEDS[max(ranks for _, ranks, _ in jobs)]}))
+    speeds.write_text(yaml.safe_dump({"digits": SPEEDS}))
     cluster = RealServer(folder, [FAST, SLOW], FIFO)
     try:
         cluster.start()
@@ -114,7 +116,7 @@ def tell(folder: Path, jobs: list[tuple[str, int, dict[str, str]]]) -> dict[str,
         story = Story(cluster, folder)
         for name, ranks, envs in jobs:
             story.submit(name, ranks, **envs)
-        wait_for(lambda: not (cluster.node("fast") or {"free": 2})["free"], 30, "all have a place on the first machine")
+        wait_for(lambda: not (cluster.node("fast") or {"free": 2})["free"], 60, "all have a place on the first machine")
         cluster.start_agent("slow", SLOW, speeds=str(speeds))
         for _ in range(MOVES_MAX):
             story.move_all(*nodes)

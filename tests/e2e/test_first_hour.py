@@ -18,7 +18,7 @@ import pytest
 from tests.support.installed import ROOT, build_wheel, clean_environment, install_wheel
 from tests.support.newcomer import NewcomersMachines, unused_port, wait_for_text
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 README = (ROOT / "README.md").read_text()
 MOST_COMMANDS = 6
 
@@ -48,7 +48,6 @@ def test_the_installed_package_is_not_the_checkout(program: Path, tmp_path: Path
     assert [Path(file).is_relative_to(program.parent) for file in done.stdout.split()] == [True] * 3, done
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("line", LOCAL)
 def test_commands_without_a_server_run_in_an_empty_folder(program: Path, tmp_path: Path, line: str) -> None:
     done = subprocess.run(

@@ -52,9 +52,9 @@ def note(place):
 
 
 def wait_for(path):
-    while not os.path.exists(path) or not open(path).read():
+    while not os.path.exists(path):
         time.sleep(0.05)
-    return open(path).read()
+    return open("here").read()
 
 
 class Noted:
@@ -85,14 +85,15 @@ with walras.Client() as client:
     assert [future.result(timeout=90) for future in mapped] == [1, 4, 9]
     process = noted.result(timeout=90)
     assert open(os.environ["NOTES"]).read() == f"{process}\n" and process != os.getpid()
-    running = walras.submit(wait_for, "leave", client=client)
+    running = walras.submit(wait_for, os.path.abspath("leave"), client=client)
     while running.job.state != "RUNNING":
         time.sleep(0.05)
     said = b""
-    asked = SessionAsked(kind="exec", argv=["sh", "-c", "echo hi > leave; cat leave"])
+    asked = SessionAsked(kind="exec", argv=["sh", "-c", "echo hi > here; cat here"])
     with client.open_session(running.job_id, asked) as session:
         while (message := session.receive()).type.name != "TEXT" or parse_note(message.data).type != "exit":
             said += message.data[1:] if message.type.name == "BINARY" and message.data[0] == Channel.MAIN else b""
+    open("leave", "w").close()
     assert (said, running.result(timeout=90)) == (b"hi\n", "hi\n"), said
     print(mapped[0].job.sweep == mapped[0].job_id, len({future.job_id for future in mapped}))
     print(ended.exception(timeout=90))

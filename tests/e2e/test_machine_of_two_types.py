@@ -107,8 +107,8 @@ def test_emulated_types_run_at_their_own_paces_and_a_notice_is_for_the_whole_mac
         server.until_running(job)
     assert (_seen(server, "one")["WALRAS_PACE"], _seen(server, "two")["WALRAS_PACE"]) == ("40.0", "10.0")
     assert [server.attempt(job)["placement"] for job in jobs] == [["gpu-1.a:0,1"], ["gpu-1.b:0"]]
-    (agent.state / "notice").write_text("30\n")
-    wait_for(lambda: {node["state"] for node in server.call("GET", "/nodes")[1]} == {"leaving"}, 20, "both parts leave")
+    (agent.state / "notice").write_text("90\n")
+    wait_for(lambda: {node["state"] for node in server.call("GET", "/nodes")[1]} == {"leaving"}, 60, "both parts leave")
     wait_for(
         lambda: [server.state(job) for job in jobs] == ["PENDING"] * 2,
         40,

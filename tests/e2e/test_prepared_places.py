@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.real_server import FIFO, A, RealServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TWO = {**A, "shape": "ax2", "accelerators": 2}
 SHOW = """

@@ -29,7 +29,7 @@ class Slow(torch.utils.data.Dataset):
     def __len__(self):
         return 100_000
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.03)
         return torch.full((2,), 1.0)
 if int(os.environ["UPDATES"]) == 0:
     raise SystemExit("no data for you")
@@ -44,6 +44,7 @@ for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
 
 def walras(server: RealServer, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"), "KEY": "s3cret"}
+    env["HOME"] = str(cwd.parent)  # the word `last` is of a home, and other tests submit beside this one
     return subprocess.run(
         [WALRAS, *words], cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=200, check=False
     )
@@ -68,7 +69,7 @@ def test_a_job_is_profiled_on_a_machine_of_the_cluster(tmp_path: Path) -> None:
         assert found.returncode == 0, found.stderr
         data = json.loads((project / "out.json").read_text())
         assert (data["job"], data["ranks"], data["device"]) == ("slow", 1, "cpu")
-        assert 0.035 < data["stalls_s"]["prepare"] < 0.08, "four items of 10 ms a step"
+        assert 0.1 < data["stalls_s"]["prepare"] < 0.3, "four items of 30 ms a step, and what a busy machine adds"
         assert "prepare" in found.stdout
         assert not (project / "walras-profile-report.json").exists()
         shown = walras(server, "profile", "show", "last", "-o", "json", cwd=project)

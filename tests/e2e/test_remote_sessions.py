@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.newcomer import unused_port
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealServ
         server.start_agent()
         spec = {"run": [sys.executable, "-c", SERVE], "workdir": None, "envs": {"MINE": "of the job"}}
         job = server.submit(resources={"accelerators": "a"}, grace_period=1, **spec)
-        told = wait_for(lambda: server.log(job, 1).split(), 40, "the job listens")
+        told = wait_for(lambda: "\n" in (log := server.log(job, 1)) and log.split(), 40, "the job listens")
         yield server, job, int(told[1])
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -87,9 +88,7 @@ def test_others_are_refused_and_so_is_a_job_that_does_not_run(running: tuple[Rea
 
 def test_a_port_of_the_job_is_reached_and_no_other(running: tuple[RealServer, int, int]) -> None:
     server, job, port = running
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        local = free.getsockname()[1]
+    local = unused_port()
     words = [WALRAS, "forward", str(job), f"{local}:{port}"]
     with subprocess.Popen(words, env=environment(server), stdout=subprocess.PIPE, text=True) as forward:
         try:

@@ -13,7 +13,7 @@ from workers import processes
 from workers.trials.configuration_trials import Extent, TrialMove, search_job
 from workers.trials.moving_job import MovingJob
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SCRIPTS = Path(walras.__file__).parents[1] / "configs/jobs/training"
 _PATH = (TrialConfiguration(1, 32), TrialConfiguration(2, 128), TrialConfiguration(2, 32), TrialConfiguration(1, 128))
@@ -76,13 +76,21 @@ def test_steps_of_the_job_end_it_wherever_it_is(tmp_path: Path) -> None:
 
 
 _PLAIN = """
-import time
+import os, pathlib, sys, time
 from walras.training import Checkpoint, Loop
+steps, place = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+ranks = int(os.environ["WORLD_SIZE"])
+if ranks == 2 and sys.argv[3:] == ["slow start"]:
+    (place / "started").touch()
+    time.sleep(600)
 loop = Loop(Checkpoint(), seed=0)
 for epoch in loop.epochs(1):
-    for number in loop.steps(range(2000)):
-        time.sleep(0.002)
-        loop.report(loss=2000 - number)
+    for number in loop.steps(range(steps)):
+        # Alone it takes longer than any start of ranks, or until others have started; two together hurry.
+        time.sleep(0.005 if ranks == 1 else 0.0)
+        while sys.argv[3:] and number == steps - 1 and not (place / "started").exists():
+            time.sleep(0.005)
+        loop.report(loss=steps - number)
 print("step", loop.step)
 """
 
@@ -93,7 +101,7 @@ def test_a_script_that_says_nothing_of_changes_is_started_again(tmp_path: Path) 
     script.write_text(_PLAIN)
     path = (TrialConfiguration(1, 32), TrialConfiguration(1, 64), TrialConfiguration(2, 64))
     found = search_job(
-        job(tmp_path / "runs", script=str(script)),
+        job(tmp_path / "runs", "6000", str(tmp_path), script=str(script)),
         lambda trials: SearchStep(path[min(len(trials), 2)], len(trials) >= 2, "as the test says"),
         lambda done, ahead: None,
         Extent(windows=1, timeout_s=60.0, to_the_end=True, finish_timeout_s=60.0),
@@ -101,7 +109,7 @@ def test_a_script_that_says_nothing_of_changes_is_started_again(tmp_path: Path) 
     )
     assert found.finished
     assert [moved.configuration for moved in found.moves] == list(path)
-    assert sum(moved.steps for moved in found.moves) == found.steps == 2000
+    assert sum(moved.steps for moved in found.moves) == found.steps == 6000
     assert all(moved.standby_s > 0.0 for moved in found.moves[1:])
     assert len(list((tmp_path / "runs").glob("attempt-*-ranks"))) == 3
 
@@ -109,14 +117,12 @@ def test_a_script_that_says_nothing_of_changes_is_started_again(tmp_path: Path) 
 def test_a_job_that_ends_while_the_next_ranks_start_is_over(tmp_path: Path) -> None:
     """Nothing waits for ranks that nobody needs any more, and none is left."""
     script = tmp_path / "plain.py"
-    script.write_text(_PLAIN.replace("range(2000)", "range(260)"))
+    script.write_text(_PLAIN)
     others = set(processes.descendants(os.getpid()))
-    with job(tmp_path / "runs", script=str(script)).begin() as moves:
-        assert not moves.train(
-            TrialConfiguration(1, 32), lambda done: None, lambda progress: progress.steps > 200, 60.0
-        )
+    with job(tmp_path / "runs", "400", str(tmp_path), "slow start", script=str(script)).begin() as moves:
+        assert not moves.train(TrialConfiguration(1, 32), lambda done: None, lambda progress: progress.steps > 20, 60.0)
         assert moves.train(TrialConfiguration(2, 32), lambda done: None, lambda progress: False, 60.0)
-        assert sum(part.steps for part in moves.parts) == 260
+        assert sum(part.steps for part in moves.parts) == 400
     assert set(processes.descendants(os.getpid())) <= others
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.real_server import WALRAS, A, RealServer, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "spot_job.py"
 SPOT = {**A, "shape": "sx1", "accelerator": "s", "market": "spot", "provider": "local", "usd_per_h": 1.0, "quota": 1}
@@ -27,7 +27,7 @@ def steps_of(log: str) -> list[tuple[int, float]]:
     return [(int(line[1]), float(line[2])) for line in lines if len(line) == 3]
 
 
-@pytest.mark.parametrize("notice_s", [3, 0])
+@pytest.mark.parametrize("notice_s", [6, 0])
 def test_a_revocation_costs_at_most_one_checkpoint_interval(tmp_path: Path, notice_s: int) -> None:
     """With notice the job saves and goes on elsewhere; without it loses no more than since its last checkpoint."""
     script = [
@@ -37,17 +37,20 @@ def test_a_revocation_costs_at_most_one_checkpoint_interval(tmp_path: Path, noti
     server = RealServer(tmp_path, [SPOT, SURE], RENTING, market=script)
     try:
         server.start()
-        job_id = server.submit(run=[sys.executable, str(JOB), "150", "0.05"], steps=150, grace_period="2s")
-        server.until_step(job_id, 40, 90.0)
+        # It still runs when the machine goes, however late that is seen to, and until it is told that it has enough.
+        job_id = server.submit(run=[sys.executable, str(JOB), "5000", "0.05"], steps=5000, grace_period="5s")
+        server.until_step(job_id, 80, 90.0)
         assert server.call("POST", "/pools:revoke", {"pool_id": POOL, "notice_s": notice_s})[0] == 200
         server.until_running(job_id, attempt=2, timeout_s=90.0)
+        wait_for(lambda: steps_of(server.log(job_id, 2)), 90.0, "it takes steps elsewhere", lambda: server.job(job_id))
+        (tmp_path / "enough").touch()
         server.until_state(job_id, "SUCCEEDED", 90.0)
         first, second = steps_of(server.log(job_id, 1)), steps_of(server.log(job_id, 2))
         resumed_from = second[0][0]  # steps made before this one
         saved = max(step for attempt, step, _ in server.recorded(job_id) if attempt == 1)
         assert resumed_from == saved > 0
         lost = [at for step, at in first if step >= resumed_from]
-        assert not lost or lost[-1] - lost[0] <= 0.5 + 1.5, "more than an interval, and the time to save and tell"
+        assert not lost or lost[-1] - lost[0] <= 0.5 + 2.5, "more than an interval, and the time to save and tell"
         if notice_s:
             assert len(lost) <= 1
         state = server.job(job_id)["attempt_list"][0]["state"]

@@ -97,13 +97,13 @@ class FakeAgentServer:
             self._commands[command.command_id] = command
             self._changed.notify_all()
 
-    async def acknowledged(self, command_id: int, timeout_s: float = 10.0) -> None:
+    async def acknowledged(self, command_id: int, timeout_s: float = 40.0) -> None:
         await self.until(lambda: command_id not in self._commands, timeout_s, f"ack of command {command_id}")
 
     def of_type(self, kind: str) -> list[Any]:
         return [report for report in self.reports if report.type == kind]
 
-    async def report(self, kind: str, timeout_s: float = 15.0) -> Any:
+    async def report(self, kind: str, timeout_s: float = 40.0) -> Any:
         """The first report of this type."""
         await self.until(lambda: bool(self.of_type(kind)), timeout_s, f"report {kind}")
         return self.of_type(kind)[0]

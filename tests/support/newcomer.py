@@ -1,6 +1,7 @@
 """A newcomer's machines: each a home of its own with the installed program, where the lines of a page are typed."""
 
 import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -78,12 +79,17 @@ class NewcomersMachines:
         self.running.clear()
 
 
+#: Ports that the system gives to nobody by itself, neither to listeners nor to callers.
+PORTS = range(15_000, 32_000)
+
+
 def unused_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port that nothing listens on, and that nothing else will have got by chance when it is used."""
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for_text(file: Path, text: str, timeout_s: float = 60.0) -> None:

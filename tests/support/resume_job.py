@@ -1,12 +1,15 @@
 """A job to be stopped and resumed: dropout, momentum, a shuffled loader with augmentation, one rank or several.
 
 python resume_job.py OUTPUT        writes the digest of the final weights and the last loss
+
+TEST_SLOWLY_UNTIL names a file: until it is there, steps are slow, so that the job does not end while it is moved about.
 """
 
 import hashlib
 import os
 import random
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,6 +21,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from walras.training import Checkpoint, Loop
 
 EPOCHS = 3
+#: Seconds of a slow step for each rank of the gang: three epochs take half a minute.
+SLOW_S = 0.4
 
 
 class Noisy(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -36,7 +41,8 @@ def main(output: Path) -> None:
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(11)
     random.seed(12)
-    is_gang = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    ranks, hurries = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("TEST_SLOWLY_UNTIL", "")
+    is_gang = ranks > 1
     model: nn.Module = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 1))
     data = Noisy()
     sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -55,6 +61,8 @@ def main(output: Path) -> None:
             loss.backward()
             optimizer.step()
             loop.report(loss=loss)
+            if hurries and not os.path.exists(hurries):
+                time.sleep(SLOW_S * ranks)
         print(f"epoch {epoch} ends at step {loop.step}", flush=True)
     if os.environ.get("RANK", "0") == "0":
         weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())

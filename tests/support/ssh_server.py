@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.debian_packages import unpacked
+from tests.support.newcomer import unused_port
 
 _SETTINGS = """Port {port}
 ListenAddress 127.0.0.1
@@ -33,9 +34,7 @@ class SshServer:
     """Started; `config` is what a client needs to know."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = unused_port()
         for key in ("host_key", "client_key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
         (folder / "sshd_config").write_text(_SETTINGS.format(port=self.port, folder=folder))
@@ -53,7 +52,7 @@ class SshServer:
         self._until_open()
 
     def _until_open(self) -> None:
-        until = time.monotonic() + 15.0
+        until = time.monotonic() + 60.0
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
