@@ -103,7 +103,7 @@ class FakeAgentServer:
     def of_type(self, kind: str) -> list[Any]:
         return [report for report in self.reports if report.type == kind]
 
-    async def report(self, kind: str, timeout_s: float = 15.0) -> Any:
+    async def report(self, kind: str, timeout_s: float = 40.0) -> Any:
         """The first report of this type."""
         await self.until(lambda: bool(self.of_type(kind)), timeout_s, f"report {kind}")
         return self.of_type(kind)[0]
