@@ -13,7 +13,7 @@ from walras.wire import Heartbeat
 from workers import processes
 from workers.supervisor_protocol import JOURNAL_FILE, read_attempt_journal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def test_an_exit_85_that_happened_while_the_agent_was_dead_is_reported(

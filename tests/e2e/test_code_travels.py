@@ -14,7 +14,7 @@ from tests.support.real_server import FIFO, WALRAS, A, RealServer
 from walras.content import chunk_name, hash_folder
 from workers import processes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 READ = [sys.executable, "train.py"]
 TRAIN = "import os\nprint('read', open('data/text').read(), os.getcwd(), flush=True)\n"

@@ -12,7 +12,7 @@ import pytest
 from tests.support.attempts import SupervisedAttempt, wait_for
 from workers.processes import boottime
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 Start = Callable[..., SupervisedAttempt]
 

@@ -1,10 +1,11 @@
 """A small PyTorch job for spot machines: saves every half second, or as planned; tells each step as it is made.
 
-python spot_job.py STEPS STEP_S [planned]
+python spot_job.py STEPS STEP_S [planned]       ends before its last step once a file `enough` is in its folder
 """
 
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -32,6 +33,8 @@ def main(steps: int, step_s: float, every_s: float | str) -> None:
             time.sleep(step_s)
             loop.report(loss=loss)
             print(f"step {loop.step} {time.time():.3f}", flush=True)
+            if Path("enough").exists():
+                break
 
 
 if __name__ == "__main__":
