@@ -69,7 +69,14 @@ def _memory_used(pids: list[int], limit_bytes: int) -> int:
     The resident sizes are cheap to read, and count shared pages for each process: they are an upper bound.
     """
     resident = sum(_resident_bytes(pid) for pid in pids)
-    return resident if resident <= limit_bytes else sum(_proportional_bytes(pid) for pid in pids)
+    if resident <= limit_bytes:
+        return resident
+    used = sum(_proportional_bytes(pid) for pid in pids)
+    if used <= limit_bytes:
+        return used
+    # While it was read, a page may have moved from one process's part to another's and been counted in both: as where
+    # one forks and its child reads what they share. Read in the other order, it is then counted in neither.
+    return min(used, sum(_proportional_bytes(pid) for pid in reversed(pids)))
 
 
 def _resident_bytes(pid: int) -> int:

@@ -36,14 +36,22 @@ async def test_commands_arrive_at_once_and_logs_within_2_s(
     server: FakeAgentServer, begin: Begin, tmp_path: Path
 ) -> None:
     """A long poll carries a command in well under a heartbeat, and output shows up while the job runs."""
-    server.heartbeat_s = 5.0
+    server.heartbeat_s = 8.0
     begin()
-    await server.until(lambda: len(server.heartbeats) >= 2, 10, "the agent waits for commands")
-    sent_at = time.monotonic()
-    await server.send(a_start(tmp_path, "import time; print('now'); time.sleep(60)"))
-    await server.report("started", 2.0)
-    await server.until(lambda: b"now" in server.logs[1, 1, 0], 2.0, "the first line of output")
-    assert time.monotonic() - sent_at < 4.0
+    await server.until(lambda: len(server.heartbeats) >= 2, 30, "the agent waits for commands")
+    says = "import time\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.2)"
+    start = a_start(tmp_path, says, lease_s=600.0)
+    await server.send(start)
+    await server.acknowledged(start.command_id, 5.0)
+    await server.report("started")
+    # One line may be late where the machine stands still for a moment; the half of many is not.
+    took_s: list[float] = []
+    while len(took_s) < 15:
+        before = len(server.logs[1, 1, 0])
+        await server.until(lambda before=before: len(server.logs[1, 1, 0]) > before, 20.0, "more output")  # type: ignore[misc]
+        whole, _, _ = server.logs[1, 1, 0].rpartition(b"\n")
+        took_s.append(time.monotonic() - float(whole.splitlines()[-1]))
+    assert sorted(took_s)[7] < 2.0
 
 
 async def test_preempted_and_resumed_from_the_named_manifest(
@@ -54,14 +62,18 @@ async def test_preempted_and_resumed_from_the_named_manifest(
     speeds.write_text("cnn: {a100: 40}\n")
     begin(speeds=str(speeds))
     await server.send(a_start(tmp_path, LOOP))
-    await server.until(lambda: any(p.steps_per_s for p in server.of_type("progress")), 10, "a measured rate")
+
+    def keeps_its_pace() -> bool:
+        found = server.of_type("progress")
+        return bool(found) and found[-1].steps_per_s == pytest.approx(40, rel=0.1)
+
+    await server.until(keeps_its_pace, 60, "the emulated pace is measured")
     await server.send(a_stop())
     ended = await server.report("ended")
     committed = await server.report("committed")
     assert ended.exit_code == 85
     progress = server.of_type("progress")[-1]
     assert progress.pace_steps_per_s == 40
-    assert progress.steps_per_s == pytest.approx(40, rel=0.1)
     # The loop counts which part of a step waits for data (next to none here), once enough steps were seen.
     assert progress.first_values.pop(DATA_WAIT_VALUE, 0.0) < 0.2
     # The script says itself how often it saves: never, unless it is asked.
@@ -69,7 +81,7 @@ async def test_preempted_and_resumed_from_the_named_manifest(
     resume = Manifest.model_validate(committed.manifest.model_dump())
     await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume))
     wanted = f"resumed at {int(resume.step)} {int(resume.step)}".encode()
-    await server.until(lambda: wanted in server.logs[1, 2, 0], 10, "the resumed job says where it is")
+    await server.until(lambda: wanted in server.logs[1, 2, 0], 30, "the resumed job says where it is")
 
 
 async def test_a_job_sees_its_own_environment_and_none_of_the_agents_secrets(
@@ -127,7 +139,7 @@ async def test_a_gang_over_two_machines_meets_at_the_prepared_port(tmp_path: Pat
         "    peer = socket.create_server(where).accept()[0]; print('met', peer.recv(9).decode(), flush=True)\n"
         "else:\n"
         "    import time\n"
-        "    for _ in range(100):\n"
+        "    for _ in range(600):\n"
         "        try: peer = socket.create_connection(where); break\n"
         "        except OSError: time.sleep(0.1)\n"
         "    peer.sendall(b'rank %d' % rank)\n"

@@ -1,6 +1,7 @@
 """Real jobs on rented machines save as often as is planned from what writing takes and how long machines live."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from tests.e2e.test_spot_money import JOB, POOL, RENTING, SPOT, steps_of
 from tests.support.real_server import WALRAS, RealServer, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 #: Machines of the pool are said to live half a minute in the mean.
 SHORT_LIVED = {**SPOT, "lifetime": "exponential 30s"}
@@ -21,17 +22,19 @@ def test_the_plan_reaches_the_ranks_and_a_revocation_costs_no_more_than_it(tmp_p
     server = RealServer(tmp_path, [SHORT_LIVED], RENTING)
     try:
         server.start()
-        job_id = server.submit(run=[sys.executable, str(JOB), "500", "0.05", "planned"], steps=500, grace_period="2s")
+        job_id = server.submit(run=[sys.executable, str(JOB), "5000", "0.05", "planned"], steps=5000, grace_period="2s")
         server.until_running(job_id, timeout_s=90.0)
         first_s = server.job(job_id)["checkpoint_every_s"]
         assert 8.0 < first_s < 20.0, "writing is taken to last five seconds"
         wait_for(
-            lambda: (server.job(job_id)["checkpoint_every_s"] or 99.0) < 4.0,
+            lambda: (server.job(job_id)["checkpoint_every_s"] or first_s) < first_s / 2,
             60.0,
             "planned again once writing was measured",
         )
         told = server.job(job_id)
-        assert "writing one takes 0.0" in told["checkpoint_detail"]
+        measured = re.search(r"writing one takes (\S+) s", told["checkpoint_detail"])
+        assert measured, told["checkpoint_detail"]
+        assert float(measured[1]) < 1.0, "and not five seconds"
         assert "the pool states exponential 30s" in told["checkpoint_detail"]
         token = (server.data / "admin.token").read_text().strip()
         access = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN": token}
@@ -41,16 +44,21 @@ def test_the_plan_reaches_the_ranks_and_a_revocation_costs_no_more_than_it(tmp_p
         assert "checkpoints: every" in shown.stdout
         known = len(server.recorded(job_id))
         wait_for(lambda: len(server.recorded(job_id)) >= known + 3, 40.0, "the ranks keep to it")
+        kept_s = server.job(job_id)["checkpoint_every_s"]
         assert server.call("POST", "/pools:revoke", {"pool_id": POOL, "notice_s": 0})[0] == 200
         server.until_running(job_id, attempt=2, timeout_s=90.0)
         planned_s = server.job(job_id)["checkpoint_every_s"]
-        assert planned_s < 4.0, "what was measured is known to the next attempt"
-        server.until_state(job_id, "SUCCEEDED", 120.0)
+        assert planned_s < first_s / 2, "what was measured is known to the next attempt"
+
+        def marks() -> list[int]:
+            return [step for attempt, step, _ in server.recorded(job_id) if attempt == 2]
+
+        wait_for(lambda: len(marks()) >= 3, 60.0, "the attempt was started with its interval")
+        (tmp_path / "enough").touch()
+        server.until_state(job_id, "SUCCEEDED", 60.0)
         first, second = steps_of(server.log(job_id, 1)), steps_of(server.log(job_id, 2))
         lost = [at for step, at in first if step >= second[0][0]]
-        assert not lost or lost[-1] - lost[0] <= planned_s + 2.5, "an interval, and the time to save and tell"
-        marks = [step for attempt, step, _ in server.recorded(job_id) if attempt == 2]
-        assert len(marks) >= 3, "the attempt was started with its interval"
+        assert not lost or lost[-1] - lost[0] <= kept_s + 3.5, "an interval, and the time to save and tell"
     finally:
         server.close()
 
@@ -59,16 +67,19 @@ def test_a_script_and_a_job_file_keep_what_they_state(tmp_path: Path) -> None:
     server = RealServer(tmp_path, [SHORT_LIVED], RENTING)
     try:
         server.start()
-        own = server.submit(run=[sys.executable, str(JOB), "200", "0.05"], steps=200)
+        own = server.submit(run=[sys.executable, str(JOB), "5000", "0.05"], steps=5000)
         server.until_step(own, 60, 90.0)
         assert server.job(own)["checkpoint_detail"] == "as its script states"
-        assert len(server.recorded(own)) >= 2, "every half second, whatever is planned"
+        wait_for(lambda: len(server.recorded(own)) >= 2, 5.0, "every half second, whatever is planned")
+        enough = tmp_path / "enough"
+        enough.touch()
         server.until_state(own, "SUCCEEDED", 60.0)
+        enough.unlink()
         filed = server.submit(
-            run=[sys.executable, str(JOB), "200", "0.05", "planned"], steps=200, checkpoint={"interval": "2s"}
+            run=[sys.executable, str(JOB), "5000", "0.05", "planned"], steps=5000, checkpoint={"interval": "2s"}
         )
         server.until_step(filed, 100, 90.0)
         assert server.job(filed)["checkpoint_detail"] == "every 2s, as its job file states"
-        assert server.recorded(filed)
+        wait_for(lambda: server.recorded(filed), 5.0, "long before what would be planned")
     finally:
         server.close()

@@ -6,7 +6,9 @@ Real server, agents, supervisors and ranks.
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ from tests.support.real_server import FIFO, A, RealServer, wait_for
 from workers import processes
 from workers.supervisor_protocol import JOURNAL_FILE, read_attempt_journal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-#: The shortest that a cluster file may ask for. Where an agent has to be back in time: long enough on a busy machine.
-SHORT_S, LONG_S = 5.0, 20.0
+#: Short, and renewed in time though the machine stands still for some seconds. Where an agent has to be back in time:
+#: long enough on a busy machine.
+SHORT_S, LONG_S = 8.0, 30.0
 
 
 @pytest.fixture
@@ -40,6 +43,11 @@ def where_it_began(cluster: RealServer, job_id: int, attempt: int) -> tuple[str,
     return found[1], int(found[2]), int(found[3])
 
 
+def wall_clock(at: float) -> float:
+    """The seconds since 1970 of an instant since the machine booted."""
+    return time.time() - (processes.boottime() - at)
+
+
 @pytest.mark.parametrize("cluster", [LONG_S], indirect=True)
 def test_an_agent_that_comes_back_within_the_lease_restarts_nothing_and_reports_an_85(
     cluster: RealServer, tmp_path: Path
@@ -53,12 +61,12 @@ def test_an_agent_that_comes_back_within_the_lease_restarts_nothing_and_reports_
     agent.kill()
     killed_at = processes.boottime()
     agent.start()
-    wait_for(lambda: agent.lease_until(job_id, 1) > killed_at + LONG_S, 15, "the new agent renews the lease")
+    wait_for(lambda: agent.lease_until(job_id, 1) > killed_at + LONG_S, 25, "the new agent renews the lease")
     cluster.until_step(job_id, cluster.job(job_id)["steps"] + 50)
     assert agent.alive() == ranks
     agent.kill()
     leave.touch()
-    wait_for(lambda: not agent.alive(), 5, "the job leaves by itself")
+    wait_for(lambda: not agent.alive(), 15, "the job leaves by itself")
     assert cluster.job(job_id)["attempts"] == 1
     leave.unlink()
     agent.start()
@@ -83,11 +91,13 @@ def test_an_agent_that_stays_away_loses_its_ranks_at_expiry_and_the_job_to_anoth
     cluster.until_step(job_id, 50)
     cluster.start_agent("n2")
     agent.kill()
-    killed_at = processes.boottime()
-    wait_for(lambda: not agent.alive(), SHORT_S + 1.0, "ranks gone at expiry")
-    assert processes.boottime() - killed_at > SHORT_S / 2
-    assert cluster.job(job_id)["attempts"] == 1
-    second = cluster.until_running(job_id, 2)
+    until = agent.lease_until(job_id, 1)
+    second = cluster.until_running(job_id, 2, 60.0)
+    events, _ = read_attempt_journal(agent.attempt_folder(job_id, 1) / JOURNAL_FILE)
+    (gone_at,) = [event["at"] for event in events if event["type"] == "ended"]
+    assert until - SHORT_S / 2 < gone_at < until + 1.5
+    assert wall_clock(gone_at) < datetime.fromisoformat(second["leased_at"]).timestamp()
+    assert agent.alive() == []
     assert second["placement"] == ["n2:0"]
     job = cluster.job(job_id)
     assert (job["attempt_list"][0]["state"], job["restarts"]) == ("NODE_LOST", 0)
@@ -110,7 +120,7 @@ def test_a_machine_that_thaws_after_its_lease_commits_nothing(cluster: RealServe
         os.kill(pid, signal.SIGSTOP)
     frozen_at = processes.boottime()
     cluster.start_agent("n2")
-    cluster.until_running(job_id, 2)
+    cluster.until_running(job_id, 2, 60.0)
     # The heartbeat that was under way when the machine froze has been answered: nothing more can come from it.
     before = [row for row in cluster.recorded(job_id) if row[0] == 1]
     old = agent.alive()
@@ -121,10 +131,10 @@ def test_a_machine_that_thaws_after_its_lease_commits_nothing(cluster: RealServe
     print(f"gone {processes.boottime() - thawed_at:.2f} s after the thaw")
     wait_for(lambda: cluster.node_state("n1") == "up", 20, "the machine is a member again")
     newest = cluster.recorded(job_id)[-1][1]
-    wait_for(lambda: cluster.recorded(job_id)[-1][1] > newest, 10, "the new attempt goes on committing")
+    wait_for(lambda: cluster.recorded(job_id)[-1][1] > newest, 30, "the new attempt goes on committing")
     assert [row for row in cluster.recorded(job_id) if row[0] == 1] == before
     assert where_it_began(cluster, job_id, 2)[:2] == ("resumed", before[-1][1])
     assert cluster.job(job_id)["attempts"] == 2
     events, _ = read_attempt_journal(agent.attempt_folder(job_id, 1) / JOURNAL_FILE)
     assert all(event["at"] <= frozen_at for event in events if event["type"] == "committed")
-    assert events[-1]["cause"] == "lease_expired"
+    assert [event["cause"] for event in events if event["type"] == "ended"] == ["lease_expired"]

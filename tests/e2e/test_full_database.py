@@ -20,7 +20,7 @@ from tests.support.standby_pair import StandbyPair
 from walras.job_request import JobId
 from walras.states import JobState
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _SIZE_MIB = 48
 

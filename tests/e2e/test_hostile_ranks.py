@@ -55,6 +55,11 @@ LINES = [
 ]
 
 
+def steps_of_bystander(server: FakeAgentServer) -> float:
+    """The steps that job 2 has reported; 0: none yet."""
+    return max((float(report.steps) for report in server.of_type("progress") if report.job_id == 2), default=0.0)
+
+
 async def test_nonsense_on_the_socket_is_told_to_its_owner_and_harms_nobody(
     server: FakeAgentServer, begin: Begin, tmp_path: Path
 ) -> None:
@@ -67,7 +72,7 @@ async def test_nonsense_on_the_socket_is_told_to_its_owner_and_harms_nobody(
     await server.send(a_start(tmp_path, "", argv=[sys.executable, str(script)]))
     await server.until(lambda: b"all sent" in server.logs[1, 1, 0], 20, "the job has sent everything")
     told = lambda: [report for report in server.of_type("progress") if report.job_id == 1]  # noqa: E731
-    await server.until(lambda: bool(told()), 5, "its progress")
+    await server.until(lambda: bool(told()), 20, "its progress")
     assert (told()[-1].steps, told()[-1].values) == (7.0, {"accuracy": 0.5})
     for note in (
         b"[walras] progress ignored: steps is not a finite number\n",
@@ -76,14 +81,13 @@ async def test_nonsense_on_the_socket_is_told_to_its_owner_and_harms_nobody(
         b"[walras] checkpoint does not count: its step is not a finite number\n",
         b"[walras] connection to the supervisor closed: a line is no JSON object\n",
     ):
-        await server.until(lambda note=note: note in server.logs[1, 1, 0], 5, repr(note))  # type: ignore[misc]
-    steps = max(report.steps for report in server.of_type("progress") if report.job_id == 2)
+        await server.until(lambda note=note: note in server.logs[1, 1, 0], 20, repr(note))  # type: ignore[misc]
+    await server.until(lambda: steps_of_bystander(server) > 0, 20, "the bystander steps")
     agent.kill()
+    steps = steps_of_bystander(server)
     agent.start()
     await server.until(
-        lambda: any(report.job_id == 2 and report.steps > steps for report in server.of_type("progress")),
-        10,
-        "the bystander goes on, also after a restart of the agent",
+        lambda: steps_of_bystander(server) > steps, 30, "the bystander goes on, also after a restart of the agent"
     )
     assert len({heartbeat.session for heartbeat in server.heartbeats}) == 2
     assert [report.job_id for report in server.of_type("ended")] == []
@@ -111,7 +115,7 @@ async def test_a_supervisor_that_died_while_no_agent_looked_has_no_witness(
     (supervisor,) = agent.supervisors()
     agent.kill()
     os.kill(supervisor, signal.SIGKILL)
-    await server.until(lambda: not agent.alive(), 5, "its ranks are gone")
+    await server.until(lambda: not agent.alive(), 20, "its ranks are gone")
     agent.start()
     ended = await server.report("ended")
     assert (ended.cause, ended.witnessed) == ("supervisor_lost", False)
@@ -125,18 +129,18 @@ async def test_files_that_a_job_exchanges_stop_nobody(
     agent = begin()
     await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
     await server.send(a_start(tmp_path, "import time; time.sleep(60)"))
-    await server.until(lambda: len(server.of_type("started")) == 2, 10, "both run")
+    await server.until(lambda: len(server.of_type("started")) == 2, 30, "both run")
     place = agent.state / "attempts" / "1-1" / name
     place.unlink()
     os.mkfifo(place)
     agent.kill()
     agent.start()
     seen = len(server.heartbeats)
-    await server.until(lambda: len(server.heartbeats) > seen + 5, 10, "the agent goes on")
+    await server.until(lambda: len(server.heartbeats) > seen + 5, 30, "the agent goes on")
     await server.send(a_stop(grace_s=1.0))
     ended = await server.report("ended")
     assert ended.job_id == 1
-    await server.until(lambda: len(agent.alive()) == 1, 5, "only the bystander is left")
+    await server.until(lambda: len(agent.alive()) == 1, 20, "only the bystander is left")
 
 
 async def test_a_supervisor_that_is_frozen_cannot_outstay_its_stop(
@@ -144,13 +148,16 @@ async def test_a_supervisor_that_is_frozen_cannot_outstay_its_stop(
 ) -> None:
     """A job that sends SIGSTOP to its supervisor is ended all the same, once the grace is over."""
     agent = begin()
-    frozen = "import os, signal, time; time.sleep(1); os.kill(os.getppid(), signal.SIGSTOP); time.sleep(90)"
+    go = tmp_path / "go"
+    frozen = f"import os, signal, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+    frozen += "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(90)"
     await server.send(a_start(tmp_path, frozen))
     await server.report("started")
+    go.touch()
     (supervisor,) = agent.supervisors()
-    await server.until(lambda: processes.is_stopped(supervisor), 5, "the supervisor is frozen")
+    await server.until(lambda: processes.is_stopped(supervisor), 20, "the supervisor is frozen")
     await server.send(a_stop(grace_s=0.5))
-    ended = await server.report("ended", 20)
+    ended = await server.report("ended")
     assert (ended.cause, ended.witnessed) == ("supervisor_lost", True)
     assert agent.alive() == []
 
@@ -166,11 +173,12 @@ async def test_guardian_and_supervisor_killed_together_leave_nothing(
     names = [processes.name_process(int(number)) for number in told.read_text().split()]
     hidden = [name for name in names if name is not None]
     noted = agent.state / "attempts" / "1-1" / DESCENDANTS_FILE
-    await server.until(
-        lambda: {name.pid for name in hidden} <= {pid for pid, _ in json.loads(noted.read_bytes())["names"]},
-        10,
-        "the supervisor has noted them",
-    )
+
+    def are_noted() -> bool:
+        names = json.loads(noted.read_bytes())["names"] if noted.exists() else []
+        return {name.pid for name in hidden} <= {pid for pid, _ in names}
+
+    await server.until(are_noted, 20, "the supervisor has noted them")
     (guardian,), (supervisor,) = agent.guardians(), agent.supervisors()
     processes.send_signal([guardian, supervisor], signal.SIGKILL)
     ended = await server.report("ended")
@@ -185,10 +193,10 @@ async def test_a_rank_that_takes_more_memory_than_it_asked_for_is_ended_alone(
     begin()
     await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
     hungry = "kept = [bytes([n]) * (32 << 20) for n in range(1, 9)]; import time; time.sleep(60)"
+    await server.until(lambda: steps_of_bystander(server) > 0, 20, "the bystander steps")
     await server.send(a_start(tmp_path, hungry, memory_bytes=128 << 20))
-    await server.until(lambda: bool(server.of_type("ended")), 15, "it is ended")
+    await server.report("ended")
     (ended,) = server.of_type("ended")
     assert (ended.job_id, ended.exceeded, ended.signal) == (1, "memory", signal.SIGKILL)
-    steps = max(report.steps for report in server.of_type("progress") if report.job_id == 2)
-    later = lambda: max(report.steps for report in server.of_type("progress") if report.job_id == 2)  # noqa: E731
-    await server.until(lambda: later() > steps, 10, "the bystander steps on")
+    steps = steps_of_bystander(server)
+    await server.until(lambda: steps_of_bystander(server) > steps, 20, "the bystander steps on")

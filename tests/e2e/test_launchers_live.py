@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import ROOT, SupervisedAttempt
+from tests.support.attempts import ROOT, SupervisedAttempt, wait_for
 from tests.support.real_server import FIFO, A, RealServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -108,7 +108,7 @@ def test_a_stop_reaches_the_ranks_and_leaves_their_launcher_to_report_it(tmp_pat
     )  # fmt: skip
     try:
         attempt.start()
-        attempt.wait_output("going\n", 60.0)
+        wait_for(lambda: attempt.output().count("going\n") == 2, 60.0, "both ranks would save")
         attempt.tell({"type": "stop", "grace_s": 15.0, "reason": "moved"})
         ended = attempt.wait_event("ended", 30.0)
     finally:
@@ -168,6 +168,7 @@ dist.all_reduce(ones)
 names = "RANK LOCAL_RANK WORLD_SIZE CROSS_RANK WALRAS_NODE_RANK".split()
 with open(os.path.join(sys.argv[-1], "rank-" + os.environ["RANK"]), "x") as file:
     print(int(ones.item()), *(os.environ[name] for name in names), file=file)
+dist.barrier()  # the first rank that fails takes the others with it
 dist.destroy_process_group()
 sys.exit(7)
 """

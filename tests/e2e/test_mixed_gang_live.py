@@ -108,7 +108,7 @@ def test_one_gang_trains_over_two_unlike_pools_and_resumes_there(server: RealSer
     assert server.job(job)["first_values"] | {"share_0": 8.0, "share_1": 4.0} == server.job(job)["first_values"]
 
     assert server.call("POST", f"/nodes/{free}/drain")[0] == 200
-    wait_for(lambda: server.state(job) == "PENDING", 30.0, f"the job stops; {server.job(job)}")
+    wait_for(lambda: server.state(job) == "PENDING", 60.0, "the job stops", lambda: server.job(job))
     ((_, stopped_at, _),) = server.recorded(job)
     assert 30 <= stopped_at < STEPS
     assert server.call("POST", f"/nodes/{free}/resume")[0] == 200

@@ -20,7 +20,7 @@ from tests.support.browser import browser
 from tests.support.real_server import FIFO, A, RealServer
 from tests.support.web_scene import HOSTILE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 WORKLOADS = Path(__file__).parents[2] / "configs" / "workloads"
 WALRAS = str(Path(sys.executable).with_name("walras"))
@@ -53,6 +53,11 @@ def fits(page: Any) -> bool:
     )
 
 
+def confirm(page: Any) -> None:
+    """Say yes to the question, which opens a little after the click."""
+    wait(page, lambda: page.find_elements("css selector", "dialog[open] button.danger"), "the question")[0].click()
+
+
 # ------------------------------------------------------------------------------------------ notes
 
 
@@ -72,14 +77,15 @@ def test_notes_are_written_by_keyboard_read_by_others_and_removed(server: RealSe
         page.switch_to.active_element.send_keys(Keys.ENTER)
         until_text(page, HOSTILE)
         until_text(page, "a second line")
-        assert page.find_element("id", "note-text").get_attribute("value") == ""
+        text = lambda: page.find_element("id", "note-text").get_attribute("value")  # noqa: E731
+        wait(page, lambda: text() == "", "the form is empty again")
         assert "owned" not in page.title
         assert serious_findings(page) == []
         keep(page, "notes-1000")
         page.set_window_size(390, 900)
         assert fits(page)
         page.find_element("css selector", "[aria-label='Remove note 1']").click()
-        page.find_element("css selector", "dialog[open] button.danger").click()
+        confirm(page)
         wait(page, lambda: "from the command" not in text_of(page), "the note is gone")
         assert complaints(page) == []
     with browser() as page:
@@ -112,7 +118,8 @@ def test_a_published_comparison_opens_and_its_charts_draw(server: RealServer, tm
         sign_in(page, server.url, admin_token(server))
         go(page, "report", "Published reports")
         assert serious_findings(page) == []
-        title = page.find_element("css selector", "[aria-labelledby=published] .name").text
+        names = wait(page, lambda: page.find_elements("css selector", "[aria-labelledby=published] .name"), "the list")
+        title = names[0].text
         page.find_element("css selector", "[aria-labelledby=published] a").click()
         frame = wait(page, lambda: page.find_elements("css selector", "iframe.report"), "the frame")[0]
         for theme, width in (("light", 1360), ("dark", 1360), ("light", 390)):
@@ -136,7 +143,7 @@ def test_a_published_comparison_opens_and_its_charts_draw(server: RealServer, tm
         assert title in page.find_element("css selector", "h1").text
         assert complaints(page) == []
         page.find_element("xpath", "//button[text()='Remove']").click()
-        page.find_element("css selector", "dialog[open] button.danger").click()
+        confirm(page)
         until_text(page, "None yet.")
     assert server.call("GET", "/reports")[1] == []
 

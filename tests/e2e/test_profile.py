@@ -36,6 +36,7 @@ def profile(tmp_path: Path, *options: str, **env: str) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {"PATH": path})
 
 
+@pytest.mark.alone  # what is measured in seconds must not wait for a test beside it
 def test_planted_stalls_are_found_where_they_were_planted() -> None:
     """A slow loader, a slow disk, a slow all-reduce and a slow network each show up as their own stall."""
     planted = {"LOADER": 0.08, "DISK": 0.16, "REDUCE": 0.12, "NETWORK": 0.1}

@@ -45,7 +45,8 @@ def test_its_set_of_machines_is_planned_again_when_price_deadline_and_market_cha
             wait_for(is_so, 90, f"{ranks} on {pool}", lambda: f"{says(server, job)} {server.job(job)['attempt_list']}")
 
         trained_by((2,), "spot")
-        assert "a gang of 2 is the cheapest in time" in says(server, job)
+        told = "a gang of 2 is the cheapest in time"
+        wait_for(lambda: told in says(server, job), 30, "it says why", lambda: says(server, job))
         assert server.call("PATCH", f"/pools/{POOL.replace('/', '%2F')}", {"usd_per_h": 1.0})[0] == 200
         trained_by((1,), "spot")
         assert server.call("PATCH", f"/jobs/{job}", {"deadline": "+23m"})[0] == 200

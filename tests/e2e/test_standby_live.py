@@ -14,7 +14,7 @@ from tests.support.real_server import WALRAS, A, wait_for
 from tests.support.standby_pair import StandbyPair
 from tests.support.stores import shared_postgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: Every start of the script is a line of its own in a file.
 SCRIPT = "echo $WALRAS_JOB_ID >> {starts}; sleep {seconds}"
@@ -77,7 +77,7 @@ def test_a_leader_that_hangs_is_replaced_and_writes_nothing_more(pair: StandbyPa
     assert old is not None
     process = pair.process_of(old)
     process.send_signal(signal.SIGSTOP)
-    assert pair.until_one_leads(other_than=old) < 20.0
+    pair.until_one_leads(other_than=old)
     second = submit(pair, "second")
     pair.until_state(second, "SUCCEEDED")
     process.send_signal(signal.SIGCONT)
@@ -108,7 +108,7 @@ def test_a_database_that_restarts_ends_the_leader_and_loses_nothing(tmp_path: Pa
                 if leads:
                     assert pair.process_of(which).wait(30) == 75
             database.start()
-            wait_for(lambda: pair.leader is not None, 30, "the one that stood by leads")
+            wait_for(lambda: pair.leader is not None, 60, "the one that stood by leads")
             assert pair.job(done)["id"] == done
         finally:
             pair.close()

@@ -45,8 +45,10 @@ def ask_status(control_socket: str) -> list[dict[str, Any]]:
         connection.connect(control_socket)
         connection.sendall(b'{"type": "status"}\n')
         received = b""
-        while b'"status"' not in received:
-            received += connection.recv(65536)
+        while b'"status"' not in received or not received.endswith(b"\n"):
+            more = connection.recv(65536)
+            assert more, f"the supervisor has ended, after {received!r}"
+            received += more
         # The newest progress, if there is any, comes in the same breath.
         time.sleep(0.02)
         connection.setblocking(False)

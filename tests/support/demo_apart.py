@@ -133,7 +133,7 @@ class _Drill:
         if "lost" not in self.told:
             return await self._lose(run, node[LOST])
         if "joined_s" not in self.told:
-            return self._join(run)
+            return await self._join(run)
         return []
 
     def _note_hosts(self, nodes: Sequence[NodeView]) -> list[str]:
@@ -210,20 +210,36 @@ class _Drill:
         saved = {job: each.checkpoint.step for job in running if (each := details[job]).checkpoint is not None}
         if not running or not (saved or run.at_s >= self._due_s):
             return []
-        self.told["lost"] = {"jobs": running, "saved": saved, "at_s": run.at_s}
+        attempts = {job: details[job].attempt_list[-1].attempt for job in running}
+        self.told["lost"] = {"jobs": running, "attempts": attempts, "saved": saved, "at_s": run.at_s}
         self.told["ended_ranks"] += node.accelerators - node.free
         run.cluster.lose_machine(LOST)
         return [f"{LOST} is lost, with its disk and jobs {node.jobs}"]
 
-    def _join(self, run: WorkloadRun) -> list[str]:
+    async def _join(self, run: WorkloadRun) -> list[str]:
         if "started_s" not in self.told:
             self.told["started_s"] = run.at_s
             run.cluster.start_machine(LOST)
             return [f"{LOST} starts again, empty"]
-        if (self.stage.state_of(LOST) / "credential.json").exists():
+        if not (self.stage.state_of(LOST) / "credential.json").exists():
+            return []
+        ends = await self._ends_of_lost(run)
+        if "INFRA:NODE_LOST" in ends:
             self.told["joined_s"] = run.at_s
-            return [f"{LOST} has joined again"]
-        return []
+        elif all(ends):
+            # Its jobs ended, or the policy took them off, in the moment of the loss: what it does is still to be seen.
+            del self.told["lost"], self.told["started_s"]
+        else:
+            return []
+        return [f"{LOST} has joined again"]
+
+    async def _ends_of_lost(self, run: WorkloadRun) -> list[str]:
+        """How each attempt ended that ran on the lost machine; empty: it has not yet, as far as the server knows."""
+        found = []
+        for job, number in self.told["lost"]["attempts"].items():
+            each = next(each for each in (await run.cluster.admin.job(job)).attempt_list if each.attempt == number)
+            found.append("" if each.ended_at is None else each.reason or each.state)
+        return found
 
 
 if __name__ == "__main__":

@@ -59,7 +59,11 @@ class RealServer:
             self.process = subprocess.Popen(
                 [*command, "--policy", str(self.folder / "policy.yaml")], stdout=output, stderr=output
             )
-        wait_for(self._is_ready, 60, f"server is ready; see {self.folder}/server.log")
+        try:
+            wait_for(self._is_ready, 120, f"server is ready; see {self.folder}/server.log")
+        except AssertionError:
+            self.kill()  # a fixture that has not begun ends nothing
+            raise
         return self
 
     def _is_ready(self) -> bool:
@@ -78,7 +82,7 @@ class RealServer:
         sizes: dict[str, Any] = {"cpus": float(pool["cpus"]), "memory_bytes": parse_size(pool["memory"])}
         agent = AgentProcess(own, self.url, token, node_id=name, **facts, **sizes, **changes)
         self.agents[name] = agent.start()
-        wait_for(lambda: self.node(name), 30, f"{name} joins; {agent.log}")
+        wait_for(lambda: self.node(name), 60, f"{name} joins; {agent.log}")
         return agent
 
     def kill(self) -> None:
@@ -136,10 +140,10 @@ class RealServer:
         found: dict[str, Any] = self.job(job_id)["attempt_list"][-1]
         return found
 
-    def until_state(self, job_id: int, state: str, timeout_s: float = 30.0) -> None:
+    def until_state(self, job_id: int, state: str, timeout_s: float = 60.0) -> None:
         wait_for(lambda: self.state(job_id) == state, timeout_s, f"job {job_id} is {state}", lambda: self.job(job_id))
 
-    def until_running(self, job_id: int, attempt: int = 1, timeout_s: float = 30.0) -> dict[str, Any]:
+    def until_running(self, job_id: int, attempt: int = 1, timeout_s: float = 60.0) -> dict[str, Any]:
         """The attempt, once it runs."""
 
         def look() -> dict[str, Any] | None:
@@ -149,7 +153,7 @@ class RealServer:
         found: dict[str, Any] = wait_for(look, timeout_s, f"attempt {attempt} runs", lambda: self.job(job_id))
         return found
 
-    def until_step(self, job_id: int, step: float, timeout_s: float = 30.0) -> None:
+    def until_step(self, job_id: int, step: float, timeout_s: float = 60.0) -> None:
         wait_for(lambda: self.job(job_id)["steps"] >= step, timeout_s, f"step {step}", lambda: self.job(job_id))
 
     def node(self, name: str) -> dict[str, Any] | None:

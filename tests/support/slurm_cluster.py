@@ -56,7 +56,7 @@ ReturnToService=2
 KillWait={kill_wait}
 SlurmdTimeout=10
 SlurmctldTimeout=10
-MessageTimeout=5
+MessageTimeout=10
 BatchStartTimeout=10
 SchedulerParameters=sched_interval=2,bf_interval=2,requeue_delay=1,batch_sched_delay=1
 PreemptType=preempt/partition_prio
@@ -166,7 +166,7 @@ class SlurmCluster:
                     found.append(process)
         return found
 
-    def until_idle(self, timeout_s: float = 30.0) -> None:
+    def until_idle(self, timeout_s: float = 90.0) -> None:
         until = time.monotonic() + timeout_s
         while True:
             states = self.output("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split()

@@ -117,7 +117,7 @@ async def test_sending_stops_when_it_is_told_to_whatever_arrives_just_then(tmp_p
             for _ in range(ticks):
                 await asyncio.sleep(0)
             task.cancel()
-            await asyncio.wait({task}, timeout=1.0)
+            await asyncio.wait({task}, timeout=10.0)
             assert task.cancelled(), f"it goes on, {ticks} turns later"
 
 
@@ -145,8 +145,8 @@ async def test_a_dead_receiver_harms_nobody_else(tmp_path: Path) -> None:
         began = asyncio.get_running_loop().time()
         for position, job_id in enumerate(jobs[3:]):
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
-            await alive.has(position + 2, within_s=5.0)
-        assert asyncio.get_running_loop().time() - began < 5.0
+            await alive.has(position + 2, within_s=SEND_S - 2.0)
+        assert asyncio.get_running_loop().time() - began < SEND_S - 2.0
         assert [row.seq for row in w.live_state.notifications.waiting.values()] == [3]
 
 

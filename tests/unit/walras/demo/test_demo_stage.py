@@ -88,7 +88,8 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys, time\n"
         "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        " print(1, flush=True); time.sleep(60)'], start_new_session=True, stdout=subprocess.PIPE).stdout.readline()\n"
+        f" print(1, flush=True); time.sleep(60)', {str(tmp_path)!r}], start_new_session=True, stdout=subprocess.PIPE)"
+        ".stdout.readline()\n"
         "print('ready', flush=True); time.sleep(60)\n"
     )
     # In a process of its own: becoming a subreaper is for life.
@@ -106,7 +107,8 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     )
     output, _ = started.communicate(timeout=60)
     assert output.strip() == b"1"
-    left = [process for process in psutil.process_iter(["cmdline"]) if "SIG_IGN" in str(process.info["cmdline"])]
+    # By its folder: another test may have the same kind of process at this moment.
+    left = [process for process in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(process.info["cmdline"])]
     assert left == []
 
 
