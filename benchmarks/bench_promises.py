@@ -102,7 +102,7 @@ class QuotedRun:
         snapshot, told = snapshot_at_once(core, at), (JobSubmitted(at, request),)
         question = ForecastQuestion(snapshot, self._past, _DRAWS, 60.0, seed=int(at), told=told, only=request.job_id)
         forecast = forecast_jobs(question).jobs[request.job_id]
-        end_by = self._calibration.promised(at, forecast.end, forecast.end_by)
+        end_by = self._calibration.promised(at, forecast)
         self._calibration.said(request.job_id, at, forecast.end)
         self._spent_s += process_time() - began_s
         return end_by

@@ -36,9 +36,9 @@ def take_way(spec: JobSpec, menu: QuoteView, wanted: str) -> JobSpec:
         )
     if way.promised_by is None:
         raise UserError(
-            f"{way.way or _AS_ASKED}: no end can be promised: one future in 20 or more is later than looked ahead",
+            f"{way.way or _AS_ASKED}: no end can be promised{': ' if way.no_promise else ''}{way.no_promise}",
             field="--take",
-            fix="state its `steps` or `estimated_duration`, take another way of `--quote`, or submit without --take",
+            fix="take another way of `--quote`, or submit without --take",
         )
     quoted = QuotedSpec(
         way=way.way or _AS_ASKED,

@@ -81,6 +81,8 @@ class WayView(Body):
     #: The end that a job is promised on this way, in Unix seconds: 19 futures in 20 keep it. Null: none can be
     #: promised.
     promised_by: float | None = None
+    #: Why none can be promised, in words; empty if one is.
+    no_promise: str = ""
     usd: Triple
     #: Jobs that would end more than a minute later in half of the futures, and by how many seconds in all.
     delayed_jobs: int

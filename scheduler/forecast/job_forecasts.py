@@ -35,12 +35,23 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class PromiseBasis:
+    """What an end is promised from: ends of which those that no future reached are late guesses.
+
+    `end_by` is their quantile `PROMISED`.
+    """
+
+    end: Interval
+    end_by: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobForecast:
-    """When a job starts (None: it runs) and ends, and the instant by which an end could be promised."""
+    """When a job starts (None: it runs) and ends, and from what an end could be promised."""
 
     start: Interval | None
     end: Interval
-    end_by: float = inf
+    promise: PromiseBasis
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,7 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
     lengths = known_lengths(snapshot, question.past.ended)
     starts: dict[JobId, list[float]] = {}
     ends: dict[JobId, list[float]] = {}
+    late_ends: dict[JobId, list[float]] = {}
     running = {job.job.job_id for job in snapshot.jobs if job.placement is not None}
     draws = 0
     for draw in range(question.draws):
@@ -94,10 +106,11 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
                 continue
             starts.setdefault(job_id, []).append(rolled.starts_at)
             ends.setdefault(job_id, []).append(rolled.ends_at)
+            late_ends.setdefault(job_id, []).append(rolled.late_end_at)
     told = {}
     for job_id, seen in ends.items():
         start = None if job_id in running else quantiles(starts[job_id])
-        told[job_id] = JobForecast(start, quantiles(seen), promised_quantile(seen))
+        told[job_id] = JobForecast(start, quantiles(seen), promise_basis(late_ends[job_id]))
     return ForecastAnswer(snapshot.at, told, draws, process_time() - began_s)
 
 
@@ -105,6 +118,11 @@ def quantiles(values: Sequence[float]) -> Interval:
     """Returns p10, p50 and p90, interpolated between values."""
     ordered = sorted(values)
     return Interval(*(_quantile(ordered, level) for level in LEVELS))
+
+
+def promise_basis(late_ends: Sequence[float]) -> PromiseBasis:
+    """Returns what an end is promised from; `late_ends` are those of the futures (`RolledJob.late_end_at`)."""
+    return PromiseBasis(quantiles(late_ends), promised_quantile(late_ends))
 
 
 def promised_quantile(values: Sequence[float]) -> float:
@@ -186,12 +204,13 @@ class IntervalCalibration:
         p10, p90 = min(p10, p90), max(p10, p90)
         return Interval(p10, min(max(said.p50, p10), p90), p90)
 
-    def promised(self, at: float, said: Interval, end_by: float) -> float:
-        """Returns the instant by which to promise an end.
+    def promised(self, at: float, forecast: JobForecast) -> float:
+        """Returns the instant by which to promise an end; inf if none can be promised.
 
-        `end_by` is the quantile `PROMISED` of this interval's futures.
+        Half of the futures must have reached the end: what none of them reaches may never come.
         """
-        if said.p90 == inf or end_by == inf:
+        said, end_by = forecast.promise.end, forecast.promise.end_by
+        if forecast.end.p50 == inf or said.p90 == inf or end_by == inf:
             return inf
         high_s = _halves(at, said)[1]
         drawn = (end_by - said.p50) / high_s + 1.0

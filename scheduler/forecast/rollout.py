@@ -7,7 +7,7 @@ as it does live, so that a future of days does not cost thousands of solves.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 from random import Random
@@ -45,6 +45,7 @@ from scheduler.core.events import (
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
+from scheduler.forecast.future_jobs import JobTruth, RolledJob, drawn_steps, guess_late_ends
 from scheduler.forecast.past_jobs import Arrival, DrawnLengths, PastJobs, as_newcomer, drawn_arrivals
 from walras.cluster import Market
 from walras.contract import EXIT_CHECKPOINTED
@@ -71,51 +72,6 @@ class RolloutLimits:
     horizon_s: float = 14 * 86_400.0
     #: Processor time of this process, seconds.
     cpu_until_s: float = inf
-
-
-@dataclass(slots=True)
-class RolledJob:
-    """What a job did in one future. Instants are inf if they were not reached before the future was given up."""
-
-    starts_at: float = inf
-    ends_at: float = inf
-    #: Accelerator-hours by pool, from the present on.
-    held_h: dict[str, float] = field(default_factory=dict)
-    usd: float = 0.0
-
-
-@dataclass(slots=True)
-class JobTruth:
-    """What a job still has to do, in steps, and its running attempt."""
-
-    left: float
-    attempt: int = 0
-    rate: float = 0.0
-    since_at: float = inf
-    leased_at: float = inf
-    usd_per_h: float = 0.0
-    pool: str = ""
-    count: float = 0.0
-
-
-def drawn_steps(
-    lengths: DrawnLengths,
-    request: JobRequest,
-    done: tuple[float, float],
-    best: float,
-    chance: Random,
-    *,
-    joins: bool = False,
-) -> float:
-    """Returns the drawn steps left of a job that has done (steps, seconds of its whole gang at its best speed) `done`.
-
-    `best` is that speed, steps per second. If it `joins`, later jobs of its group may have its length.
-    """
-    steps, had_s = done
-    if request.steps is not None and request.steps > 0:
-        part = steps / request.steps
-        return max(lengths.ratio(request, part, chance) - part, 1e-6) * request.steps
-    return max(lengths.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
 
 
 class Rollout:
@@ -212,6 +168,7 @@ class Rollout:
             if not self._holding and self.now - self._moved_at > max(_PATIENCE_S, self._moved_at - self._began_at):
                 break
             act(subject)
+        guess_late_ends(self.jobs, self._truths, ledger, until_at)
         return not self._open
 
     def _schedule(self, at: float, act: Callable[[Any], None], subject: Any) -> None:
@@ -371,7 +328,7 @@ class Rollout:
             rolled.held_h[truth.pool] = rolled.held_h.get(truth.pool, 0.0) + hours * truth.count
             rolled.usd += hours * truth.usd_per_h
             self._holding -= 1
-            truth.leased_at = inf
+            truth.leased_at, truth.stopped = inf, True
 
     # ------------------------------------------------------------------------------------------------ machines, solves
 

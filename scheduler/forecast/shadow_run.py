@@ -41,9 +41,10 @@ from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
+from scheduler.forecast.future_jobs import JobTruth, RolledJob, drawn_steps
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.recorded_period import HeldPlace, PeriodJob, RecordedPeriod
-from scheduler.forecast.rollout import JobTruth, RolledJob, Rollout, RolloutLimits, drawn_steps
+from scheduler.forecast.rollout import Rollout, RolloutLimits
 from walras.cluster import Market
 from walras.job_request import JobId, JobRequest
 from walras.states import AttemptState, JobState

@@ -13,9 +13,10 @@ from time import process_time
 
 from scheduler.core.events import Event
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
-from scheduler.forecast.job_forecasts import Interval, promised_quantile, quantiles
+from scheduler.forecast.future_jobs import RolledJob
+from scheduler.forecast.job_forecasts import Interval, PromiseBasis, promise_basis, quantiles
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
-from scheduler.forecast.rollout import RolledJob, Rollout, RolloutLimits
+from scheduler.forecast.rollout import Rollout, RolloutLimits
 from walras.job_request import JobId
 
 #: Minimum of futures for p10 and p90; they are made whatever time they take.
@@ -66,8 +67,7 @@ class AddedJob:
     start: Interval
     end: Interval
     usd: Interval
-    #: Instant by which its end could be promised (`job_forecasts.PROMISED`).
-    end_by: float
+    promise: PromiseBasis
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _added(rolled: Sequence[RolledJob]) -> AddedJob:
         quantiles([each.starts_at for each in rolled]),
         quantiles([each.ends_at for each in rolled]),
         quantiles([each.usd for each in rolled]),
-        promised_quantile([each.ends_at for each in rolled]),
+        promise_basis([each.late_end_at for each in rolled]),
     )
 
 

@@ -261,6 +261,10 @@ def test_policies_are_checked_applied_and_rolled_back_and_a_way_is_taken(server:
             page.find_element("id", f"field-{name}").send_keys(value)
         page.find_element("xpath", "//button[text()='Quote']").click()
         until_text(page, "Ways to run it")
+        until_text(page, "Promised")
+        way = {"way": "1 x a", "forecast": {"start": [1, 2, 3], "end": [4, 5, 6]}, "promised_by": 9, "usd": [0, 1, 2]}
+        take = "import('/web/futures.js').then(m => arguments[1](m.taken({}, {as_of: 1}, arguments[0]).quoted.end_by))"
+        assert page.execute_async_script(take, way) == 9, "what is promised, not the late end of the interval"
         wait(page, lambda: page.find_elements("xpath", "//button[text()='Take']"), "a way")[0].click()
         until_text(page, "quoted")
         wait(page, lambda: "/jobs/2" in page.current_url, "the job's page")

@@ -146,6 +146,11 @@ def show_ways(found: "QuoteView") -> None:
     show_line(f"{found.draws} futures of each way; four in five lie between, and a promised end is kept in 19 of 20.")
     columns = [Column("WAY"), Column("STARTS"), Column("ENDS"), Column("PROMISED"), Column("USD"), Column("DELAYS")]
     show_listing(Listing(columns, [_quote_row(way) for way in found.ways], None), OutputFormat.TABLE)
+    for way in found.ways:
+        if way.promised_by is None:
+            show_line(
+                f"{way.way or 'as it asks'}: no end is promised: {way.no_promise or 'the server does not say why'}."
+            )
 
 
 def _quote_row(way: "WayView") -> list[str]:

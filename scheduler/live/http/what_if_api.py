@@ -11,6 +11,7 @@ from math import inf
 from scheduler.core.events import Event, JobSubmitted
 from scheduler.forecast.core_copy import CoreSnapshot
 from scheduler.forecast.job_forecasts import Interval, JobForecast
+from scheduler.forecast.rollout import RolloutLimits
 from scheduler.forecast.state_changes import AddedMachines, StateChanges, events_of_changes
 from scheduler.forecast.what_if import AlternativeOutcome, GroupDifference, WhatIfAnswer
 from scheduler.live.auth.access_control import UserRole
@@ -128,15 +129,30 @@ def _changed_jobs(call: RequestContext, outcome: AlternativeOutcome) -> list[Job
 def _way(call: RequestContext, answer: WhatIfAnswer, outcome: AlternativeOutcome, request: JobRequest) -> WayView:
     added = outcome.added[request.job_id]
     later_s = [found.end_s.p50 for found in outcome.jobs.values() if found.end_s.p50 > _DELAYED_S]
-    forecast = JobForecast(added.start, added.end, added.end_by)
+    forecast = JobForecast(added.start, added.end, added.promise)
     forecasts = call.server.start_forecasts
+    promised_by = forecasts.promised(answer.at, forecast)
     return WayView(
         forecast=forecasts.shown(answer.at, forecast),
-        promised_by=forecasts.promised(answer.at, forecast),
+        promised_by=promised_by,
+        no_promise=_why_no_promise(forecast, request) if promised_by is None else "",
         usd=_triple(added.usd),
         delayed_jobs=len(later_s),
         delay_s=sum(later_s),
     )
+
+
+def _why_no_promise(forecast: JobForecast, request: JobRequest) -> str:
+    """Returns in words why no end can be promised, and what the job could state so that one can."""
+    days = f"{RolloutLimits().horizon_s / 86_400.0:.0f} days"
+    if forecast.end.p50 == inf:
+        return f"half of the futures do not reach its end within {days}, or within the time for computing them"
+    if forecast.promise.end_by == inf:
+        why = "in one future of 20 or more nothing tells when it would end"
+    else:
+        why = f"19 futures in 20 keep only an end that is more than {days} away"
+    known = request.steps is not None or request.duration_s is not None
+    return why if known else f"{why}; if it states `steps` or `estimated_duration`, that is known better"
 
 
 def _difference(name: str, found: GroupDifference) -> DifferenceView:

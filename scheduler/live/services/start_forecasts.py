@@ -134,7 +134,7 @@ class StartForecasts:
 
     def promised(self, at: float, forecast: JobForecast) -> float | None:
         """Returns the instant by which to promise an end, Unix seconds; None if it is beyond the horizon."""
-        end_by = self._ends.promised(at, forecast.end, forecast.end_by)
+        end_by = self._ends.promised(at, forecast)
         return None if end_by > at + RolloutLimits().horizon_s else self._loop.clock.unix(end_by)
 
     def _told(self, interval: Interval, at: float) -> tuple[float, float, float]:

@@ -1,13 +1,17 @@
 """Futures with and without a change, under the same luck: what differs is the change alone."""
 
+from math import inf
+
 import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.core.events import JobSubmitted, NodeJoined, PolicyChanged, PoolDeclared
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import EntityShare, ShareLimit, SharesDeclared
-from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, snapshot_at_once
+from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths, snapshot_at_once
+from scheduler.forecast.future_jobs import guess_late_ends
 from scheduler.forecast.past_jobs import PastJobs
+from scheduler.forecast.rollout import Rollout, RolloutLimits
 from scheduler.forecast.state_changes import AddedMachines, StateChanges, events_of_changes
 from scheduler.forecast.what_if import AlternativeOutcome, WhatIfQuestion, what_if
 from tests.support.fake_fleet import FakeFleet, job, pool
@@ -92,6 +96,31 @@ def test_a_limit_holds_in_the_futures_until_it_is_lifted() -> None:
     limited, free = outcome(snapshot, more), outcome(snapshot, StateChanges(added=more.added, unlimited=("red",)))
     assert limited.projects["red"].completion_s.p50 == 0.0
     assert free.projects["red"].completion_s.p90 < 0
+
+
+def rolled(limits: RolloutLimits) -> tuple[Rollout, CoreCopy]:
+    """The same future of `a_state`, until these limits."""
+    snapshot = a_state()
+    copy = CoreCopy(snapshot)
+    rollout = Rollout(snapshot, copy, PastJobs(), known_lengths(snapshot, ()), "0/0")
+    rollout.run(limits)
+    return rollout, copy
+
+
+def test_a_future_that_is_given_up_tells_late_ends_of_jobs() -> None:
+    """A job that runs then is taken to run on. Nothing is told of one that waits or was stopped, nor of far ends."""
+    whole, _ = rolled(RolloutLimits())
+    assert all(each.late_end_at == each.ends_at < inf for each in whole.jobs.values())
+    cut, copy = rolled(RolloutLimits(events=3))
+    second = cut.jobs[JobId(2)]
+    assert second.ends_at == inf
+    assert second.late_end_at == pytest.approx(whole.jobs[JobId(2)].ends_at)
+    assert cut.jobs[JobId(4)].late_end_at == inf
+    guess_late_ends(cut.jobs, cut._truths, copy.core.ledger, latest_at=second.late_end_at - 1.0)
+    assert second.late_end_at == inf
+    cut._truths[JobId(2)].stopped = True
+    guess_late_ends(cut.jobs, cut._truths, copy.core.ledger, latest_at=inf)
+    assert second.late_end_at == inf
 
 
 def test_projects_that_are_not_seen_are_told_of_together() -> None:

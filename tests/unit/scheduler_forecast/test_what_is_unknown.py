@@ -13,6 +13,9 @@ from scheduler.forecast.core_copy import known_lengths, snapshot_at_once
 from scheduler.forecast.job_forecasts import (
     Interval,
     IntervalCalibration,
+    JobForecast,
+    PromiseBasis,
+    promise_basis,
     promised_quantile,
     quantiles,
     separate_spans,
@@ -159,7 +162,20 @@ def test_an_end_is_promised_late_enough_however_few_futures_were_drawn(draws: in
 
 def test_no_end_is_promised_that_many_futures_do_not_reach() -> None:
     assert promised_quantile([1.0, 2.0, 3.0, 4.0, inf]) == inf
-    assert IntervalCalibration().promised(0.0, Interval(1.0, 2.0, 3.0), inf) == inf
+    raw = Interval(1.0, 2.0, 3.0)
+    assert IntervalCalibration().promised(0.0, JobForecast(None, raw, PromiseBasis(raw, inf))) == inf
+
+
+def test_a_late_guess_is_promised_where_most_futures_reach_the_end_and_nothing_where_half_do_not() -> None:
+    """Two of twenty futures are given up while the job runs: what it has left then is its late end there."""
+    reached = [1000.0 * number for number in range(1, 19)]
+    late = promise_basis([*reached, 60_000.0, 90_000.0])
+    told = JobForecast(None, quantiles([*reached, inf, inf]), late)
+    assert told.end.p90 == inf
+    promised = IntervalCalibration().promised(0.0, told)
+    assert 60_000.0 <= promised < 150_000.0
+    rarely = JobForecast(None, quantiles([1000.0] * 8 + [inf] * 12), promise_basis([1000.0] * 8 + [2000.0] * 12))
+    assert IntervalCalibration().promised(0.0, rarely) == inf
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
@@ -168,7 +184,7 @@ def test_promises_are_kept_19_times_in_20_whatever_the_futures_are_wrong_about(f
     for job in range(700):
         ahead_s, at = 2000.0 * chance.lognormvariate(0.0, 1.0), 1e4 * job
         raw, end_by = Interval(at + 0.8 * ahead_s, at + ahead_s, at + 1.2 * ahead_s), at + 1.3 * ahead_s
-        promised = calibration.promised(at, raw, end_by)
+        promised = calibration.promised(at, JobForecast(None, raw, PromiseBasis(raw, end_by)))
         assert promised >= calibration.corrected(at, raw).p90
         came = at + factor * ahead_s * chance.lognormvariate(0.0, 0.5)
         if job >= 200:

@@ -87,6 +87,19 @@ async def test_a_job_is_quoted_for_each_type_that_it_may_have(
         assert len(face.world.live_state.jobs) == 2
 
 
+async def test_a_job_without_a_machine_is_promised_nothing_and_told_why(tmp_path: Path) -> None:
+    """What no future reaches has no forecast and no promise, in words."""
+    async with facing(tmp_path) as face:
+        await _busy(face)
+        await face.json("POST", f"{API}/nodes/n1/drain", {})
+        await face.world.quiet()
+        status, answer = await face.json("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG})
+        assert status == 200, answer
+        (way,) = QuoteView.model_validate(answer).ways
+        assert (way.forecast, way.promised_by) == (None, None)
+        assert way.no_promise.startswith("half of the futures do not reach its end within 14 days")
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "field"),
     [

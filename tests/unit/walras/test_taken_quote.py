@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walras.api import ForecastView
+from walras.cli.what_if_text import show_ways
 from walras.errors import JobSpecError, UserError
 from walras.spec.field_types import parse_instant
 from walras.spec.job_spec import JobSpec, parse_spec, spec_mapping
@@ -81,6 +82,22 @@ def test_what_cannot_be_taken_is_named(wanted: str, ways: list[WayView], words: 
     with pytest.raises(UserError, match=words) as refused:
         taken(wanted, QuoteView(as_of=NOW, draws=20, ways=ways))
     assert refused.value.fix
+
+
+def test_a_way_without_a_promise_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the menu, and when somebody takes it; of an older server, that it does not say why."""
+    why = "in one future of 20 or more nothing tells when it would end"
+    told = [way("4 x a100", 60.0), way("8 x v100", 90.0), way("", 90.0)]
+    told[1:] = [each.model_copy(update={"promised_by": None, "no_promise": why}) for each in told[1:]]
+    told[2] = told[2].model_copy(update={"no_promise": ""})
+    menu = QuoteView(as_of=NOW, draws=20, ways=told)
+    show_ways(menu)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"8 x v100: no end is promised: {why}." in shown
+    assert "as it asks: no end is promised: the server does not say why." in shown
+    assert "4 x a100: no end" not in shown
+    with pytest.raises(UserError, match=why):
+        taken("v100", menu)
 
 
 def test_what_came_of_it_is_told() -> None:
