@@ -58,6 +58,8 @@ from walras.wire import ClusterIdentity
 Row = TypeVar("Row")
 #: A statement takes a limited number of values, so longer lists are read in parts.
 _IN_ONE_QUERY = 10_000
+#: Requests for machines of which the released ones are loaded too.
+_RECENT_RENTS = 100
 
 
 class SqlStore(ABC):
@@ -98,6 +100,8 @@ class SqlStore(ABC):
 
     def load(self) -> LoadedState:
         live = "job_id IN (SELECT job_id FROM attempts WHERE ended_at IS NULL)"
+        # A machine that was released lately may still be listed by its provider, and is no unknown one then.
+        recent = f"SELECT token FROM rents ORDER BY asked_at DESC LIMIT {_RECENT_RENTS}"
         return LoadedState(
             jobs=tuple(self._select("jobs", JobRow, "ended_at IS NULL")),
             attempts=tuple(self._select("attempts", AttemptRow, "ended_at IS NULL")),
@@ -108,7 +112,7 @@ class SqlStore(ABC):
                     "SELECT ended_at IS NULL FROM attempts WHERE job_id = ? AND attempt = ?", part.job_id, part.attempt
                 )
             ),
-            nodes=tuple(self._select("nodes", NodeRow, "state NOT IN ('released')")),
+            nodes=tuple(self._select("nodes", NodeRow, f"state NOT IN ('released') OR rent_token IN ({recent})")),
             outbox=tuple(self._select("outbox", OutboxRow, "TRUE ORDER BY command_id")),
             checkpoints=tuple(
                 self._select(

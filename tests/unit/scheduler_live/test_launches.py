@@ -133,3 +133,24 @@ async def test_a_machine_that_its_provider_reports_gone_before_it_joined_is_paid
             await provisioner.gone(NodeId("t-0"), Reason.INFRA_NODE_LOST, "t")
         assert paid(w) == {"t-0": 20.0}
         assert w.live_state.rents == {}
+
+
+async def test_a_machine_that_had_joined_and_is_given_back_after_a_restart_is_paid_for_once(tmp_path: Path) -> None:
+    """The server died after it had let the machine go and before its provider was told: only the rest is charged."""
+    async with world(tmp_path) as w:
+        cloud, provisioner = await launched(w)
+        (machine,) = cloud.held.values()
+        w.clock.at = 40.0
+        await join(w, cloud, Random(0))
+        w.clock.at = 100.0
+        await provisioner._release(NodeId("t-0"))
+        await calls_end(provisioner)
+        assert w.live_state.spent_usd[""] == pytest.approx(0.1)
+        await provisioner.close()
+    cloud.held[machine.node_id] = machine
+    async with world(tmp_path, at=160.0) as w:
+        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
+        for _ in range(2):
+            await provisioner.janitor.sweep()
+        assert cloud.held == {}
+        assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.16)
