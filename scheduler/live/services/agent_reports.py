@@ -347,14 +347,16 @@ def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
 def _part_ended(
     transaction: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport
 ) -> None:
+    was_asked_to_stop = part.stopped or attempt.row.state is AttemptState.STOPPING
     # The server asked for this end before its tables were restored, so these do not show it.
-    is_forgotten = report.asked and report.cause == "exited" and not part.stopped
-    is_forgotten = is_forgotten and attempt.row.state is not AttemptState.STOPPING
+    is_forgotten = report.asked and report.cause == "exited" and not was_asked_to_stop
     is_late = (is_stopped_late(part) or is_forgotten) and report.exit_code is None
     if is_late:
         # Our stop ended its ranks, so the job is queued again, as after a preemption.
         report = report.model_copy(update={"exit_code": EXIT_CHECKPOINTED, "signal": None, "failed_rank": None})
-    if is_withdrawn(part) and report.exit_code is None and report.signal is None:
+    # The tables may be older than the request to withdraw the start.
+    never_began = report.cause == "exited" and not part.started and not was_asked_to_stop
+    if report.exit_code is None and report.signal is None and (is_withdrawn(part) or never_began):
         refuse_withdrawn(transaction, part)
         return
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank

@@ -122,6 +122,21 @@ async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp
 
 
 @pytest.mark.sqlite_file
+async def test_a_job_whose_start_was_withdrawn_after_the_backup_has_not_failed(tmp_path: Path) -> None:
+    """Its machine tells an end with neither exit code nor signal: nothing of that attempt ever ran."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        job_id = await w.submit({})
+        (start,) = [each for each in (await agent.beat()).commands if isinstance(each, StartCommand)]
+        backup = _backup(tmp_path)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        await _meet(agent, again, _ended(start) | {"exit_code": None})
+        (attempt,) = again.server.store.attempts(job_id)
+        assert (attempt.state.value, again.state(job_id)) == ("START_FAILED", "PENDING")
+
+
+@pytest.mark.sqlite_file
 async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_path: Path) -> None:
     """The waiting job of the backup runs on a machine that is heard last, as an attempt that the tables do not know.
     Nobody else gets the job before that attempt has ended."""
