@@ -93,7 +93,7 @@ class SimAgentStore(AgentStore):
     ) -> None:
         super().move_attempt(job_id, attempt, phase, reports, incarnation)
         for report in reports:
-            self.world.observer.reported(self.name, report)
+            self.world.observer.reported(self.name, report, is_written=not self.problem)
 
 
 def _refuse() -> None:

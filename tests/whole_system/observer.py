@@ -226,12 +226,12 @@ class Observer(Hooks):
         if any(rank.run.how == "supervisor killed" for rank in supervisor.ranks.all):
             self.killed.add((supervisor.plan.job_id, supervisor.plan.attempt))
 
-    def reported(self, name: str, report: AnyReport) -> None:
-        """An agent has written down the end of an attempt, or that it does not start one."""
+    def reported(self, name: str, report: AnyReport, *, is_written: bool) -> None:
+        """An agent tells the end of an attempt, or that it does not start one, and wrote so if its disk let it."""
         now = self.loop.time()
         if isinstance(report, EndedReport | RefusedReport):
             self.over_at.setdefault((name, report.job_id, report.attempt), now)
-            if name in self.full_disks:
+            if name in self.full_disks or not is_written:
                 self.ended_on_full_disk.add((name, report.job_id, report.attempt))
         held = re.search(r"held by job (\d+), attempt (\d+)", getattr(report, "detail", ""))
         key = (name, int(held[1]), int(held[2])) if held is not None else None
