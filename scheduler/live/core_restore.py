@@ -33,7 +33,7 @@ from scheduler.live.store.event_journal import parse_facts, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
 from walras.cluster import Market, Rendezvous
 from walras.job_request import JobId, JobRequest
-from walras.states import AttemptState, JobState, Reason
+from walras.states import AttemptState, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,7 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
 def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage) -> JobRestored:
     row, attempt = job.row, job.attempt
     revoked = None
-    if row.state is JobState.CANCELLING:  # whatever its attempt was asked to stop for before
-        revoked = Reason.USER_CANCELLED
-    elif attempt is not None and attempt.row.state is AttemptState.STOPPING:
+    if attempt is not None and attempt.row.state is AttemptState.STOPPING:
         revoked = attempt.row.reason
     return JobRestored(
         at=at,

@@ -10,6 +10,7 @@ from scheduler.live.loop.live_state import LiveAttempt, accelerators_text
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import CheckpointRow, PartRow
 from walras.job_request import JobId
+from walras.states import AttemptState
 from walras.wire import CheckpointEveryCommand, Manifest, PrepareCommand, StartCommand, StopCommand
 
 
@@ -103,7 +104,9 @@ def apply_revoke(transaction: Transaction, command: Revoke) -> None:
     attempt = transaction.state.attempt(command.job_id, command.attempt)
     if attempt is None:
         return
-    # The reason of the stop does not tell it: a drain stops for an administrator and holds nothing.
+    if attempt.row.state is AttemptState.STOPPING:  # perhaps for another reason before, which a restart must not revive
+        attempt.row.reason = command.reason
+    # The reason does not tell whether the job is held: a drain stops for an administrator and holds nothing.
     job = transaction.core.ledger.jobs.get(command.job_id)
     attempt.row.held_by = None if job is None else job.hold_reason
     transaction.attempt_changed(attempt)

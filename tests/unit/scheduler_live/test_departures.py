@@ -208,13 +208,23 @@ async def test_a_lost_machine_follows_its_pool_when_it_is_back(face: Face) -> No
 # ------------------------------------------------------------------------------------------ what holds jobs
 
 
-async def _stopping(w: World) -> tuple[FakeAgent, JobId]:
+async def _stopping(w: World, max_runtime: str | None = None) -> tuple[FakeAgent, JobId]:
     """A job that can save its work, asked to stop by a drain of its machine; another machine is free."""
     agent = await FakeAgent(w, "n1").register()
-    job_id = await w.submit({})
+    job_id = await w.submit({} if max_runtime is None else {"limits": {"max_runtime": max_runtime}})
     await agent.start_all()
     await agent.beat(agent.committed(job_id, 1, 1.0))
     return agent, job_id
+
+
+async def _ended_after_restart(folder: Path, agent: FakeAgent, job_id: JobId) -> JobRow:
+    """The job, once its attempt has ended of a signal under the server that started next."""
+    async with world(folder) as w:
+        agent.world = w
+        await agent.end(job_id, exit_code=None, signal=15)
+        row = w.server.store.job(job_id)
+        assert row is not None
+        return row
 
 
 @pytest.mark.sqlite_file
@@ -224,10 +234,7 @@ async def test_a_job_that_a_drain_stops_is_not_held_after_a_restart(tmp_path: Pa
         agent, job_id = await _stopping(face.world)
         assert (await face.json("POST", "/api/v1/nodes/n1/drain", {"now": True}))[0] == 200
         assert face.world.state(job_id) == "PREEMPTING"
-    async with world(tmp_path) as w:
-        agent.world = w
-        await agent.end(job_id, exit_code=None, signal=15)
-        assert w.state(job_id) == "PENDING"
+    assert (await _ended_after_restart(tmp_path, agent, job_id)).state == "PENDING"
 
 
 @pytest.mark.sqlite_file
@@ -242,28 +249,26 @@ async def test_a_hold_of_a_job_that_stops_outlives_a_restart(tmp_path: Path, is_
         if is_released:
             await face.world.emit(lambda at: JobReleased(at, job_id))
         assert face.world.state(job_id) == "PREEMPTING"
-    async with world(tmp_path) as w:
-        agent.world = w
-        await agent.end(job_id, exit_code=None, signal=15)
-        row = w.server.store.job(job_id)
-        assert row is not None
-        assert (row.state == "HELD", row.reason is Reason.HOLD_USER) == (not is_released, not is_released)
+    row = await _ended_after_restart(tmp_path, agent, job_id)
+    assert (row.state == "HELD", row.reason is Reason.HOLD_USER) == (not is_released, not is_released)
 
 
 @pytest.mark.sqlite_file
-async def test_a_cancelled_job_that_was_stopping_ends_after_a_restart(tmp_path: Path) -> None:
-    """What it was asked to stop for first, a drain here, does not bring it back."""
+@pytest.mark.parametrize("reason", [Reason.USER_CANCELLED, Reason.POLICY_MAX_RUNTIME])
+async def test_a_job_that_was_stopping_ends_after_a_restart_as_it_was_asked_to_since(
+    tmp_path: Path, reason: Reason
+) -> None:
+    """What it was asked to stop for first, a drain here, brings back none that is cancelled, or has used its time."""
     async with facing(tmp_path) as face:
-        agent, job_id = await _stopping(face.world)
+        agent, job_id = await _stopping(face.world, "5s")
         assert (await face.json("POST", "/api/v1/nodes/n1/drain", {"now": True}))[0] == 200
-        assert (await face.json("POST", f"/api/v1/jobs/{job_id}/cancel"))[0] == 200
-        assert face.world.state(job_id) == "CANCELLING"
-    async with world(tmp_path) as w:
-        agent.world = w
-        await agent.end(job_id, exit_code=None, signal=15)
-        row = w.server.store.job(job_id)
-        assert row is not None
-        assert (row.state, row.reason) == ("CANCELLED", Reason.USER_CANCELLED)
+        if reason is Reason.USER_CANCELLED:
+            assert (await face.json("POST", f"/api/v1/jobs/{job_id}/cancel"))[0] == 200
+        else:
+            await face.world.advance(6.0)
+    row = await _ended_after_restart(tmp_path, agent, job_id)
+    ends = {Reason.USER_CANCELLED: "CANCELLED", Reason.POLICY_MAX_RUNTIME: "FAILED"}
+    assert (row.state, row.reason) == (ends[reason], reason)
 
 
 async def test_an_operators_hold_of_a_job_that_stops_is_not_its_owners_to_lift(face: Face) -> None:

@@ -1,5 +1,7 @@
 """A machine that was launched is paid for, whether it joins or not, and whoever sees it go."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -28,6 +30,16 @@ async def launched(w: World, machines: int = 1) -> tuple[FlakyCloud, Provisioner
 
 def paid(w: World) -> dict[str, float]:
     return {str(row.node_id): pytest.approx(row.until_at - row.since_at) for row in w.server.store.charges()}
+
+
+@asynccontextmanager
+async def swept_after_restart(folder: Path, cloud: FlakyCloud, at: float) -> AsyncIterator[World]:
+    """The server that starts then, and has compared its machines with what the cloud lists."""
+    async with world(folder, at=at) as w:
+        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
+        for _ in range(3):
+            await provisioner.janitor.sweep()
+        yield w
 
 
 async def test_a_machine_that_is_taken_before_it_joined_is_paid_for_and_asked_for_again(tmp_path: Path) -> None:
@@ -99,10 +111,7 @@ async def test_a_machine_given_back_by_a_server_that_died_before_it_wrote_the_bi
         cloud, provisioner = await launched(w)
         await provisioner.close()
         await cloud.terminate(NodeId("t-0"))
-    async with world(tmp_path, at=1000.0) as w:
-        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
-        for _ in range(3):
-            await provisioner.janitor.sweep()
+    async with swept_after_restart(tmp_path, cloud, 1000.0) as w:
         assert paid(w) == {"t-0": 1000.0}
 
 
@@ -116,10 +125,7 @@ async def test_a_machine_given_back_that_is_listed_still_after_a_restart_is_paid
         assert cloud.held == {}
         await provisioner.close()
     cloud.held[machine.node_id] = machine
-    async with world(tmp_path, at=1060.0) as w:
-        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
-        for _ in range(3):
-            await provisioner.janitor.sweep()
+    async with swept_after_restart(tmp_path, cloud, 1060.0) as w:
         assert paid(w) == {"t-0": 1000.0}
 
 
@@ -148,9 +154,6 @@ async def test_a_machine_that_had_joined_and_is_given_back_after_a_restart_is_pa
         assert w.live_state.spent_usd[""] == pytest.approx(0.1)
         await provisioner.close()
     cloud.held[machine.node_id] = machine
-    async with world(tmp_path, at=160.0) as w:
-        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
-        for _ in range(2):
-            await provisioner.janitor.sweep()
+    async with swept_after_restart(tmp_path, cloud, 160.0) as w:
         assert cloud.held == {}
         assert sum(row.usd for row in w.server.store.charges()) == pytest.approx(0.16)
