@@ -59,7 +59,11 @@ def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float, now: 
 
 
 def settle_idle_machines(cycle: Cycle) -> None:
-    """Runs after starts: sets checks for machines that have become empty and stayed so."""
+    """Decides, after starts, on the rented machines that no job has taken again since they became empty.
+
+    A quarantined one is given back at once; of the others the pool's timer checks later whether they are worth their
+    price.
+    """
     emptied, cycle.backlog.emptied = cycle.backlog.emptied, {}
     for row in emptied:
         machine = cycle.ledger.fleet.machines[row]

@@ -70,7 +70,10 @@ def emit(transaction: Transaction, event: Event) -> None:
 
 
 def emit_in_pieces(transaction: Transaction, event: Event) -> Iterator[None]:
-    """As `emit`, but yield after the core's answer and after each command, of which a plan may have hundreds."""
+    """Does what `emit` does, and yields after the core's answer and after each command.
+
+    A plan may have hundreds of commands, between which the event loop serves others.
+    """
     note_event(transaction, event)
     _apply_event(transaction, event)
     commands = transaction.core.handle(event)
