@@ -1,6 +1,7 @@
 """How long single callbacks hold up an event loop: every one is timed while the watch is on."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from heapq import heappushpop
 from typing import Any
 
 _KEPT = 20
+#: Nested coroutines that are named.
+_NAMES_MAX = 4
 
 
 @dataclass(slots=True)
@@ -56,9 +59,14 @@ def watched() -> Iterator[LoopWatch]:
 
 
 def _named(callback: Any) -> str:
+    """Name what ran: the task's innermost coroutine of its own, and the line at which it waits now."""
     task = getattr(callback, "__self__", None)
-    if isinstance(task, asyncio.Task):
-        stack = task.get_stack(limit=1)
-        where = f" at {stack[-1].f_code.co_name}:{stack[-1].f_lineno}" if stack else ""
-        return f"{task.get_coro().__qualname__}{where}"  # type: ignore[union-attr]
-    return repr(callback)[:100]
+    if not isinstance(task, asyncio.Task):
+        return repr(callback)[:100]
+    names, where, coroutine = [], "", task.get_coro()
+    while inspect.iscoroutine(coroutine):
+        names.append(coroutine.__qualname__)
+        if coroutine.cr_frame is not None:
+            where = f" at line {coroutine.cr_frame.f_lineno}"
+        coroutine = coroutine.cr_await
+    return f"{' > '.join(names[:_NAMES_MAX])}{where}"

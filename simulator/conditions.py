@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from scheduler.core.speed_events import FactsTold
 from simulator.attempts import WorldParameters
 from simulator.engine import RunLimits, SolveClock, SolveTime
 from simulator.faults import FaultModel, Incident, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation
@@ -313,8 +314,8 @@ class Conditions(FileModel):
         from optimizer.planning.machine_recommendation import specs_by_accelerator
         from walras.spec.catalog import load_catalog
 
-        facts = {Kind(kind): stated.facts(None) for kind, stated in self.facts.items()}
-        return PredictionSettings(self.predict_every, specs_by_accelerator(load_catalog()), facts)
+        facts = tuple(FactsTold(0.0, Kind(kind), stated.facts(None)) for kind, stated in self.facts.items())
+        return PredictionSettings(self.predict_every, sheets=specs_by_accelerator(load_catalog()), facts=facts)
 
     def _limits(self, limits: RunLimits) -> RunLimits:
         """Limits a run with endless random faults, in which jobs may never end."""

@@ -6,7 +6,7 @@ also a file format (JSON).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import log
 from pathlib import Path
 from statistics import median, pstdev
@@ -27,13 +27,16 @@ from scheduler.core.events import (
     PoolDeclared,
     Solved,
 )
+from scheduler.core.speed_events import FactsTold, SpeedsPredicted
 from simulator.ground_truth import ANY_COUNT, AttemptCosts, GroundTruth, SpeedKey
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.cluster import NodeId, Placement, PoolId
 from walras.contract import EXIT_CHECKPOINTED
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, JobId, JobRequest, Kind
+from walras.model_facts import MOST_SAMPLES, ModelFacts
 from walras.spec.file_model import FileModel
+from walras.spec.job_groups import FactsSpec
 from walras.states import AttemptState, Reason
 
 _Length = Annotated[float, Field(ge=0, le=1e9)]
@@ -87,6 +90,21 @@ class MeasuredRevocation(FileModel):
     pool_id: str
 
 
+class MeasuredFacts(FactsSpec):
+    """Facts of a kind that the run's scheduler was told, seconds after the first submission."""
+
+    at: _Length
+    kind: str
+    #: Samples of one step over the whole gang.
+    batch: Annotated[float, Field(gt=0, le=MOST_SAMPLES)] | None = None
+    counted: bool = False
+
+    def told(self, begins_at: float) -> FactsTold:
+        """Returns the event on the cluster's clock."""
+        facts = ModelFacts(**{each.name: getattr(self, each.name) for each in fields(ModelFacts)})
+        return FactsTold(self.at + begins_at, Kind(self.kind), facts, self.counted)
+
+
 class MeasuredCosts(FileModel):
     """The true behaviour of a workload's jobs, as a file (JSON) or a value."""
 
@@ -96,6 +114,9 @@ class MeasuredCosts(FileModel):
     pools: tuple[MeasuredPool, ...] = ()
     #: In place of the workload's incidents, if there are any.
     revocations: tuple[MeasuredRevocation, ...] = ()
+    #: When speeds that were not measured were predicted, seconds after the first submission, and from which facts.
+    predicted_at: tuple[_Length, ...] = ()
+    facts: tuple[MeasuredFacts, ...] = ()
     #: The workload's first instant on the cluster's clock: rounds are aligned to that clock.
     begins_at: _Length = 0.0
     #: Median duration of a solve; standard deviation of the logarithm of an attempt's start time over its kind's.
@@ -198,6 +219,8 @@ class _Record:
     boot_s: dict[PoolId, list[float]] = field(default_factory=dict)
     pool_of: dict[NodeId, PoolId] = field(default_factory=dict)
     revocations: list[tuple[float, PoolId]] = field(default_factory=list)
+    predicted_at: list[float] = field(default_factory=list)
+    facts: list[FactsTold] = field(default_factory=list)
 
     def event(self, event: Event) -> None:
         if isinstance(event, JobSubmitted):
@@ -213,6 +236,10 @@ class _Record:
                 self.boot_s.setdefault(event.pool_id, []).append(event.at - self.rented_at[event.token][1])
         elif isinstance(event, NodeLeaving) and event.reason is Reason.INFRA_SPOT_RECLAIM:
             self.revocations.append((event.at, self.pool_of[event.node_id]))
+        elif isinstance(event, SpeedsPredicted):
+            self.predicted_at.append(event.at)
+        elif isinstance(event, FactsTold):
+            self.facts.append(event)
         elif isinstance(event, AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded):
             attempt = self.attempts.get((event.job_id, event.attempt))
             if attempt is not None:
@@ -271,10 +298,17 @@ def measure_costs(recorded: Iterable[RecordedEvent]) -> MeasuredCosts:
             for at, pool_id in record.revocations
             if at >= begins_at
         ),
+        predicted_at=tuple(at - begins_at for at in record.predicted_at if at >= begins_at),
+        facts=tuple(_measured_facts(told, begins_at) for told in record.facts),
         begins_at=begins_at,
         solve_s=median(record.solve_s) if record.solve_s else 0.0,
         cost_noise=_warm_up_noise(record),
     )
+
+
+def _measured_facts(told: FactsTold, begins_at: float) -> MeasuredFacts:
+    """Returns the facts as a row of the file; what was told before the first job is told with it."""
+    return MeasuredFacts(at=max(0.0, told.at - begins_at), kind=told.kind, counted=told.counted, **asdict(told.facts))
 
 
 def _measured_speeds(record: _Record) -> tuple[MeasuredSpeed, ...]:

@@ -1,14 +1,14 @@
 """Predicts speeds that were never measured while a simulated run goes on, as a live server does.
 
-A prediction is scheduled some time after a job reports or arrives, at most once per interval. Request and answer are
-the scheduler's own (`scheduler.core.cycle.speed_predictions`); the core receives a `SpeedsPredicted`, as in production.
-Answers take no virtual time.
+A prediction is scheduled some time after a job reports or arrives, at most once per interval, or at given instants.
+Request and answer are the scheduler's own (`scheduler.core.cycle.speed_predictions`); the core receives a
+`SpeedsPredicted`, as in production. Answers take no virtual time.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING, Any
 
-from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.speed_predictions import (
     PredictionQuestion,
@@ -17,41 +17,35 @@ from scheduler.core.cycle.speed_predictions import (
     prediction_versions,
 )
 from scheduler.core.events import AttemptProgressed, Event, JobSubmitted
-from scheduler.core.speed_events import FactsTold, SpeedsPredicted
+from scheduler.core.speed_events import SpeedsPredicted
 from simulator.engine import Engine
-from walras.job_request import Kind
-from walras.model_facts import ModelFacts
+
+if TYPE_CHECKING:
+    from simulator.simulation import PredictionSettings
 
 
 class OnlinePredictor:
     """Listens to an engine's events, and sends the core new predictions when an event may have changed them."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        core: SchedulerCore,
-        every_s: float,
-        sheets: Mapping[str, AcceleratorSpecs],
-        facts: Mapping[Kind, ModelFacts],
-    ) -> None:
-        """At least `every_s` seconds lie between two predictions. `sheets`: data sheets by accelerator type."""
-        self._engine, self._core = engine, core
-        self._every_s, self._sheets, self._facts = every_s, sheets, facts
+    def __init__(self, engine: Engine, core: SchedulerCore, settings: "PredictionSettings") -> None:
+        self._engine, self._core, self._settings = engine, core, settings
         self._versions = (-1, -1, -1)
         self._last_question: PredictionQuestion | None = None
         self._is_scheduled = False
-        for kind in (AttemptProgressed, JobSubmitted):
+        for kind in (AttemptProgressed, JobSubmitted) if settings.every_s < inf else ():
             engine.on_event[kind] = _chain_listeners(engine.on_event.get(kind), self._on_event)
 
     def begin(self) -> None:
-        """Announces the facts about kinds to the scheduler, after its policy."""
-        for kind, facts in self._facts.items():
-            self._engine.schedule(0.0, _emit_event, FactsTold(0.0, kind, facts))
+        """Announces the facts about kinds to the scheduler, after its policy, and schedules given instants."""
+        for told in self._settings.facts:
+            self._engine.schedule(told.at, _emit_event, told)
+        for at in self._settings.instants:
+            self._engine.schedule(at, self._predict)
 
     def _on_event(self, event: Any) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._engine.schedule(event.at + self._every_s, self._predict)
+            self._engine.schedule(event.at + self._settings.every_s, self._predict)
 
     def _predict(self, at: float, _: object) -> Iterable[Event]:
         self._is_scheduled = False
@@ -64,7 +58,7 @@ class OnlinePredictor:
         if question.is_empty or question == self._last_question:
             return ()
         self._last_question = question
-        speeds = predict_speeds(question, self._sheets)
+        speeds = predict_speeds(question, self._settings.sheets)
         return (SpeedsPredicted(at, speeds),) if speeds else ()
 
 

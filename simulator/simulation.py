@@ -20,7 +20,7 @@ from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import Event, PolicyChanged, Proposal
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import EntityShare, SharesDeclared
-from scheduler.core.speed_events import RestartMeasured, ThroughputMeasured
+from scheduler.core.speed_events import FactsTold, RestartMeasured, ThroughputMeasured
 from scheduler.core.state.fleet import split_gang
 from scheduler.core.state.throughput import ScoredBelief
 from simulator.attempts import AttemptSimulator, JobProgress, WorldParameters
@@ -45,19 +45,20 @@ from walras.states import JobState
 if TYPE_CHECKING:
     from optimizer.prediction.predictor import AcceleratorSpecs
     from simulator.online_predictor import OnlinePredictor
-    from walras.model_facts import ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionSettings:
     """How a run predicts speeds that were not measured (`simulator.online_predictor`)."""
 
-    #: Least seconds between two predictions; inf: there are none.
+    #: Least seconds between two predictions; inf: there are none, but at `instants`.
     every_s: float = inf
+    #: Instants at which to predict, whatever has happened, as a recorded run did.
+    instants: tuple[float, ...] = ()
     #: Data sheets by accelerator type.
     sheets: "Mapping[str, AcceleratorSpecs]" = field(default_factory=dict)
-    #: Facts about the models of kinds, announced to the scheduler at the beginning.
-    facts: "Mapping[Kind, ModelFacts]" = field(default_factory=dict)
+    #: Facts about the models of kinds, announced to the scheduler at their instants.
+    facts: tuple[FactsTold, ...] = ()
 
 
 #: Relative tolerance of the conservation laws, which sum over many segments of steps, seconds and money.
@@ -323,11 +324,11 @@ def _announce_nothing(_: float, __: JobRequest) -> Iterable[Event]:
 
 
 def _predictor(engine: Engine, core: EventHandler, settings: PredictionSettings) -> "OnlinePredictor | None":
-    if settings.every_s == inf or not isinstance(core, SchedulerCore):
+    if (settings.every_s == inf and not settings.instants) or not isinstance(core, SchedulerCore):
         return None
     from simulator.online_predictor import OnlinePredictor
 
-    return OnlinePredictor(engine, core, settings.every_s, settings.sheets, settings.facts)
+    return OnlinePredictor(engine, core, settings)
 
 
 def _first_event(_: float, event: Event) -> Iterable[Event]:

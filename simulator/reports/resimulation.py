@@ -35,7 +35,7 @@ from simulator.machines import PoolModel
 from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
 from simulator.reports.recording import Recording
 from simulator.reports.run_summary import nonfinite_to_none
-from simulator.simulation import Scenario, Simulation, SimulationResult, simulate
+from simulator.simulation import PredictionSettings, Scenario, Simulation, SimulationResult, simulate
 from walras.cluster import PoolId
 from walras.job_request import JobId, Kind
 from walras.spec.cluster_file import ClusterConfig
@@ -85,7 +85,7 @@ def resimulate(
 ) -> list[ResimulatedJob]:
     """Simulates a recorded run with several seeds; returns the jobs that ended in the run, by number.
 
-    Like the run, a simulation starts without any measured speed and learns speeds from reports.
+    Like the run, a simulation starts without any measured speed, learns speeds from reports, and predicts others.
     """
     run_s, costs = recorded_completion_times(recorded), measure_costs(recorded)
     simulated: dict[JobId, list[float]] = {job_id: [] for job_id in run_s}
@@ -100,6 +100,20 @@ def resimulate(
         for job_id, seen in sorted(simulated.items())
         if seen and run_s[job_id] > 0
     ]
+
+
+def recorded_predictions(costs: MeasuredCosts) -> PredictionSettings:
+    """Returns settings by which a simulation predicts speeds when the run did, from the facts that the run knew."""
+    if not costs.predicted_at:
+        return PredictionSettings()
+    from optimizer.planning.machine_recommendation import specs_by_accelerator
+    from walras.spec.catalog import load_catalog
+
+    return PredictionSettings(
+        instants=tuple(at + costs.begins_at for at in costs.predicted_at),
+        sheets=specs_by_accelerator(load_catalog()),
+        facts=tuple(facts.told(costs.begins_at) for facts in costs.facts),
+    )
 
 
 def resimulation_scenario(
@@ -121,6 +135,7 @@ def resimulation_scenario(
         solve_time=SolveTime(SolveClock.FIXED, costs.solve_s),
         seed=seed,
         oracle=False,
+        forecasts=recorded_predictions(costs),
     )
 
 
@@ -210,6 +225,7 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
         solve_time=SolveTime(SolveClock.FIXED, costs.solve_s),
         seed=seed,
         oracle=False,
+        forecasts=recorded_predictions(costs),
     )
     simulation = Simulation(scenario)
     acts = header.acts

@@ -1,10 +1,14 @@
 """A recorded run, measured and simulated again."""
 
+from typing import TypeVar
+
 import pytest
 
 from scheduler.core.rules import parse_policy
+from scheduler.core.speed_events import FactsTold, SpeedsPredicted
 from simulator.measured_costs import (
     MeasuredCosts,
+    MeasuredFacts,
     MeasuredKind,
     MeasuredPool,
     MeasuredRevocation,
@@ -17,6 +21,8 @@ from tests.support.recorded_run import recorded_run
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.spec.workload_file import WorkloadFile
+
+T = TypeVar("T")
 
 CLUSTER = check_model(
     ClusterConfig,
@@ -67,6 +73,16 @@ TRUE = MeasuredCosts(
     begins_at=1.5,
     solve_s=0.05,
 )
+#: The same world; the scheduler counted the operations of a kind, and predicted speeds from them twice.
+PREDICTED = TRUE.model_copy(
+    update={
+        "predicted_at": (7.0, 15.0),
+        "facts": (
+            MeasuredFacts(at=6.0, kind="cnn", flops_per_sample=1e9, batch_per_accelerator=32.0, counted=True),
+            MeasuredFacts(at=8.0, kind="rnn", flops_per_sample=2e9, batch=64.0),
+        ),
+    }
+)
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +123,23 @@ def test_the_range_over_seeds_holds_the_forecast(run: list[RecordedEvent]) -> No
 def test_a_run_without_a_single_step_is_measured_in_seconds() -> None:
     """Nothing recorded says nothing, and harms nothing."""
     assert measure_costs([]) == MeasuredCosts()
+
+
+def test_speeds_are_predicted_again_when_the_run_predicted_them() -> None:
+    """A simulation that knew less than the run would take other decisions."""
+    run = recorded_run(WORKLOAD, CLUSTER, POLICY, PREDICTED)
+    found = measure_costs(run)
+    assert found.predicted_at == (pytest.approx(7.0), pytest.approx(15.0))
+    assert [each.told(found.begins_at) for each in found.facts] == _said(run, FactsTold)
+    again = recorded_run(WORKLOAD, CLUSTER, POLICY, MeasuredCosts.model_validate_json(found.model_dump_json()))
+    for first, second in zip(_said(run, SpeedsPredicted), _said(again, SpeedsPredicted), strict=True):
+        assert first.at == pytest.approx(second.at)
+        assert first.speeds
+        assert [(each.kind, each.accelerator) for each in first.speeds] == [
+            (each.kind, each.accelerator) for each in second.speeds
+        ]
+    assert max(job.error for job in resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=1)) < 0.1
+
+
+def _said(run: list[RecordedEvent], kind: type[T]) -> list[T]:
+    return [event for event, _ in run if isinstance(event, kind)]

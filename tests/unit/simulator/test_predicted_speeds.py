@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from optimizer.policy import PolicySpec
 from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.events import Event
-from scheduler.core.speed_events import SpeedsPredicted
+from scheduler.core.speed_events import FactsTold, SpeedsPredicted
 from simulator.attempts import WorldParameters
 from simulator.conditions import Conditions
 from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
@@ -28,7 +28,7 @@ from walras.spec.file_model import check_model
 
 CNN = Kind("cnn")
 SHEETS = {"slow": AcceleratorSpecs("slow", 1e13, 1e12), "quick": AcceleratorSpecs("quick", 3e13, 3e12)}
-FACTS = {CNN: ModelFacts(flops_per_sample=1e10, batch_per_accelerator=64.0)}
+FACTS = (FactsTold(0.0, CNN, ModelFacts(flops_per_sample=1e10, batch_per_accelerator=64.0)),)
 #: What the quick one is by its facts, and what an administrator who rates all types alike does not know.
 SPEEDS = {SpeedKey(CNN, "slow", 1): 5.0, SpeedKey(CNN, "quick", 1): 15.0}
 
@@ -62,7 +62,7 @@ def ran(forecasts: PredictionSettings) -> tuple[SimulationResult, list[Event]]:
 
 def test_a_kind_measured_on_one_type_is_predicted_on_another_and_scored() -> None:
     """Before it is measured there; what each predictor said stands beside what came of it."""
-    result, heard = ran(PredictionSettings(10.0, SHEETS, FACTS))
+    result, heard = ran(PredictionSettings(10.0, sheets=SHEETS, facts=FACTS))
     told = [each for event in heard if isinstance(event, SpeedsPredicted) for each in event.speeds]
     assert {(each.accelerator, each.count) for each in told} == {("slow", 1), ("quick", 1)}
     scored = {each.source: each for each in result.scored if each.accelerator == "quick"}
@@ -82,7 +82,7 @@ def test_without_the_condition_nothing_is_predicted() -> None:
 
 def test_equal_runs_predict_alike() -> None:
     """Nothing about a prediction is drawn by chance."""
-    first, second = (ran(PredictionSettings(10.0, SHEETS, FACTS))[1] for _ in range(2))
+    first, second = (ran(PredictionSettings(10.0, sheets=SHEETS, facts=FACTS))[1] for _ in range(2))
     assert first == second
 
 
@@ -112,7 +112,7 @@ def test_conditions_tell_how_a_run_predicts() -> None:
     stated = {"flops_per_sample": 1e10, "batch_per_accelerator": 64}
     given = {"speeds_told": False, "predict_every": "5m", "facts": {"cnn": stated}}
     forecasts = check_model(Conditions, given, source="test").applied_to(scenario(PredictionSettings())).forecasts
-    assert (forecasts.every_s, dict(forecasts.facts)) == (300.0, FACTS)
+    assert (forecasts.every_s, forecasts.facts) == (300.0, FACTS)
     assert forecasts.sheets["a100-40gb"].flops_per_s == 19.5e12
     assert (
         check_model(Conditions, {}, source="test").applied_to(scenario(PredictionSettings())).forecasts.every_s == inf

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.speed_predictions import PredictionQuestion
 from scheduler.core.events import Event, JobCancelled, JobSubmitted
 from scheduler.core.job_change_events import JobDeadlineChanged
 from scheduler.core.rules import RoundRules
+from simulator import online_predictor
 from simulator.ground_truth import SpeedKey
-from simulator.measured_costs import MeasuredCosts, MeasuredKind, RecordedEvent
+from simulator.measured_costs import MeasuredCosts, MeasuredFacts, MeasuredKind, RecordedEvent
 from simulator.reports.recording import Recording, make_recording, read_recording, write_recording
 from simulator.reports.resimulation import (
     completed_truth,
@@ -91,6 +93,19 @@ def test_a_replay_under_the_runs_own_policy_takes_as_long(recording: Recording) 
     assert [job.job_id for job in replayed.jobs] == [1, 2, 3, 4]
     assert replayed.median_error < 0.05
     assert replayed.results[0].violations == []
+
+
+def test_a_replay_predicts_speeds_when_the_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the rnn on the k80 nothing is measured at first; the prediction is made from the facts that the run knew."""
+    facts = MeasuredFacts(at=1.0, kind="rnn", flops_per_sample=2e9, batch=64.0)
+    run = recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE.model_copy(update={"predicted_at": (20.0,), "facts": (facts,)}))
+    asked: list[PredictionQuestion] = []
+    predict = online_predictor.predict_speeds
+    monkeypatch.setattr(
+        online_predictor, "predict_speeds", lambda question, sheets: asked.append(question) or predict(question, sheets)
+    )
+    assert replay_recording(make_recording(run), [0]).median_error < 0.05
+    assert len(asked) == 1
 
 
 def test_another_policy_from_an_instant_on(recording: Recording) -> None:
