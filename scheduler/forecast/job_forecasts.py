@@ -154,8 +154,8 @@ _SLACK_S, _SLACK_PART = 30.0, 0.01
 _OUTCOMES_MAX, _JOBS_LEAST = 400, 10
 #: Number of separate spans of time at which outcomes and raw forecast have equal weight.
 _HALF_BELIEVED = 10
-#: Maximum of forecasts that await their outcome.
-_PENDING_MAX = 20_000
+#: Maximum of jobs whose forecasts await their outcome: their quantiles are computed while a server waits.
+_PENDING_MAX = 2_000
 #: An event that has not happened counts once its time is within one half-interval before the middle.
 _EARLY = -1.0
 

@@ -2,8 +2,9 @@
 
 The copy decides; this world only executes its commands. A started job runs at the speed that the core assumes. A job
 that is asked to stop saves its work unless it has never been seen to save. A solve is answered at once near the
-present, and later the further ahead the future is (`Rollout.solve_slower`): until then the core uses its last prices,
-as it does live, so that a future of days does not cost thousands of solves.
+present, and later the further ahead the future is (`Rollout.solve_slower`), so that a future of days does not cost
+thousands of solves; but before many jobs have ended meanwhile (`_SOLVES`), because under a plan their places stay idle
+until the answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -62,6 +63,8 @@ _PATIENCE_S = 4 * 3600.0
 #: The last fraction of a future's jobs are overtaken again and again, so they are awaited for at most this multiple of
 #: the time that the first half of all jobs took.
 _LAST_PART, _TAIL = 0.15, 12.0
+#: A solve takes no longer than this fraction of the jobs of the beginning take to end, but at least one.
+_SOLVES = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class Rollout:
         self._all, self._half_s, self._tail_until_at = 0, inf, inf
         self.jobs: dict[JobId, RolledJob] = {}
         self._open = 0
+        #: Number of jobs that have ended, those that arrived later included.
+        self._ended = 0
         self.events = 0
         #: Why the first failed solve failed; empty if none did.
         self.solve_failure = ""
@@ -309,6 +314,7 @@ class Rollout:
         self._send(AttemptEnded(self.now, *subject, EndCause.EXITED, exit_code=EXIT_CHECKPOINTED))
 
     def _transitioned(self, command: JobTransitioned) -> None:
+        self._ended += command.state.is_final
         rolled, truth = self.jobs.get(command.job_id), self._truths.get(command.job_id)
         if rolled is None or truth is None:
             return
@@ -392,7 +398,9 @@ class Rollout:
 
     def _solve_s(self) -> float:
         """Returns the seconds that a solve requested now takes."""
-        return self.solve_slower * (self.now - self._began_at)
+        ahead_s = self.now - self._began_at
+        an_end_s = ahead_s / max(self._ended, 1)
+        return min(self.solve_slower * ahead_s, an_end_s * max(self._all / _SOLVES, 1.0))
 
 
 _CARRY_OUT: dict[type, Callable[[Rollout, Any], None]] = {

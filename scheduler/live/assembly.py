@@ -153,7 +153,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     forecasts, start_forecasts = TargetForecasts(loop), StartForecasts(loop, store, clocks=config.clocks)
     metrics = ClusterMetrics(loop, solver)
     notifications = _notifications(config, loop, secrets.people, SecretBox(secret, "channel"))
-    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics, notifications]
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, start_forecasts]
+    loop.effect_handlers += [policies, metrics, notifications]
     server = Server(
         loop=loop,
         store=store,

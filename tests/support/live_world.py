@@ -214,7 +214,12 @@ async def world(
     loop = assembled.server.loop
     if not real_time:
         _set_clock(assembled, clock)
-        loop.effect_handlers = [assembled.server.gateway, InlineSolver(loop), assembled.server.metrics]
+        loop.effect_handlers = [
+            assembled.server.gateway,
+            InlineSolver(loop),
+            assembled.server.start_forecasts,
+            assembled.server.metrics,
+        ]
     loop_task = asyncio.create_task(loop.run())
     try:
         await restore_and_configure(assembled, config)

@@ -13,10 +13,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
+from scheduler.core.commands import JobTransitioned
 from scheduler.core.events import Event
 from scheduler.core.explain.feasibility import Remedy
 from scheduler.forecast.core_copy import CoreSnapshot, snapshot_core
@@ -33,11 +33,10 @@ from scheduler.forecast.rollout import RolloutLimits
 from scheduler.forecast.verified_changes import ChangeQuestion, verified_changes
 from scheduler.forecast.what_if import WhatIfAnswer, WhatIfQuestion, what_if
 from scheduler.live.loop.event_loop import ServerLoop
-from scheduler.live.loop.transaction import Transaction
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process
 from scheduler.live.store.event_journal import parse_request
 from scheduler.live.store.store_interface import JobQuery, Store
-from scheduler.live.store.table_rows import JobRow
 from walras.api import ForecastView
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.job_request import JobId, JobRequest
@@ -60,8 +59,12 @@ ASKED_WITHIN_S, _ASKING_MAX = 12.0, 4
 _SMALL_JOBS = 200
 #: The nice value of the process.
 _NICE = 10
-#: How many past jobs are read.
+#: How many past jobs are read, by number from the newest down: of all jobs, and of those that ended, since before a
+#: long queue none of the newest has ended.
 _PAST_MAX = 1000
+_FINAL_STATES = tuple(state.value for state in JobState if state.is_final)
+#: Forecasts that are recorded between two yields to the loop; starts and ends that may await the next refresh.
+_IN_ONE_PIECE, _NOTED_MAX = 200, 20_000
 
 
 def _new_polite_process() -> Executor:
@@ -82,14 +85,6 @@ async def take_snapshot(loop: ServerLoop) -> CoreSnapshot:
     return found[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Past:
-    """What the tables have of jobs, newest last."""
-
-    jobs: PastJobs
-    rows: tuple[JobRow, ...]
-
-
 class StartForecasts:
     """Keeps forecasts of all active jobs, and answers what would happen after given events."""
 
@@ -106,8 +101,8 @@ class StartForecasts:
         self._requests: dict[JobId, JobRequest] = {}
         self._starts, self._ends = IntervalCalibration(), IntervalCalibration()
         self._past = PastJobs()
-        #: By job: whether the outcome of a forecast of its start, and of its end, is awaited.
-        self._awaited: dict[JobId, tuple[bool, bool]] = {}
+        #: What came of jobs since the last refresh.
+        self._came: list[tuple[float, JobId, JobState]] = []
         self._asking = 0
         self.answer: ForecastAnswer | None = None
 
@@ -154,24 +149,48 @@ class StartForecasts:
 
     async def refresh(self) -> float:
         """Make new forecasts once. Returns the processor time that it took, seconds."""
-        past = await asyncio.get_running_loop().run_in_executor(None, self._read_past)
-        self._past = past.jobs
-        self._learn(past.rows)
-        question = ForecastQuestion(await take_snapshot(self._loop), past.jobs, _DRAWS, REFRESH_CPU_S)
+        self._past = past = await asyncio.get_running_loop().run_in_executor(None, self._read_past)
+        self._learn()
+        question = ForecastQuestion(await take_snapshot(self._loop), past, _DRAWS, REFRESH_CPU_S)
         answer = await self._answered(forecast_jobs, question, REFRESH_CPU_S)
         if answer is None:
             return REFRESH_CPU_S
         self.answer = answer
-        for job_id, forecast in answer.jobs.items():
+        for position, (job_id, forecast) in enumerate(answer.jobs.items(), start=1):
+            if position % _IN_ONE_PIECE == 0:
+                await asyncio.sleep(0)
             live = self._loop.state.jobs.get(job_id)
             if live is None:
                 continue
-            awaits_start = forecast.start is not None and live.row.attempts == 0
-            self._awaited[job_id] = awaits_start, True
-            if awaits_start and forecast.start is not None:
+            if forecast.start is not None and live.row.attempts == 0:
                 self._starts.said(job_id, answer.at, forecast.start)
             self._ends.said(job_id, answer.at, forecast.end)
         return answer.cpu_s
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        """Note the outcomes of forecasts (`EffectHandler`). They count from the next refresh on."""
+        for event, commands in effects.answered:
+            self._came += [
+                (event.at, command.job_id, command.state)
+                for command in commands
+                if isinstance(command, JobTransitioned)
+                and (command.state is JobState.STARTING or command.state.is_final)
+            ]
+        if len(self._came) > _NOTED_MAX:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Compare what came with the forecasts."""
+        for at, job_id, state in self._came:
+            if state is JobState.STARTING:
+                self._starts.came(job_id, at)
+                continue
+            self._starts.forget(job_id)
+            if state is JobState.CANCELLED:
+                self._ends.forget(job_id)
+            else:
+                self._ends.came(job_id, at)
+        self._came.clear()
 
     async def foresee(self, told: tuple[Event, ...] = (), only: JobId | None = None) -> ForecastAnswer | None:
         """Returns forecasts of one job or all, as if these events came now; None where they were not made in time."""
@@ -258,48 +277,38 @@ class StartForecasts:
 
     # ------------------------------------------------------------------------------------------------ the past
 
-    def _read_past(self) -> _Past:
-        """Returns the newest jobs as the tables have them. Blocks on the disk."""
-        rows = sorted(self._store.jobs(JobQuery(limit=_PAST_MAX)), key=lambda row: row.submitted_at)
-        ended = [row for row in rows if row.state.is_final and row.started_at is not None]
+    def _read_past(self) -> PastJobs:
+        """Returns the newest jobs, and the newest that ended, as the tables have them. Blocks on the disk."""
+        arrived = self._store.jobs(JobQuery(limit=_PAST_MAX))[::-1]
+        ended = [
+            row for row in self._store.jobs(JobQuery(_FINAL_STATES, limit=_PAST_MAX)) if row.started_at is not None
+        ]
         had_s: dict[JobId, float] = {}
         for used in self._store.usage([row.job_id for row in ended], self._loop.clock.now()):
             had_s[used.job_id] = had_s.get(used.job_id, 0.0) + used.accelerator_s
         past = PastJobs()
-        for row in rows:
+        for row in arrived:
             request = self._request(row.job_id)
             if request is not None:
                 past.arrived(row.submitted_at, request)
-        for row in ended:
+        for row in sorted(ended, key=lambda row: row.ended_at or 0.0):
             ran_s = had_s.get(row.job_id, 0.0) / max(row.accelerators, 1)
             ratio = row.steps / row.steps_total if row.steps_total and row.state is JobState.SUCCEEDED else None
             if ran_s > 0:
                 request = self._request(row.job_id)
                 cut = row.state is JobState.CANCELLED
                 past.ended.append(EndedJob(row.user, row.kind, ran_s, ratio, row.steps, request, row.project, cut))
-        self._requests = {row.job_id: self._requests[row.job_id] for row in rows if row.job_id in self._requests}
-        return _Past(past, tuple(rows))
+        known, self._requests = self._requests, {}
+        for row in (*arrived, *ended):
+            if row.job_id in known:
+                self._requests[row.job_id] = known[row.job_id]
+        return past
 
     def _request(self, job_id: JobId) -> JobRequest | None:
         known = self._requests.get(job_id)
         if known is None and (spec := self._store.spec(job_id)) is not None:
             known = self._requests[job_id] = parse_request(spec.request)
         return known
-
-    def _learn(self, rows: tuple[JobRow, ...]) -> None:
-        """Record the outcomes of the forecasts."""
-        for row in rows:
-            starts, ends = self._awaited.get(row.job_id, (False, False))
-            if starts and row.started_at is not None:
-                self._starts.came(row.job_id, row.started_at)
-                self._awaited[row.job_id] = False, ends
-            if ends and row.ended_at is not None:
-                if row.state is JobState.CANCELLED:
-                    self._starts.forget(row.job_id)
-                    self._ends.forget(row.job_id)
-                else:
-                    self._ends.came(row.job_id, row.ended_at)
-                self._awaited.pop(row.job_id, None)
 
     async def close(self) -> None:
         """End the process; a rollout under way is cancelled."""

@@ -8,6 +8,7 @@ import pytest
 from scheduler.core.events import JobCancelled
 from scheduler.core.explain.feasibility import Remedy, possible_remedies
 from scheduler.core.job_change_events import JobReprioritised
+from scheduler.live.services import start_forecasts
 from scheduler.live.services.start_forecasts import StartForecasts
 from tests.support.live_world import FakeAgent, World, world
 from walras.cli.forecast_text import expected_text, forecast_text
@@ -83,7 +84,8 @@ async def test_what_came_is_learnt_once(tmp_path: Path) -> None:
     """A job that ends after a third of what it was given narrows what is told of the next one's end."""
     async with world(tmp_path) as w:
         agent, job_id = await _with_speed(w)
-        forecasts = StartForecasts(w.loop, w.server.store, make_pool=lambda: ThreadPoolExecutor(1))
+        forecasts = w.server.start_forecasts
+        forecasts._make_pool = lambda: ThreadPoolExecutor(1)
         await forecasts.refresh()
         w.clock.at += 300.0
         await agent.end(job_id)
@@ -94,6 +96,34 @@ async def test_what_came_is_learnt_once(tmp_path: Path) -> None:
         assert outcome.high < -0.9
         await forecasts.refresh()
         assert list(forecasts._ends._outcomes) == [outcome]
+        await forecasts.close()
+
+
+async def test_a_queue_of_newer_jobs_hides_neither_ended_ones_nor_what_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a queue of thousands the newest jobs all wait: lengths are learnt from those that ended all the same."""
+    monkeypatch.setattr(start_forecasts, "_PAST_MAX", 3)
+    async with world(tmp_path) as w:
+        agent, job_id = await _with_speed(w)
+        forecasts = w.server.start_forecasts
+        forecasts._make_pool = lambda: ThreadPoolExecutor(1)
+        waiting = [await w.submit(LONG) for _ in range(5)]
+        await forecasts.refresh()
+        assert forecasts._ends._pending.keys() == {job_id, *waiting}
+        w.clock.at += 300.0
+        await agent.end(job_id)
+        await w.emit(lambda at: JobCancelled(at, waiting[-1]))
+        await w.quiet()
+        await forecasts.refresh()
+        past = forecasts.past()
+        assert [job.ran_s for job in past.ended] == [pytest.approx(300.0, abs=10.0)]
+        assert [each.request.job_id for each in past.arrivals] == waiting[-3:]
+        assert [each.job_id for each in forecasts._ends._outcomes] == [job_id]
+        assert [each.job_id for each in forecasts._starts._outcomes] == [waiting[0]]
+        # Nothing is kept of jobs that are over.
+        assert forecasts._ends._pending.keys() == set(waiting[:-1])
+        assert forecasts._starts._pending.keys() == set(waiting[1:-1])
         await forecasts.close()
 
 
