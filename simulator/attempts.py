@@ -4,18 +4,19 @@ Progress is exact: between two events an attempt makes steps at a constant rate,
 `simulator.world` starts and stops attempts.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
 from scheduler.core.events import AttemptEnded, AttemptProgressed, AttemptStarted, CheckpointRecorded, EndCause, Event
 from simulator.engine import Action, Engine, RandomStreams, Timer
-from simulator.ground_truth import AttemptCosts, SpeedSegment
+from simulator.ground_truth import AttemptCosts, AttemptTimes, SpeedSegment
 from simulator.machines import HeldDevices, SimulatedMachines
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.cluster import NodeId
 from walras.contract import EXIT_CHECKPOINTED, SIGKILL
+from walras.job_request import JobId
 
 SIGTERM = 15
 
@@ -34,6 +35,8 @@ class WorldParameters:
     unmeasured_steps: float = 0.0
     #: Standard deviation of log(an attempt's start and exit times / its kind's costs).
     cost_noise: float = 0.0
+    #: Attempts whose times are known: they take these and no others.
+    attempt_times: Mapping[tuple[JobId, int], AttemptTimes] = field(default_factory=dict)
     #: Standard deviation of log(an attempt's speed / the true speed of its kind).
     speed_noise: float = 0.0
     #: Relative standard deviation of a reported speed around the attempt's own.

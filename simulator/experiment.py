@@ -282,14 +282,9 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
 def _as_measured(experiment: Experiment, jobs: list[SimulatedJob], measured: MeasuredCosts) -> Experiment:
     """Returns the experiment on the clock of the measured run, with its boot times and revocations."""
     begins_at = measured.begins_at
-    boots = {pool.pool_id: pool.boot_s for pool in measured.pools}
-    pools = tuple(
-        replace(model, terms=replace(model.terms, boot_s=boots.get(model.pool.pool_id, model.terms.boot_s)))
-        for model in experiment.pools
-    )
     seen = [PoolRevocation(each.at, PoolId(each.pool_id)) for each in measured.revocations]
     return Experiment(
-        pools,
+        tuple(map(measured.with_boots, experiment.pools)),
         experiment.truth,
         [replace(job, at=job.at + begins_at, cancel_at=job.cancel_at + begins_at) for job in jobs],
         tuple(replace(each, at=each.at + begins_at) for each in seen or experiment.incidents),

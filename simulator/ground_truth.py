@@ -39,6 +39,15 @@ class AttemptCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """Times of one attempt as they were measured, seconds. None: unknown, as `AttemptCosts` of its kind says."""
+
+    start_s: float | None
+    warm_up_s: float | None
+    exit_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class SpeedKey:
     """A kind of job on `count` accelerators of one type (`ANY_COUNT`, `ANY_ACCELERATOR`: any)."""
 

@@ -78,6 +78,8 @@ class PoolModel:
     lifetime: str = ""
     #: Standard deviation of log(boot time / the terms' boot time); machines of one request are ready together.
     boot_noise: float = 0.0
+    #: Boot times of its first requests, where they are known, in order; later ones take the terms' time.
+    boots_s: tuple[float, ...] = ()
     #: Seconds between two market prices, and the standard deviation of log(price / the pool's price).
     reprice_every_s: float = inf
     price_noise: float = 0.0
@@ -95,6 +97,7 @@ class SimulatedMachines:
         self.on_gone: list[Callable[[float, SimNode], None]] = []
         self._engine = engine
         self._boots = boots
+        self._requests = dict.fromkeys(self.pools, 0)
         self._serial = count(1)
         self._joined_at: dict[NodeId, float] = {}
         self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
@@ -215,7 +218,9 @@ class SimulatedMachines:
 
     def _rent(self, now: float, command: Rent) -> None:
         model = self.pools[command.pool_id]
-        boot_s = model.terms.boot_s
+        former = self._requests[command.pool_id]
+        self._requests[command.pool_id] += 1
+        boot_s = model.boots_s[former] if former < len(model.boots_s) else model.terms.boot_s
         if model.boot_noise and self._boots is not None:
             boot_s *= self._boots.lognormvariate(0.0, model.boot_noise)
         for answer in self.cloud.request(now, command.token, model.pool, command.machines, boot_s):

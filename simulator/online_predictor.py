@@ -1,8 +1,8 @@
 """Predicts speeds that were never measured while a simulated run goes on, as a live server does.
 
-A prediction is scheduled some time after a job reports or arrives, at most once per interval, or at given instants.
-Request and answer are the scheduler's own (`scheduler.core.cycle.speed_predictions`); the core receives a
-`SpeedsPredicted`, as in production. Answers take no virtual time.
+A prediction is scheduled some time after a job reports or arrives, at most once per interval, and is answered at once;
+or at given instants, each with the time to its answer. Request and answer are the scheduler's own
+(`scheduler.core.cycle.speed_predictions`); the core receives a `SpeedsPredicted`, as in production.
 """
 
 from collections.abc import Iterable
@@ -36,30 +36,38 @@ class OnlinePredictor:
             engine.on_event[kind] = _chain_listeners(engine.on_event.get(kind), self._on_event)
 
     def begin(self) -> None:
-        """Announces the facts about kinds to the scheduler, after its policy, and schedules given instants."""
+        """Announces the facts about kinds to the scheduler, after its policy, and schedules given predictions."""
         for told in self._settings.facts:
             self._engine.schedule(told.at, _emit_event, told)
-        for at in self._settings.instants:
-            self._engine.schedule(at, self._predict)
+        for at, took_s in self._settings.asked:
+            self._engine.schedule(at, self._predict, took_s)
 
     def _on_event(self, event: Any) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._engine.schedule(event.at + self._settings.every_s, self._predict)
+            self._engine.schedule(event.at + self._settings.every_s, self._predict_if_changed)
 
-    def _predict(self, at: float, _: object) -> Iterable[Event]:
+    def _predict_if_changed(self, at: float, _: object) -> Iterable[Event]:
         self._is_scheduled = False
-        ledger = self._core.ledger
-        versions = prediction_versions(ledger)
+        versions = prediction_versions(self._core.ledger)
         if versions == self._versions:
             return ()
         self._versions = versions
-        question = prediction_question(ledger, ())
+        return self._predict(at, 0.0)
+
+    def _predict(self, at: float, took_s: float) -> Iterable[Event]:
+        question = prediction_question(self._core.ledger, ())
         if question.is_empty or question == self._last_question:
             return ()
         self._last_question = question
         speeds = predict_speeds(question, self._settings.sheets)
-        return (SpeedsPredicted(at, speeds),) if speeds else ()
+        if not speeds:
+            return ()
+        told = SpeedsPredicted(at + took_s, speeds, took_s)
+        if not took_s:
+            return (told,)
+        self._engine.schedule(told.at, _emit_event, told)
+        return ()
 
 
 def _chain_listeners(first: Any, second: Any) -> Any:

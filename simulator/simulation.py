@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 class PredictionSettings:
     """How a run predicts speeds that were not measured (`simulator.online_predictor`)."""
 
-    #: Least seconds between two predictions; inf: there are none, but at `instants`.
+    #: Least seconds between two predictions; inf: there are none, but those `asked`.
     every_s: float = inf
-    #: Instants at which to predict, whatever has happened, as a recorded run did.
-    instants: tuple[float, ...] = ()
+    #: When to predict, whatever has happened, and the seconds to the answer, as in a recorded run.
+    asked: tuple[tuple[float, float], ...] = ()
     #: Data sheets by accelerator type.
     sheets: "Mapping[str, AcceleratorSpecs]" = field(default_factory=dict)
     #: Facts about the models of kinds, announced to the scheduler at their instants.
@@ -324,7 +324,7 @@ def _announce_nothing(_: float, __: JobRequest) -> Iterable[Event]:
 
 
 def _predictor(engine: Engine, core: EventHandler, settings: PredictionSettings) -> "OnlinePredictor | None":
-    if (settings.every_s == inf and not settings.instants) or not isinstance(core, SchedulerCore):
+    if (settings.every_s == inf and not settings.asked) or not isinstance(core, SchedulerCore):
         return None
     from simulator.online_predictor import OnlinePredictor
 

@@ -206,7 +206,8 @@ class SimulatedWorld:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        attempt = SimAttempt(job, command.attempt, parts, self._speed_curve_of(job, command), self._costs(job, parts))
+        costs = self._costs(job, parts, command.attempt)
+        attempt = SimAttempt(job, command.attempt, parts, self._speed_curve_of(job, command), costs)
         if command.beside is not None:
             self._pair(now, attempt, self.jobs[command.beside].attempt)
         self.attempts.checkpoint_every(now, attempt, command.checkpoint_every_s)
@@ -283,7 +284,19 @@ class SimulatedWorld:
             whole += gangs
         return found if len(found) > 1 or whole > 1 else []
 
-    def _costs(self, job: JobProgress, parts: list[HeldDevices]) -> AttemptCosts:
+    def _costs(self, job: JobProgress, parts: list[HeldDevices], number: int) -> AttemptCosts:
+        costs = self._drawn_costs(job, parts)
+        known = self._model.attempt_times.get((job.plan.request.job_id, number))
+        if known is None:
+            return costs
+        return replace(
+            costs,
+            start_s=costs.start_s if known.start_s is None else known.start_s,
+            warm_up_s=costs.warm_up_s if known.warm_up_s is None else known.warm_up_s,
+            exit_s=costs.exit_s if known.exit_s is None else known.exit_s,
+        )
+
+    def _drawn_costs(self, job: JobProgress, parts: list[HeldDevices]) -> AttemptCosts:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
         if costs.migrate_s:
             machines = frozenset([node.node_id for node, _ in parts])

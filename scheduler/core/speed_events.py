@@ -37,6 +37,8 @@ class SpeedsPredicted:
 
     at: float
     speeds: tuple[PredictedSpeed, ...]
+    #: Seconds since the measurements from which they were predicted were taken.
+    took_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -24,7 +24,8 @@ from scheduler.core.events import (
     PoolDeclared,
 )
 from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobProjectChanged, JobReprioritised
-from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
+from simulator.cost_measurement import RecordedEvent, measure_costs, recorded_completion_times
+from simulator.measured_costs import MeasuredCosts
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.errors import ConfigError

@@ -1,9 +1,9 @@
 """A recorded run simulated with its measured costs: the same workload again, or another policy on it.
 
 Two live runs of one workload differ, because milliseconds decide which job waits a second longer, and each decision
-affects the next. So a run is simulated with several seeds, each of which draws how much longer or shorter starts and
-exits take than the measured means. A job's forecast is the median over the seeds, and the range shows how much of it is
-chance.
+affects the next. A job's forecast is a simulation in which each attempt starts and exits as fast as the one of its
+number did in the run. Beside it, several seeds each draw how much longer or shorter starts and exits take than the
+measured means: their range shows how much is chance.
 
 `resimulate` repeats the run of a workload file. `replay_recording` repeats a server's journal: its jobs are those that
 were submitted, with the work that they turned out to have. The simulation starts empty and without any measured speed,
@@ -27,12 +27,13 @@ from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChange
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.attempts import WorldParameters
+from simulator.cost_measurement import RecordedEvent, measure_costs, recorded_completion_times
 from simulator.engine import SolveClock, SolveTime
 from simulator.experiment import Experiment, workload_experiment
 from simulator.faults import PoolRevocation
 from simulator.ground_truth import ANY_COUNT, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
+from simulator.measured_costs import MeasuredCosts
 from simulator.reports.recording import Recording
 from simulator.reports.run_summary import nonfinite_to_none
 from simulator.simulation import PredictionSettings, Scenario, Simulation, SimulationResult, simulate
@@ -55,7 +56,7 @@ class ResimulatedJob:
 
     job_id: JobId
     run_s: float
-    #: Median, least and largest over the seeds.
+    #: With the measured times of each attempt; least and largest with these and with drawn ones.
     simulated_s: float
     least_s: float
     most_s: float
@@ -83,20 +84,21 @@ def resimulate(
     *,
     seeds: int = RESIMULATION_SEEDS,
 ) -> list[ResimulatedJob]:
-    """Simulates a recorded run with several seeds; returns the jobs that ended in the run, by number.
+    """Simulates a recorded run, and with several seeds of drawn costs; returns the jobs that ended in it, by number.
 
     Like the run, a simulation starts without any measured speed, learns speeds from reports, and predicts others.
     """
     run_s, costs = recorded_completion_times(recorded), measure_costs(recorded)
+    drawn = costs.without_single_times()
     simulated: dict[JobId, list[float]] = {job_id: [] for job_id in run_s}
-    for seed in range(seeds):
-        experiment = workload_experiment(workload, cluster, costs)
-        result = simulate(experiment.jobs, resimulation_scenario(experiment, costs, cluster, policy, seed))
+    for seed, known in ((0, costs), *((seed, drawn) for seed in range(seeds))):
+        experiment = workload_experiment(workload, cluster, known)
+        result = simulate(experiment.jobs, resimulation_scenario(experiment, known, cluster, policy, seed))
         for job in result.jobs:
             if job.job_id in simulated:
                 simulated[job.job_id].append(job.jct_s)
     return [
-        ResimulatedJob(job_id, run_s[job_id], median(seen), min(seen), max(seen))
+        ResimulatedJob(job_id, run_s[job_id], seen[0], min(seen), max(seen))
         for job_id, seen in sorted(simulated.items())
         if seen and run_s[job_id] > 0
     ]
@@ -104,13 +106,13 @@ def resimulate(
 
 def recorded_predictions(costs: MeasuredCosts) -> PredictionSettings:
     """Returns settings by which a simulation predicts speeds when the run did, from the facts that the run knew."""
-    if not costs.predicted_at:
+    if not costs.predictions:
         return PredictionSettings()
     from optimizer.planning.machine_recommendation import specs_by_accelerator
     from walras.spec.catalog import load_catalog
 
     return PredictionSettings(
-        instants=tuple(at + costs.begins_at for at in costs.predicted_at),
+        asked=tuple((each.at + costs.begins_at, each.took_s) for each in costs.predictions),
         sheets=specs_by_accelerator(load_catalog()),
         facts=tuple(facts.told(costs.begins_at) for facts in costs.facts),
     )
@@ -140,14 +142,20 @@ def resimulation_scenario(
 
 
 def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: float | None = None) -> WorldParameters:
-    """Returns the report intervals of a live cluster with leases of `lease_s` seconds (None: the default)."""
+    """Returns the report intervals of a live cluster with leases of `lease_s` seconds (None: the default).
+
+    A beat follows the answer to the one before, so that beats lie further apart than an agent waits: as far as the
+    reports do in which they came.
+    """
+    beat_s = _HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE)
     return WorldParameters(
-        report_s=_HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE),
+        report_s=costs.report_gap_s / max(1, round(costs.report_gap_s / beat_s)) if costs.report_gap_s else beat_s,
         # The server forwards progress once a round, or sooner where a profiling lease is shorter.
         forward_every_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
         window_s=_WINDOW_S,
         unmeasured_steps=_UNMEASURED_STEPS,
         cost_noise=costs.cost_noise,
+        attempt_times=costs.attempt_times(),
     )
 
 
@@ -211,10 +219,7 @@ def replay_recording(recording: Recording, seeds: Sequence[int]) -> RecordingRep
 def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
     header, costs = recording.header, recording.header.costs
     first, *later = header.policies
-    boots = {pool.pool_id: pool.boot_s for pool in costs.pools}
-    pools = tuple(
-        PoolModel(each.pool, each.machines, RentalTerms(boots.get(each.pool.pool_id, 0.0))) for each in header.pools
-    )
+    pools = tuple(costs.with_boots(PoolModel(each.pool, each.machines, RentalTerms(0.0))) for each in header.pools)
     scenario = Scenario(
         pools,
         completed_truth(recording),

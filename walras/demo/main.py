@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scheduler.live.store.event_journal import read_run
-from simulator.measured_costs import measure_costs
+from simulator.cost_measurement import measure_costs
 from simulator.reports.resimulation import ResimulatedJob, resimulate
 from simulator.shipped_configs import load_named_policy
 from walras.demo.local_cluster import (

@@ -90,10 +90,11 @@ class SpeedPredictions:
         question = replace(prediction_question(self._loop.core.ledger, self._past), data_waits=tuple(waits))
         if question.is_empty or question == self._asked:
             return
-        self._asked = question
+        self._asked, asked_at = question, self._loop.clock.now()
         speeds = await try_worker_process(self._find, question, self._timeout_s, "predicting speeds") or ()
         for first in range(0, len(speeds), _SPEEDS_PER_STEP):
-            event = SpeedsPredicted(0.0, speeds[first : first + _SPEEDS_PER_STEP])
+            took_s = max(0.0, self._loop.clock.now() - asked_at)
+            event = SpeedsPredicted(0.0, speeds[first : first + _SPEEDS_PER_STEP], took_s)
             await self._tell(await asyncio.get_running_loop().run_in_executor(None, as_journaled, event))
 
     def _versions(self) -> tuple[int, ...]:

@@ -6,15 +6,14 @@ import pytest
 
 from scheduler.core.rules import parse_policy
 from scheduler.core.speed_events import FactsTold, SpeedsPredicted
+from simulator.cost_measurement import RecordedEvent, measure_costs, recorded_completion_times
 from simulator.measured_costs import (
     MeasuredCosts,
     MeasuredFacts,
     MeasuredKind,
     MeasuredPool,
+    MeasuredPrediction,
     MeasuredRevocation,
-    RecordedEvent,
-    measure_costs,
-    recorded_completion_times,
 )
 from simulator.reports.resimulation import resimulate
 from tests.support.recorded_run import recorded_run
@@ -76,7 +75,7 @@ TRUE = MeasuredCosts(
 #: The same world; the scheduler counted the operations of a kind, and predicted speeds from them twice.
 PREDICTED = TRUE.model_copy(
     update={
-        "predicted_at": (7.0, 15.0),
+        "predictions": (MeasuredPrediction(at=7.0), MeasuredPrediction(at=13.5, took_s=1.5)),
         "facts": (
             MeasuredFacts(at=6.0, kind="cnn", flops_per_sample=1e9, batch_per_accelerator=32.0, counted=True),
             MeasuredFacts(at=8.0, kind="rnn", flops_per_sample=2e9, batch=64.0),
@@ -125,11 +124,35 @@ def test_a_run_without_a_single_step_is_measured_in_seconds() -> None:
     assert measure_costs([]) == MeasuredCosts()
 
 
+def test_each_attempt_takes_the_times_that_it_took_in_the_run() -> None:
+    """Starts and exits that differ by half decide who is moved; drawn anew, they make another history."""
+    run = recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE.model_copy(update={"cost_noise": 0.5}))
+    found = measure_costs(run)
+    warm_ups = {each.warm_up_s for each in found.attempts}
+    assert len(warm_ups) == len(found.attempts) > 5
+    again = resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=5)
+    assert max(job.error for job in again) < 0.03, again
+    assert max(job.most_s / job.least_s for job in again) > 1.1, "the drawn ones differ"
+    assert found.without_single_times().attempts == ()
+
+
+def test_each_request_for_a_machine_boots_as_long_as_it_did() -> None:
+    pools = (MeasuredPool(pool_id="v/spot/default", boot_s=2.5, boots_s=(7.0, 1.5)),)
+    run = recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE.model_copy(update={"pools": pools}))
+    (found,) = measure_costs(run).pools
+    assert found.boots_s == (pytest.approx(7.0), pytest.approx(1.5))
+    assert found.boot_s == pytest.approx(4.25)
+    assert max(job.error for job in resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=1)) < 0.1
+
+
 def test_speeds_are_predicted_again_when_the_run_predicted_them() -> None:
     """A simulation that knew less than the run would take other decisions."""
     run = recorded_run(WORKLOAD, CLUSTER, POLICY, PREDICTED)
     found = measure_costs(run)
-    assert found.predicted_at == (pytest.approx(7.0), pytest.approx(15.0))
+    assert [(each.at, each.took_s) for each in found.predictions] == [
+        (pytest.approx(7.0), 0.0),
+        (pytest.approx(13.5), pytest.approx(1.5)),
+    ]
     assert [each.told(found.begins_at) for each in found.facts] == _said(run, FactsTold)
     again = recorded_run(WORKLOAD, CLUSTER, POLICY, MeasuredCosts.model_validate_json(found.model_dump_json()))
     for first, second in zip(_said(run, SpeedsPredicted), _said(again, SpeedsPredicted), strict=True):

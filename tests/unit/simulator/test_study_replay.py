@@ -17,8 +17,9 @@ from scheduler.core.events import Event, JobCancelled, JobSubmitted
 from scheduler.core.job_change_events import JobDeadlineChanged
 from scheduler.core.rules import RoundRules
 from simulator import online_predictor
+from simulator.cost_measurement import RecordedEvent
 from simulator.ground_truth import SpeedKey
-from simulator.measured_costs import MeasuredCosts, MeasuredFacts, MeasuredKind, RecordedEvent
+from simulator.measured_costs import MeasuredCosts, MeasuredFacts, MeasuredKind, MeasuredPrediction
 from simulator.reports.recording import Recording, make_recording, read_recording, write_recording
 from simulator.reports.resimulation import (
     completed_truth,
@@ -98,7 +99,8 @@ def test_a_replay_under_the_runs_own_policy_takes_as_long(recording: Recording) 
 def test_a_replay_predicts_speeds_when_the_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the rnn on the k80 nothing is measured at first; the prediction is made from the facts that the run knew."""
     facts = MeasuredFacts(at=1.0, kind="rnn", flops_per_sample=2e9, batch=64.0)
-    run = recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE.model_copy(update={"predicted_at": (20.0,), "facts": (facts,)}))
+    true = TRUE.model_copy(update={"predictions": (MeasuredPrediction(at=20.0, took_s=2.0),), "facts": (facts,)})
+    run = recorded_run(WORKLOAD, CLUSTER, POLICY, true)
     asked: list[PredictionQuestion] = []
     predict = online_predictor.predict_speeds
     monkeypatch.setattr(
