@@ -108,6 +108,9 @@ class ForecastLooks:
     #: Processor time of all forecasts; once it is spent nobody looks any more.
     cpu_s: float
     seed: int
+    #: Looks are taken while this part of the jobs arrives. The others overtake whom they overtake, as they always do:
+    #: if nobody arrived after the last look, jobs that wait would end sooner than any forecast could know.
+    part: float = 1.0
 
 
 class _Watcher:
@@ -186,6 +189,6 @@ class _Watcher:
 
 def forecast_run(scenario: Scenario, jobs: list[SimulatedJob], chosen: ForecastLooks) -> ForecastRun:
     """Simulate, look at drawn instants while jobs arrive, and tell what came of the forecasts."""
-    chance, first, last = Random(chosen.seed), jobs[0].at, jobs[-1].at
+    chance, first, last = Random(chosen.seed), jobs[0].at, jobs[max(int(chosen.part * len(jobs)) - 1, 0)].at
     instants = sorted(chance.uniform(first + 0.05 * (last - first), last) for _ in range(chosen.looks))
     return _Watcher(scenario, jobs, instants, chosen).run()

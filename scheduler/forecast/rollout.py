@@ -3,8 +3,8 @@
 The copy decides; this world only executes its commands. A started job runs at the speed that the core assumes. A job
 that is asked to stop saves its work unless it has never been seen to save. A solve is answered at once near the
 present, and later the further ahead the future is (`Rollout.solve_slower`), so that a future of days does not cost
-thousands of solves; but before many jobs have ended meanwhile (`_SOLVES`), because under a plan their places stay idle
-until the answer.
+thousands of solves; but before much has happened meanwhile (`_EVENTS_PER_JOB`), because under a plan a place
+that became free stays idle until the answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -63,8 +63,9 @@ _PATIENCE_S = 4 * 3600.0
 #: The last fraction of a future's jobs are overtaken again and again, so they are awaited for at most this multiple of
 #: the time that the first half of all jobs took.
 _LAST_PART, _TAIL = 0.15, 12.0
-#: A solve takes no longer than this fraction of the jobs of the beginning take to end, but at least one.
-_SOLVES = 100.0
+#: A solve is answered at the latest after this many events for each of its jobs, which cost about as much as it did, and
+#: for each accelerator in use, since a twentieth of these may be free then.
+_EVENTS_PER_JOB, _EVENTS_PER_ACCELERATOR = 0.05, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,9 @@ class Rollout:
         self._all, self._half_s, self._tail_until_at = 0, inf, inf
         self.jobs: dict[JobId, RolledJob] = {}
         self._open = 0
-        #: Number of jobs that have ended, those that arrived later included.
-        self._ended = 0
+        #: The answer to the solve under way, and the number of events after which it comes at the latest.
+        self._answer: Solved | SolveFailed | None = None
+        self._answered_by = inf
         self.events = 0
         #: Why the first failed solve failed; empty if none did.
         self.solve_failure = ""
@@ -173,6 +175,8 @@ class Rollout:
             if not self._holding and self.now - self._moved_at > max(_PATIENCE_S, self._moved_at - self._began_at):
                 break
             act(subject)
+            while self._answer is not None and self.events >= self._answered_by:
+                self._deliver(self._answer)
         guess_late_ends(self.jobs, self._truths, ledger, until_at)
         return not self._open
 
@@ -314,7 +318,6 @@ class Rollout:
         self._send(AttemptEnded(self.now, *subject, EndCause.EXITED, exit_code=EXIT_CHECKPOINTED))
 
     def _transitioned(self, command: JobTransitioned) -> None:
-        self._ended += command.state.is_final
         rolled, truth = self.jobs.get(command.job_id), self._truths.get(command.job_id)
         if rolled is None or truth is None:
             return
@@ -389,18 +392,28 @@ class Rollout:
 
     def _ask(self, command: Solve) -> None:
         # The solve is computed here at once; its answer is delivered when a solver's would be.
+        answer: Solved | SolveFailed
         try:
-            answer: Any = Solved(self.now, command.request_id, self._solve(command))
+            answer = Solved(self.now, command.request_id, self._solve(command))
         except Exception as error:  # a foreign policy may raise anything; that is its answer
             answer = SolveFailed(self.now, command.request_id, f"{type(error).__name__}: {error}"[:200])
             self.solve_failure = self.solve_failure or answer.reason
-        self._schedule(self.now + self._solve_s(), self._send, answer)
+        self._answer, self._answered_by = answer, self.events + self._solve_events(command)
+        self._schedule(self.now + self._solve_s(), self._deliver, answer)
+
+    def _deliver(self, answer: Solved | SolveFailed) -> None:
+        if answer is self._answer:
+            self._answer, self._answered_by = None, inf
+            self._send(answer)
+
+    def _solve_events(self, command: Solve) -> float:
+        """Returns the number of events after which a solve is answered at the latest."""
+        used = sum(state.capacity - state.free for state in self._core.ledger.fleet.pools)
+        return min(_EVENTS_PER_JOB * len(command.problem.jobs), _EVENTS_PER_ACCELERATOR * used)
 
     def _solve_s(self) -> float:
-        """Returns the seconds that a solve requested now takes."""
-        ahead_s = self.now - self._began_at
-        an_end_s = ahead_s / max(self._ended, 1)
-        return min(self.solve_slower * ahead_s, an_end_s * max(self._all / _SOLVES, 1.0))
+        """Returns the seconds that a solve requested now takes at most."""
+        return self.solve_slower * (self.now - self._began_at)
 
 
 _CARRY_OUT: dict[type, Callable[[Rollout, Any], None]] = {

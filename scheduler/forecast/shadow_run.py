@@ -20,7 +20,7 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from scheduler.core.booking_events import BookingsDeclared
-from scheduler.core.commands import AttemptTransitioned, Rent, Start
+from scheduler.core.commands import AttemptTransitioned, Rent, Solve, Start
 from scheduler.core.events import (
     JobHeld,
     JobReleased,
@@ -386,6 +386,9 @@ class _PeriodRollout(Rollout):
 
     def _draw_life(self, node_id: str, pool_id: str) -> None:
         """Draws nothing, because the market reclaims what it really reclaimed."""
+
+    def _solve_events(self, command: Solve) -> float:
+        return inf
 
     def _solve_s(self) -> float:
         return self._solve_takes_s

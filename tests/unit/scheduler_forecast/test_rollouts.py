@@ -150,3 +150,17 @@ def test_what_is_foreseen_respects_reservations_of_machines(policy: str, latest:
     assert copy.core.cycle.bookings.declared == fleet.core.cycle.bookings.declared
     answer = forecast_jobs(ForecastQuestion(snapshot, PastJobs(), draws=4, cpu_s=60.0))
     assert 5000.0 <= _first_start(answer, JobId(1)) <= latest
+
+
+def test_under_a_plan_a_place_is_taken_soon_in_far_futures_too() -> None:
+    """Forty jobs of ten minutes on one machine take seven hours. Answers that came a tenth of the way ahead later made
+    three days of them.
+    """
+    fleet = cluster("walras", rules=RoundRules(resolve_min_s=1.0, restart_default_s=2.0), machines="c")
+    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "c", 1, 1.0))
+    for number in range(1, 41):
+        fleet.tell(JobSubmitted(1.0, job(number, "c", 1, steps=600.0)))
+    answer = forecast_jobs(ForecastQuestion(snapshot_at_once(fleet.core, 2.0), PastJobs(), draws=3, cpu_s=60.0))
+    ends = sorted(told.end.p50 for told in answer.jobs.values())
+    assert len(ends) == 40
+    assert 40 * 600.0 * 0.95 <= ends[-1] <= 40 * 600.0 * 1.05
