@@ -63,8 +63,8 @@ _PATIENCE_S = 4 * 3600.0
 #: The last fraction of a future's jobs are overtaken again and again, so they are awaited for at most this multiple of
 #: the time that the first half of all jobs took.
 _LAST_PART, _TAIL = 0.15, 12.0
-#: A solve is answered at the latest after this many events for each of its jobs, which cost about as much as it did, and
-#: for each accelerator in use, since a twentieth of these may be free then.
+#: A solve is answered at the latest after this many events for each of its jobs, which cost about as much as it did,
+#: and for each accelerator in use, since a twentieth of these may be free then.
 _EVENTS_PER_JOB, _EVENTS_PER_ACCELERATOR = 0.05, 0.1
 
 
