@@ -35,10 +35,11 @@ from walras.states import JobState
 
 ROWS = tuple(f"{policy}/{lengths}" for policy in ("fifo", "walras") for lengths in ("known", "unknown", "rough"))
 _SEEDS, _JOBS, _DRAWS = (31, 32, 33), 100, 20
-#: Jobs an hour, and what their lengths are multiplied by.
-_MADE = 12.0, 0.1
+#: Jobs an hour by policy, and what their lengths are multiplied by. Where newcomers overtake, so few come that not ever
+#: more jobs wait.
+_PER_H, _STRETCH = {"fifo": 12.0, "walras": 8.0}, 0.1
 #: Processor time for quotes in one simulated workload, seconds: once it is spent nobody asks for the menu any more.
-_QUOTES_S = 50.0
+_QUOTES_S = 150.0
 #: Part of the jobs that ask for the menu and take its way; the first ones, which are this part, only teach.
 _TAKING, _WARM_UP = 0.3, 0.15
 _KEPT = 0.95
@@ -130,7 +131,9 @@ class QuotedRun:
 def workload(row: str, seed: int, jobs: int) -> tuple[Scenario, list[SimulatedJob]]:
     """A scenario, and jobs as the scheduler hears of them."""
     policy, lengths = row.split("/")
-    scenario, made = generated_run("gavel", policy, seed, jobs, _MADE, "rough" if lengths == "rough" else None)
+    scenario, made = generated_run(
+        "gavel", policy, seed, jobs, (_PER_H[policy], _STRETCH), "rough" if lengths == "rough" else None
+    )
     estimates = LengthEstimates(known=False) if lengths == "unknown" else scenario.lengths
     heard = with_estimate_error(made, estimates, Random(f"lengths/{seed}"))
     return replace(scenario, lengths=LengthEstimates()), list(heard)

@@ -36,8 +36,8 @@ _SUBMITTERS = 32
 class BenchServer:
     """A server process, and an open session to it."""
 
-    def __init__(self, data: Path, session: aiohttp.ClientSession, process: "subprocess.Popen[bytes]") -> None:
-        self.process = psutil.Process(process.pid)
+    def __init__(self, data: Path, session: aiohttp.ClientSession, pid: int) -> None:
+        self.process = psutil.Process(pid)
         self._data = data
         self._session = session
         self._url = json.loads((data / "server.json").read_text())["url"]
@@ -93,9 +93,9 @@ def is_ready(announced: Path, pid: int) -> bool:
 
 
 @asynccontextmanager
-async def talking(folder: Path, process: "subprocess.Popen[bytes]") -> AsyncIterator[BenchServer]:
+async def talking(folder: Path, pid: int) -> AsyncIterator[BenchServer]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield BenchServer(folder / "data", session, process)
+        yield BenchServer(folder / "data", session, pid)
 
 
 async def _each(count: int, at_once: int, work: Callable[[], Awaitable[Any]]) -> tuple[float, list[float]]:
@@ -191,7 +191,7 @@ async def _agents(server: BenchServer, scale: float) -> Measured:
 
 
 async def _first_run(folder: Path, process: "subprocess.Popen[bytes]", scale: float) -> list[Measured]:
-    async with talking(folder, process) as server:
+    async with talking(folder, process.pid) as server:
         taken = asyncio.create_task(_stay(server, await server.register("taken", _TAKEN)))
         try:
             return [await _submits(server, scale), await _pages(server, scale), await _agents(server, scale)]

@@ -95,6 +95,8 @@ class ForecastRun:
     starts: Tally
     ends: Tally
     looks: int = 0
+    #: Forecasts of which a server would show nothing, because most futures did not reach the start or the end.
+    untold: int = 0
     cpu_s: float = 0.0
     draws: int = 0
 
@@ -173,6 +175,9 @@ class _Watcher:
         for job_id, forecast in answer.jobs.items():
             if forecast.start is None:
                 continue  # it runs: whoever looks at the same long job again and again would count it again and again
+            if inf in (forecast.start.p50, forecast.end.p50):
+                self.found.untold += 1
+                continue
             self._tell("starts", self.found.starts, job_id, at, forecast.start, self._waits)
             self._tell("ends", self.found.ends, job_id, at, forecast.end, self._stays)
         return ()

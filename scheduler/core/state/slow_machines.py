@@ -34,7 +34,7 @@ _OTHER_JOBS = 2
 _JOBS = 2
 #: A pace must be this many usual deviations of the others' reports below them.
 _DEVIATIONS = 3.0
-#: Maximum of jobs and cells kept; the oldest are dropped.
+#: Maximum of cells kept; the oldest are dropped.
 _MOST = 20_000
 
 #: Kind, row of the pool, accelerators.
@@ -55,7 +55,7 @@ class SlowMachines:
     _paces: dict[NodeId, dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
     #: Machines with such a pace.
     _suspected: set[NodeId] = field(default_factory=set)
-    #: By job: the machine and cell of its newest reports, and their speeds.
+    #: By active job: the machine and cell of its newest reports, and their speeds.
     _own: dict[JobId, tuple[NodeId, Cell, deque[float]]] = field(default_factory=dict)
     #: By cell: machine, job and speed of the newest reports.
     _seen: dict[Cell, deque[tuple[NodeId, JobId, float]]] = field(default_factory=dict)
@@ -72,8 +72,6 @@ class SlowMachines:
         seen = self._seen.setdefault(cell, deque(maxlen=_OTHERS_MOST))
         self._judge(job_id, node_id, known[2], [each for each in seen if each[0] != node_id])
         seen.append((node_id, job_id, steps_per_s))
-        if len(self._own) > _MOST:
-            del self._own[next(iter(self._own))]
         if len(self._seen) > _MOST:
             del self._seen[next(iter(self._seen))]
 
@@ -109,6 +107,10 @@ class SlowMachines:
         elif not any(beyond_doubt):
             self.slow.pop(node_id, None)
         self.is_due = self.is_due or before != (node_id in self.slow)
+
+    def forget_job(self, job_id: JobId) -> None:
+        """Drops the reports of a job that has ended; what they told of its machine stays."""
+        self._own.pop(job_id, None)
 
     def forget_machine(self, node_id: NodeId) -> None:
         """Drops a machine that has left."""

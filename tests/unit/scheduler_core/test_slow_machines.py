@@ -54,6 +54,20 @@ def test_two_machines_that_differ_do_not_tell_which_is_slow_until_others_run_the
     assert not known.slow
 
 
+def test_nothing_is_kept_of_a_job_that_has_ended() -> None:
+    """Reports of every job that ever ran would fill a server's memory; what they told of the machine stays."""
+    fleet = cluster(machines="cc")
+    for number in (1, 2):
+        fleet.tell(ev.JobSubmitted(number, job(number, "c", steps=100.0)))
+        fleet.tell(ev.AttemptStarted(number, JobId(number), 1))
+        fleet.tell(ev.AttemptProgressed(number, JobId(number), 1, 10.0, steps_per_s=1.0, samples=5))
+    known = fleet.core.ledger.slow_machines
+    assert known._own.keys() == {1, 2}
+    fleet.tell(ev.AttemptEnded(50.0, JobId(1), 1, ev.EndCause.EXITED, exit_code=0, steps=100.0))
+    assert known._own.keys() == {2}
+    assert [job_id for seen in known._seen.values() for _, job_id, _ in seen] == [1, 2]
+
+
 def test_a_machine_that_was_mended_is_taken_back_after_two_jobs_and_one_that_left_is_forgotten() -> None:
     known = reported((1.0, 1.0, 0.6))
     assert known.slow
