@@ -63,7 +63,8 @@ def _named(callback: Any) -> str:
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
         return repr(callback)[:100]
-    names, where, coroutine = [], "", task.get_coro()
+    coroutine: Any = task.get_coro()
+    names, where = [], ""
     while inspect.iscoroutine(coroutine):
         names.append(coroutine.__qualname__)
         if coroutine.cr_frame is not None:
