@@ -148,8 +148,9 @@ def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: floa
     reports do in which they came.
     """
     beat_s = _HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE)
+    beats = round(costs.report_gap_s / beat_s)
     return WorldParameters(
-        report_s=costs.report_gap_s / max(1, round(costs.report_gap_s / beat_s)) if costs.report_gap_s else beat_s,
+        report_s=costs.report_gap_s / beats if beats else beat_s,
         # The server forwards progress once a round, or sooner where a profiling lease is shorter.
         forward_every_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
         window_s=_WINDOW_S,

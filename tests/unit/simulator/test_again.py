@@ -15,7 +15,7 @@ from simulator.measured_costs import (
     MeasuredPrediction,
     MeasuredRevocation,
 )
-from simulator.reports.resimulation import resimulate
+from simulator.reports.resimulation import live_world_parameters, resimulate
 from tests.support.recorded_run import recorded_run
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
@@ -143,6 +143,15 @@ def test_each_request_for_a_machine_boots_as_long_as_it_did() -> None:
     assert found.boots_s == (pytest.approx(7.0), pytest.approx(1.5))
     assert found.boot_s == pytest.approx(4.25)
     assert max(job.error for job in resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=1)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "report_s"), [(0.0, 2.0), (6.3, 2.1), (2.2, 2.2), (0.1, 2.0)], ids=["none", "three", "one", "less"]
+)
+def test_beats_lie_as_far_apart_as_the_reports_that_they_bring(gap_s: float, report_s: float) -> None:
+    """An agent waits for 2 s after each answer; reports come with every third beat."""
+    costs = MeasuredCosts(report_gap_s=gap_s)
+    assert live_world_parameters(costs, POLICY[1], 20.0).report_s == pytest.approx(report_s)
 
 
 def test_speeds_are_predicted_again_when_the_run_predicted_them() -> None:
