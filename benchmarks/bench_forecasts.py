@@ -85,7 +85,9 @@ def _tell(measured: Measured, runs: list[ForecastRun]) -> None:
         measured.add(f"{what}: width over naive, mean", mean(widths), "", at_most=_NARROWER)
         measured.add(f"{what}: width over naive, worst seed", max(widths), "")
         together = Tally(done=[each for tally in tallies for each in tally.done])
-        measured.add(f"{what}: width over naive of all seeds", together.width_s() / together.naive_width_s(), "")
+        measured.add(
+            f"{what}: width over naive of all seeds", together.width_s() / max(together.naive_width_s(), 1.0), ""
+        )
     draws = sum(run.draws for run in runs)
     measured.add("jobs of which nothing was told", sum(run.untold for run in runs), "")
     measured.add("looks", sum(run.looks for run in runs), "")
