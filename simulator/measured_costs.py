@@ -15,11 +15,11 @@ from simulator.machines import PoolModel
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, JobId, Kind
-from walras.model_facts import MOST_SAMPLES, ModelFacts
+from walras.model_facts import MOST_BYTES, MOST_FLOPS, MOST_LAYERS, MOST_SAMPLES, ModelFacts, Precision
 from walras.spec.file_model import FileModel
-from walras.spec.job_groups import FactsSpec
 
 _Length = Annotated[float, Field(ge=0, le=1e9)]
+_Bytes = Annotated[float, Field(ge=0, le=MOST_BYTES)]
 _Speed = Annotated[float, Field(gt=0, le=1e9)]
 
 
@@ -88,14 +88,22 @@ class MeasuredPrediction(FileModel):
     took_s: _Length = 0.0
 
 
-class MeasuredFacts(FactsSpec):
-    """Facts of a kind that the run's scheduler was told, seconds after the first submission."""
+class MeasuredFacts(FileModel):
+    """Facts of a kind (`walras.model_facts`) that the scheduler was told, seconds after the first submission."""
 
     at: _Length
     kind: str
-    #: Samples of one step over the whole gang.
-    batch: Annotated[float, Field(gt=0, le=MOST_SAMPLES)] | None = None
     counted: bool = False
+    flops_per_sample: Annotated[float, Field(gt=0, le=MOST_FLOPS)] | None = None
+    memory_bytes_per_sample: _Bytes | None = None
+    gradient_bytes: _Bytes | None = None
+    layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)] | None = None
+    resident_bytes: _Bytes | None = None
+    activation_bytes: _Bytes | None = None
+    input_bytes: _Bytes | None = None
+    precision: Precision | None = None
+    batch: Annotated[float, Field(gt=0, le=MOST_SAMPLES)] | None = None
+    batch_per_accelerator: Annotated[float, Field(gt=0, le=MOST_SAMPLES)] | None = None
 
     def told(self, begins_at: float) -> FactsTold:
         """Returns the event on the cluster's clock."""

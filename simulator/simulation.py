@@ -328,7 +328,7 @@ def _predictor(engine: Engine, core: EventHandler, settings: PredictionSettings)
         return None
     from simulator.online_predictor import OnlinePredictor
 
-    return OnlinePredictor(engine, core, settings)
+    return OnlinePredictor(engine, core, settings.every_s, settings.asked, settings.sheets, settings.facts)
 
 
 def _first_event(_: float, event: Event) -> Iterable[Event]:

@@ -149,12 +149,11 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     provisioner = Provisioner(loop, providers_by_pool(providers.values()), named=providers)
     provisioner.take_up_again(state.pools.values())
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
-    predictions = SpeedPredictions(loop, loaded.scores)
+    predictions, metrics = SpeedPredictions(loop, loaded.scores), ClusterMetrics(loop, solver)
     forecasts, start_forecasts = TargetForecasts(loop), StartForecasts(loop, store, clocks=config.clocks)
-    metrics = ClusterMetrics(loop, solver)
     notifications = _notifications(config, loop, secrets.people, SecretBox(secret, "channel"))
-    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, start_forecasts]
-    loop.effect_handlers += [policies, metrics, notifications]
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts]
+    loop.effect_handlers += [start_forecasts, policies, metrics, notifications]
     server = Server(
         loop=loop,
         store=store,

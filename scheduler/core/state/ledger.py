@@ -432,7 +432,7 @@ class Ledger:
         assert not job.place, f"job {job.job_id} ended while holding {job.place}"
         self.columns.free_slot(job.slot)
         del self.jobs[job.job_id]
-        self.slow_machines.forget_job(job.job_id)
+        self.slow_machines.own.pop(job.job_id, None)
         self.spreading -= job.request.spreads
 
     def set_eligible(self, job: JobRecord) -> None:

@@ -55,8 +55,9 @@ class SlowMachines:
     _paces: dict[NodeId, dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
     #: Machines with such a pace.
     _suspected: set[NodeId] = field(default_factory=set)
-    #: By active job: the machine and cell of its newest reports, and their speeds.
-    _own: dict[JobId, tuple[NodeId, Cell, deque[float]]] = field(default_factory=dict)
+    #: By active job: the machine and cell of its newest reports, and their speeds. Dropped as the job ends; what they
+    #: told of its machine stays.
+    own: dict[JobId, tuple[NodeId, Cell, deque[float]]] = field(default_factory=dict)
     #: By cell: machine, job and speed of the newest reports.
     _seen: dict[Cell, deque[tuple[NodeId, JobId, float]]] = field(default_factory=dict)
 
@@ -64,10 +65,10 @@ class SlowMachines:
         """Records a report of a job whose gang is on one machine."""
         if not 0.0 < steps_per_s < inf:
             return
-        known = self._own.pop(job_id, None)
+        known = self.own.pop(job_id, None)
         if known is None or known[:2] != (node_id, cell):
             known = node_id, cell, deque(maxlen=_OWN_MOST)
-        self._own[job_id] = known
+        self.own[job_id] = known
         known[2].append(steps_per_s)
         seen = self._seen.setdefault(cell, deque(maxlen=_OTHERS_MOST))
         self._judge(job_id, node_id, known[2], [each for each in seen if each[0] != node_id])
@@ -107,10 +108,6 @@ class SlowMachines:
         elif not any(beyond_doubt):
             self.slow.pop(node_id, None)
         self.is_due = self.is_due or before != (node_id in self.slow)
-
-    def forget_job(self, job_id: JobId) -> None:
-        """Drops the reports of a job that has ended; what they told of its machine stays."""
-        self._own.pop(job_id, None)
 
     def forget_machine(self, node_id: NodeId) -> None:
         """Drops a machine that has left."""

@@ -62,9 +62,9 @@ def test_nothing_is_kept_of_a_job_that_has_ended() -> None:
         fleet.tell(ev.AttemptStarted(number, JobId(number), 1))
         fleet.tell(ev.AttemptProgressed(number, JobId(number), 1, 10.0, steps_per_s=1.0, samples=5))
     known = fleet.core.ledger.slow_machines
-    assert known._own.keys() == {1, 2}
+    assert known.own.keys() == {1, 2}
     fleet.tell(ev.AttemptEnded(50.0, JobId(1), 1, ev.EndCause.EXITED, exit_code=0, steps=100.0))
-    assert known._own.keys() == {2}
+    assert known.own.keys() == {2}
     assert [job_id for seen in known._seen.values() for _, job_id, _ in seen] == [1, 2]
 
 
