@@ -345,7 +345,8 @@ class AttemptSimulator:
         start_s = None if attempt.reported else attempt.costs.start_s + attempt.costs.warm_up_s
         attempt.reported, attempt.reported_at = True, at
         attempt.speed_reported = attempt.speed_reported or samples > 0
-        return AttemptProgressed(at, attempt.job_id, attempt.number, attempt.job.steps, rate, samples, start_s)
+        saves = attempt.job.plan.request.unproven and attempt.costs.checkpoint_s is not None
+        return AttemptProgressed(at, attempt.job_id, attempt.number, attempt.job.steps, rate, samples, start_s, saves)
 
     def _save(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
         self._settle(at, attempt)

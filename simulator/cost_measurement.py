@@ -40,6 +40,10 @@ from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import AttemptState, Reason
 
+#: Heartbeats from one report to the next, at most; the least seconds between two; and the part of that by which a
+#: report may be off a beat.
+_BEATS_MOST, _BEAT_LEAST_S, _BEAT_OFF = 6, 0.5, 0.15
+
 #: One event, and the core's commands.
 RecordedEvent = tuple[Event, Sequence[Command]]
 
@@ -61,8 +65,11 @@ class _Attempt:
     revoked_at: float | None = None
     save_s: float | None = None
     ended: AttemptEnded | None = None
-    #: When its progress was last reported, and the seconds between two reports.
+    #: Whether it was seen to save its work.
+    saves: bool = False
+    #: When its progress was last reported; seconds from its start to the first report, and between two reports.
     reported_at: float | None = None
+    first_report_s: float | None = None
     report_gaps_s: list[float] = field(default_factory=list)
 
     @property
@@ -148,12 +155,14 @@ def _note_event(
     elif isinstance(event, AttemptProgressed):
         if attempt.reported_at is not None:
             attempt.report_gaps_s.append(event.at - attempt.reported_at)
-        attempt.reported_at = event.at
+        elif attempt.up_at is not None:
+            attempt.first_report_s = event.at - attempt.up_at
+        attempt.reported_at, attempt.saves = event.at, attempt.saves or event.saves
         attempt.first_step_s = event.start_s if event.start_s is not None else attempt.first_step_s
         if event.steps_per_s is not None:
             attempt.steps_per_s, attempt.samples = event.steps_per_s, event.samples
     elif isinstance(event, CheckpointRecorded):
-        attempt.save_s = event.took_s
+        attempt.save_s, attempt.saves = event.took_s, True
     else:
         attempt.ended = event
 
@@ -169,7 +178,6 @@ def measure_costs(recorded: Iterable[RecordedEvent]) -> MeasuredCosts:
         for command in commands:
             record.command(event.at, command)
     begins_at = min(record.submitted_at.values(), default=0.0)
-    gaps_s = [gap_s for attempt in record.attempts.values() for gap_s in attempt.report_gaps_s]
     return MeasuredCosts(
         speeds=_measured_speeds(record),
         kinds=_measured_kinds(record),
@@ -191,7 +199,8 @@ def measure_costs(recorded: Iterable[RecordedEvent]) -> MeasuredCosts:
         ),
         facts=tuple(_measured_facts(told, begins_at) for told in record.facts),
         begins_at=begins_at,
-        report_gap_s=median(gaps_s) if gaps_s else 0.0,
+        report_gap_s=_report_gap_s(record),
+        beat_s=_beat_s(record),
         solve_s=median(record.solve_s) if record.solve_s else 0.0,
         cost_noise=_warm_up_noise(record),
     )
@@ -245,7 +254,7 @@ def _phases(record: _Record, kind: Kind | None) -> _Phases:
 def _measured_kinds(record: _Record) -> tuple[MeasuredKind, ...]:
     """Returns the costs by kind. A kind without measured steps has no warm-up and exit times: its steps are seconds."""
     usual = _phases(record, None)
-    kinds = []
+    kinds, saving = [], {record.requests[each.job_id].kind for each in record.attempts.values() if each.saves}
     for kind in sorted({request.kind for request in record.requests.values()}):
         seen = _phases(record, kind)
         counts_steps = bool(seen.warm_up_s)
@@ -254,7 +263,7 @@ def _measured_kinds(record: _Record) -> tuple[MeasuredKind, ...]:
                 kind=kind,
                 start_s=_median_or_usual(seen.start_s, usual.start_s),
                 warm_up_s=_median_or_usual(seen.warm_up_s, usual.warm_up_s) if counts_steps else 0.0,
-                checkpoint_s=_median_or_usual(seen.checkpoint_s, usual.checkpoint_s),
+                checkpoint_s=_median_or_usual(seen.checkpoint_s, usual.checkpoint_s) if kind in saving else None,
                 exit_s=_median_or_usual(seen.exit_s, usual.exit_s) if counts_steps else 0.0,
             )
         )
@@ -273,6 +282,27 @@ def _measured_attempts(record: _Record) -> Iterable[MeasuredAttempt]:
             warm_up_s=None if stepping_at is None else stepping_at - up_at,
             exit_s=None if exit_s is None else max(0.0, exit_s),
         )
+
+
+def _report_gap_s(record: _Record) -> float:
+    gaps_s = [gap_s for attempt in record.attempts.values() for gap_s in attempt.report_gaps_s]
+    return median(gaps_s) if gaps_s else 0.0
+
+
+def _beat_s(record: _Record) -> float:
+    """Returns the seconds between two heartbeats; 0 if reports do not show them.
+
+    A report comes with a beat, not with each. So the distance between two reports is a multiple of that between beats,
+    and so is the time from a start to the first report: the longest that fits both is taken.
+    """
+    gap_s = _report_gap_s(record)
+    firsts_s = [each.first_report_s for each in record.attempts.values() if each.first_report_s is not None]
+    for beats in range(1, _BEATS_MOST + 1) if gap_s and firsts_s else ():
+        beat_s = gap_s / beats
+        off = median(abs(first_s / beat_s - max(1, round(first_s / beat_s))) for first_s in firsts_s)
+        if beat_s >= _BEAT_LEAST_S and off <= _BEAT_OFF:
+            return beat_s
+    return 0.0
 
 
 def _median_or_usual(seen: list[float], usual: list[float]) -> float:

@@ -127,8 +127,10 @@ class MeasuredCosts(FileModel):
     facts: tuple[MeasuredFacts, ...] = ()
     #: The workload's first instant on the cluster's clock: rounds are aligned to that clock.
     begins_at: _Length = 0.0
-    #: Median seconds between two progress reports of an attempt; 0: unknown.
+    #: Median seconds between two progress reports of an attempt; and between two heartbeats, as far as these and the
+    #: first reports show them. 0: unknown.
     report_gap_s: _Length = 0.0
+    beat_s: _Length = 0.0
     #: Median duration of a solve; standard deviation of the logarithm of an attempt's start time over its kind's.
     solve_s: _Length = 0.0
     cost_noise: Annotated[float, Field(ge=0, le=3)] = 0.0

@@ -142,15 +142,19 @@ def resimulation_scenario(
 
 
 def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: float | None = None) -> WorldParameters:
-    """Returns the report intervals of a live cluster with leases of `lease_s` seconds (None: the default).
+    """Returns the report intervals of a live cluster with leases of `lease_s` seconds (None: unknown).
 
     A beat follows the answer to the one before, so that beats lie further apart than an agent waits: as far as the
     reports do in which they came.
     """
-    beat_s = _HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE)
-    beats = round(costs.report_gap_s / beat_s)
+    if lease_s is None:
+        report_s = costs.beat_s or _HEARTBEAT_S
+    else:
+        waits_s = min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE)
+        beats = round(costs.report_gap_s / waits_s)
+        report_s = costs.report_gap_s / beats if beats else waits_s
     return WorldParameters(
-        report_s=costs.report_gap_s / beats if beats else beat_s,
+        report_s=report_s,
         # The server forwards progress once a round, or sooner where a profiling lease is shorter.
         forward_every_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
         window_s=_WINDOW_S,

@@ -4,9 +4,12 @@ from typing import TypeVar
 
 import pytest
 
+from scheduler.core.commands import AttemptTransitioned
+from scheduler.core.events import AttemptProgressed, AttemptStarted, Event, JobSubmitted
 from scheduler.core.rules import parse_policy
 from scheduler.core.speed_events import FactsTold, SpeedsPredicted
 from simulator.cost_measurement import RecordedEvent, measure_costs, recorded_completion_times
+from simulator.experiment import workload_experiment
 from simulator.measured_costs import (
     MeasuredCosts,
     MeasuredFacts,
@@ -14,12 +17,18 @@ from simulator.measured_costs import (
     MeasuredPool,
     MeasuredPrediction,
     MeasuredRevocation,
+    MeasuredSpeed,
 )
-from simulator.reports.resimulation import live_world_parameters, resimulate
+from simulator.reports.resimulation import live_world_parameters, resimulate, resimulation_scenario
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Simulation
 from tests.support.recorded_run import recorded_run
+from walras.cluster import NodeId, NodeShare, Placement, PoolId
+from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.spec.workload_file import WorkloadFile
+from walras.states import AttemptState
 
 T = TypeVar("T")
 
@@ -145,13 +154,26 @@ def test_each_request_for_a_machine_boots_as_long_as_it_did() -> None:
     assert max(job.error for job in resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=1)) < 0.1
 
 
-@pytest.mark.parametrize(
-    ("gap_s", "report_s"), [(0.0, 2.0), (6.3, 2.1), (2.2, 2.2), (0.1, 2.0)], ids=["none", "three", "one", "less"]
-)
-def test_beats_lie_as_far_apart_as_the_reports_that_they_bring(gap_s: float, report_s: float) -> None:
-    """An agent waits for 2 s after each answer; reports come with every third beat."""
-    costs = MeasuredCosts(report_gap_s=gap_s)
-    assert live_world_parameters(costs, POLICY[1], 20.0).report_s == pytest.approx(report_s)
+def test_beats_lie_as_far_apart_as_the_reports_show() -> None:
+    """Leases of 20 s: agents wait for 2 s after each answer, and a report comes with each third beat."""
+    rules = POLICY[1]
+    late = MeasuredCosts(report_gap_s=6.3, beat_s=2.1)
+    assert live_world_parameters(late, rules, 20.0).report_s == pytest.approx(2.1)
+    assert live_world_parameters(late, rules).report_s == 2.1
+    assert live_world_parameters(MeasuredCosts(report_gap_s=0.1), rules, 20.0).report_s == 2.0
+    assert live_world_parameters(MeasuredCosts(), rules).report_s == 5.0
+
+
+@pytest.mark.parametrize(("first_s", "gap_s", "beat_s"), [(4.3, 6.3, 2.1), (2.1, 6.3, 2.1), (5.1, 60.2, 0.0)])
+def test_the_time_between_beats_is_told_by_first_reports_and_gaps(first_s: float, gap_s: float, beat_s: float) -> None:
+    """Nothing is told where a report comes with more beats than are tried."""
+    place = Placement(PoolId("a/owned/default"), (NodeShare(NodeId("n"), (0,)),))
+    leased = AttemptTransitioned(JobId(1), 1, AttemptState.LEASED, None, place)
+    events: list[Event] = [AttemptStarted(10.0, JobId(1), 1)]
+    events += [AttemptProgressed(10.0 + first_s + n * gap_s, JobId(1), 1, 5.0 * n) for n in range(5)]
+    request = JobRequest(JobId(1), Kind("cnn"), demands=(Demand("a100", 1),))
+    record: list[RecordedEvent] = [(JobSubmitted(9.0, request), [leased]), *((event, []) for event in events)]
+    assert measure_costs(record).beat_s == pytest.approx(beat_s)
 
 
 def test_speeds_are_predicted_again_when_the_run_predicted_them() -> None:
@@ -175,3 +197,23 @@ def test_speeds_are_predicted_again_when_the_run_predicted_them() -> None:
 
 def _said(run: list[RecordedEvent], kind: type[T]) -> list[T]:
     return [event for event, _ in run if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_kind_that_was_never_seen_to_save_does_not_save_in_the_simulation(saves: bool) -> None:
+    """A script that saves says so with its reports, so that it may be moved; one that does not keeps its place."""
+    place = Placement(PoolId("a/owned/default"), (NodeShare(NodeId("n"), (0,)),))
+    leased = AttemptTransitioned(JobId(1), 1, AttemptState.LEASED, None, place)
+    request = JobRequest(JobId(1), Kind("cnn"), demands=(Demand("a100", 1),), steps=600.0, unproven=True)
+    events: list[Event] = [AttemptStarted(10.0, JobId(1), 1)]
+    events += [AttemptProgressed(15.0, JobId(1), 1, 5.0, saves=saves)]
+    record: list[RecordedEvent] = [(JobSubmitted(9.0, request), [leased]), *((event, []) for event in events)]
+    (kind,) = measure_costs(record).kinds
+    assert (kind.checkpoint_s is not None) == saves
+    said: list[Event] = []
+    costs = MeasuredCosts(kinds=(kind,), speeds=(MeasuredSpeed(kind="cnn", accelerator="a100", steps_per_s=1.0),))
+    experiment = workload_experiment(WORKLOAD, CLUSTER, costs)
+    jobs = [SimulatedJob(0.0, request, 600.0)]
+    simulation = Simulation(resimulation_scenario(experiment, costs, CLUSTER, POLICY, seed=0))
+    simulation.run(jobs, lambda event, _: said.append(event))
+    assert {event.saves for event in said if isinstance(event, AttemptProgressed)} == {saves}
