@@ -27,8 +27,7 @@ class WorldParameters:
 
     #: Time between two progress reports of a running attempt; inf: it sends none (for policies that need no progress).
     report_s: float = inf
-    #: Seconds between two progress reports of a running attempt; inf: it sends none (for policies that need no
-    #: progress).
+    #: Least seconds between two reports that reach the scheduler; the first, and the first with a speed, come at once.
     forward_every_s: float = 0.0
     #: A job measures its speed over windows of this length, and leaves out this number of steps after a start.
     window_s: float = 1.0
