@@ -275,13 +275,14 @@ class AgentGateway:
 
     def _take(self, transaction: Transaction, message: Heartbeat) -> None:
         node = self._node(message.node_id)
-        is_calm, unreachable_s = is_settled(transaction.state), self._loop.settings.unreachable_s
+        state, unreachable_s = transaction.state, self._loop.settings.unreachable_s
         note_speaker(transaction, node, message)
         take_facts(transaction, node, message)
-        if node.row.state == "lost" and not message.here and not node.row.rent_token and is_calm:
+        # Whether all machines are settled is asked last: it looks at every one of them.
+        if node.row.state == "lost" and not message.here and not node.row.rent_token and is_settled(state):
             # A lost machine without its old ranks is like a new one, and its old reports are outdated.
             self._join(transaction, node)
-        elif node.row.state == "unreachable" and is_calm:
+        elif node.row.state == "unreachable" and is_settled(state):
             welcome_back(transaction, node)
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
         transaction.batch.outbox_done.extend(done)
