@@ -32,6 +32,7 @@ import numpy as np
 
 from benchmarks.bench_server import BenchServer, is_ready, quantile_ms, started_server, talking
 from benchmarks.tables import Measured
+from walras.clocks import random_pause
 
 _JOB = {"run": "true", "resources": {"accelerators": "a100:1"}, "steps": 1000}
 _FACTS = {"shape": "a100x1", "accelerator": "a100", "accelerators": 1, "cpus": 8, "memory_bytes": 2**36}
@@ -58,7 +59,8 @@ class _Played:
 class _Machine:
     """A machine of one accelerator as the server sees it."""
 
-    def __init__(self, server: BenchServer, node_id: str, registered: dict[str, Any], played: _Played) -> None:
+    def __init__(self, server: BenchServer, number: int, registered: dict[str, Any], played: _Played) -> None:
+        node_id, self._chance = f"n{number}", random.Random(number)
         self._server, self._node_id, self._registered, self._played = server, node_id, registered, played
         self._report_id = 0
         self._acks: list[int] = []
@@ -92,7 +94,8 @@ class _Machine:
             if command["type"] == "start":
                 self._start(command)
         if not self._acks:
-            await asyncio.sleep(0.05 if wait_s else 1.0)
+            # A second on average, and drawn as agents draw it: machines do not call in step.
+            await asyncio.sleep(0.05 if wait_s else random_pause(self._chance, 4 / 3))
 
     def _start(self, command: dict[str, Any]) -> None:
         self._job, self._began, self._has_committed = (command["job_id"], command["attempt"]), time.monotonic(), False
@@ -189,7 +192,7 @@ async def _begun_machines(server: BenchServer, numbers: range, played: _Played) 
     tasks, chance = [], random.Random(numbers.start)
     for number in numbers:
         registered = await server.registration(f"n{number}", _FACTS)
-        machine = _Machine(server, f"n{number}", registered, played)
+        machine = _Machine(server, number, registered, played)
         tasks.append(asyncio.create_task(machine.live(chance.uniform(0.0, _LENGTH_S))))
     return tasks
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from walras import __version__
-from walras.clocks import random_hex
+from walras.clocks import random_hex, random_pause
 from walras.errors import ServerUnreachable
 from walras.protocol import PROTOCOL
 from walras.wire import (
@@ -146,8 +146,10 @@ class Agent:
         failures, monotonic = 0, self._machine.clocks.monotonic
         while True:
             started_at = monotonic()
+            # Drawn for each call: machines whose calls were answered together would otherwise call together for ever.
+            pace_s = random_pause(self._machine.chance, min(self._enrolment.heartbeat_s, MAX_WAIT_S))
             try:
-                made_progress = await self._heartbeat_once()
+                made_progress = await self._heartbeat_once(pace_s)
                 failures = 0
             except ServerUnreachable as error:
                 failures += 1
@@ -163,11 +165,11 @@ class Agent:
             for key in self._holds.expired(monotonic()):
                 self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
             # Prevents a tight loop of calls to a server that does not hold calls open.
-            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (monotonic() - started_at)
+            pause_s = MIN_PAUSE_S if made_progress else pace_s - (monotonic() - started_at)
             await self._outbox.wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
-    async def _heartbeat_once(self) -> bool:
-        """Makes one call. Returns True if it made progress, so that the next call should follow at once."""
+    async def _heartbeat_once(self, pace_s: float) -> bool:
+        """Makes one call, held open for `pace_s` without news. Returns True if the next should follow at once."""
         reports = self._outbox.batch()
         acks, here = list(self._acks), self._here()
         self._calls += 1
@@ -180,7 +182,7 @@ class Agent:
             here=[AttemptHere(job_id=key[0], attempt=key[1], incarnation=key[2]) for key in here],
             reports=reports,
             acks=acks,
-            wait_s=0.0 if reports or acks or not self._is_resynced else min(self._enrolment.heartbeat_s, MAX_WAIT_S),
+            wait_s=0.0 if reports or acks or not self._is_resynced else pace_s,
             problem=self._disk_problem()[:MAX_PROBLEM],
             protocol=PROTOCOL,
             agent=self._store.agent,

@@ -13,23 +13,21 @@ from scheduler.live.store.table_rows import ChargeKind
 
 #: `dearest` are the keys that cost most, counted as `spending_report` counts.
 _SUMS = """
-WITH sums AS MATERIALIZED (
-    SELECT {key} AS name, kind, market = 'owned' AS is_owned, sum(usd) AS usd, sum(on_demand_usd) AS on_demand_usd,
-        sum(accelerators * (until_at - since_at)) AS accelerator_s
-    FROM charges WHERE {where} GROUP BY 1, 2, 3),
-keys AS MATERIALIZED (
-    SELECT name, sum(CASE WHEN {paid} THEN usd ELSE 0 END) AS paid_usd FROM sums WHERE {counted} GROUP BY name),
+WITH keys AS MATERIALIZED (
+    SELECT {key} AS name, sum(CASE WHEN {paid} THEN usd ELSE 0 END) AS paid_usd
+    FROM charges WHERE {where} AND {counted} GROUP BY 1),
 named AS MATERIALIZED (
     SELECT name FROM (SELECT name FROM keys ORDER BY paid_usd DESC, name LIMIT ?) AS dearest {also}),
-others AS (SELECT (SELECT count(*) FROM keys) - (SELECT count(*) FROM keys WHERE name IN (SELECT name FROM named))),
-told AS MATERIALIZED (SELECT *, name IN (SELECT name FROM named) AS is_named FROM sums)
-SELECT CAST(name AS TEXT), kind, is_owned, usd, on_demand_usd, accelerator_s, 0 FROM told WHERE is_named
+others AS (SELECT (SELECT count(*) FROM keys) - (SELECT count(*) FROM keys WHERE name IN (SELECT name FROM named)))
+SELECT CAST({key} AS TEXT), kind, market = 'owned', {sums}, 0
+    FROM charges WHERE {where} AND {key} IN (SELECT name FROM named) GROUP BY {key}, 2, 3
 UNION ALL
-SELECT '', kind, is_owned, sum(usd), sum(on_demand_usd), sum(accelerator_s), (SELECT * FROM others) FROM told
-    WHERE NOT is_named GROUP BY kind, is_owned
+SELECT '', kind, market = 'owned', {sums}, (SELECT * FROM others)
+    FROM charges WHERE {where} AND {key} NOT IN (SELECT name FROM named) GROUP BY 2, 3
 """
+_SUMMED = "sum(usd), sum(on_demand_usd), sum(accelerators * (until_at - since_at))"
 #: Which sums are shown under a key, and which of them it pays: use of rented machines is in the machines' bill already.
-_OF_PLACES = {"counted": "TRUE", "paid": "kind = 'machine' OR is_owned"}
+_OF_PLACES = {"counted": "TRUE", "paid": "kind = 'machine' OR market = 'owned'"}
 _OF_PEOPLE = {"counted": "kind = 'use'", "paid": "TRUE"}
 
 
@@ -46,10 +44,14 @@ def sum_money(connection: SqlConnection, query: MoneyQuery, open_keys: Iterable[
         clauses.append(f"kind = 'use' AND project IN ({', '.join('?' for _ in query.projects)})")
         values.extend(query.projects)
     owned_by = _OF_PLACES if MONEY_KEYS[query.by] in ("pool_id", "month") else _OF_PEOPLE
-    named = [int(key) if query.by == "job" else key for key in dict.fromkeys(open_keys)]
-    also = f"UNION SELECT name FROM sums WHERE name IN ({', '.join('?' for _ in named)})" if named else ""
-    sql = _SUMS.format(key=MONEY_KEYS[query.by], where=" AND ".join(clauses), also=also, **owned_by)
-    cursor = connection.execute(sql, [*values, query.limit, *named])
+    key, where = MONEY_KEYS[query.by], " AND ".join(clauses)
+    named = [int(each) if query.by == "job" else each for each in dict.fromkeys(open_keys)]
+    also, also_values = "", []
+    if named:
+        also = f"UNION SELECT {key} FROM charges WHERE {where} AND {key} IN ({', '.join('?' for _ in named)})"
+        also_values = [*values, *named]
+    sql = _SUMS.format(key=key, where=where, sums=_SUMMED, also=also, **owned_by)
+    cursor = connection.execute(sql, [*values, query.limit, *also_values, *values, *values])
     return [MoneySum(row[0], ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
 
 

@@ -98,6 +98,23 @@ async def test_an_agent_that_has_joined_waits_for_commands_at_once(tmp_path: Pat
             await server.until(lambda: any(beat.wait_s > 0 for beat in server.heartbeats), 15, "a call held open")
 
 
+async def test_agents_do_not_call_in_step(tmp_path: Path) -> None:
+    """Calls that are answered together are held open for different times, at least half of the server's interval."""
+    async with FakeAgentServer(heartbeat_s=0.2) as server:
+        server.cluster = _OURS
+        async with _agent(server, tmp_path / "agent"):
+            held: list[float] = []
+
+            def is_enough() -> bool:
+                held[:] = [beat.wait_s for beat in server.heartbeats if beat.wait_s > 0]
+                return len(held) >= 8
+
+            await server.until(is_enough, 15, "calls held open")
+        assert all(0.1 <= wait_s <= 0.2 for wait_s in held)
+        assert max(held) - min(held) > 0.01
+        assert len(set(held)) == len(held)
+
+
 async def test_an_agent_that_meets_another_cluster_stops(tmp_path: Path) -> None:
     """With both names and what to do: at a heartbeat, at a registration, and where only the answer tells."""
     async with FakeAgentServer() as server:
