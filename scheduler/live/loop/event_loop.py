@@ -110,8 +110,9 @@ _YIELD_AFTER_S = 0.004
 #: A refused commit is repeated after these waits, s, doubling up to the most; callers get the error at this try.
 _RETRY_FIRST_S, _RETRY_MOST_S, _TRIES_UNTOLD = 0.025, 5.0, 3
 _NOTE_CLOCKS_EVERY_S = 60.0
-#: Thresholds of the garbage collector by generation: new objects, young collections, and in effect never.
-_YOUNG, _MIDDLE, _NEVER = 2_000, 5, 1_000_000
+#: Thresholds of the garbage collector by generation: new objects, young collections, and in effect never. A collection
+#: of the middle generation looks at `_YOUNG * (_MIDDLE + 1)` objects in one piece, at some 2 us each.
+_YOUNG, _MIDDLE, _NEVER = 1_000, 3, 1_000_000
 _FULL_GC_EVERY_S = 3600.0
 
 
