@@ -137,7 +137,7 @@ CASES = {
         "Philly, aware max-min re-solved every 360 s at most",
         "172:170:170 of three types, restart 60 s, speeds by simulator/workloads/speed_tables.py, 26 kinds, seed 0",
         _max_min,
-        300.0,
+        200.0,
     ),
     "gavel": Case("Gavel's mechanism, aware max-min", f"{_GAVEL[0]} on 36:36:36", _gavel),
 }

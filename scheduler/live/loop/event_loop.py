@@ -57,7 +57,7 @@ class LiveSettings:
     lease_s: dict[str, float] = field(default_factory=_lease_s)
     #: Waited in addition before a silent machine is declared lost: clocks differ a little, and answers travel.
     lease_margin_s: float = 5.0
-    #: Interval of heartbeats while there is nothing to report.
+    #: Longest interval of heartbeats while there is nothing to report; agents draw theirs between half of it and this.
     heartbeat_s: float = 5.0
     #: Silence after which a machine is shown as unreachable and gets no new jobs.
     unreachable_s: float = 15.0
