@@ -30,12 +30,11 @@ from scheduler.forecast.job_forecasts import (
 )
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
 from scheduler.forecast.rollout import RolloutLimits
-from scheduler.forecast.verified_changes import ChangeQuestion, VerifiedChange, verified_changes
+from scheduler.forecast.verified_changes import ChangeQuestion, verified_changes
 from scheduler.forecast.what_if import WhatIfAnswer, WhatIfQuestion, what_if
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process
-from scheduler.live.services.packed_questions import QuestionT, answer_packed, pack_question, unpack_answer
 from scheduler.live.store.event_journal import parse_request
 from scheduler.live.store.store_interface import JobQuery, Store
 from walras.api import ForecastView
@@ -44,6 +43,7 @@ from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 
 log = logging.getLogger(__name__)
+QuestionT = TypeVar("QuestionT")
 AnswerT = TypeVar("AnswerT")
 
 #: The share of one core that forecasts may take in the long run, and the least seconds between two of them.
@@ -243,32 +243,28 @@ class StartForecasts:
         self._asking += 1
         try:
             question = ChangeQuestion(await take_snapshot(self._loop), job_id, tuple(looks))
-            return frozenset(each.text for each in await asyncio.wait_for(self._verified(question), ASKED_WITHIN_S))
+            if self._pool is not None and len(question.snapshot.jobs) > _SMALL_JOBS:
+                work = asyncio.get_running_loop().run_in_executor(self._pool, verified_changes, question)
+            else:
+                work = asyncio.get_running_loop().run_in_executor(None, verified_changes, question)
+            return frozenset(each.text for each in await asyncio.wait_for(work, ASKED_WITHIN_S))
         except (TimeoutError, BrokenProcessPool):
             return None
         finally:
             self._asking -= 1
-
-    async def _verified(self, question: ChangeQuestion) -> tuple[VerifiedChange, ...]:
-        loop = asyncio.get_running_loop()
-        if self._pool is None or len(question.snapshot.jobs) <= _SMALL_JOBS:
-            return await loop.run_in_executor(None, verified_changes, question)
-        packed = await pack_question(question)
-        return (await loop.run_in_executor(self._pool, answer_packed, verified_changes, packed)).bare
 
     async def _answered(
         self, answer: Callable[[QuestionT], AnswerT], question: QuestionT, cpu_s: float
     ) -> AnswerT | None:
         """Returns the process's answer to a question of `cpu_s` seconds of processor time; None if it fails."""
         async with self._turn:
-            packed = await pack_question(question)
             if self._pool is None:
                 self._pool = self._make_pool()
-            work = asyncio.get_running_loop().run_in_executor(self._pool, answer_packed, answer, packed)
+            work = asyncio.get_running_loop().run_in_executor(self._pool, answer, question)
             try:
                 # Not `wait_for`: it loses a cancellation that comes at the same moment as the answer.
                 async with asyncio.timeout(30.0 + 4 * cpu_s):
-                    return await unpack_answer(await work)
+                    return await work
             except TimeoutError:
                 log.warning("forecasting: no answer in time")
             except BrokenProcessPool:
