@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,13 +66,15 @@ def test_shortest_first_reproduces_the_shipped_order(seed: int) -> None:
 
 def test_rewards_add_up_to_the_mean_and_regret_never_falls_below_zero() -> None:
     env = lab.Env(**GROUND)
+    env.action_space.seed(3)
     total, infos = episode(env, lambda seen, info: int(env.action_space.sample(info["action_mask"])), 3)
     last = infos[-1]
     assert last["spent_s"] == pytest.approx(last["mean_jct_s"])
     assert total == pytest.approx(-last["spent_s"] / last["bound_s"])
     assert total < -1
     regrets = [info["regret_s"] for info in infos]
-    assert regrets == sorted(regrets)
+    # A difference of two sums: their rounding may show.
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(regrets))
     assert regrets[0] >= 0
     assert regrets[-1] == pytest.approx(last["spent_s"] - last["bound_s"])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from walras import __version__
-from walras.clocks import random_hex, random_pause
+from walras.clocks import random_hex
 from walras.errors import ServerUnreachable
 from walras.protocol import PROTOCOL
 from walras.wire import (
@@ -56,8 +56,6 @@ from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, 
 log = logging.getLogger(__name__)
 
 MIN_PAUSE_S = 0.05
-#: Longest time that a call may be held open, seconds (`walras.wire.Heartbeat`).
-MAX_WAIT_S = 60.0
 #: Seconds for which a gang that was prepared and never started holds its devices.
 HOLD_S = 120.0
 MAX_PROBLEM = 200
@@ -145,9 +143,7 @@ class Agent:
         """Reports, renews leases and executes commands, forever. Without a server, supervisors run until leases end."""
         failures, monotonic = 0, self._machine.clocks.monotonic
         while True:
-            started_at = monotonic()
-            # Drawn for each call: machines whose calls were answered together would otherwise call together for ever.
-            pace_s = random_pause(self._machine.chance, min(self._enrolment.heartbeat_s, MAX_WAIT_S))
+            started_at, pace_s = monotonic(), self._enrolment.draw_pace_s(self._machine.chance)
             try:
                 made_progress = await self._heartbeat_once(pace_s)
                 failures = 0
@@ -165,8 +161,8 @@ class Agent:
             for key in self._holds.expired(monotonic()):
                 self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
             # Prevents a tight loop of calls to a server that does not hold calls open.
-            pause_s = MIN_PAUSE_S if made_progress else pace_s - (monotonic() - started_at)
-            await self._outbox.wait_for_urgent(max(MIN_PAUSE_S, pause_s))
+            left_s = 0.0 if made_progress else started_at + pace_s - monotonic()
+            await self._outbox.wait_for_urgent(max(MIN_PAUSE_S, left_s))
 
     async def _heartbeat_once(self, pace_s: float) -> bool:
         """Makes one call, held open for `pace_s` without news. Returns True if the next should follow at once."""

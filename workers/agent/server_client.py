@@ -72,6 +72,8 @@ class ServerRefusal(Forbidden):
 
 #: Longest wait between two failing calls, seconds.
 MAX_BACKOFF_S = 5.0
+#: Longest time that a call may be held open, seconds (`walras.wire.Heartbeat`).
+MAX_WAIT_S = 60.0
 
 
 def call_backoff_s(failures: int, chance: Random | None) -> float:
@@ -267,6 +269,13 @@ class Enrolment:
     @property
     def node_id(self) -> str:
         return self.message.node_id
+
+    def draw_pace_s(self, chance: Random | None) -> float:
+        """Returns for how long to hold the next call open, seconds, drawn so that agents do not call in step.
+
+        One commit of the server answers many calls; with one pace for all, these would come together from then on.
+        """
+        return random_pause(chance, min(self.heartbeat_s, MAX_WAIT_S))
 
     async def ensure(self, client: ServerClient) -> None:
         """Gives the client its credential: the stored one if it was given for the same facts, else a new one.

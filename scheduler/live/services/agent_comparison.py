@@ -72,7 +72,10 @@ def begin_after_restore(state: LiveState, former: tuple[str, ...]) -> None:
 
 
 def is_settled(state: LiveState) -> bool:
-    """Returns whether every machine of the tables was compared or is lost, so that nothing can be started twice."""
+    """Returns whether every machine of the tables was compared or is lost, so that nothing can be started twice.
+
+    Looks at every machine, so no heartbeat of one that is up should ask.
+    """
     return not any(node.must_meet and node.is_member for node in state.nodes.values())
 
 

@@ -278,7 +278,6 @@ class AgentGateway:
         state, unreachable_s = transaction.state, self._loop.settings.unreachable_s
         note_speaker(transaction, node, message)
         take_facts(transaction, node, message)
-        # Whether all machines are settled is asked last: it looks at every one of them.
         if node.row.state == "lost" and not message.here and not node.row.rent_token and is_settled(state):
             # A lost machine without its old ranks is like a new one, and its old reports are outdated.
             self._join(transaction, node)
