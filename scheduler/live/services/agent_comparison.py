@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def compare_machine(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
-    """End the expected attempts that the agent does not have: it has (re)started, and `here` is complete."""
+    """End the expected attempts that the agent does not have: it has just started, and says all that runs there."""
     node.sent_id = 0  # commands on their way may be lost: send them again
     here = {(here.job_id, here.attempt) for here in message.here if is_expected(transaction.state, node, here)}
     # Commands of this transaction are in no outbox yet, such as the start of an attempt that this message's reports
