@@ -240,7 +240,7 @@ def _add(measured: Measured, case: Case, figures: dict[str, float], *, whole: bo
     if figures["rounds"]:
         faster = GAVEL_RECORDED_S / figures["wall_s"]
         outside_ms = 1e3 * (figures["cpu_s"] - figures["solver_s"]) / figures["rounds"]
-        measured.add("faster than recorded", faster, "times", at_least=3.0 if whole else None)
+        measured.add("faster than recorded", faster, "times", at_least=5.0 if whole else None)
         measured.add("outside the solver, per round", outside_ms, "ms", 0.5 if whole else None)
 
 
