@@ -41,7 +41,7 @@ _SEEDS, _LOOKS, _DRAWS, _JOBS = (40, 41, 42, 43, 44, 45), 12, 10, 100
 #: So many times as many jobs arrive as are looked at: whoever is overtaken is overtaken to the end.
 _ARRIVE = 3
 #: Processor time for the forecasts of one run, seconds.
-_FORECASTS_S = 60.0
+_FORECASTS_S = 90.0
 _POLICIES = ("fifo", "srtf", "las", "walras")
 _WORKLOADS = ("gavel", "poisson", "philly")
 _LENGTHS = ("known", "unknown")
@@ -49,7 +49,7 @@ ROWS = (*map("/".join, product(_WORKLOADS, _POLICIES, _LENGTHS)), "rollout")
 #: Of generators: jobs an hour and what their lengths are multiplied by; the fleet is a third of the cluster's.
 _MADE = {"gavel": (12.0, 0.1), "poisson": (10.0, 0.05)}
 #: Jobs an hour of Gavel's generator where newcomers overtake: few enough that not ever more jobs wait.
-_OVERTAKEN_PER_H = 8.0
+_OVERTAKEN_PER_H = 10.0
 #: Machines of eight that make a slice of Philly's trace wait; slices begin at jobs of their own.
 _PHILLY_MACHINES = 3
 _SLICES, _APART = 60, 1200
