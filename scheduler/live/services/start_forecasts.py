@@ -13,6 +13,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from itertools import count
 from math import inf
 from typing import TypeVar
 
@@ -20,6 +22,15 @@ from scheduler.core.commands import JobTransitioned
 from scheduler.core.events import Event
 from scheduler.core.explain.feasibility import Remedy
 from scheduler.forecast.core_copy import CoreSnapshot, snapshot_core
+from scheduler.forecast.delivered_jobs import (
+    AnswerT,
+    QuestionT,
+    answer_about,
+    give_up,
+    pieces_of,
+    receive_jobs,
+    with_jobs,
+)
 from scheduler.forecast.job_forecasts import (
     ForecastAnswer,
     ForecastQuestion,
@@ -43,8 +54,10 @@ from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 
 log = logging.getLogger(__name__)
-QuestionT = TypeVar("QuestionT")
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
+
+#: Numbers of questions, which tell their jobs apart in a process that answers.
+_TICKETS = count()
 
 #: The share of one core that forecasts may take in the long run, and the least seconds between two of them.
 CORE_SHARE, EVERY_S = 0.05, 10.0
@@ -83,6 +96,31 @@ async def take_snapshot(loop: ServerLoop) -> CoreSnapshot:
 
     await loop.perform_in_pieces(step)
     return found[0]
+
+
+def _sent(pool: Executor, call: Callable[..., ResultT], *about: object) -> asyncio.Future[ResultT]:
+    """Sends a call to the process. Raises BrokenProcessPool if that was ended on purpose meanwhile, too."""
+    try:
+        return asyncio.get_running_loop().run_in_executor(pool, call, *about)
+    except RuntimeError as error:
+        raise BrokenProcessPool("the process has been ended") from error
+
+
+async def _ask_in_pieces(pool: Executor, answer: Callable[[QuestionT], AnswerT], question: QuestionT) -> AnswerT:
+    """Returns what the process answers; the jobs of the state are sent to it before, in pieces.
+
+    Raises BrokenProcessPool if the process has ended, and what `answer` raises.
+    """
+    ticket = next(_TICKETS)
+    pieces, question = pieces_of(question.snapshot.jobs), with_jobs(question, ())
+    try:
+        for piece in pieces:
+            await _sent(pool, receive_jobs, ticket, piece)
+        return await _sent(pool, answer_about, ticket, answer, question)
+    except BaseException:  # cancelled, too late, or no longer to be sent: what has arrived is of no use
+        with suppress(RuntimeError):  # the process has ended
+            pool.submit(give_up, ticket)
+        raise
 
 
 class StartForecasts:
@@ -151,8 +189,9 @@ class StartForecasts:
         """Make new forecasts once. Returns the processor time that it took, seconds."""
         self._past = past = await asyncio.get_running_loop().run_in_executor(None, self._read_past)
         self._learn()
-        question = ForecastQuestion(await take_snapshot(self._loop), past, _DRAWS, REFRESH_CPU_S)
-        answer = await self._answered(forecast_jobs, question, REFRESH_CPU_S)
+        answer = await self._answered(
+            forecast_jobs, ForecastQuestion(await take_snapshot(self._loop), past, _DRAWS, REFRESH_CPU_S), REFRESH_CPU_S
+        )
         if answer is None:
             return REFRESH_CPU_S
         self.answer = answer
@@ -243,11 +282,12 @@ class StartForecasts:
         self._asking += 1
         try:
             question = ChangeQuestion(await take_snapshot(self._loop), job_id, tuple(looks))
-            if self._pool is not None and len(question.snapshot.jobs) > _SMALL_JOBS:
-                work = asyncio.get_running_loop().run_in_executor(self._pool, verified_changes, question)
-            else:
-                work = asyncio.get_running_loop().run_in_executor(None, verified_changes, question)
-            return frozenset(each.text for each in await asyncio.wait_for(work, ASKED_WITHIN_S))
+            async with asyncio.timeout(ASKED_WITHIN_S):
+                if self._pool is not None and len(question.snapshot.jobs) > _SMALL_JOBS:
+                    changes = await _ask_in_pieces(self._pool, verified_changes, question)
+                else:
+                    changes = await asyncio.to_thread(verified_changes, question)
+            return frozenset(each.text for each in changes)
         except (TimeoutError, BrokenProcessPool):
             return None
         finally:
@@ -260,11 +300,12 @@ class StartForecasts:
         async with self._turn:
             if self._pool is None:
                 self._pool = self._make_pool()
-            work = asyncio.get_running_loop().run_in_executor(self._pool, answer, question)
             try:
                 # Not `wait_for`: it loses a cancellation that comes at the same moment as the answer.
                 async with asyncio.timeout(30.0 + 4 * cpu_s):
-                    return await work
+                    asking = _ask_in_pieces(self._pool, answer, question)
+                    del question  # its jobs are not to be kept until the answer comes
+                    return await asking
             except TimeoutError:
                 log.warning("forecasting: no answer in time")
             except BrokenProcessPool:
