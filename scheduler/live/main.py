@@ -26,7 +26,7 @@ from scheduler.live.assembly import (
 from scheduler.live.auth.tls_material import TlsFiles, TlsMaterial, load_tls, own_certificate
 from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
-from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc
+from scheduler.live.loop.event_loop import collect_all_hourly, collect_young, freeze_gc
 from scheduler.live.loop.price_quotes import watch_prices
 from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_state, watch_months
 from scheduler.live.providers.live_provider import PricedProvider, QueueingProvider
@@ -235,7 +235,7 @@ async def _start_parts(
         idle_jobs = IdleJobs(server.loop, config.cluster.idle_job)
         tasks.append(asyncio.create_task(_through_full_disks(idle_jobs.watch), name="idle jobs"))
     freeze_gc()
-    tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
+    tasks += [asyncio.create_task(collect(), name="sweep") for collect in (collect_young, collect_all_hourly)]
     if config.cluster is not None and config.cluster.market:
         script = play_market_script(server.loop, server.providers, config.cluster.market)
         tasks.append(asyncio.create_task(script, name="market"))
