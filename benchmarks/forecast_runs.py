@@ -40,12 +40,18 @@ _FLEET_PART = 3
 def generated_run(
     workload: str, policy: str, seed: int, jobs: int, made: tuple[float, float], conditions: str | None = None
 ) -> tuple[Scenario, list[SimulatedJob]]:
-    """A generator's jobs on twelve accelerators of three types; `made`: jobs an hour, and a factor of their lengths."""
+    """A generator's jobs on twelve accelerators of three types, without gangs larger than a type; `made`: jobs an hour,
+    and a factor of their lengths.
+    """
     rate, stretch = made
     source = WorkloadSource(f"generate:{workload}", made=GeneratorOptions(jobs=jobs, rate_per_h=rate, stretch=stretch))
     ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, seed, BoundsChoice.NONE, conditions=conditions))
     pools = tuple(replace(model, machines=model.machines // _FLEET_PART) for model in ready.scenario.pools)
-    return replace(ready.scenario, pools=pools), list(ready.jobs)
+    most = {model.pool.shape.accelerator: model.machines * model.pool.shape.accelerators for model in pools}
+    fitting = [
+        job for job in ready.jobs if any(each.count <= most.get(each.accelerator, 0) for each in job.request.demands)
+    ]
+    return replace(ready.scenario, pools=pools), fitting
 
 
 @dataclass(slots=True)
@@ -95,8 +101,13 @@ class ForecastRun:
     starts: Tally
     ends: Tally
     looks: int = 0
-    #: Forecasts of which a server would show nothing, because most futures did not reach the start or the end.
+    #: Forecasts without an interval, because most futures did not reach the start or the end.
     untold: int = 0
+    #: Of these, jobs told to start, or to end, after an instant; and of these, how many did.
+    floors: int = 0
+    floors_held: int = 0
+    #: Instants that were told so and have not come: what comes, and by whom.
+    open_floors: dict[tuple[str, JobId], list[float]] = field(default_factory=dict)
     cpu_s: float = 0.0
     draws: int = 0
 
@@ -153,6 +164,11 @@ class _Watcher:
     def _came(self, which: str, tally: Tally, job_id: JobId, at: float) -> None:
         tally.came(job_id, at)
         self._by[which].came(job_id, at)
+        told = self.found.open_floors.pop((which, job_id), [])
+        self.found.floors, self.found.floors_held = (
+            self.found.floors + len(told),
+            self.found.floors_held + sum(after <= at for after in told),
+        )
 
     def _ended(self, job: JobMetrics) -> None:
         request = self._requests[job.job_id]
@@ -177,6 +193,10 @@ class _Watcher:
                 continue  # it runs: whoever looks at the same long job again and again would count it again and again
             if inf in (forecast.start.p50, forecast.end.p50):
                 self.found.untold += 1
+                beyond = "starts" if forecast.start.p50 == inf else "ends"
+                after = forecast.starts_after if beyond == "starts" else forecast.ends_after
+                if after > at:
+                    self.found.open_floors.setdefault((beyond, job_id), []).append(after)
                 continue
             self._tell("starts", self.found.starts, job_id, at, forecast.start, self._waits)
             self._tell("ends", self.found.ends, job_id, at, forecast.end, self._stays)

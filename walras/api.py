@@ -85,11 +85,9 @@ class TargetView(Body):
     value: str
     at_most: float
     outlook: TargetOutlook
-    #: The forecast in one line.
     detail: str
     newest: float | None = None
     newest_step: float | None = None
-    #: The first step at which the value was at the target.
     reached_step: float | None = None
     #: The step at which the curve reaches the target; null: the curve does not reach it.
     steps_expected: float | None = None
@@ -97,7 +95,6 @@ class TargetView(Body):
     #: Time until then at the speed of the running attempt, and the instant.
     left_s: float | None = None
     expected_at: str | None = None
-    #: The asymptote of the curve.
     levels_off_at: float | None = None
     #: Number of points that the curve is fitted to, and the step of the newest of them.
     points: int = 0
@@ -109,9 +106,12 @@ class ForecastView(Body):
 
     #: The instant of the state from which the forecast was simulated.
     as_of: float
-    #: Null if the job runs.
+    #: Null if the job runs. Start and end are null where most futures do not reach them:
     start: tuple[float, float, float] | None = None
-    end: tuple[float, float, float]
+    end: tuple[float, float, float] | None = None
+    #: in nine of ten they do not come before these.
+    starts_after: float | None = None
+    ends_after: float | None = None
 
 
 class JobView(Body):

@@ -28,7 +28,7 @@ def take_way(spec: JobSpec, menu: QuoteView, wanted: str) -> JobSpec:
     tell when it ends.
     """
     way = _way_of(menu, wanted)
-    if way.forecast is None or way.forecast.start is None:
+    if way.forecast is None or way.forecast.start is None or way.forecast.end is None:
         raise UserError(
             f"{way.way or _AS_ASKED}: nobody can tell when it would end: not within the time looked ahead",
             field="--take",

@@ -38,7 +38,10 @@ def pieces_of(jobs: Jobs) -> Iterator[Jobs]:
 
 
 def with_jobs(question: QuestionT, jobs: Jobs) -> QuestionT:
-    """Returns the question about the same state with these jobs instead."""
+    """Returns the question about the same state with these jobs instead.
+
+    Every question about a state is a dataclass; the protocol cannot say so.
+    """
     asked: Any = question
     changed: QuestionT = replace(asked, snapshot=replace(question.snapshot, jobs=jobs))
     return changed

@@ -22,6 +22,8 @@ class RolledJob:
     ends_at: float = inf
     #: The end, or a late guess at it if the future was given up before (`guess_late_ends`); inf: nothing tells it.
     late_end_at: float = inf
+    #: If the future was given up before the end: when that was, or when it began of a job that was held; inf otherwise.
+    open_until: float = inf
     #: Accelerator-hours by pool, from the present on.
     held_h: dict[str, float] = field(default_factory=dict)
     usd: float = 0.0
@@ -61,6 +63,14 @@ def drawn_steps(
         part = steps / request.steps
         return max(lengths.ratio(request, part, chance) - part, 1e-6) * request.steps
     return max(lengths.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
+
+
+def note_open_jobs(jobs: dict[JobId, RolledJob], ledger: Ledger, began_at: float, given_up_at: float) -> None:
+    """Sets `open_until` of the jobs of a future that is over. Of a held job nothing is known: a person releases it."""
+    for job_id, rolled in jobs.items():
+        if rolled.ends_at == inf:
+            job = ledger.jobs.get(job_id)
+            rolled.open_until = began_at if job is None or job.state is JobState.HELD else given_up_at
 
 
 def guess_late_ends(

@@ -52,6 +52,9 @@ class JobForecast:
     start: Interval | None
     end: Interval
     promise: PromiseBasis
+    #: Instants by which nine futures in ten had not reached the start, and the end, however early they were given up.
+    starts_after: float = -inf
+    ends_after: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
     starts: dict[JobId, list[float]] = {}
     ends: dict[JobId, list[float]] = {}
     late_ends: dict[JobId, list[float]] = {}
+    not_before: dict[JobId, list[tuple[float, float]]] = {}
     running = {job.job.job_id for job in snapshot.jobs if job.placement is not None}
     draws = 0
     for draw in range(question.draws):
@@ -107,10 +111,13 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
             starts.setdefault(job_id, []).append(rolled.starts_at)
             ends.setdefault(job_id, []).append(rolled.ends_at)
             late_ends.setdefault(job_id, []).append(rolled.late_end_at)
+            instants = min(rolled.starts_at, rolled.open_until), min(rolled.ends_at, rolled.open_until)
+            not_before.setdefault(job_id, []).append(instants)
     told = {}
     for job_id, seen in ends.items():
         start = None if job_id in running else quantiles(starts[job_id])
-        told[job_id] = JobForecast(start, quantiles(seen), promise_basis(late_ends[job_id]))
+        starts_after, ends_after = (quantiles(each).p10 for each in zip(*not_before[job_id], strict=True))
+        told[job_id] = JobForecast(start, quantiles(seen), promise_basis(late_ends[job_id]), starts_after, ends_after)
     return ForecastAnswer(snapshot.at, told, draws, process_time() - began_s)
 
 

@@ -46,7 +46,7 @@ from scheduler.core.events import (
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
-from scheduler.forecast.future_jobs import JobTruth, RolledJob, drawn_steps, guess_late_ends
+from scheduler.forecast.future_jobs import JobTruth, RolledJob, drawn_steps, guess_late_ends, note_open_jobs
 from scheduler.forecast.past_jobs import Arrival, DrawnLengths, PastJobs, as_newcomer, drawn_arrivals
 from walras.cluster import Market
 from walras.contract import EXIT_CHECKPOINTED
@@ -162,6 +162,7 @@ class Rollout:
         while heap and self._open and self.events < limits.events:
             at, _, act, subject = heappop(heap)
             if at > until_at:
+                self.now = until_at  # nothing happens until then
                 break
             if self._count % 64 == 0 and process_time() > limits.cpu_until_s:
                 break
@@ -177,6 +178,7 @@ class Rollout:
             act(subject)
             while self._answer is not None and self.events >= self._answered_by:
                 self._deliver(self._answer)
+        note_open_jobs(self.jobs, ledger, self._began_at, self.now)
         guess_late_ends(self.jobs, self._truths, ledger, until_at)
         return not self._open
 

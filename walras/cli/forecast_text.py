@@ -36,19 +36,35 @@ def expected_text(forecast: "ForecastView | None", now_unix_s: float) -> str:
         return ""
     if forecast.start is not None:
         return f"starts {interval_text(forecast.start, now_unix_s)}"
-    return f"ends {interval_text(forecast.end, now_unix_s)}"
+    if forecast.starts_after is not None:
+        return f"starts {_after_text(forecast.starts_after, now_unix_s)}"
+    if forecast.end is not None:
+        return f"ends {interval_text(forecast.end, now_unix_s)}"
+    return "" if forecast.ends_after is None else f"ends {_after_text(forecast.ends_after, now_unix_s)}"
+
+
+def _after_text(unix_s: float, now_unix_s: float) -> str:
+    return f"after {clock_text(max(unix_s, now_unix_s), now_unix_s)}"
 
 
 def forecast_text(forecast: "ForecastView | None", now_unix_s: float) -> str:
-    """Returns start and end with their intervals, in a line. Empty if nobody can tell."""
+    """Returns start and end with their intervals, in a line; of what is beyond, how long it takes at least. Empty if
+    nobody can tell.
+    """
     if forecast is None:
         return ""
-    parts = [
-        f"{verb} about {clock_text(max(told[1], now_unix_s), now_unix_s)} "
-        f"({interval_text(told, now_unix_s)} four times in five)"
-        for verb, told in (("starts", forecast.start), ("ends", forecast.end))
-        if told is not None
-    ]
+    parts = []
+    for verb, told, after in (
+        ("starts", forecast.start, forecast.starts_after),
+        ("ends", forecast.end, forecast.ends_after),
+    ):
+        if told is not None:
+            middle = clock_text(max(told[1], now_unix_s), now_unix_s)
+            parts.append(f"{verb} about {middle} ({interval_text(told, now_unix_s)} four times in five)")
+        elif after is not None:
+            parts.append(
+                f"{verb} {_after_text(after, now_unix_s)} nine times in ten, and most futures do not show when"
+            )
     old_s = now_unix_s - forecast.as_of
     as_of = f", as of {format_length(old_s)} ago" if old_s > _OLD_S else ""
     return ", ".join(parts) + as_of

@@ -156,7 +156,7 @@ def show_ways(found: "QuoteView") -> None:
 def _quote_row(way: "WayView") -> list[str]:
     now, told = time.time(), way.forecast
     starts = "not soon" if told is None or told.start is None else interval_text(told.start, now)
-    ends = "not soon" if told is None else interval_text(told.end, now)
+    ends = "not soon" if told is None or told.end is None else interval_text(told.end, now)
     promised = "nothing" if way.promised_by is None else f"by {clock_text(way.promised_by, now)}"
     low, _, high = way.usd
     usd = f"{format_money(low)} to {format_money(high)}"
@@ -164,7 +164,7 @@ def _quote_row(way: "WayView") -> list[str]:
 
 
 def _way_text(way: "WayView") -> str:
-    if way.forecast is None or way.forecast.start is None:
+    if way.forecast is None or way.forecast.start is None or way.forecast.end is None:
         return "it does not end within the time that is looked ahead"
     now, start, end = time.time(), way.forecast.start, way.forecast.end
     starts = f"starts about {clock_text(max(start[1], now), now)} ({interval_text(start, now)})"

@@ -88,7 +88,7 @@ async def quote_job(call: RequestContext) -> QuoteView:
         _way(call, answer, outcome, each).model_copy(update={"way": way})
         for (way, each), outcome in zip(ways, answer.outcomes, strict=True)
     ]
-    told.sort(key=lambda way: inf if way.forecast is None else way.forecast.end[1])
+    told.sort(key=lambda way: inf if way.forecast is None or way.forecast.end is None else way.forecast.end[1])
     return QuoteView(as_of=call.server.loop.clock.unix(answer.at), draws=answer.draws, ways=told)
 
 

@@ -66,11 +66,17 @@ class LateJobNotifications:
         if transaction.at > deadline_at:
             why = f"its deadline {shown(deadline_at)} has passed"
         else:
-            found = self._forecast(job.row.job_id)
-            end_at = -inf if found is None else found.end[1] - self._loop.clock.unix(0.0)
+            found, when = self._forecast(job.row.job_id), "about"
+            if found is None:
+                return
+            if found.end is not None:
+                end_unix_s = found.end[1]
+            else:
+                end_unix_s, when = found.ends_after or found.starts_after or 0.0, "after"
+            end_at = end_unix_s - self._loop.clock.unix(0.0)
             if end_at <= deadline_at:
                 return
-            why = f"it is expected to end about {shown(end_at)}, its deadline is {shown(deadline_at)}"
+            why = f"it is expected to end {when} {shown(end_at)}, its deadline is {shown(deadline_at)}"
         tell_once(transaction, job, NotificationKind.AT_RISK, "may miss its deadline", why)
 
     def _tell_stuck(self, transaction: Transaction, job: LiveJob, record: JobRecord) -> None:

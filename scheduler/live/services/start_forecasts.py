@@ -157,13 +157,21 @@ class StartForecasts:
         return None if answer is None or found is None else self.shown(answer.at, found)
 
     def shown(self, at: float, forecast: JobForecast) -> ForecastView | None:
-        """Returns a raw forecast as it is shown: corrected, in Unix seconds; None where it is beyond the horizon."""
-        if forecast.end.p50 == inf or (forecast.start is not None and forecast.start.p50 == inf):
+        """Returns a raw forecast as it is shown: corrected, in Unix seconds.
+
+        None where most futures do not reach it, and not even how long it takes at least is known.
+        """
+        unix, begins, ends = self._loop.clock.unix, forecast.start, forecast.end
+        start = end = starts_after = ends_after = None
+        if begins is not None and begins.p50 == inf:
+            starts_after = unix(forecast.starts_after) if forecast.starts_after > at else None
+        else:
+            start = None if begins is None else self._told(self._starts.corrected(at, begins), at)
+            end = self._told(self._ends.corrected(at, ends), at) if ends.p50 < inf else None
+            ends_after = unix(forecast.ends_after) if end is None and forecast.ends_after > at else None
+        if not (start or end or starts_after or ends_after):
             return None
-        start = None if forecast.start is None else self._told(self._starts.corrected(at, forecast.start), at)
-        return ForecastView(
-            as_of=self._loop.clock.unix(at), start=start, end=self._told(self._ends.corrected(at, forecast.end), at)
-        )
+        return ForecastView(as_of=unix(at), start=start, end=end, starts_after=starts_after, ends_after=ends_after)
 
     def promised(self, at: float, forecast: JobForecast) -> float | None:
         """Returns the instant by which to promise an end, Unix seconds; None if it is beyond the horizon."""

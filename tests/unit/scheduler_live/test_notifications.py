@@ -129,7 +129,12 @@ async def test_late_and_stuck_jobs_are_told_once_and_forgotten_with_the_job(tmp_
             end = ends.get(job_id)
             return None if end is None else ForecastView(as_of=unix, start=None, end=(end - 60, end, end + 60))
 
+        def beyond(job_id: JobId) -> ForecastView | None:
+            return ForecastView(as_of=unix, ends_after=ends[job_id]) if job_id == late else None
+
         look = LateJobNotifications(w.loop, forecast, 3600.0).look
+        await LateJobNotifications(w.loop, beyond, 3600.0).look()
+        assert "is expected to end after" in waiting_notifications(w)[0]["text"]
         await look()
         await look()
         assert [(each["kind"], each["job"]["name"]) for each in waiting_notifications(w)] == [("at_risk", "late")]

@@ -49,6 +49,8 @@ async def test_a_waiting_job_is_told_when_it_starts_and_ends_and_so_is_a_running
         assert second is not None
         assert first.start is None
         assert first.as_of == second.as_of == now
+        assert first.end is not None
+        assert second.end is not None
         assert first.end[1] - now == pytest.approx(1000.0, rel=0.1)
         assert second.start is not None
         assert second.start[1] - now == pytest.approx(1000.0, rel=0.1)
@@ -63,6 +65,34 @@ async def test_a_waiting_job_is_told_when_it_starts_and_ends_and_so_is_a_running
         sooner = await forecasts.foresee_job(JobReprioritised(0.0, waiting, 100), waiting)
         assert sooner is not None
         assert w.server.core.ledger.jobs[waiting].request.priority == 50, "only a copy was changed"
+        await forecasts.close()
+
+
+async def test_of_what_is_beyond_the_futures_it_is_told_how_long_it_takes_at_least(tmp_path: Path) -> None:
+    """Two weeks are looked ahead: a job behind one of a month starts after most of them, and the first ends after."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        first = await w.submit({**LONG, "steps": 30 * 86_400})
+        await agent.start_all()
+        await agent.beat(agent.progress(first, 1, 1.0, steps_per_s=1.0, start_s=1.0))
+        second = await w.submit(LONG)
+        await w.quiet()
+        forecasts = StartForecasts(w.loop, w.server.store, make_pool=lambda: ThreadPoolExecutor(1))
+        await forecasts.refresh()
+        now, week = w.clock.unix(w.clock.now()), 7 * 86_400.0
+        runs, waits = forecasts.view(first), forecasts.view(second)
+        assert runs is not None
+        assert waits is not None
+        assert (runs.start, runs.end, runs.starts_after) == (None, None, None)
+        assert (waits.start, waits.end, waits.ends_after) == (None, None, None)
+        assert runs.ends_after is not None
+        assert waits.starts_after is not None
+        assert now + week < runs.ends_after <= now + 2 * week
+        assert now + week < waits.starts_after <= now + 2 * week
+        assert expected_text(runs, now).startswith("ends after ")
+        assert expected_text(waits, now).startswith("starts after ")
+        assert "nine times in ten" in forecast_text(waits, now)
+        assert "about" not in forecast_text(waits, now)
         await forecasts.close()
 
 

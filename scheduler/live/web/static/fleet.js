@@ -2,7 +2,7 @@
 
 import { Component, html } from "./vendor/preact-htm.js";
 import { Chart, JobLink, Loading, useOverview } from "./parts.js";
-import { count, exactly, expected, figure, hue, instant, length, money, percent, reason, secondsSince } from "./words.js";
+import { count, exactly, figure, foreseen, hue, instant, length, money, percent, reason, secondsSince } from "./words.js";
 
 // Fleets of up to so many accelerators have room for large cells.
 const LARGE_UP_TO = 160;
@@ -59,7 +59,7 @@ function Pool({ pool, machines, names, history }) {
 }
 
 function startOf(job) {
-  const told = expected(job.forecast && job.forecast.start);
+  const told = foreseen(job.forecast, "start");
   return told ? html`<span class="expected"> · starts ${told}</span>` : null;
 }
 

@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { call, get } from "./server.js";
 import { JobLink, Table, Trouble, useLoaded, useOverview } from "./parts.js";
-import { count, expected, instant, length, money } from "./words.js";
+import { count, foreseen, instant, length, money } from "./words.js";
 
 const SAME_S = 1;
 const SAME_USD = 0.005;
@@ -31,7 +31,7 @@ function spreads(rows) {
     <b class=${high < -SAME_S ? "sooner" : low > SAME_S ? "later" : ""} style=${{ left: `${at(low)}%`, width: `${Math.max(1, at(high) - at(low))}%` }}></b><i style=${{ left: `${at(middle)}%` }}></i></span>`);
 }
 
-const span = (forecast, which) => (forecast && forecast[which] ? expected(forecast[which]) : "not soon");
+const span = (forecast, which) => foreseen(forecast, which) || "not soon";
 
 /** The answer of `POST /whatif`. */
 export function Difference({ told }) {

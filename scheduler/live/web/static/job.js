@@ -6,7 +6,7 @@ import { Action, Loading, State, Table, Trouble, useLoaded } from "./parts.js";
 import { Files } from "./files.js";
 import { Log } from "./log.js";
 import { Notes } from "./notes.js";
-import { count, exactly, expected, figure, hue, instant, isOver, length, money, percent, reason, secondsSince } from "./words.js";
+import { count, exactly, figure, foreseen, hue, instant, isOver, length, money, percent, reason, secondsSince } from "./words.js";
 
 const time = (text) => (text ? Date.parse(text) / 1000 : null);
 
@@ -40,7 +40,7 @@ function Progress({ job }) {
   const part = job.steps_total ? Math.min(1, job.steps / job.steps_total) : null;
   const left = part !== null && job.steps_per_s ? (job.steps_total - job.steps) / job.steps_per_s : null;
   const values = Object.entries(job.last_values || {});
-  const end = expected(job.forecast && job.forecast.end);
+  const end = foreseen(job.forecast, "end");
   return html`<section aria-labelledby="progress"><h2 id="progress">Progress</h2>
     ${part === null ? null : html`<progress value=${part} aria-label="Steps done">${percent(part)}</progress>`}
     <p>${count(job.steps)}${job.steps_total ? ` of ${count(job.steps_total)}` : ""} steps${job.steps_per_s ? `, ${figure(job.steps_per_s)} a second` : ""}${left && !isOver(job.state) ? `, ${length(left)} left at this speed` : ""}${end ? `; ends ${end}` : ""}</p>
@@ -109,7 +109,7 @@ export function JobPage({ rest, can, user }) {
   const { data, problem, again } = useLoaded(load, id, 3);
   if (!data) return problem ? html`<h1>Job ${id}</h1><${Trouble} problem=${problem} />` : html`<h1 class="hidden">Job ${id}</h1><${Loading} />`;
   const { job, explained } = data;
-  const start = expected(job.forecast && job.forecast.start);
+  const start = foreseen(job.forecast, "start");
   return html`<div class="title"><h1><span class="number">${job.id}</span> <span class="name">${job.name}</span></h1><${State} state=${job.state} />
       <${Actions} job=${job} can=${can} user=${user} again=${again} /></div>
     <p class="quiet">${job.user} in ${job.project} · ${count(job.accelerators)} accelerator${job.accelerators === 1 ? "" : "s"}${job.accelerator ? ` on ${job.accelerator}` : ""} · priority ${job.priority} · submitted <time title=${exactly(job.submitted_at)}>${instant(job.submitted_at)}</time>${job.ended_at ? html` · ended <time title=${exactly(job.ended_at)}>${instant(job.ended_at)}</time>` : html` · ${length(secondsSince(job.submitted_at))} old`}</p>

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { get } from "./server.js";
 import { JobLink, Loading, State, Table, Trouble, useLoaded } from "./parts.js";
-import { count, expected, figure, instant, isOver, length, money, percent, reason, secondsSince } from "./words.js";
+import { count, figure, foreseen, instant, isOver, length, money, percent, reason, secondsSince } from "./words.js";
 
 const STATES = ["PENDING", "HELD", "STARTING", "RUNNING", "PREEMPTING", "UNREACHABLE", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT"];
 const COLUMNS = [
@@ -27,7 +27,7 @@ function progress(job) {
 }
 
 function when(job) {
-  const start = expected(job.forecast && job.forecast.start);
+  const start = foreseen(job.forecast, "start");
   return start && !isOver(job.state) ? `${reason(job)}; starts ${start}` : reason(job);
 }
 

@@ -105,6 +105,12 @@ export function expected(span) {
   return `about ${instant(span[1])} (${instant(span[0])} to ${instant(span[2])})`;
 }
 
+/** When a job starts or ends (`which`: "start" or "end"): about when, or after when at least; empty where nobody can tell. */
+export function foreseen(forecast, which) {
+  const after = forecast && forecast[`${which}s_after`];
+  return expected(forecast && forecast[which]) || (typeof after === "number" ? `after ${instant(after)}, nine times in ten` : "");
+}
+
 /** The hue of a job: neighbours in number are far apart in colour. */
 export const hue = (jobId) => Math.round((jobId * 137.508) % 360);
 
