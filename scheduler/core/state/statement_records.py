@@ -123,6 +123,11 @@ class LengthRecords:
         if before != {name: record.factor for name, record in self._now.items()}:
             self.version += 1
 
+    @property
+    def counts_running(self) -> bool:
+        """Returns whether running jobs have a part in the records, which then change with time."""
+        return self._beyond
+
     def factor(self, name: str) -> float:
         """Returns the factor, at least 1, by which a length that this user states is multiplied."""
         record = self._now.get(name)
