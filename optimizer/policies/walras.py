@@ -196,7 +196,8 @@ class Walras:
 
         known, measured_by = valued.known, valued.measured_by
         grounds = PlanGrounds(known, measured_by, self._terms(), self._guard(), late.jobs, late.first)
-        return replace(plan, holds_until_at=holds_until(problem, plan, grounds))
+        until_at = holds_until(problem, plan, grounds)
+        return plan if until_at is None else replace(plan, holds_until_at=until_at)
 
     def _drafted(
         self, problem: Problem, valued: "_ValuedColumns", first: list[int], unlisted: "UnlistedGangs | None" = None

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from optimizer.policy import PlanPolicy
-from optimizer.problem import Problem
+from optimizer.problem import BoolArray, IntArray, Problem
 from scheduler.core.events import Proposal
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.job_queues import JobQueues, QueueKey
@@ -101,11 +101,21 @@ class PlanOrdering:
         """
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        if not self._ledger.spreading:
+            rows = rows[~self._run_as_planned(rows)]
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
         for job in sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id)):
             for pool in self._place_of(job):
                 if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
                     yield job, pool
+
+    def _run_as_planned(self, rows: IntArray) -> BoolArray:
+        """Returns whether the jobs in these slots run where alone they are planned, with as many accelerators (n,)."""
+        columns = self._ledger.columns
+        pool, planned = columns.pool[rows], columns.entitled[rows] > 0
+        counts = self._ledger.classes.counts[columns.class_row[rows], pool]
+        there: BoolArray = (pool >= 0) & planned[np.arange(len(rows)), pool] & (counts == columns.count[rows])
+        return there & (planned.sum(axis=1) == 1)
 
     def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
         """Returns (job, parts) of jobs planned over several pools or as several gangs, the most important first."""
