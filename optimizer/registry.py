@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from optimizer.decision import Plan, Shares
-from optimizer.policy import OrderPolicy, PlanPolicy, Policy, PolicySpec, SharePolicy
+from optimizer.policy import OrderPolicy, PlanPolicy, Policy, PolicySpec, SharePolicy, is_plan_policy
 from optimizer.policy_files import FILE_PREFIX, class_in_file
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from walras.errors import ConfigError, UnknownPolicyError
@@ -88,7 +88,7 @@ def make(spec: PolicySpec) -> Policy:
         raise _bad_parameter(spec.name, error) from None
     except (TypeError, ValueError) as error:  # a policy of others that checks its parameters itself
         raise ConfigError(f"policy '{spec.name}': {error}", field="policy.parameters") from error
-    if not isinstance(policy, SharePolicy | OrderPolicy | PlanPolicy):
+    if not (is_plan_policy(policy) or isinstance(policy, SharePolicy | OrderPolicy)):
         raise ConfigError(
             f"policy '{spec.name}' ({kind.__qualname__}) answers neither SharePolicy nor OrderPolicy nor PlanPolicy"
         )

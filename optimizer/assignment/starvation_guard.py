@@ -113,6 +113,8 @@ def _remembered_rows(job_id: IntArray, memory: Memory, name: str) -> list[int]:
 
 def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:
     """Returns the rows of those wanted ids that are present, in the order wanted."""
+    if not len(wanted):
+        return []
     order = np.argsort(job_id, kind="stable")
     at = np.minimum(np.searchsorted(job_id[order], wanted), max(len(job_id) - 1, 0))
     rows = order[at] if len(order) else at[:0]

@@ -190,7 +190,7 @@ class Walras:
 
     def _with_duration(self, problem: Problem, valued: "_ValuedColumns", late: "_Late", plan: Plan) -> Plan:
         """Returns the plan, with the instant until which it holds if only time passes."""
-        if late.jobs is None or valued.standing is not None:
+        if late.jobs is None or valued.standing is not None or plan.quote.prices.any():
             return plan
         from optimizer.assignment.plan_duration import PlanGrounds, holds_until
 

@@ -337,6 +337,8 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
 
 def _usual_weights(ledger: Ledger, problem: Problem, slots: IntArray) -> FloatArray:
     """Returns the weights that the jobs' users usually state (n,); an empty array if the policy does not use them."""
+    if not ledger.weights.differ(problem.jobs.entity, problem.jobs.weight):
+        return ledger.weights.unused()
     jobs, gang = problem.jobs, np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 1.0)
     best = max_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
     left_s = np.divide(jobs.remaining_steps, best, out=np.full(len(jobs), inf), where=best > 0)

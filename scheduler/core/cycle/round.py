@@ -191,7 +191,8 @@ class PlanRounds:
         """Returns whether the plan in force holds, so that no new one is needed; the order of its jobs is renewed."""
         if self._asked is None or not plan_still_holds(cycle):
             return False
-        cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)
+        if not cycle.due.round_ended:  # the round's end has settled what each job is owed
+            cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)
         self._ordering.renew(self._asked)
         return True
 

@@ -114,8 +114,9 @@ class PlanOrdering:
         columns = self._ledger.columns
         pool, planned = columns.pool[rows], columns.entitled[rows] > 0
         counts = self._ledger.classes.counts[columns.class_row[rows], pool]
-        there: BoolArray = (pool >= 0) & planned[np.arange(len(rows)), pool] & (counts == columns.count[rows])
-        return there & (planned.sum(axis=1) == 1)
+        there = (pool >= 0) & planned[np.arange(len(rows)), pool] & (counts == columns.count[rows])
+        alone: BoolArray = there & (planned.sum(axis=1) == 1)
+        return alone
 
     def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
         """Returns (job, parts) of jobs planned over several pools or as several gangs, the most important first."""
