@@ -9,7 +9,7 @@ from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs
 from optimizer.classes.deduplication import COMPILED_COLUMNS, distinct_jobs, distinct_jobs_if_sound
 from optimizer.classes.segments import max_by
 from optimizer.decision import Decision, Memory, Order, Shares
-from optimizer.policy import AggregatesJobs, GivenOrderFacts, OrderPolicy, Policy, SharePolicy, is_plan_policy
+from optimizer.policy import AggregatesJobs, GivenOrderFacts, OrderPolicy, PlanPolicy, Policy, SharePolicy
 from optimizer.problem import Problem
 from optimizer.renting.machine_rental import Rental, rent_machines, with_rental
 from optimizer.renting.market_plan import plan_in_market
@@ -33,7 +33,7 @@ def answer_problem(
     Raises:
         ProblemError: the problem is malformed. The certificate and the rental's status say how well a solve went.
     """
-    if is_plan_policy(policy):  # it says what happens now: machines on their way are not there
+    if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
         validate_problem(problem)
         return plan_in_market(policy, problem, memory, delay_usd_per_h)
     key_fields = policy.job_key_fields if isinstance(policy, AggregatesJobs) else ()
@@ -59,7 +59,7 @@ def answer_as_asked(
     policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
 ) -> tuple[Decision, Memory, Rental | None]:
     """Answer as `answer_problem` does, but plan for the whole fleet of the problem, which is all that a checker has."""
-    if not is_plan_policy(policy):
+    if not isinstance(policy, PlanPolicy):
         return answer_problem(policy, problem, memory, delay_usd_per_h)
     validate_problem(problem)
     return *policy.decide(problem, memory), rent_machines(problem, delay_usd_per_h)

@@ -7,7 +7,7 @@ that the policy sees in a configuration, minus the price of its accelerators (`b
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -180,23 +180,6 @@ class PlanPolicy(Protocol):
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration of a newcomer, in the quote's unit, to set against count x price (c,)."""
         ...
-
-
-#: Whether policies of these classes plan.
-_PLANS: dict[type, bool] = {}
-
-
-def is_plan_policy(policy: object) -> TypeGuard[PlanPolicy]:
-    """Returns whether the policy is a `PlanPolicy`.
-
-    The answer is kept by class: `isinstance` looks up all members of a protocol, which takes a good part of the time of
-    a small decision.
-    """
-    kind = type(policy)
-    found = _PLANS.get(kind)
-    if found is None:
-        found = _PLANS[kind] = isinstance(policy, PlanPolicy)
-    return found
 
 
 @runtime_checkable

@@ -20,8 +20,23 @@ A solve takes time and a renewal does not. Where solves take no time, as in most
 bit; elsewhere an arrival during the solve that was saved need not wait for its answer.
 """
 
+from optimizer.problem import Problem
+from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market
+
+
+def renew_plan(cycle: Cycle, ordering: PlanOrdering, asked: Problem | None) -> bool:
+    """Renews the plan in force if it holds, so that no new one is needed; returns whether it does.
+
+    `asked`: the problem that it answers; None if there was none.
+    """
+    if asked is None or not plan_still_holds(cycle):
+        return False
+    if not cycle.due.round_ended:  # the round's end has settled what each job is owed, as a solve would
+        cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)
+    ordering.renew(asked)
+    return True
 
 
 def plan_still_holds(cycle: Cycle) -> bool:

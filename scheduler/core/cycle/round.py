@@ -22,7 +22,7 @@ from optimizer.policy import Newcomer, OrderPolicy, PlanPolicy, Policy, best_con
 from optimizer.problem import FloatArray, Problem
 from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.backfill import fill_free_places
-from scheduler.core.cycle.plan_renewal import plan_still_holds
+from scheduler.core.cycle.plan_renewal import renew_plan
 from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, plan_problem
 from scheduler.core.cycle.profiling_leases import open_profiling_leases
 from scheduler.core.cycle.slow_pools import sort_slow_machines
@@ -188,13 +188,7 @@ class PlanRounds:
         return self._asked
 
     def _renews(self, cycle: Cycle) -> bool:
-        """Returns whether the plan in force holds, so that no new one is needed; the order of its jobs is renewed."""
-        if self._asked is None or not plan_still_holds(cycle):
-            return False
-        if not cycle.due.round_ended:  # the round's end has settled what each job is owed
-            cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)
-        self._ordering.renew(self._asked)
-        return True
+        return renew_plan(cycle, self._ordering, self._asked)
 
 
 def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:

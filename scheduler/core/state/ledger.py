@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
-from optimizer.policy import Newcomer, PolicySpec, PricingPolicy, is_plan_policy
+from optimizer.policy import Newcomer, PlanPolicy, PolicySpec, PricingPolicy
 from optimizer.problem import FloatArray
 from scheduler.core.events import Proposal
 from scheduler.core.restore_events import RememberedJob
@@ -209,7 +209,7 @@ class ActivePolicy:
     @property
     def plans(self) -> bool:
         """Returns whether the policy plans: it states which job runs where, event by event."""
-        return is_plan_policy(self.pricing)
+        return isinstance(self.pricing, PlanPolicy)
 
     def most_usd_per_h(self, request: JobRequest) -> float:
         """Returns what an accelerator-hour of a rented machine costs the job at most, USD; inf: the market price.
