@@ -33,14 +33,15 @@ def answer_problem(
     Raises:
         ProblemError: the problem is malformed. The certificate and the rental's status say how well a solve went.
     """
+    if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
+        validate_problem(problem)
+        return plan_in_market(policy, problem, memory, delay_usd_per_h)
     key_fields = policy.job_key_fields if isinstance(policy, AggregatesJobs) else ()
     one_pass = key_fields and len(problem.columns) >= COMPILED_COLUMNS
     found = distinct_jobs_if_sound(problem, key_fields) if one_pass else None
     validate_problem(problem, walked=found is not None)
-    if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):
+    if problem.jobs.mixes.any() and isinstance(policy, SharePolicy):
         return *answer_with_mixed_gangs(policy, problem, memory), None
-    if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
-        return plan_in_market(policy, problem, memory, delay_usd_per_h)
     rental = rent_machines(problem, delay_usd_per_h) if problem.pools.rentable.any() else None
     if rental is not None:
         problem = with_rental(problem, rental)

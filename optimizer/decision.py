@@ -212,6 +212,9 @@ class Plan:
     #: The assignments that were decided by prices, one of each priority class, for `plan_relaxation`; nobody else reads
     #: them, and they are in no document.
     contests: "tuple[Contest, ...]" = ()
+    #: Until when the next plan would differ in no more than `rows` and the yardstick if nothing happened but that time
+    #: passed; None: it may differ at once. It is in no document.
+    holds_until_at: float | None = None
 
 
 Decision = Shares | Order | Plan

@@ -60,6 +60,10 @@ _BUILT_IN: Mapping[str, str] = {
 }
 
 
+#: Classes whose policies were seen to implement one of the protocols: looking that up takes as long as small decisions.
+_ANSWERING: set[type] = set()
+
+
 def is_built_in(name: str) -> bool:
     """Whether the policy of this name is part of Walras, and not of another package."""
     return name in _BUILT_IN
@@ -88,11 +92,14 @@ def make(spec: PolicySpec) -> Policy:
         raise _bad_parameter(spec.name, error) from None
     except (TypeError, ValueError) as error:  # a policy of others that checks its parameters itself
         raise ConfigError(f"policy '{spec.name}': {error}", field="policy.parameters") from error
-    if not isinstance(policy, SharePolicy | OrderPolicy | PlanPolicy):
-        raise ConfigError(
-            f"policy '{spec.name}' ({kind.__qualname__}) answers neither SharePolicy nor OrderPolicy nor PlanPolicy"
-        )
-    return policy
+    if kind not in _ANSWERING:
+        if not isinstance(policy, SharePolicy | OrderPolicy | PlanPolicy):
+            raise ConfigError(
+                f"policy '{spec.name}' ({kind.__qualname__}) answers neither SharePolicy nor OrderPolicy nor PlanPolicy"
+            )
+        _ANSWERING.add(kind)
+    made: Policy = policy
+    return made
 
 
 def policy_class(name: str) -> type[Any]:

@@ -24,7 +24,7 @@ from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
 #: The time left counts as at least this many seconds, so that the value of a job close to its end stays bounded.
-_LEAST_S = 1.0
+LEAST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ def column_values_of(
     ratio = np.zeros(c)
     np.divide(reference.rate[columns.job], columns.steps_per_s, out=ratio, where=usable)
     restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
-    ends_s[at] = np.maximum((lengths.left_s[columns.job] * ratio)[at], _LEAST_S)
+    ends_s[at] = np.maximum((lengths.left_s[columns.job] * ratio)[at], LEAST_S)
     ends_s += np.where(columns.running, 0.0, restart_s)
     felt_s = np.where(columns.running, ends_s / (1.0 + terms.stay), ends_s)
     least_s = _least_by(columns.job, felt_s, n)
     best_size = _size_of_best(columns.job, felt_s, least_s, size, n)
     if reference.elastic.any():
-        least_s = np.where(reference.elastic, np.maximum(lengths.left_s, _LEAST_S), least_s)
+        least_s = np.where(reference.elastic, np.maximum(lengths.left_s, LEAST_S), least_s)
         best_size = np.where(reference.elastic, reference.size, best_size)
     waited = np.maximum(problem.at - jobs.submitted_at, 0.0) / lengths.total_s
     age = (1.0 + waited / terms.patience) ** terms.aging

@@ -109,6 +109,8 @@ def fair_standing(
     before = memory.get("fair") if isinstance(memory, Mapping) else None
     if weight <= 0 or not len(jobs) or len(entities) < 2:
         return None
+    if before is None and np.bincount(_parents(problem) + 1).max() < 2:
+        return None
     g = len(entities)
     demand = np.zeros(g)
     wanted = np.where(np.isfinite(jobs.gang), jobs.gang, 0.0)

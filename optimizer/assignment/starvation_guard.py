@@ -22,7 +22,7 @@ from optimizer.assignment.remaining_time import JobLengths
 from optimizer.classes.compiled_loops import CompiledLoops
 from optimizer.classes.deduplication import job_offsets
 from optimizer.decision import Memory
-from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 _loops = CompiledLoops(globals())
 
@@ -38,6 +38,14 @@ class StarvationGuard:
     slowdown: float = 2.5
     margin: float = 1.5
     reserve: float = 0.5
+
+    def limit(self, predicted: FloatArray) -> float:
+        """Returns the slowdown beyond which a job is overdue, given those predicted (any number, at least one)."""
+        return max(self.slowdown, self.margin * float(predicted.mean()))
+
+    def reserved(self, capacity: FloatArray) -> FloatArray:
+        """Returns the accelerators of each pool that overdue jobs may take (p,)."""
+        return np.ceil(self.reserve * capacity - _WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +75,9 @@ def late_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: Star
     """Returns the overdue and urgent jobs: those that the memory lists, and those that have become so now."""
     jobs = problem.jobs
     overdue, urgent = (_remembered_rows(jobs.job_id, memory, name) for name in ("overdue", "urgent"))
-    predicted = (np.maximum(problem.at - jobs.submitted_at, 0.0) + lengths.left_s) / lengths.total_s
-    judged = lengths.known & np.isfinite(predicted)
+    predicted, judged = _predicted_slowdowns(problem, lengths)
     if judged.any():
-        limit = max(guard.slowdown, guard.margin * float(predicted[judged].mean()))
+        limit = guard.limit(predicted[judged])
         for rows, most in ((overdue, limit), (urgent, _URGENT * limit)):
             late = judged & (predicted > most)
             late[rows] = False
@@ -80,6 +87,25 @@ def late_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: Star
     return LateJobs(urgent, [row for row in overdue if row not in first])
 
 
+def seconds_until_late(problem: Problem, lengths: JobLengths, late: LateJobs, guard: StarvationGuard) -> float:
+    """Returns seconds within which no job becomes overdue or urgent that is not, if all jobs run, none faster than it
+    is measured by; inf if none can. `late`: what `late_jobs` found now.
+    """
+    predicted, judged = _predicted_slowdowns(problem, lengths)
+    if not judged.any():
+        return np.inf
+    most = np.full(len(predicted), guard.limit(predicted[judged]))
+    most[late.overdue] *= _URGENT
+    judged[late.urgent] = False
+    return float(((most - predicted) * lengths.total_s)[judged].min(initial=np.inf))
+
+
+def _predicted_slowdowns(problem: Problem, lengths: JobLengths) -> tuple[FloatArray, BoolArray]:
+    """Returns the slowdown with which each job would end if it ran from now on, and whether that is known (n,)."""
+    predicted = (np.maximum(problem.at - problem.jobs.submitted_at, 0.0) + lengths.left_s) / lengths.total_s
+    return predicted, lengths.known & np.isfinite(predicted)
+
+
 def _remembered_rows(job_id: IntArray, memory: Memory, name: str) -> list[int]:
     """Returns the rows of the present jobs that the memory lists under this name."""
     return _rows_of(job_id, np.array([] if memory is None else memory.get(name, []), dtype=np.int64))
@@ -87,6 +113,8 @@ def _remembered_rows(job_id: IntArray, memory: Memory, name: str) -> list[int]:
 
 def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:
     """Returns the rows of those wanted ids that are present, in the order wanted."""
+    if not len(wanted):
+        return []
     order = np.argsort(job_id, kind="stable")
     at = np.minimum(np.searchsorted(job_id[order], wanted), max(len(job_id) - 1, 0))
     rows = order[at] if len(order) else at[:0]
@@ -105,7 +133,7 @@ def place_overdue(
     if not overdue:
         return
     columns = problem.columns
-    left = np.ceil(guard.reserve * problem.pools.capacity - _WHOLE)
+    left = guard.reserved(problem.pools.capacity)
     first = job_offsets(columns.job, len(problem.jobs))
     use_first = job_offsets(columns.use_column, len(columns))
     uses = (use_first, columns.use_pool, columns.use_count)

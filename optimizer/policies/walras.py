@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from optimizer.assignment.plan_draft import PlanDraft
     from optimizer.assignment.planned_mixtures import UnlistedGangs
     from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
-    from optimizer.assignment.starvation_guard import StarvationGuard
+    from optimizer.assignment.starvation_guard import LateJobs, StarvationGuard
 
 
 Exponent = Annotated[float, Field(ge=0, le=10)]
@@ -148,17 +148,20 @@ class Walras:
 
             def drafted(asked: Problem, unlisted: "UnlistedGangs") -> "PlanDraft":
                 valued = valued_once(asked)
-                return self._drafted(asked, valued, self._late(asked, valued, memory)[1], unlisted)
+                return self._drafted(asked, valued, self._late(asked, valued, memory).first, unlisted)
 
             mixed = draft_with_mixed_gangs(problem, lambda asked: valued_once(asked).values.value, drafted)
             whole = mixed.problem
         valued = self._valued(whole, memory) if mixed is None else valued_once(whole)
-        told, first = self._late(whole, valued, memory)
+        late = self._late(whole, valued, memory)
+        told, first = late.told, late.first
         draft = self._drafted(whole, valued, first) if mixed is None else mixed.draft
         if valued.standing is not None:
             told["fair"] = valued.standing.remembered(whole, draft.column)
         plan = plan_draft.finish_plan(whole, valued.values.value, valued.values.size, draft, measure, first)
-        return (plan if mixed is None else mixed.in_terms_asked(plan)), told
+        if mixed is not None:
+            return mixed.in_terms_asked(plan), told
+        return self._with_duration(whole, valued, late, plan), told
 
     def _valued(self, problem: Problem, memory: Memory) -> "_ValuedColumns":
         """Returns the values of all columns, with the terms they come from and the standing of projects and users."""
@@ -173,17 +176,28 @@ class Walras:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
         return _ValuedColumns(measured_by, known, values, standing)
 
-    def _late(self, problem: Problem, valued: "_ValuedColumns", memory: Memory) -> tuple[dict[str, object], list[int]]:
-        """Returns the memory of overdue jobs, and the rows of the jobs that come first, in their order."""
+    def _late(self, problem: Problem, valued: "_ValuedColumns", memory: Memory) -> "_Late":
+        """Returns the overdue jobs, and which of them come first."""
         if not len(problem.jobs):
-            return {"overdue": []}, []
+            return _Late({"overdue": []}, [], None)
         from optimizer.assignment.starvation_guard import late_jobs  # compiled: loaded only where something is decided
 
         late = late_jobs(problem, valued.known, memory, self._guard())
         first = late.in_order(valued.known)
         if valued.standing is not None:
             first = valued.standing.within_shares(problem, first)
-        return late.remembered(problem.jobs.job_id), first
+        return _Late(late.remembered(problem.jobs.job_id), first, late)
+
+    def _with_duration(self, problem: Problem, valued: "_ValuedColumns", late: "_Late", plan: Plan) -> Plan:
+        """Returns the plan, with the instant until which it holds if only time passes."""
+        if late.jobs is None or valued.standing is not None or plan.quote.prices.any():
+            return plan
+        from optimizer.assignment.plan_duration import PlanGrounds, holds_until
+
+        known, measured_by = valued.known, valued.measured_by
+        grounds = PlanGrounds(known, measured_by, self._terms(), self._guard(), late.jobs, late.first)
+        until_at = holds_until(problem, plan, grounds)
+        return plan if until_at is None else replace(plan, holds_until_at=until_at)
 
     def _drafted(
         self, problem: Problem, valued: "_ValuedColumns", first: list[int], unlisted: "UnlistedGangs | None" = None
@@ -244,6 +258,18 @@ class _ValuedColumns:
     values: "ColumnValues"
     #: None where no project or user has a sibling.
     standing: "FairStanding | None"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Late:
+    """The overdue jobs of a decision."""
+
+    #: The memory for the next decision.
+    told: dict[str, object]
+    #: Rows of the jobs that come first, in their order.
+    first: list[int]
+    #: None where there are no jobs.
+    jobs: "LateJobs | None"
 
 
 def _alone(newcomer: Newcomer) -> Problem:

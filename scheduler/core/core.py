@@ -76,6 +76,8 @@ class SchedulerCore:
         cycle.commands, cycle.due = [], NOTHING_DUE
         if cycle.timers.next_at <= at:
             _run_timers(cycle)
+        if type(event) not in _TELLS_NOTHING:
+            cycle.solves.told_at_event = ledger.event_number
         self._handlers[type(event)](cycle, event)
         if cycle.mechanism is not None:
             _settle(cycle, cycle.mechanism)
@@ -119,6 +121,8 @@ def _run_timers(cycle: Cycle) -> None:
     """Runs every timer that is due. Timers without a handler only wake the core."""
     while (due := cycle.timers.due(cycle.now)) is not None:
         kind, subject, number = due
+        if kind not in _OF_TIME_ALONE:
+            cycle.solves.told_at_event = cycle.ledger.event_number
         handler = _TIMERS.get(kind)
         if handler is not None:
             handler(cycle, subject, number)
@@ -219,6 +223,10 @@ _HANDLERS: dict[type, Handler] = {
     ev.Solved: policy_events.on_solved,
     ev.SolveFailed: policy_events.on_solve_failed,
 }
+
+#: Events and timers that tell of nothing but that time has passed, and the answer to what was asked before.
+_TELLS_NOTHING = (ev.Woke, ev.Solved)
+_OF_TIME_ALONE = ("round", "gate")
 
 #: Handlers by kind of timer. Each gets the timer's subject and number (`Timers.set`).
 _TIMERS: dict[str, Callable[[Cycle, int, int], None]] = {

@@ -341,6 +341,7 @@ class Proposal:
     worth_usd: tuple[float, ...] = ()  # USD/h of one accelerator more, by pool; empty: no values are stated
     usd_per_h: tuple[float, float] | None = None  # value that a plan earns, and its bound; None: no values are stated
     entity_prices: tuple[tuple[str, float, float], ...] = ()  # name, price of its limit, of its guarantee; those > 0
+    holds_until_at: float | None = None  # until when time alone changes no place and no price; None: it may at once
 
 
 @dataclass(slots=True)

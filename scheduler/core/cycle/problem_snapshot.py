@@ -215,18 +215,12 @@ class Configurations:
 
 def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArray) -> Configurations:
     """Returns configurations of jobs of these classes (n,) on pools that may come to have `most` accelerators (p,)."""
-    owner, option = classes.option_table
-    counts, rates = classes.counts[option], classes.rates[option]
-    at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0) & classes.fits_machines(most))
-    count, steps_per_s, room = counts[at, pool], rates[at, pool], classes.machine_room()[at, pool]
-    if len(owner) > len(classes.classes):  # a class may have several gang sizes
-        order = np.lexsort((count, pool, owner[at]))
-        at, pool, count, steps_per_s, room = at[order], pool[order], count[order], steps_per_s[order], room[order]
-    first = np.searchsorted(owner[at], class_rows)
-    many = np.searchsorted(owner[at], class_rows, side="right") - first
+    ways = classes.ways(most)
+    first = ways.first[class_rows]
+    many = ways.first[class_rows + 1] - first
     job = np.repeat(np.arange(len(class_rows)), many)
     cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
-    return Configurations(job, pool[cell], count[cell], steps_per_s[cell], room[cell])
+    return Configurations(job, ways.pool[cell], ways.count[cell], ways.steps_per_s[cell], ways.room[cell])
 
 
 def _taken(way: Configurations, capacity: FloatArray, rentable: FloatArray) -> FloatArray:
@@ -343,6 +337,8 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
 
 def _usual_weights(ledger: Ledger, problem: Problem, slots: IntArray) -> FloatArray:
     """Returns the weights that the jobs' users usually state (n,); an empty array if the policy does not use them."""
+    if not ledger.weights.differ(problem.jobs.entity, problem.jobs.weight):
+        return ledger.weights.unused()
     jobs, gang = problem.jobs, np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 1.0)
     best = max_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
     left_s = np.divide(jobs.remaining_steps, best, out=np.full(len(jobs), inf), where=best > 0)

@@ -22,6 +22,7 @@ from optimizer.policy import Newcomer, OrderPolicy, PlanPolicy, Policy, best_con
 from optimizer.problem import FloatArray, Problem
 from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.backfill import fill_free_places
+from scheduler.core.cycle.plan_renewal import renew_plan
 from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, plan_problem
 from scheduler.core.cycle.profiling_leases import open_profiling_leases
 from scheduler.core.cycle.slow_pools import sort_slow_machines
@@ -121,11 +122,13 @@ class OwedRounds:
 
 
 class PlanRounds:
-    """Carries out plans. Requests a plan at events, and at round ends because time has passed."""
+    """Carries out plans. Requests one at events, and at round ends as time has passed, unless the last plan holds."""
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
         self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
         self._carried_out: Proposal | None = None
+        #: The last problem that a plan was requested for.
+        self._asked: Problem | None = None
         #: When the next profiling lease ends, as far as is known.
         self._lease_ends_at = inf
 
@@ -136,7 +139,7 @@ class PlanRounds:
         if is_new:
             self._carried_out = proposal
         elif cycle.due.compares:
-            cycle.solves.problem_changed = True
+            cycle.solves.time_passed = True
         if cycle.ledger.profiling:
             self._watch_leases(cycle)
         self._ordering.awaiting_lease.intersection_update(cycle.reservations)
@@ -155,7 +158,7 @@ class PlanRounds:
         if cycle.sharing.willing:
             settle_sharing(cycle)
         set_slow_machines_apart(cycle)
-        solve_requests.request_solve_if_due(cycle, self._problem)
+        solve_requests.request_solve_if_due(cycle, self._problem, self._renews)
         set_round_timer(cycle)
 
     def _watch_leases(self, cycle: Cycle) -> None:
@@ -181,7 +184,11 @@ class PlanRounds:
                 drop_reservation(cycle, reservation.job_id)
 
     def _problem(self, ledger: Ledger) -> Problem:
-        return plan_problem(ledger, self._ordering)
+        self._asked = plan_problem(ledger, self._ordering)
+        return self._asked
+
+    def _renews(self, cycle: Cycle) -> bool:
+        return renew_plan(cycle, self._ordering, self._asked)
 
 
 def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:

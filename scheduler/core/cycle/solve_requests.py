@@ -112,6 +112,7 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
         riders=tuple(JobId(i) for i in job_id[plan.riders].tolist()),
         marginal=_marginal_jobs(problem, _paying_uses(problem, plan), plan.surplus),
         entity_prices=tuple((each.name, each.limit, each.guarantee) for each in plan.quote.entities),
+        holds_until_at=plan.holds_until_at,
     )
 
 
@@ -147,32 +148,41 @@ def integral_gang_bound(command: Solve) -> float | None:
 # ------------------------------------------------------------------------------------------------ asking
 
 
-def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None = None) -> None:
+def request_solve_if_due(
+    cycle: Cycle,
+    build: Callable[[Ledger], Problem] = build_problem,
+    renews_plan: Callable[[Cycle], bool] | None = None,
+) -> None:
     """Sends `Solve` if something changed, none is in flight and the last request is long enough ago.
 
-    `build` makes the problem from the ledger; `build_problem` by default.
+    `build` makes the problem from the ledger. If only time has passed, and `renews_plan` finds that the plan in force
+    holds, that counts as its answer.
     """
-    policy = cycle.policy
-    if not cycle.solves.problem_changed or cycle.solves.in_flight or policy.pricing is None:
+    policy, solves = cycle.policy, cycle.solves
+    if not (solves.problem_changed or solves.time_passed) or solves.in_flight or policy.pricing is None:
         return
     if not cycle.ledger.jobs and not any(state.rented and state.machines for state in cycle.ledger.fleet.pools):
-        cycle.solves.problem_changed = False  # no job to place and no machine to release
+        solves.problem_changed = solves.time_passed = False  # no job to place and no machine to release
         return
-    gate_at = cycle.solves.requested_at + policy.rules.resolve_min_s
+    gate_at = solves.requested_at + policy.rules.resolve_min_s
     if cycle.now < gate_at:
-        if cycle.solves.timer_at > gate_at or cycle.solves.timer_at <= cycle.now:
-            cycle.solves.timer_at = gate_at
+        if solves.timer_at > gate_at or solves.timer_at <= cycle.now:
+            solves.timer_at = gate_at
             cycle.timers.set(gate_at, "gate")
         return
-    request_solve(cycle, (build or build_problem)(cycle.ledger))
+    if not solves.problem_changed and renews_plan is not None and renews_plan(cycle):
+        solves.time_passed, solves.requested_at = False, cycle.now
+        return
+    request_solve(cycle, build(cycle.ledger))
 
 
 def request_solve(cycle: Cycle, problem: Problem) -> None:
     """Sends `Solve` about the ledger as it is."""
     policy = cycle.policy
     assert not cycle.solves.in_flight, "one solve at a time"
-    cycle.solves.problem_changed = False
+    cycle.solves.problem_changed = cycle.solves.time_passed = False
     cycle.solves.requested_at = cycle.now
+    cycle.solves.asked_at_event = cycle.ledger.event_number
     cycle.solves.last_request += 1
     cycle.solves.in_flight = cycle.solves.last_request
     cycle.commands.append(

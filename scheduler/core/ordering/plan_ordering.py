@@ -1,15 +1,19 @@
 """Orders jobs by the newest plan: each planned job is entitled to its place, in the plan's order of importance."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
+from optimizer.policy import PlanPolicy
+from optimizer.problem import BoolArray, IntArray, Problem
 from scheduler.core.events import Proposal
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.policy_faults import fault_of
+from scheduler.core.state.remaining_work import Progress, progress_of, with_progress
 from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Incumbents, Reservation
 from walras.job_request import JobId
@@ -30,6 +34,8 @@ class PlanOrdering:
         self._moves = moves
         self._ranked: Proposal | None = None
         self._rank: dict[JobId, int] = {}
+        #: The proposal that was last found to hold still, what it answers, and what its jobs had done then.
+        self._renewed: tuple[Proposal | None, Problem, Progress] | None = None
         #: Jobs with a reservation for a profiling lease that has not begun.
         self.awaiting_lease: set[JobId] = set()
 
@@ -45,13 +51,40 @@ class PlanOrdering:
         proposal = self._ledger.policy.proposal
         if proposal is not self._ranked:
             self._ranked = proposal
-            by_importance = () if proposal is None else proposal.asked
-            self._rank = {job_id: rank for rank, job_id in enumerate(by_importance)}
+            self._rank = {job_id: rank for rank, job_id in enumerate(self._by_importance())}
         return self._rank.get(job.job_id, len(self._rank))
 
+    def renew(self, asked: Problem) -> None:
+        """Notes that the newest plan, the answer to this problem, holds still; its order of importance may not.
+
+        The policy is asked for the new order only if it is read, which is when a job has lost its place.
+        """
+        ledger = self._ledger
+        self._renewed, self._ranked = (ledger.policy.proposal, asked, progress_of(ledger, asked)), None
+
+    def _by_importance(self) -> Sequence[JobId]:
+        """Returns the jobs of the newest plan, the most important first."""
+        policy = self._ledger.policy
+        proposal = policy.proposal
+        if proposal is None:
+            return ()
+        if self._renewed is None or self._renewed[0] is not proposal or policy.fault is not None:
+            return proposal.asked
+        assert isinstance(policy.pricing, PlanPolicy)
+        _, asked, progress = self._renewed
+        try:
+            plan, _ = policy.pricing.decide(with_progress(asked, progress), policy.memory)
+        except (Exception, SystemExit) as error:  # foreign code: whatever it raises, the event is handled to its end
+            policy.failed(fault_of("decide", error))
+            return proposal.asked
+        return [JobId(job_id) for job_id in asked.jobs.job_id[plan.rows].tolist()]
+
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
+        places = self._place_of(job)
+        if not places:
+            return []
         key = (-float(job.request.priority_class), float(self._rank_of(job)), float(job.job_id))
-        return [(pool, key) for pool in self._place_of(job)]
+        return [(pool, key) for pool in places]
 
     def fill_queues(self, queues: JobQueues) -> None:
         columns = self._ledger.columns
@@ -68,11 +101,22 @@ class PlanOrdering:
         """
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        if not self._ledger.spreading:
+            rows = rows[~self._run_as_planned(rows)]
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
         for job in sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id)):
             for pool in self._place_of(job):
                 if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
                     yield job, pool
+
+    def _run_as_planned(self, rows: IntArray) -> BoolArray:
+        """Returns whether the jobs in these slots run where alone they are planned, with as many accelerators (n,)."""
+        columns = self._ledger.columns
+        pool, planned = columns.pool[rows], columns.entitled[rows] > 0
+        counts = self._ledger.classes.counts[columns.class_row[rows], pool]
+        there = (pool >= 0) & planned[np.arange(len(rows)), pool] & (counts == columns.count[rows])
+        alone: BoolArray = there & (planned.sum(axis=1) == 1)
+        return alone
 
     def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
         """Returns (job, parts) of jobs planned over several pools or as several gangs, the most important first."""

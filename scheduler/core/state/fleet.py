@@ -323,10 +323,10 @@ class Fleet:
         Of equals the first of `warm`. At most `_TRIES` machines of a bucket that lack processors or memory are tried.
         """
         for size in range(wanted, len(state.buckets)):
-            bucket = state.buckets[size]
-            passed_over: list[int] = []
-            tries = 0
-            found = self._first_warm(warm, size, wanted, shape, taken) if bucket and warm else None
+            if not (bucket := state.buckets[size]):
+                continue
+            passed_over, tries = list[int](), 0
+            found = self._first_warm(warm, size, wanted, shape, taken) if warm else None
             while bucket and found is None and tries < _TRIES:
                 row = bucket[0]
                 machine = self.machines[row]

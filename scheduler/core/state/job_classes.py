@@ -77,6 +77,22 @@ class JobClass:
         self.gang = max((demand.count for demand in self.request.demands), default=1)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassWays:
+    """How jobs of each class can run, given the most accelerators that each pool may come to have (p,).
+
+    Parallel arrays sorted by class, then pool, then gang size (w,); those of class i are first[i]:first[i + 1].
+    """
+
+    most: NDArray[np.float64]
+    first: NDArray[np.int64]
+    pool: NDArray[np.int64]
+    count: NDArray[np.float64]
+    steps_per_s: NDArray[np.float64]
+    #: Accelerators of the machines over which the gang is spread; 0: it need not be spread.
+    room: NDArray[np.float64]
+
+
 class JobClasses:
     """All classes seen so far. Rows are never removed: there are few, whatever the number of jobs."""
 
@@ -105,6 +121,8 @@ class JobClasses:
         self._option_of = self._option = np.zeros(0, np.int64)
         self._option_classes = 0
         self._option_machines = np.zeros(0, np.int64)
+        #: Cache of `ways`.
+        self._ways: ClassWays | None = None
         #: Changes whenever a speed may have changed.
         self.version = 0
 
@@ -207,6 +225,21 @@ class JobClasses:
             return np.ones((len(option), len(self._pools)), dtype=np.bool_)
         room = self.machine_room()
         return np.asarray((room == 0) | ((room <= most) & (self.counts[option] <= room)))
+
+    def ways(self, most: NDArray[np.float64]) -> ClassWays:
+        """Returns how jobs of each class can run on pools that may come to have `most` accelerators (p,)."""
+        owner, option = self.option_table
+        if self._ways is not None and np.array_equal(self._ways.most, most):
+            return self._ways
+        counts, rates = self.counts[option], self.rates[option]
+        at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0) & self.fits_machines(most))
+        count, steps_per_s, room = counts[at, pool], rates[at, pool], self.machine_room()[at, pool]
+        if len(owner) > len(self.classes):  # a class may have several gang sizes
+            order = np.lexsort((count, pool, owner[at]))
+            at, pool, count, steps_per_s, room = at[order], pool[order], count[order], steps_per_s[order], room[order]
+        first = np.searchsorted(owner[at], np.arange(len(self.classes) + 1))
+        self._ways = ClassWays(most, first, pool, count, steps_per_s, room)
+        return self._ways
 
     def _alike(self, row: int, demands: tuple[Demand, ...]) -> int:
         like = self.classes[row]
@@ -343,7 +376,7 @@ class JobClasses:
         job_class.speeds = tuple(job_class.rates.tolist())
         job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
         job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
-        self._rates = self._counts = self._shape_rows = self._all_measured = None
+        self._rates = self._counts = self._shape_rows = self._all_measured = self._ways = None
         self.version += 1
 
     def _rate_over(self, job_class: JobClass, gangs: Sequence[int]) -> float:

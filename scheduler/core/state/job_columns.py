@@ -196,27 +196,28 @@ class JobColumns:
         rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         if self._forgotten_at == at and not passed.any():  # a round's end and a solve at one instant
-            self._clip(rows, limit_s)
+            self.owed[rows] = self._clipped(self.owed[rows], rows, limit_s)
             return
         self.settled_at[rows] = at
-        due = self.entitled[rows] * passed[:, None]
-        self.owed[rows] += due
-        self.promised[rows] += due
+        entitled, owed, delivered = self.entitled[rows], self.owed[rows], self.delivered[rows]
+        due = entitled * passed[:, None]
+        owed += due
         holding = self.pool[rows] >= 0
         self.attained_s[rows[holding]] += self.count[rows[holding]] * passed[holding]
         held, pool, received = self.received(rows, passed)
-        held = rows[held]
-        counted = self.entitled[held, pool] > 0
-        self.owed[held[counted], pool[counted]] -= received[counted]
-        self.delivered[held[counted], pool[counted]] += received[counted]
+        counted = entitled[held, pool] > 0
+        held, pool, received = held[counted], pool[counted], received[counted]
+        owed[held, pool] -= received
+        delivered[held, pool] += received
         kept = exp(-max(at - self._forgotten_at, 0.0) / max(limit_s, 1.0))
         self._forgotten_at = at
-        self.promised[rows] *= kept
-        self.delivered[rows] *= kept
-        self._clip(rows, limit_s)
+        self.promised[rows] = (self.promised[rows] + due) * kept
+        self.delivered[rows] = delivered * kept
+        self.owed[rows] = self._clipped(owed, rows, limit_s)
 
-    def _clip(self, rows: NDArray[np.int64], limit_s: float) -> None:
-        """Limits owed time to `limit_s` seconds of a gang, positive or negative."""
-        if limit_s < inf:
-            bound = limit_s * self.gang[rows][:, None]
-            self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
+    def _clipped(self, owed: NDArray[np.float64], rows: NDArray[np.int64], limit_s: float) -> NDArray[np.float64]:
+        """Limits owed time of these rows to `limit_s` seconds of a gang, positive or negative."""
+        if limit_s == inf:
+            return owed
+        bound = limit_s * self.gang[rows][:, None]
+        return np.minimum(np.maximum(owed, -bound), bound)

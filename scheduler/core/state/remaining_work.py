@@ -21,11 +21,12 @@ that no job is stopped; all other results in seconds are time of work alone. `fe
 start where inputs are not cached. Nothing here changes the ledger, except that ends are cached on jobs and machines.
 """
 
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
-from optimizer.problem import FloatArray, IntArray
+from optimizer.problem import FloatArray, IntArray, Problem
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -274,6 +275,30 @@ def steps_left(ledger: Ledger, rows: IntArray, done: FloatArray) -> FloatArray:
 def unreported_steps(ledger: Ledger, job: JobRecord) -> float:
     """Returns the steps that the job has not reported yet; inf if it states none."""
     return max(0.0, stated_by_record(ledger, job) - job.steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """What the jobs of a problem have done at an instant, in its order (n,)."""
+
+    at: float
+    done_steps: FloatArray
+    remaining_steps: FloatArray
+    attained_s: FloatArray
+
+
+def progress_of(ledger: Ledger, problem: Problem) -> Progress:
+    """Returns what these jobs, all of them active, have done by now. Their service must be settled."""
+    rows = ledger.columns.slots_of(problem.jobs.job_id)
+    done = steps_made(ledger, rows)
+    return Progress(ledger.now, done, steps_left(ledger, rows, done), ledger.columns.attained_s[rows])
+
+
+def with_progress(problem: Problem, progress: Progress) -> Problem:
+    """Returns the problem as it is at a later instant if nothing but this has changed."""
+    done, left, attained_s = progress.done_steps, progress.remaining_steps, progress.attained_s
+    jobs = replace(problem.jobs, done_steps=done, remaining_steps=left, attained_s=attained_s)
+    return replace(problem, at=progress.at, jobs=jobs)
 
 
 # ------------------------------------------------------------------------------------------------ fetching

@@ -104,7 +104,9 @@ class ShareUsage:
 
     def _change(self, request: JobRequest, accelerators: float, units: float, at: float) -> None:
         for name in request.owners:
-            meter = self._meters.setdefault(name, _Meter(at))
+            meter = self._meters.get(name)
+            if meter is None:
+                meter = self._meters[name] = _Meter(at)
             meter.bring_to(at, self.half_life_s)
             meter.held += accelerators
             meter.units += units

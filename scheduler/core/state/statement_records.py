@@ -123,6 +123,11 @@ class LengthRecords:
         if before != {name: record.factor for name, record in self._now.items()}:
             self.version += 1
 
+    @property
+    def counts_running(self) -> bool:
+        """Returns whether running jobs have a part in the records, which then change with time."""
+        return self._beyond
+
     def factor(self, name: str) -> float:
         """Returns the factor, at least 1, by which a length that this user states is multiplied."""
         record = self._now.get(name)
@@ -191,6 +196,17 @@ class WeightRecords:
             record.used_s += used_s
             record.said_s += used_s * log(max(weight, _LEAST))
 
+    def differ(self, entity: IntArray, weight: FloatArray) -> bool:
+        """Returns whether these jobs are of several users, and any weight is stated or was."""
+        if not self.is_used or not len(entity) or bool((entity == entity[0]).all()):
+            return False
+        return bool((weight != 1.0).any()) or any(each.said_s for each in self._ended.values())
+
+    def unused(self) -> FloatArray:
+        """Forgets the usual weights, because they do not matter now, and returns none."""
+        self._usual = {}
+        return np.zeros(0)
+
     def ask(
         self, names: Sequence[str], entity: IntArray, weight: FloatArray, needs_s: FloatArray, at: float
     ) -> FloatArray:
@@ -199,14 +215,9 @@ class WeightRecords:
         `entity` are rows of `names`; `needs_s` are accelerator-seconds of each job: had, and those that a
         running job still needs (n,).
         """
-        self._usual = {}
+        if not self.differ(entity, weight):
+            return self.unused()
         users = np.unique(entity)
-        if (
-            not self.is_used
-            or len(users) < 2
-            or not (np.any(weight != 1.0) or any(each.said_s for each in self._ended.values()))
-        ):
-            return np.zeros(0)
         heaviest = np.full(len(names), _LEAST)
         np.maximum.at(heaviest, entity, weight)
         stated = np.log(np.maximum(weight, heaviest[entity] / _SPAN))

@@ -251,6 +251,11 @@ class SolveState:
 
     #: Whether something changed that the next solve should know.
     problem_changed: bool = False
+    #: Whether a plan may be out of date because a round has ended since it was asked for.
+    time_passed: bool = False
+    #: Numbers of the last event that told of anything but time, and of that at which the last solve was requested.
+    told_at_event: int = 0
+    asked_at_event: int = 0
     #: Request id of the solve in flight; 0: none. `last_request` is the newest ever sent.
     in_flight: int = 0
     last_request: int = 0

@@ -51,6 +51,8 @@ def encode_event(event: Event) -> JournalRow:
             payload = payload.replace(',"worth_usd":[]', "")
         if event.proposal.usd_per_h is None:
             payload = payload.replace(',"usd_per_h":null', "")
+        if event.proposal.holds_until_at is None:
+            payload = payload.replace(',"holds_until_at":null', "")
     if isinstance(event, NodeJoined):
         if not event.machine:
             payload = payload.replace(',"machine":""', "")

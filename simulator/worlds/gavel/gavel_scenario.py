@@ -37,9 +37,11 @@ from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
 from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools
 from walras.errors import ConfigError, UnknownPolicyError
 
-#: The mechanism's name in `RoundRules`, and its parameters.
+#: The mechanism's name in `RoundRules`, and its parameters. Jobs save at each round's end, so no interval is planned.
 GAVEL = "gavel"
-GAVEL_RULES = RoundRules(mechanism=GAVEL, round_s=360.0, resolve_min_s=1920.0, idle_to_round_end=True)
+GAVEL_RULES = RoundRules(
+    mechanism=GAVEL, plan_checkpoints=False, round_s=360.0, resolve_min_s=1920.0, idle_to_round_end=True
+)
 
 #: Gavel has one random generator per purpose; the one for the order of types is seeded with the seed plus this.
 _SHUFFLE = 5

@@ -12,6 +12,7 @@ optimal points, not at a corner of it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -53,17 +54,23 @@ ConeSolver = Callable[[ConeProgram], ConeSolution | None]
 def solve_cone_program(program: ConeProgram) -> ConeSolution | None:
     """Solves by Clarabel with its default settings."""
     import clarabel as solver
-    from scipy import sparse
 
     settings = solver.DefaultSettings()
     settings.verbose = False
     size = len(program.c)
     cones = [solver.NonnegativeConeT(program.nonnegative), *(solver.SecondOrderConeT(3) for _ in range(program.cones))]
-    quadratic = sparse.csc_matrix((size, size))
-    answer = solver.DefaultSolver(quadratic, program.c, program.g, program.h, cones, settings).solve()
+    answer = solver.DefaultSolver(_no_quadratic_part(size), program.c, program.g, program.h, cones, settings).solve()
     if answer.status not in (solver.SolverStatus.Solved, solver.SolverStatus.AlmostSolved):
         return None
     return ConeSolution(np.asarray(answer.x), answer.status == solver.SolverStatus.Solved)
+
+
+@lru_cache(maxsize=1024)
+def _no_quadratic_part(size: int) -> Any:
+    """Returns the empty matrix of a linear objective, which takes as long to make as some programs to solve."""
+    from scipy import sparse
+
+    return sparse.csc_matrix((size, size))
 
 
 @dataclass(slots=True)
