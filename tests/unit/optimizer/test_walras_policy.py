@@ -135,6 +135,32 @@ def test_an_overdue_gang_larger_than_the_reserve_has_what_earlier_ones_leave_of_
     assert planned(late, margin=0.0)[0] == [0, 0, -1]
 
 
+def test_a_plan_holds_until_a_job_may_become_overdue() -> None:
+    """It runs where it is a sixth slower than elsewhere, for a restart takes an hour.
+
+    Its predicted slowdown is 2.4, and 2.5 at the latest 50 s on, long before its end in 600 s.
+    """
+    rides = build(Setting([[1.0, 1.2]], [2, 2], remaining_steps=[600.0]))
+    rides = replace(with_jobs(running_on(rides, {0: 0}), submitted_at=[0.0], restart_s=[3600.0]), at=700.0)
+    pools, plan, memory = planned(rides, margin=0.0)
+    assert (pools, memory) == ([0], {"overdue": []})
+    assert plan.holds_until_at is not None
+    assert 749.999 < plan.holds_until_at < 750.0
+    later = replace(rides, at=plan.holds_until_at)
+    assert planned(later, memory, margin=0.0)[2] == memory
+    assert planned(replace(rides, at=750.1), memory, margin=0.0)[2] == {"overdue": [1]}
+    near_its_end = with_jobs(rides, remaining_steps=[30.0], submitted_at=[690.0])
+    assert planned(near_its_end, slowdown=1e6)[1].holds_until_at == pytest.approx(729.0, abs=1e-3)
+
+
+def test_a_plan_with_prices_or_waiting_jobs_may_change_at_once() -> None:
+    two = build(Setting([[1.0], [1.0]], [1], remaining_steps=[1000.0, 100.0]))
+    assert planned(running_on(two, {1: 0}))[1].holds_until_at is None
+    moves = build(Setting([[1.0, 1.2]], [2, 2], remaining_steps=[6e6]))
+    assert planned(running_on(moves, {0: 0}))[1].holds_until_at is None, "it is better off elsewhere"
+    assert planned(running_on(moves, {0: 1}))[1].holds_until_at is not None
+
+
 def test_lengths_are_taken_from_steps_then_the_guess_then_the_others() -> None:
     """Known; guessed, half of what it has had once the guess has run out; unknown: the Gittins rank."""
     problem = build(Setting([[2.0]] * 4, [1], remaining_steps=[100.0, np.inf, np.inf, np.inf]))
