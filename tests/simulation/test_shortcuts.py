@@ -178,6 +178,7 @@ def test_a_plan_that_holds_is_what_a_solve_would_give(monkeypatch: pytest.Monkey
         renewed += 1
         ledger = ordering._ledger
         policy, problem = ledger.policy, plan_problem(ledger, ordering)
+        assert policy.solved_at == ledger.now, "its prices are not old"
         proposal = policy.proposal
         assert isinstance(policy.pricing, PlanPolicy)
         assert proposal is not None

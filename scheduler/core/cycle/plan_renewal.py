@@ -12,7 +12,8 @@ have done nothing:
                                 machines as they live on, running jobs by which the lengths that users state are
                                 corrected, deadlines, bookings, shared accelerators, speeds still to be measured
 
-A renewal counts as a request (`SolveState.requested_at`), so that later ones are due when they would have been. The one
+A renewal counts as a request (`SolveState.requested_at`), so that later ones are due when they would have been, and as
+an answer (`ActivePolicy.solved_at`), so that nobody who watches takes the prices for old. The one
 part of a plan that changes with time alone is the order of importance. It is read only when a job loses its place, and
 is found then (`PlanOrdering.renew`).
 
@@ -35,6 +36,7 @@ def renew_plan(cycle: Cycle, ordering: PlanOrdering, asked: Problem | None) -> b
         return False
     if not cycle.due.round_ended:  # the round's end has settled what each job is owed, as a solve would
         cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)
+    cycle.policy.solved_at = cycle.now
     ordering.renew(asked)
     return True
 

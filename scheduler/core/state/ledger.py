@@ -180,6 +180,7 @@ class ActivePolicy:
     memory: Memory = None
     quote: Quote | None = None
     proposal: Proposal | None = None
+    #: When it came, or was last found to hold still.
     solved_at: float = -inf
     #: Jobs on paid machines in the last answer that are no reason to keep these machines.
     riders: frozenset[JobId] = frozenset()

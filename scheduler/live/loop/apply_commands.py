@@ -77,6 +77,7 @@ def emit_in_pieces(transaction: Transaction, event: Event) -> Iterator[None]:
     note_event(transaction, event)
     _apply_event(transaction, event)
     commands = transaction.core.handle(event)
+    transaction.state.solved_at = max(transaction.state.solved_at, transaction.core.ledger.policy.solved_at)
     transaction.record(event, commands)
     yield
     for command in commands:

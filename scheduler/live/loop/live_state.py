@@ -273,6 +273,7 @@ class LiveState:
     #: Reservations by number, those that are over included.
     bookings: dict[int, BookingRow] = field(default_factory=dict)
     proposal: Proposal | None = None
+    #: When it came, or was last found to hold still.
     solved_at: float = 0.0
     #: Means, in the hour under way, of what one more accelerator of each pool is worth.
     price_history: PriceHistory = field(default_factory=PriceHistory)

@@ -49,7 +49,9 @@ class ClusterGauges:
         self._realised = gauge(
             "walras_certificate_realised_ratio", "Utility realised over the last rounds, of the bound."
         )
-        self._solved_at = gauge("walras_last_solve_timestamp_seconds", "When the prices were found, Unix time.")
+        self._solved_at = gauge(
+            "walras_last_solve_timestamp_seconds", "When prices were found or found to hold, Unix s."
+        )
         self._solver_up = gauge("walras_solver_up", "1 while the solver's process answers.")
         self._store_up = gauge("walras_store_up", "1 while the database takes writes.")
         self._jobs_usd = gauge("walras_jobs_usd_per_hour", "What the running attempts cost an hour.")

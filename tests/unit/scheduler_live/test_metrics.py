@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from scheduler.core.events import SolveFailed
+from scheduler.core.events import SolveFailed, Woke
 from scheduler.live.auth.access_control import UserRole
 from tests.support.debian_packages import unpacked
 from tests.support.http_face import Face, facing
-from tests.support.live_world import FakeAgent
+from tests.support.live_world import FIFO, FakeAgent
 from walras.spec.text_formats import parse_yaml
 
 MONITORING = Path(__file__).parents[3] / "configs" / "monitoring"
@@ -85,6 +85,22 @@ async def test_stops_and_failed_solves_are_counted(face: Face) -> None:
     seen = await figures(face)
     assert seen["walras_preemptions_total", "HOLD:ADMIN"] == 1
     assert seen["walras_solve_failures_total",] == 1
+
+
+async def test_prices_that_were_found_to_hold_are_not_old(tmp_path: Path) -> None:
+    """The core says when it found them to hold; here it is told so."""
+    name = "walras_last_solve_timestamp_seconds"
+    async with facing(tmp_path, policy=FIFO | {"policy": {"name": "walras"}}) as face:
+        world = face.world
+        await FakeAgent(world, "n1").register()
+        await world.submit({"resources": {"accelerators": "a:1"}})
+        await world.quiet()
+        before = (await figures(face))[name,]
+        assert world.live_state.proposal is not None
+        world.clock.at += 1000.0
+        world.server.core.ledger.policy.solved_at = world.clock.now()
+        await world.emit(Woke)
+        assert (await figures(face))[name,] >= before + 1000.0
 
 
 async def test_figures_are_for_those_who_see_all_projects(face: Face) -> None:
