@@ -76,6 +76,9 @@ _NICE = 10
 #: long queue none of the newest has ended.
 _PAST_MAX = 1000
 _FINAL_STATES = tuple(state.value for state in JobState if state.is_final)
+#: How far ahead a start or end must at least be for that to be told alone: futures for which there was little time, as
+#: while a new server still compiles, tell no more than that nothing happens in their first minute.
+_WORTH_TELLING_S = 600.0
 #: Forecasts that are recorded between two yields to the loop; starts and ends that may await the next refresh.
 _IN_ONE_PIECE, _NOTED_MAX = 200, 20_000
 
@@ -161,14 +164,14 @@ class StartForecasts:
 
         None where most futures do not reach it, and not even how long it takes at least is known.
         """
-        unix, begins, ends = self._loop.clock.unix, forecast.start, forecast.end
+        unix, begins, ends, least_at = self._loop.clock.unix, forecast.start, forecast.end, at + _WORTH_TELLING_S
         start = end = starts_after = ends_after = None
         if begins is not None and begins.p50 == inf:
-            starts_after = unix(forecast.starts_after) if forecast.starts_after > at else None
+            starts_after = unix(forecast.starts_after) if forecast.starts_after > least_at else None
         else:
             start = None if begins is None else self._told(self._starts.corrected(at, begins), at)
             end = self._told(self._ends.corrected(at, ends), at) if ends.p50 < inf else None
-            ends_after = unix(forecast.ends_after) if end is None and forecast.ends_after > at else None
+            ends_after = unix(forecast.ends_after) if end is None and forecast.ends_after > least_at else None
         if not (start or end or starts_after or ends_after):
             return None
         return ForecastView(as_of=unix(at), start=start, end=end, starts_after=starts_after, ends_after=ends_after)

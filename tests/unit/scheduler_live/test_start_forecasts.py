@@ -1,6 +1,7 @@
 """Forecasts of starts and ends in a live server: kept, shown, and corrected by what came."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,10 @@ async def test_of_what_is_beyond_the_futures_it_is_told_how_long_it_takes_at_lea
         assert expected_text(waits, now).startswith("starts after ")
         assert "nine times in ten" in forecast_text(waits, now)
         assert "about" not in forecast_text(waits, now)
+        raw = forecasts.answer
+        assert raw is not None
+        soon = replace(raw.jobs[second], starts_after=raw.at + 300.0)
+        assert forecasts.shown(raw.at, soon) is None, "of futures that hardly began"
         await forecasts.close()
 
 
