@@ -8,7 +8,7 @@ cover (a four-in-five interval should hold 75 to 85 times in a hundred) and its 
 recent waits that would have held as often: in each seed, and over all seeds together, for in one seed the naive width
 knows in hindsight how long the one job was that all waited for. Forecasts of a run have a budget of processor time, so
 that a row ends within minutes whatever the policy: how many were made is told, and how many jobs have no interval,
-because most futures did not reach their end; of these it is told after which instant they come, nine times in ten.
+because most futures did not reach their end; it is told after which instant they come in nine futures of ten.
 Seeds below 40 have served to look at.
 The row `rollout` is the time of a rollout of 1,000 active jobs.
 """

@@ -62,9 +62,7 @@ def forecast_text(forecast: "ForecastView | None", now_unix_s: float) -> str:
             middle = clock_text(max(told[1], now_unix_s), now_unix_s)
             parts.append(f"{verb} about {middle} ({interval_text(told, now_unix_s)} four times in five)")
         elif after is not None:
-            parts.append(
-                f"{verb} {_after_text(after, now_unix_s)} nine times in ten, and most futures do not show when"
-            )
+            parts.append(f"{verb} {_after_text(after, now_unix_s)} in nine futures of ten, and most do not show when")
     old_s = now_unix_s - forecast.as_of
     as_of = f", as of {format_length(old_s)} ago" if old_s > _OLD_S else ""
     return ", ".join(parts) + as_of

@@ -92,7 +92,7 @@ async def test_of_what_is_beyond_the_futures_it_is_told_how_long_it_takes_at_lea
         assert now + week < waits.starts_after <= now + 2 * week
         assert expected_text(runs, now).startswith("ends after ")
         assert expected_text(waits, now).startswith("starts after ")
-        assert "nine times in ten" in forecast_text(waits, now)
+        assert "in nine futures of ten" in forecast_text(waits, now)
         assert "about" not in forecast_text(waits, now)
         raw = forecasts.answer
         assert raw is not None

@@ -108,7 +108,7 @@ export function expected(span) {
 /** When a job starts or ends (`which`: "start" or "end"): about when, or after when at least; empty where nobody can tell. */
 export function foreseen(forecast, which) {
   const after = forecast && forecast[`${which}s_after`];
-  return expected(forecast && forecast[which]) || (typeof after === "number" ? `after ${instant(after)}, nine times in ten` : "");
+  return expected(forecast && forecast[which]) || (typeof after === "number" ? `after ${instant(after)}, in nine futures of ten` : "");
 }
 
 /** The hue of a job: neighbours in number are far apart in colour. */
