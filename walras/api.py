@@ -106,10 +106,10 @@ class ForecastView(Body):
 
     #: The instant of the state from which the forecast was simulated.
     as_of: float
-    #: Null if the job runs. Start and end are null where most futures do not reach them:
+    #: Null if the job runs. A start or end that most futures do not reach is null.
     start: tuple[float, float, float] | None = None
     end: tuple[float, float, float] | None = None
-    #: in nine of ten they do not come before these.
+    #: Where the start is null for that reason, the instant before which it does not come in nine futures of ten.
     starts_after: float | None = None
     ends_after: float | None = None
 
