@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from math import inf
 from typing import TypeVar
@@ -157,7 +158,12 @@ class StartForecasts:
         """Returns the forecast of an active job; None if there is none, or none within the forecasts' horizon."""
         answer = self.answer
         found = None if answer is None else answer.jobs.get(job_id)
-        return None if answer is None or found is None else self.shown(answer.at, found)
+        if answer is None or found is None:
+            return None
+        live = self._loop.state.jobs.get(job_id)
+        if live is not None and live.row.state is JobState.RUNNING:
+            found = replace(found, start=None)  # it may have waited when the forecast was made
+        return self.shown(answer.at, found)
 
     def shown(self, at: float, forecast: JobForecast) -> ForecastView | None:
         """Returns a raw forecast as it is shown: corrected, in Unix seconds.

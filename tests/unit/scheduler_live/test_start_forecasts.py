@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from scheduler.core.events import JobCancelled
 from scheduler.core.explain.feasibility import Remedy, possible_remedies
 from scheduler.core.job_change_events import JobReprioritised
+from scheduler.forecast.job_forecasts import ForecastAnswer, Interval, JobForecast, PromiseBasis
 from scheduler.live.services import start_forecasts
 from scheduler.live.services.start_forecasts import StartForecasts
 from tests.support.live_world import FakeAgent, World, world
@@ -201,3 +203,27 @@ async def test_explain_gives_one_reason_in_words_and_only_what_was_tried(tmp_pat
         lies = [Remedy("submit it with a:2", (Demand("a", 2),)), Remedy("make it urgent", priority=50)]
         assert await w.server.start_forecasts.changes_that_help(waiting, lies) == frozenset()
         assert w.server.core.ledger.jobs.keys() == {first, waiting}
+
+
+async def test_a_job_that_has_started_since_is_not_told_to_start(tmp_path: Path) -> None:
+    """A forecast is kept for minutes; the job that waited when it was made runs meanwhile."""
+    async with world(tmp_path) as w:
+        job_id = await w.submit(LONG)
+        await w.quiet()
+        forecasts = StartForecasts(w.loop, w.server.store, make_pool=lambda: ThreadPoolExecutor(1))
+        waits = Interval(10.0, 20.0, 30.0)
+        beyond = Interval(inf, inf, inf)
+        made = JobForecast(waits, beyond, PromiseBasis(beyond, inf))
+        forecasts.answer = ForecastAnswer(0.0, {job_id: made}, 5, 1.0)
+        told = forecasts.view(job_id)
+        assert told is not None
+        assert told.start is not None
+        agent = await FakeAgent(w, "n1").register()
+        await agent.start_all()
+        await w.quiet()
+        assert forecasts.view(job_id) is None
+        forecasts.answer = ForecastAnswer(0.0, {job_id: replace(made, end=Interval(40.0, 50.0, 60.0))}, 5, 1.0)
+        told = forecasts.view(job_id)
+        assert told is not None
+        assert (told.start, told.starts_after) == (None, None)
+        assert told.end is not None
