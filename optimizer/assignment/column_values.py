@@ -29,7 +29,7 @@ LEAST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ValueTerms:
-    """The exponents and factors of the formula above."""
+    """The exponents and factors in the value of a column (the formula is at the top of this module)."""
 
     gamma: float = 0.15
     eta: float = 0.5

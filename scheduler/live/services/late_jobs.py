@@ -70,9 +70,11 @@ class LateJobNotifications:
             if found is None:
                 return
             if found.end is not None:
-                end_unix_s = found.end[1]
+                end_unix_s: float | None = found.end[1]
             else:
-                end_unix_s, when = found.ends_after or found.starts_after or 0.0, "after"
+                end_unix_s, when = found.ends_after or found.starts_after, "after"
+            if end_unix_s is None:
+                return
             end_at = end_unix_s - self._loop.clock.unix(0.0)
             if end_at <= deadline_at:
                 return
