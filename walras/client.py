@@ -53,7 +53,6 @@ from walras.people_client import PeopleCalls
 from walras.policy_views import PolicyCalls
 from walras.published_reports import PublishedReportCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
-from walras.shadow_views import ShadowCalls
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -80,7 +79,6 @@ class Client(
     PolicyCalls,
     PublishedReportCalls,
     ReportCalls,
-    ShadowCalls,
     UsageCalls,
     WhatIfCalls,
     WorthCalls,

@@ -225,7 +225,6 @@ async def _start_parts(
     await server.solver.start(rents=bool(providers))
     forecasting = _through_full_disks(server.start_forecasts.watch)
     tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
-    tasks.append(asyncio.create_task(_through_full_disks(server.shadow.watch), name="shadow"))
     telling = _through_full_disks(server.notifications.watch)
     tasks.append(asyncio.create_task(telling, name="notifications"))
     stuck_after_s = (NotifyEntry() if config.cluster is None else config.cluster.notify).stuck_after

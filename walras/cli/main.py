@@ -60,7 +60,6 @@ from walras.cli.report_commands import report_commands
 from walras.cli.reserve_commands import reservations_command, reserve_command
 from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
-from walras.cli.shadow_commands import shadow_commands
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.simulate_figures import FIGURE_COMMANDS
 from walras.cli.snapshot_commands import SNAPSHOT_COMMANDS
@@ -339,7 +338,6 @@ for _name, _command in SNAPSHOT_COMMANDS.items():
     workload_commands.command(_name)(_command)
 app.add_typer(agents_commands, name="agents")
 app.add_typer(plan_commands, name="plan")
-policy_commands.add_typer(shadow_commands, name="shadow")
 app.add_typer(policy_commands, name="policy")
 admin_commands.add_typer(pool_commands, name="pool")
 for _name, _group in PEOPLE_COMMANDS.items():

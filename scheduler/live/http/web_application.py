@@ -48,7 +48,6 @@ from scheduler.live.http.requests import (
     unauthorised,
 )
 from scheduler.live.http.reservation_api import reservation_routes
-from scheduler.live.http.shadow_api import shadow_routes
 from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submit_batch, submit_job
 from scheduler.live.http.usage_api import usage_routes
 from scheduler.live.http.what_if_api import what_if_routes
@@ -310,7 +309,7 @@ def api_routes() -> list[Route]:
               request=job_api.KindStated, response=FactsView),
         Route("GET", f"{_API}/facts", job_api.list_kind_facts, "What is known of kinds of jobs",
               response=list[FactsView], query=("kind",)),
-        *policy_routes(), *shadow_routes(), *reservation_routes(), *budget_routes(),
+        *policy_routes(), *reservation_routes(), *budget_routes(),
         *people_api.people_routes(), *notify_routes(),
         Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
               response=list[ShareView], query=("project",)),

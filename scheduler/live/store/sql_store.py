@@ -45,7 +45,6 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
-    ShadowRow,
     SpecRow,
     SpeedRow,
 )
@@ -139,7 +138,6 @@ class SqlStore(ABC):
             notifications=tuple(self._select("notifications", NotificationRow, "TRUE ORDER BY seq")),
             told=tuple(self._select("told", ToldRow, "TRUE")),
             core_state=self._first(self._select("core_state", CoreStateRow, "TRUE")),
-            shadow=self._first(self._select("policy_shadow", ShadowRow, "TRUE")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),
@@ -157,15 +155,6 @@ class SqlStore(ABC):
             f"SELECT {column_list(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
         )
         for values in cursor:
-            yield JournalRow(*values)
-
-    def journal_after(self, at: float, types: Sequence[str], limit: int) -> Iterator[JournalRow]:
-        last = self._value("SELECT seq FROM journal WHERE at <= ? ORDER BY seq DESC LIMIT 1", at)
-        if last is None:
-            raise LookupError("the journal begins later: its beginning was deleted")
-        marks = ", ".join("?" for _ in types)
-        sql = f"SELECT {column_list(JournalRow)} FROM journal WHERE seq > ? AND type IN ({marks}) ORDER BY seq LIMIT ?"
-        for values in self._reader().execute(sql, [last, *types, limit]):
             yield JournalRow(*values)
 
     def job(self, job_id: JobId) -> JobRow | None:

@@ -36,7 +36,6 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
-    ShadowRow,
     SpecRow,
     SpeedRow,
 )
@@ -104,7 +103,6 @@ class WriteBatch:
     #: Answers before this instant are deleted (0: none are).
     answers_until: float = 0.0
     price_hours: list[PriceRow] = field(default_factory=list)
-    policy_shadow: list[ShadowRow] = field(default_factory=list)
     #: Hours of prices before this instant are deleted (0: none are).
     price_hours_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
@@ -181,7 +179,6 @@ class LoadedState:
     told: tuple[ToldRow, ...]
     #: What the last core knew beyond all this; None: nothing was kept.
     core_state: CoreStateRow | None
-    shadow: ShadowRow | None
     last_job_id: int
     last_command_id: int
     last_charge_id: int
@@ -306,14 +303,6 @@ class Store(Protocol):
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
         """Returns the journal in order: of the current generation (since the last start), or the whole of it."""
-        ...
-
-    def journal_after(self, at: float, types: Sequence[str], limit: int) -> Iterator[JournalRow]:
-        """Returns at most `limit` rows of these types behind the last one of that instant, in order, over all
-        generations.
-
-        Raises LookupError where the journal was deleted from that instant on.
-        """
         ...
 
     def job(self, job_id: JobId) -> JobRow | None: ...

@@ -35,7 +35,6 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
-    ShadowRow,
     SpecRow,
     SpeedRow,
 )
@@ -85,7 +84,6 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("price_hours", PriceRow),
     ("bookings", BookingRow),
     ("credits", CreditRow),
-    ("policy_shadow", ShadowRow),
     ("notes", NoteRow),
     ("reports", PublishedReportRow),
 )

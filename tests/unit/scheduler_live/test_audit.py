@@ -36,8 +36,6 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "facts", {"kind": "k", "facts": {"gradient_bytes": 5.0}}),
     ("PUT", "policy", {**FIFO, "rules": {"round_s": 20, "budgets": [{"project": "vision", "usd": 100}]}}),
     ("POST", "budgets/credits", {"project": "vision", "usd": 5.0}),
-    ("PUT", "policy/shadow", FIFO),
-    ("DELETE", "policy/shadow", None),
     ("POST", "notify", {"url": "https://example.org/hidden-value", "kinds": ["failed"]}),
     ("POST", "notify/1/test", None),
     ("DELETE", "notify/1", None),
