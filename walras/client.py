@@ -44,14 +44,12 @@ from walras.cluster_report import ReportCalls
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.job_needs import JobOutputs
-from walras.job_notes import NoteCalls
 from walras.log_reading import LogCursor, follow_attempt, log_start, read_log
 from walras.overview import Overview
 from walras.overview_stream import follow_overview
 from walras.people import AuditView, WhoAmI
 from walras.people_client import PeopleCalls
 from walras.policy_views import PolicyCalls
-from walras.published_reports import PublishedReportCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
@@ -74,10 +72,8 @@ _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 class Client(
     BudgetCalls,
-    NoteCalls,
     PeopleCalls,
     PolicyCalls,
-    PublishedReportCalls,
     ReportCalls,
     UsageCalls,
     WhatIfCalls,

@@ -46,7 +46,6 @@ from walras.cli.job_control_commands import (
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.mcp_commands import mcp_command
-from walras.cli.note_commands import job_note_command
 from walras.cli.notify_commands import notify_commands
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
 from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
@@ -56,7 +55,7 @@ from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import attach_command, exec_command, forward_command
-from walras.cli.report_commands import report_commands
+from walras.cli.report_commands import report_command
 from walras.cli.reserve_commands import reservations_command, reserve_command
 from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
@@ -304,11 +303,11 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "release": release_command,
     "update": update_command,
     "rerun": rerun_command,
-    "note": job_note_command,
     "whoami": whoami_command,
     "nodes": nodes_command,
     "prices": prices_command,
     "worth": worth_command,
+    "report": report_command,
     "money": money_command,
     "share": share_command,
     "reserve": reserve_command,
@@ -344,7 +343,6 @@ for _name, _group in PEOPLE_COMMANDS.items():
     admin_commands.add_typer(_group, name=_name)
 app.add_typer(admin_commands, name="admin")
 app.add_typer(notify_commands, name="notify")
-app.add_typer(report_commands, name="report")
 app.add_typer(simulate_commands, name="simulate")
 app.add_typer(workload_commands, name="workload")
 app.add_typer(profile_commands, name="profile")

@@ -26,7 +26,7 @@ _JOBS_IN_A_BITE, _ROWS_IN_A_BITE = 200, 5000
 #: How long such a transaction waits for the server's own commit, s.
 _PATIENCE_S = 10.0
 #: All tables with rows of a job, its own row last.
-_TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "outputs", "notes", "jobs")
+_TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "outputs", "jobs")
 
 
 @dataclass(frozen=True, slots=True)

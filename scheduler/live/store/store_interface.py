@@ -12,7 +12,6 @@ from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow
 from scheduler.live.store.last_alive import Absence
-from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
 from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.report_rows import PastQuery, PastRows
@@ -125,10 +124,6 @@ class WriteBatch:
     told_done: list[JobId] = field(default_factory=list)
     #: Machines to delete.
     nodes_done: list[NodeId] = field(default_factory=list)
-    notes: list[NoteRow] = field(default_factory=list)
-    notes_done: list[int] = field(default_factory=list)
-    reports: list[PublishedReportRow] = field(default_factory=list)
-    reports_done: list[int] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -142,8 +137,6 @@ class WriteBatch:
         yield "channels", "channel_id", self.channels_done
         yield "notifications", "seq", self.notifications_done
         yield "told", "job_id", self.told_done
-        yield "notes", "note_id", self.notes_done
-        yield "reports", "report_id", self.reports_done
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,22 +382,6 @@ class Store(Protocol):
 
     def output_trees(self) -> list[str]:
         """Returns the trees of all results that are kept."""
-        ...
-
-    def last_number(self, table: str) -> int:
-        """Returns the highest number that was ever given to a row of a table whose numbers are never used again."""
-        ...
-
-    def notes(self, job_id: JobId) -> list[NoteRow]:
-        """Returns the notes on a job, oldest first."""
-        ...
-
-    def reports(self, projects: Sequence[str] | None) -> list[PublishedReportRow]:
-        """Returns the published reports of some projects or (None) of all, newest first."""
-        ...
-
-    def report_trees(self) -> list[str]:
-        """Returns the trees of all published reports."""
         ...
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
