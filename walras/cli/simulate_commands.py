@@ -14,10 +14,6 @@ import typer
 from walras.cli.arguments import OutputOption, parse_length_option
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
 from walras.cli.trace_options import (
-    CarbonColumnOption,
-    CarbonFromOption,
-    CarbonOption,
-    CarbonZoneOption,
     ColumnOption,
     FirstOption,
     FormatOption,
@@ -26,7 +22,6 @@ from walras.cli.trace_options import (
     MeasuredOption,
     OnlyOption,
     PrioritiesOption,
-    PueOption,
     RateOption,
     SampleOption,
     SinceOption,
@@ -38,13 +33,11 @@ from walras.cli.trace_options import (
     StretchOption,
     TraceJobsOption,
     UntilOption,
-    WattsOption,
     WorkloadArgument,
 )
 from walras.errors import UserError
 
 if TYPE_CHECKING:
-    from simulator.reports.run_carbon import CarbonOptions
     from simulator.reports.run_spec import RunSpec, WorkloadSource
     from simulator.workloads.trace_source import ReadOptions
 
@@ -186,25 +179,7 @@ def workload_source(
     return WorkloadSource(workload, format, reading, speeds, measured, learning, made)
 
 
-def carbon_options(
-    carbon: CarbonOption = None,
-    carbon_zone: CarbonZoneOption = None,
-    carbon_column: CarbonColumnOption = None,
-    carbon_from: CarbonFromOption = None,
-    pue: PueOption = 1.0,
-    watts: WattsOption = None,
-) -> "CarbonOptions | None":
-    """The grid that supplies a run; None: its carbon is not counted."""
-    if carbon is None:
-        if carbon_zone or carbon_column or carbon_from or watts or pue != 1.0:
-            raise UserError("energy is counted with --carbon alone", field="carbon", fix="give --carbon FILE")
-        return None
-    from simulator.reports.run_carbon import parse_carbon_options
-
-    return parse_carbon_options(carbon, carbon_zone or (), carbon_column or (), carbon_from, pue, watts or ())
-
-
-@with_options(source=workload_source, grid=carbon_options)
+@with_options(source=workload_source)
 def run_template(
     source: "WorkloadSource",
     cluster: ClusterOption,
@@ -213,14 +188,12 @@ def run_template(
     fairness: FairnessOption = False,
     world: WorldOption = "walras",
     window: WindowOption = None,
-    *,
-    grid: "CarbonOptions | None",
 ) -> "RunSpec":
     """Returns a run whose policy and seed are still to be said."""
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.run_spec import RunSpec
 
-    return RunSpec(source, cluster, "", 0, BoundsChoice(bounds.value), fairness, conditions, world, window, grid)
+    return RunSpec(source, cluster, "", 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
 
 
 @simulate_commands.command("run")
@@ -276,7 +249,6 @@ def simulate_compare_command(
 
 @simulate_commands.command("sweep")
 @ends_at_interrupt
-@with_options(grid=carbon_options)
 def simulate_sweep_command(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
@@ -315,8 +287,6 @@ def simulate_sweep_command(
     ] = None,
     learning: LearningOption = None,
     window: WindowOption = None,
-    *,
-    grid: "CarbonOptions | None",
     jobs: ParallelRunsOption = 1,
     backend: BackendOption = BackendName.LOKY,
     address: AddressOption = "",
@@ -346,7 +316,7 @@ def simulate_sweep_command(
     from simulator.simulate_actions import simulate_sweep
 
     workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(simulate_sweep(spec, given, out, workers, output.value, grid))
+    exit_with(simulate_sweep(spec, given, out, workers, output.value))
 
 
 @simulate_commands.command("bench")

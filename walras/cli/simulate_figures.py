@@ -43,18 +43,6 @@ def simulate_plot_command(
     exit_with(simulate_plot(figure, folder, out, setting))
 
 
-def simulate_leaderboard_command(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Result files of `walras simulate bench --out`.")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")],
-) -> None:
-    """Write one page of the results of benches: every ground, its policies and what others published, best first."""
-    from simulator.simulate_actions import simulate_leaderboard
-
-    exit_with(simulate_leaderboard(files, out))
-
-
 def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
     """List the worlds for --world, and the policies of each."""
     from simulator.simulate_actions import simulate_worlds
@@ -66,6 +54,5 @@ def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
 FIGURE_COMMANDS: dict[str, Callable[..., None]] = {
     "report": simulate_report_command,
     "plot": simulate_plot_command,
-    "leaderboard": simulate_leaderboard_command,
     "worlds": simulate_worlds_command,
 }
