@@ -6,7 +6,7 @@ JOBS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install wheel sdist sbom docs pictures demo demo-web test test-all fuzz mutations gpu golden browser slurm \
-	postgresql torchx explore lint bench clean
+	postgresql explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,9 +94,6 @@ slurm: .venv/.installed-dev ## unpack the Slurm, SSH server and promtool that te
 postgresql: ## install the database that tests of several servers run (Debian; needs root)
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; }
-
-torchx: .venv/.installed-dev ## add the TorchX whose scheduler plug-in tests try (its release of today needs an older urllib3)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torchx-nightly
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"

@@ -63,7 +63,7 @@ def test_the_wheel_of_the_source_archive_is_the_wheel_of_the_sources(tmp_path: P
     theirs = contents_of(build_wheel(tmp_path / "theirs", unpacked))
     assert sorted(ours.keys() ^ theirs.keys()) == []
     assert [name for name in ours if ours[name] != theirs[name]] == []
-    assert {f"{name}/py.typed" for name in SHIPPED if name not in ("configs", "torchx_plugins")} <= ours.keys()
+    assert {f"{name}/py.typed" for name in SHIPPED if name != "configs"} <= ours.keys()
 
 
 def test_the_version_has_one_home() -> None:

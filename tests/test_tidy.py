@@ -43,7 +43,6 @@ MAY_PRINT = ("walras/cli/", "walras/demo/", "simulator/simulate_actions.py", "be
 #: Modules that nobody imports because something outside Python names them.
 ENTRY_POINTS = {
     "walras.cli.main": "the console script of pyproject.toml",
-    "walras.torchx_scheduler": "TorchX loads it by the entry point of pyproject.toml, or by torchx_plugins",
     "workers.pilot": "the first process of an allocation of Slurm, started by its batch script",
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
     "optimizer.assignment.online_admission": "a theorem that runs: benchmarks and tests hold it to its proof",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("walras", "optimizer", "scheduler", "workers", "simulator", "configs", "torchx_plugins")
+SHIPPED = ("walras", "optimizer", "scheduler", "workers", "simulator", "configs")
 
 
 def tracked_sources() -> set[str]:
