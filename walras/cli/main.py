@@ -60,8 +60,6 @@ from walras.cli.reserve_commands import reservations_command, reserve_command
 from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
-from walras.cli.simulate_figures import FIGURE_COMMANDS
-from walras.cli.snapshot_commands import SNAPSHOT_COMMANDS
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
@@ -331,10 +329,6 @@ for _name, _command in _COMMANDS.items():
 admin_commands.command("credit")(credit_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)
-for _name, _command in FIGURE_COMMANDS.items():
-    simulate_commands.command(_name)(_command)
-for _name, _command in SNAPSHOT_COMMANDS.items():
-    workload_commands.command(_name)(_command)
 app.add_typer(agents_commands, name="agents")
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")

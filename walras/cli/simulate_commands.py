@@ -1,5 +1,5 @@
-"""`walras simulate`: runs workloads through the scheduler in virtual time, compares policies, sweeps grids, and
-replays live runs from their journals.
+"""`walras simulate`: runs workloads through the scheduler in virtual time, compares policies, sweeps grids, replays
+live runs from their journals, and draws the figures of runs that are over.
 """
 
 import inspect
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from simulator.workloads.trace_source import ReadOptions
 
 R = TypeVar("R")
+_FIGURES = "jct, slowdown, fairness, waiting, utilisation, prices, market-prices, money, means, loads, timeline"
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
 
@@ -370,3 +371,44 @@ def simulate_replay_command(
         recording = read_recording(source)
     from_s = parse_length_option(from_, "--from") or 0.0
     exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
+
+
+@simulate_commands.command("report")
+def simulate_report_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder given to `walras simulate run --out`.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The HTML file; default: report.html in the folder.")
+    ] = None,
+) -> None:
+    """Rebuild the HTML report of a finished run."""
+    from simulator.simulate_actions import simulate_report
+
+    exit_with(simulate_report(folder, out))
+
+
+@simulate_commands.command("plot")
+def simulate_plot_command(
+    figure: Annotated[
+        str,
+        typer.Argument(metavar="FIGURE", help=f"One of {_FIGURES}; timeline of one run, loads of a sweep."),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--from", help="The folder given to `walras simulate run`, `compare` or `sweep` as --out.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File to write: .png, .svg or .pdf.")],
+    setting: Annotated[
+        str | None, typer.Option("--setting", help="Of a sweep: the setting, as its page names it; default: the first.")
+    ] = None,
+) -> None:
+    """Draw one figure of a run, a comparison or a sweep into a file."""
+    from simulator.simulate_actions import simulate_plot
+
+    exit_with(simulate_plot(figure, folder, out, setting))
+
+
+@simulate_commands.command("worlds")
+def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the worlds for --world, and the policies of each."""
+    from simulator.simulate_actions import simulate_worlds
+
+    exit_with(simulate_worlds(output.value))

@@ -1,9 +1,7 @@
-"""Snapshots of Slurm's and Kubernetes' queues: what becomes jobs and machines, and what is refused or left out."""
+"""Snapshots of Slurm's queues: what becomes jobs and machines, and what is refused or left out."""
 
-import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +11,6 @@ from typer.testing import CliRunner
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, execute_run
 from simulator.workloads.formats import read_trace
-from simulator.workloads.kubernetes_snapshot import quantity, read_kubernetes_snapshot
 from simulator.workloads.slurm_snapshot import read_slurm_snapshot
 from walras.cli.main import app
 from walras.errors import ConfigError
@@ -121,87 +118,3 @@ def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, q
     (folder / "b").write_text(SINFO.splitlines()[0] + "\n" + machines, encoding="utf-8", errors="replace")
     with suppress(ConfigError):
         read_slurm_snapshot(folder / "a", folder / "b")
-
-
-def node(name: str, gpus: str, *, product: str = "NVIDIA-A100-SXM4-40GB", **spec: Any) -> dict[str, Any]:
-    capacity = {"nvidia.com/gpu": gpus, "cpu": "63500m", "memory": "256Gi"}
-    labels = {"nvidia.com/gpu.product": product}
-    return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec,
-            "status": {"allocatable": capacity, "conditions": [{"type": "Ready", "status": "True"}]}}  # fmt: skip
-
-
-def pod_spec(gpus: str) -> dict[str, Any]:
-    asked = {"nvidia.com/gpu": gpus, "cpu": "8", "memory": "64Gi"} if gpus else {"cpu": "1"}
-    return {"containers": [{"resources": {"requests": asked}}]}
-
-
-def workload(name: str, pods: int, gpus: str, *true: str, **more: Any) -> dict[str, Any]:
-    sets = [{"count": pods, "template": {"spec": pod_spec(gpus)}}]
-    return {"kind": "Workload", "metadata": {"name": name, "namespace": "ml"},
-            "spec": {"queueName": "team-a", "priority": 5, "podSets": sets, **more},
-            "status": {"conditions": [{"type": each, "status": "True"} for each in true]}}  # fmt: skip
-
-
-def pod(name: str, gpus: str, phase: str) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": "ml"}
-    return {"kind": "Pod", "metadata": metadata, "spec": pod_spec(gpus), "status": {"phase": phase}}
-
-
-def kubernetes(folder: Path, *items: dict[str, Any]) -> Path:
-    path = folder / "list.json"
-    path.write_text(json.dumps({"kind": "List", "items": list(items)}))
-    return path
-
-
-def test_kueues_workloads_become_gangs_and_nodes_machines(tmp_path: Path) -> None:
-    """Pods are not counted beside them; what is over, held or cordoned is left out."""
-    path = kubernetes(
-        tmp_path,
-        node("a", "8"), node("b", "8"), node("c", "8", unschedulable=True), node("d", "0"),
-        workload("waits", 4, "4", maximumExecutionTimeSeconds=3600), workload("runs", 1, "2", "Admitted"),
-        workload("over", 1, "2", "Finished"), workload("held", 1, "2", active=False), workload("plain", 1, ""),
-        pod("runs-0", "2", "Running"),
-    )  # fmt: skip
-    found = read_kubernetes_snapshot(path, 7200.0)
-    assert [(job.name, job.gang, job.left_s, job.is_running, job.project) for job in found.jobs] == [
-        ("ml/waits", 16, 3600.0, False, "team-a"), ("ml/runs", 2, 7200.0, True, "team-a"),
-    ]  # fmt: skip
-    assert (found.jobs[0].cpus, found.jobs[0].memory_bytes) == (2.0, 16 * 2**30)
-    assert [(each.accelerator, each.accelerators, each.cpus) for each in found.nodes] == [("a100-40gb", 8, 63.5)] * 2
-    assert found.skipped == 4
-
-
-def test_pods_are_the_jobs_where_there_is_no_kueue(tmp_path: Path) -> None:
-    path = kubernetes(tmp_path, node("a", "8"), pod("p", "2", "Pending"), pod("q", "4", "Running"),
-                      pod("r", "1", "Succeeded"), pod("s", "", "Running"))  # fmt: skip
-    out, cluster = tmp_path / "queue.jsonl", tmp_path / "c.yaml"
-    words = ["workload", "from-kubernetes", str(path), "-o", str(out), "--cluster", str(cluster), "--length", "2h"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    assert [(job.name, job.gang, job.duration_s) for job in read_trace(out).jobs] == [
-        ("ml/q", 4, 7200.0), ("ml/p", 2, 7200.0),
-    ]  # fmt: skip
-    ran = execute_run(RunSpec(WorkloadSource(str(out)), str(cluster), "fifo", bounds=BoundsChoice.NONE))
-    assert len(ran.result.jobs) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("2", 2.0), ("500m", 0.5), ("64Gi", 64.0 * 2**30), ("1.5k", 1500.0), ("263856904Ki", 263856904 * 1024.0)],
-)
-def test_quantities_of_kubernetes(text: str, value: float) -> None:
-    assert quantity(text) == value
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "[]", "{}", '{"kind": "List", "items": 3}', '{"kind": "List", "items": [3]}', "[" * 100_000,
-     '{"kind": "List", "items": [{"kind": "Node"}]}',
-     '{"kind": "List", "items": [{"kind": "Workload", "metadata": {"name": "w"}, "spec": {"podSets": [{}]}}]}',
-     json.dumps({"kind": "List", "items": [node("a", "many")]})],
-)  # fmt: skip
-def test_a_list_that_is_none_is_named(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match=r"bad\.json"):
-        read_kubernetes_snapshot(path, 60.0)
