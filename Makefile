@@ -30,7 +30,7 @@ sdist: .venv/.installed-dev ## build dist/walras-VERSION.tar.gz, the sources of 
 	$(BIN)/python -m build --sdist --no-isolation --outdir dist . >/dev/null
 
 sbom: .venv/.installed-dev ## write dist/walras-VERSION.cdx.json: what an installation consists of; WALRAS_SIGNING_KEY signs it
-	v=$$($(BIN)/walras version) && $(BIN)/python -m tests.support.software_bill dist/walras-$$v.cdx.json \
+	v=$$($(BIN)/walras --version) && $(BIN)/python -m tests.support.software_bill dist/walras-$$v.cdx.json \
 		$$(ls dist/walras-$$v-py3-none-any.whl dist/walras-$$v.tar.gz 2>/dev/null)
 
 docs: .venv/.installed-dev ## build the documents as a site, site/index.html; a warning is an error

@@ -23,7 +23,7 @@ def name_of(path: Path) -> str:
 
 
 def command_tree() -> dict[str, set[str]]:
-    """Each command of the CLI (`policy set` for one of a group) with its options."""
+    """Each command of the CLI (`policy apply` for one of a group) with its options."""
     from walras.cli.main import app
 
     found: dict[str, set[str]] = {}

@@ -60,7 +60,7 @@ from walras.cli.reserve_commands import reservations_command, reserve_command
 from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
-from walras.cli.solve_commands import check_command, solve_command
+from walras.cli.solve_commands import solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
 from walras.cli.top_commands import top_command
@@ -262,14 +262,9 @@ app = typer.Typer(
 )
 
 
-def version_command() -> None:
-    """Print the version."""
-    show_line(walras.__version__)
-
-
 def _version_and_done(wanted: bool) -> None:
     if wanted:
-        version_command()
+        show_line(walras.__version__)
         raise typer.Exit
 
 
@@ -315,14 +310,12 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "recommend": recommend_command,
     "search": search_command,
     "solve": solve_command,
-    "check": check_command,
     "server": server_command,
     "agent": agent_command,
     "demo": demo_command,
     "mcp": mcp_command,
     "init": init_command,
     "slurm-links": slurm_links_command,
-    "version": version_command,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)

@@ -73,7 +73,6 @@ _IfVersionOption = Annotated[
 
 
 @policy_commands.command("apply")
-@policy_commands.command("set", help="Do what `apply` does; its former name.")
 def policy_apply_command(
     wanted: _WantedArgument,
     reason: _ReasonOption = "",
