@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option, read_document
-from walras.cli.plan_mixes_commands import plan_mixes_command
 from walras.cli.plan_preemptible_commands import plan_checkpoint_command, plan_workers_command
 from walras.cli.plan_spot_commands import plan_moves_command, plan_spot_command
 from walras.cli.terminal_output import (
@@ -137,7 +136,6 @@ plan_commands.command("checkpoint")(plan_checkpoint_command)
 plan_commands.command("collection")(plan_collection_command)
 plan_commands.command("workers")(plan_workers_command)
 plan_commands.command("moves")(plan_moves_command)
-plan_commands.command("mixes")(plan_mixes_command)
 
 
 TraceArgument = Annotated[

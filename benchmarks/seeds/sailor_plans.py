@@ -12,12 +12,12 @@ The search reads only measured layers. Prices play no part, so a menu of plans s
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimizer.planning.layer_profiles import Link, LinkEnds, ModelProfile, cut_layers, exchange_s, fits, stage_sums
+from benchmarks.seeds.sailor_profiles import Link, LinkEnds, ModelProfile, cut_layers, exchange_s, fits, stage_sums
 from optimizer.problem import FloatArray, IntArray
 
 #: What holds a stage: replicas on the first type, on the second type, or on both.
@@ -60,40 +60,6 @@ def plan_mixes(profile: ModelProfile, most: tuple[int, int]) -> list[MixedPlan]:
                 for times in family.plans():
                     search.add(times)
     return search.useful()
-
-
-def thinned(menu: Sequence[MixedPlan], multiple: int, part: float) -> list[MixedPlan]:
-    """Returns a part of a menu, in its order, in which the plans use accelerators of each type in multiples of
-    `multiple`.
-
-    A plan reserves whole multiples even if it does not use all of them. For each pair of such counts, a plan that is
-    kept needs no more accelerators and is slower than the menu's plan by at most `part`.
-    """
-    counts = np.array([plan.accelerators for plan in menu], dtype=np.int64).reshape(-1, 2)
-    rate = np.array([plan.steps_per_s for plan in menu])
-    takes = -(-counts // multiple)
-    # Keep the fastest of plans with equal counts; of those, keep the plans that no plan with fewer accelerators
-    # matches.
-    order = np.lexsort((-rate, takes[:, 1], takes[:, 0]))
-    order = order[np.diff(takes[order], axis=0, prepend=-1).any(axis=1)]
-    takes, rate = takes[order], rate[order]
-    no_more = (takes[:, None] <= takes[None]).all(axis=2)
-    best = np.where(no_more, rate[:, None], 0.0).max(axis=0, initial=0.0)
-    useful = (no_more & (rate[:, None] >= rate[None])).sum(axis=0) == 1  # every plan dominates itself
-    serves = no_more & (rate[:, None] >= (1.0 - part) * best[None])
-    serves = serves[np.ix_(useful, useful)]
-    score, kept = np.count_nonzero(serves, axis=1), []
-    while int(score.max(initial=0)):
-        chosen = int(np.argmax(score))
-        kept.append(chosen)
-        closed = np.flatnonzero(serves[chosen])
-        score = score - np.count_nonzero(serves[:, closed], axis=1)
-        serves[:, closed] = False
-    chosen_rows = np.sort(np.flatnonzero(useful)[kept])
-    return [
-        replace(menu[order[row]], accelerators=(int(first) * multiple, int(second) * multiple))
-        for row, (first, second) in zip(chosen_rows.tolist(), takes[chosen_rows].tolist(), strict=True)
-    ]
 
 
 # ------------------------------------------------------------------------------------------------ plans of one shape

@@ -6,13 +6,16 @@ six times in single precision (weights, gradients, the two moments of Adam, comm
 activations of the micro-batches in flight, and the frameworks' own memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from optimizer.problem import BoolArray, FloatArray, IntArray
+
+_GIB = 2**30
 
 #: Copies of the parameters that a device keeps; bytes that the frameworks hold with one group and with several.
 PARAMETER_COPIES = 6
@@ -117,3 +120,29 @@ def exchange_s(link: Link, stage_bytes: float, replicas: FloatArray) -> FloatArr
             part = np.floor(size / replicas)
             total += times * 2.0 * (replicas - 1.0) * link.seconds(part)
     return total
+
+
+def read_profile(given: Mapping[str, Any], names: Sequence[str]) -> ModelProfile:
+    """Returns what Sailor's profiler recorded of a model on these types of accelerator (its JSON, read)."""
+    types = []
+    for name in names:
+        passes, updates = {}, {}
+        for samples, by_degree in given["profiles"][name].items():
+            for degree, rows in by_degree.items():
+                forward, backward, update = np.array(rows).T
+                passes[int(samples), int(degree)] = forward + backward
+                updates[int(samples), int(degree)] = float(update.sum())
+        types.append(TypeProfile(name, given["gpu_memory_gb"][name] * _GIB, passes, updates))
+    fields = ("params_bytes", "act_mem_bytes", "act_output_bytes")
+    sizes = {
+        int(degree): LayerSizes(*(np.array([row[name] for row in rows]) for name in fields))
+        for degree, rows in given["layer_sizes"].items()
+    }
+    links = {
+        (sender, int(has), receiver, int(there)): Link(tuple(link["polynomial"]), link["max_bytes_per_s"])
+        for sender, by_count in given["links"].items()
+        for has, receivers in by_count.items()
+        for receiver, by_there in receivers.items()
+        for there, link in by_there.items()
+    }
+    return ModelProfile(given["model"]["global_batch_size"], sizes, tuple(types), links)
