@@ -15,10 +15,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from optimizer.planning.price_moves import StepFunction
 from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.events import Event, NodeLost
-from simulator.workloads.carbon_intensity import GridIntensity, read_carbon_intensity
+from simulator.workloads.carbon_intensity import GridIntensity, StepFunction, read_carbon_intensity
 from simulator.workloads.trace_source import epoch_seconds
 from walras.cluster import NodeId, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR

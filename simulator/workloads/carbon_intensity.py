@@ -4,14 +4,15 @@ CSV with a header, plain or gzip, read with the same bounds and errors as a trac
 """
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
 from statistics import median_low
 
-from optimizer.planning.price_moves import StepFunction
 from simulator.workloads.trace_source import ReadOptions, TraceSource, header_row_format, parse_columns
 from walras.errors import ConfigError
 from walras.units import format_length
@@ -25,6 +26,31 @@ _LAST_AT = 1e11
 #: A step may be this much longer than the usual one.
 _GAP = 1.5
 _COLUMNS = ("at", "g_per_kwh", "zone")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFunction:
+    """A step function of time: each value holds until the next instant, and the first value also before its instant."""
+
+    #: Seconds, strictly ascending.
+    starts_at: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.starts_at or len(self.starts_at) != len(self.values):
+            raise ValueError("a step function needs as many values as instants, and at least one")
+        if any(later <= earlier for earlier, later in pairwise(self.starts_at)):
+            raise ValueError("the instants of a step function must ascend")
+
+    def at(self, at: float) -> float:
+        """Returns the value at an instant."""
+        return self.values[max(bisect_right(self.starts_at, at) - 1, 0)]
+
+    def integral(self, since_at: float, until_at: float) -> float:
+        """Integrates over a span in seconds: 3600 times the cost if the value is a price per hour."""
+        inner = self.starts_at[bisect_right(self.starts_at, since_at) : bisect_left(self.starts_at, until_at)]
+        edges = [since_at, *inner, until_at]
+        return sum((end - start) * self.at(start) for start, end in pairwise(edges))
 
 
 @dataclass(frozen=True, slots=True)

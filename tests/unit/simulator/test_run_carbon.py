@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from optimizer.planning.price_moves import StepFunction
 from scheduler.core.commands import AttemptTransitioned
 from scheduler.core.events import NodeLost, PoolDeclared
 from simulator.reports import run_carbon
@@ -21,7 +20,7 @@ from simulator.reports.run_carbon import CarbonMeter, CarbonOptions, board_watts
 from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run
 from simulator.shipped_configs import find_cluster
 from simulator.workloads import carbon_intensity, trace_source
-from simulator.workloads.carbon_intensity import read_carbon_intensity
+from simulator.workloads.carbon_intensity import StepFunction, read_carbon_intensity
 from simulator.workloads.trace_source import open_text
 from walras.cli.main import app
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape

@@ -1,20 +1,15 @@
-"""`walras plan moves`: where one job is cheapest as prices change, replayed on recorded prices and compared to a bound.
+"""Where one job is cheapest as prices change: chosen once, or moved whenever a move pays for itself (DISPA, 2020).
 
-Ways to choose are: choose once and stay, or move when a move pays for itself (DISPA workshop, 2020). As in that study
-the set of places to choose from grows in steps: one shape in one place, other accelerators, larger machines, other
-places, and finally a new choice whenever prices change. Prices are step functions of time, as markets publish them; the
-current price is known, later ones are not. A move pays if it saves more than it costs on the work that is left.
+Prices are step functions of time, as markets publish them; the current price is known, later ones are not. A move pays
+if it saves more than it costs on the work that is left.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean
 
 from walras.contract import SECONDS_PER_HOUR
-from walras.errors import UserError
-from walras.units import format_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,107 +132,3 @@ def bill_of_following(places: Sequence[PricedPlace], steps: float, at: float, mo
             usd += _moving_usd(better, at, moving)
             at += moving.pause_s
     return RunBill(usd, at - started_at, tuple(chosen))
-
-
-@dataclass(frozen=True, slots=True)
-class MovePolicyResult:
-    """Mean result of one way of choosing places over all starts."""
-
-    name: str
-    usd: float
-    took_s: float
-    moves: float
-    #: Its cost over that of the bound, less 1.
-    above_bound: float
-
-
-@dataclass(frozen=True, slots=True)
-class MoveAdvice:
-    """The advice at the last known prices, with all steps still to do."""
-
-    place: str
-    usd: float
-    #: The job's cost where it is, and whether a move pays; None if the job runs nowhere yet.
-    stay_usd: float | None
-    move: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class MovePlan:
-    """The ways to choose, cheapest first, a lower bound, and advice for now."""
-
-    starts: int
-    ways: tuple[MovePolicyResult, ...]
-    #: The bound: prices are known in advance, moves and waiting are free, and the run ends no later than the slowest
-    #: way.
-    bound_usd: float
-    now: MoveAdvice
-
-
-def make_move_plan(
-    places: Sequence[PricedPlace], steps: float, moving: MoveCost, starts: int, at: str | None
-) -> MovePlan:
-    """Replays each way from evenly spaced starts. `at` names the place where the job is now.
-
-    Raises:
-        UserError: the record is too short for the job.
-    """
-    first_at = max(place.price.starts_at[0] for place in places)
-    last_at = max(place.price.starts_at[-1] for place in places)
-    longest_s = steps / min(place.steps_per_s for place in places)
-    if last_at - longest_s < first_at:
-        raise UserError(
-            f"prices are known of all places for {format_length(max(last_at - first_at, 0.0))}, the job takes up to "
-            f"{format_length(longest_s)}",
-            field="PRICES",
-            fix="give a longer record, or a shorter job",
-        )
-    begun = [first_at + (last_at - longest_s - first_at) * (part + 0.5) / starts for part in range(starts)]
-    bills: dict[str, list[RunBill]] = {
-        f"stay at {places[0].name}": [bill_of_staying(places[:1], steps, at_) for at_ in begun],
-        "cheapest at the start": [bill_of_staying(places, steps, at_) for at_ in begun],
-        "follow prices": [bill_of_following(places, steps, at_, moving) for at_ in begun],
-    }
-    slowest = [max(bill.took_s for bill in ways) for ways in zip(*bills.values(), strict=True)]
-    bound = fmean(least_usd(places, steps, at_, at_ + took_s) for at_, took_s in zip(begun, slowest, strict=True))
-    ways = [_policy_result(name, paid, bound) for name, paid in bills.items()]
-    return MovePlan(
-        starts, tuple(sorted(ways, key=lambda way: way.usd)), bound, _advice(places, steps, moving, last_at, at)
-    )
-
-
-def least_usd(places: Sequence[PricedPlace], steps: float, since_at: float, until_at: float) -> float:
-    """Returns a lower bound (USD) for every plan that runs between two instants.
-
-    Between two price changes no plan does more steps than the fastest place, and none pays less per step than the
-    cheapest place. The bound fills the cheapest spans first. The span must be long enough for the steps on the fastest
-    place.
-    """
-    fastest = max(place.steps_per_s for place in places)
-    changes = {at for place in places for at in place.price.starts_at if since_at < at < until_at}
-    spans = [
-        (min(place.usd_per_step(start) for place in places), (end - start) * fastest)
-        for start, end in pairwise(sorted({since_at, until_at} | changes))
-    ]
-    usd, left = 0.0, steps
-    for usd_per_step, most in sorted(spans):
-        usd += usd_per_step * min(most, left)
-        left -= min(most, left)
-    return usd
-
-
-def _policy_result(name: str, paid: Sequence[RunBill], bound: float) -> MovePolicyResult:
-    usd = fmean(bill.usd for bill in paid)
-    moves = fmean(len(bill.places) - 1 for bill in paid)
-    return MovePolicyResult(name, usd, fmean(bill.took_s for bill in paid), moves, usd / bound - 1 if bound else 0.0)
-
-
-def _advice(
-    places: Sequence[PricedPlace], steps: float, moving: MoveCost, last_at: float, at: str | None
-) -> MoveAdvice:
-    best = cheapest_place(places, last_at)
-    usd = best.usd_per_step(last_at) * steps
-    if at is None:
-        return MoveAdvice(best.name, usd, None, None)
-    here = next(place for place in places if place.name == at)
-    return MoveAdvice(best.name, usd, here.usd_per_step(last_at) * steps, move_pays(here, best, steps, last_at, moving))

@@ -1,4 +1,6 @@
-"""The time in which asynchronous training on unequal machines reaches a loss (spotDNN, IWQoS 2023).
+"""spotDNN (IWQoS 2023): which spot machines train ResNet-110 on CIFAR-100 to a loss within a deadline for least money.
+
+    python -m benchmarks.seeds.spotdnn
 
 Symbols: T_i seconds of one update by worker i, b_i its batch, v_i = b_i/T_i its speed, w_i its part of the sum of all
 v, R how uneven these parts are, j the number of updates until the loss L.
@@ -12,18 +14,27 @@ Workers update through parameter servers. The bandwidth left to each of n worker
 
     B_wk = P B_ps/n + (1-P) B_req  if n B_req > B_ps,  else B_req        P = clamp(alpha sqrt(n) + beta, 0, 1)
 
-Where only speeds were measured (CM-DARE's tables), a saturation law gives the steps per second:
-
-    speed(n) = min(n s, cap)        s: of one worker; cap: of the servers
-
-No command uses this module yet: tests and benchmarks compare its plans with the published ones.
+Parameters are those of the paper and its repository. Its three plans are compared with what listing every set of
+machines finds, and with `machine_choice`'s windows.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, floor, inf, isinf, sqrt
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import floor, inf, isfinite, sqrt
+from time import perf_counter
 
-from optimizer.prediction.predictor import CannotPredict
+from benchmarks.seeds.comparison import Comparison, run_comparisons
+from optimizer.planning.machine_choice import (
+    MachineOffer,
+    RunGoal,
+    RunOption,
+    TimeForecast,
+    choose_option,
+    option_of,
+    speed_windows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +73,6 @@ def server_exchange_s(
     accelerators.
     """
     return 2.0 * model_bytes / worker_bytes_per_s + 2.0 * accelerators * model_bytes / host_bytes_per_s
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSaturation:
-    """Updates per second of n equal workers: linear in n up to the servers' cap."""
-
-    worker_steps_per_s: float
-    cap_steps_per_s: float
-
-    def steps_per_s(self, workers: int) -> float:
-        """Returns min(workers × one worker's speed, cap)."""
-        return min(workers * self.worker_steps_per_s, self.cap_steps_per_s)
-
-    @property
-    def knee(self) -> int | None:
-        """Returns the first number of workers that reaches the cap; None where the cap is infinite."""
-        if isinf(self.cap_steps_per_s):
-            return None
-        return ceil(self.cap_steps_per_s / self.worker_steps_per_s)
-
-
-def fit_saturation(measured: Sequence[tuple[int, float]]) -> WorkerSaturation:
-    """Fits the law to (workers, steps per second). A point below 0.9 of linear scaling from the smallest is saturated.
-
-    The cap is the mean of the saturated points, and infinite without any. Raises CannotPredict without points.
-    """
-    if not measured:
-        raise CannotPredict("no number of workers was measured")
-    workers, speed = min(measured)
-    each = speed / workers
-    saturated = [found for count, found in measured if found < 0.9 * count * each]
-    free = [(count, found) for count, found in measured if found >= 0.9 * count * each]
-    each = sum(found for _, found in free) / sum(count for count, _ in free)
-    cap = sum(saturated) / len(saturated) if saturated else inf
-    return WorkerSaturation(each, cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +154,91 @@ class SpotTraining:
         return worker.compute_s + server_exchange_s(
             self.model_bytes, worker.accelerators, bytes_per_s, self.host_bytes_per_s
         )
+
+
+#: The machines, all that follows in this order.
+OFFERS = (
+    MachineOffer("p3.2xlarge", 0.918, 2),
+    MachineOffer("g4dn.4xlarge", 0.3612, 5),
+    MachineOffer("g3.8xlarge", 0.684, 5),
+    MachineOffer("g3.16xlarge", 1.5676, 8),
+    MachineOffer("p2.8xlarge", 2.16, 5),
+)
+#: The same on demand, USD/h (EC2, as the paper has them).
+ON_DEMAND_USD = (3.06, 1.20, 2.28, 4.56, 7.20)
+_SPEEDS = (1885.0, 750.0, 1018.0, 1995.0, 2115.0)
+_BATCHES = (1024.0, 1024.0, 512.0, 512.0, 1024.0)
+_ACCELERATORS = (1, 1, 2, 4, 8)
+_MODEL_BYTES = 11.54e6
+_HOST = 10e9
+LINK = ServerLink(1200e6, 142e6, alpha=0.8, beta=-1.92)
+#: Loss, deadline in seconds, machines of each offer (its Table V), machines by which ours may differ; and seconds and
+#: USD of ours by its published program.
+PLANS = (
+    (0.9, 1900, (2, 0, 2, 0, 0), 0, 1884, 1.68),
+    (0.8, 2400, (2, 0, 4, 0, 0), 0, 2351, 2.99),
+    (0.7, 3700, (2, 1, 4, 0, 0), 1, 3584, 4.55),
+)
+#: The least that its plans save against machines on demand, %.
+_SAVED = 68.1
+
+
+def resnet_110(loss: float) -> SpotTraining:
+    """The job, trained to this loss."""
+    network_s = 2 * _MODEL_BYTES / LINK.wanted_bytes_per_s
+    types = tuple(
+        worker_measured(speed, batch * accelerators, accelerators, network_s)
+        for speed, batch, accelerators in zip(_SPEEDS, _BATCHES, _ACCELERATORS, strict=True)
+    )
+    return SpotTraining(types, LINK, _MODEL_BYTES, _HOST, LossLaw(876.5, -0.2, 2507.6, 0.5), loss)
+
+
+def update_speeds(job: SpotTraining) -> list[float]:
+    """Updates per second of one machine of each type alone."""
+    return [1.0 / job.update_s(kind, 1) for kind in job.types]
+
+
+def all_options(offers: Sequence[MachineOffer], forecast: TimeForecast) -> Iterator[RunOption]:
+    """Every choice of counts that can run, as Srifty tries them: exponential in the number of offers."""
+    for counts in product(*(range(offer.most + 1) for offer in offers)):
+        if any(counts) and isfinite(time_s := forecast(counts)):
+            yield option_of(offers, counts, time_s)
+
+
+def compare() -> Iterator[Comparison]:
+    """One table for the plans, one for unevenness."""
+    for loss, deadline_s, paper, differs, time_s, usd in PLANS:
+        job, goal = resnet_110(loss), RunGoal(deadline_s=deadline_s)
+        most = job.link.most_workers
+        found = choose_option(speed_windows(OFFERS, job.time_s, update_speeds(job), most), goal)
+        every = choose_option((o for o in all_options(OFFERS, job.time_s) if sum(o.counts) <= most), goal)
+        sure = [replace(offer, usd_per_h=price) for offer, price in zip(OFFERS, ON_DEMAND_USD, strict=True)]
+        dear = choose_option((o for o in all_options(sure, job.time_s) if sum(o.counts) <= most), goal)
+        assert found is not None
+        assert every is not None
+        assert dear is not None
+        ours = found.option
+        apart = sum(abs(mine - each) for mine, each in zip(ours.counts, paper, strict=True))
+        told = Comparison(f"spotDNN's plan for ResNet-110: loss {loss} within {deadline_s} s")
+        told.at_most("machines that differ", differs, apart)
+        told.equal("time, s", time_s, ours.time_s, within=0.5)
+        told.equal("money, USD", usd, ours.usd, within=0.005)
+        told.equal("money of the best of all sets, USD", ours.usd, every.option.usd)
+        told.at_most(
+            "money over that of the paper's plan", 1.0, ours.usd / option_of(OFFERS, paper, job.time_s(paper)).usd
+        )
+        told.at_least("saved against on demand, %", _SAVED, 100 * (1 - ours.usd / dear.option.usd))
+        yield told
+    told = Comparison("Contention and unevenness (spotDNN)")
+    told.equal("workers beyond which contention is certain", 13, LINK.most_workers)
+    for workers, value in ((2, 0.71), (3, 0.82), (4, 0.87)):
+        told.equal(f"unevenness of {workers} equal workers", value, unevenness([1 / workers] * workers), within=0.006)
+    many, job = [replace(offer, most=14) for offer in OFFERS], resnet_110(0.7)
+    began = perf_counter()
+    choose_option(speed_windows(many, job.time_s, update_speeds(job), job.link.most_workers), RunGoal(deadline_s=3700))
+    told.show("a plan among 70 instances, s", perf_counter() - began)
+    yield told
+
+
+if __name__ == "__main__":
+    sys.exit(run_comparisons(compare))

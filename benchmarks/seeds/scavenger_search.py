@@ -20,8 +20,48 @@ import numpy as np
 from optimizer.planning.machine_choice import RunGoal, RunOption, choose_option
 from optimizer.prediction.predictor import CannotPredict
 from optimizer.problem import FloatArray
-from walras.configuration_search import ConfigurationForecast, SearchAim, SearchStep, Trial, TrialConfiguration
 from walras.contract import SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TrialConfiguration:
+    """A number of workers, and the batch that they share, in samples."""
+
+    workers: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A part of the job that ran in one configuration; its steps count."""
+
+    configuration: TrialConfiguration
+    steps: int
+    #: Median seconds per step over undisturbed windows, without the first steps.
+    iteration_s: float
+    #: Seconds without steps: start, loading and saving the checkpoint, end.
+    move_s: float
+    #: Seconds before that, in which its workers started while the part before it still trained.
+    standby_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationForecast:
+    """Forecast of the rest of the job in one configuration, the move there included."""
+
+    configuration: TrialConfiguration
+    time_s: float
+    usd: float
+    #: Whether it was measured; if not, the fitted law predicts it.
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStep:
+    """The configuration in which the job continues. `settled`: to its end."""
+
+    configuration: TrialConfiguration
+    settled: bool
 
 
 def iteration_s(law: tuple[float, float, float], workers: int, batch: float) -> float:
@@ -57,12 +97,11 @@ _LAW_ERROR_UNTOLD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """The configurations that may be tried, the aim, and the price of a worker."""
+    """The configurations that may be tried, and the price of a worker. The aim is the knee of time against money."""
 
     workers: tuple[int, ...]
     batches: tuple[int, ...]
     usd_per_h: float = 1.0
-    aim: SearchAim = SearchAim.KNEE
     #: Largest number of trials; after them the forecast decides.
     trials_most: int = 6
     #: A configuration is tried only if it can save more than this part of time or money.
@@ -77,40 +116,27 @@ class SearchSpace:
 
 @dataclass(frozen=True, slots=True)
 class OnlineSearch:
-    """Decides the next step from the trials so far. Raises ValueError if there is no configuration to choose from."""
+    """Decides the next step from the trials so far. The space has several batches, and configurations for the law."""
 
     space: SearchSpace
     samples: SamplesByBatch
-
-    def __post_init__(self) -> None:
-        if not self.space.all:
-            raise ValueError("no batch can be shared evenly by any number of workers")
 
     def __call__(self, trials: Sequence[Trial]) -> SearchStep:
         left = self.left(trials)
         tried = {trial.configuration: trial.iteration_s for trial in trials}
         opening = self._opening(tried)
         if opening is not None and len(trials) < self.space.trials_most and left > 0.0:
-            return SearchStep(opening[0], False, opening[1], left=left)
-        try:
-            law, error = self._law(tried)
-        except CannotPredict:
-            return self._next_without_law(tried, trials, left)
+            return SearchStep(opening, False)
+        law, error = self._law(tried)
         seconds = {each: tried.get(each) or iteration_s(law, each.workers, each.batch) for each in self.space.all}
         expected = self._expected(seconds, tried, trials, left)
         best = self._best(expected)
         if len(trials) >= self.space.trials_most or left <= 0.0:
-            return SearchStep(best.configuration, True, "as many trials as may be", expected, left)
+            return SearchStep(best.configuration, True)
         if not best.measured:
-            return SearchStep(best.configuration, False, f"the best by the law (off by {error:.0%})", expected, left)
+            return SearchStep(best.configuration, False)
         rival = self._rival(expected, best, error)
-        if rival is None:
-            return SearchStep(
-                best.configuration, True, "measured, and nothing untried can be worth a move", expected, left
-            )
-        return SearchStep(
-            rival.configuration, False, f"could be better, as the law is off by {error:.0%}", expected, left
-        )
+        return SearchStep(best.configuration, True) if rival is None else SearchStep(rival.configuration, False)
 
     def left(self, trials: Sequence[Trial]) -> float:
         """Returns the part of the job that the trials left undone; a sample counts by the samples that its batch size
@@ -119,15 +145,13 @@ class OnlineSearch:
         done = sum(t.steps * t.configuration.batch / self.samples(t.configuration.batch) for t in trials)
         return max(0.0, 1.0 - done)
 
-    def _opening(self, tried: dict[TrialConfiguration, float]) -> tuple[TrialConfiguration, str] | None:
-        """Returns the next configuration of the fixed opening and the reason to try it; None once the opening is
-        complete.
-        """
+    def _opening(self, tried: dict[TrialConfiguration, float]) -> TrialConfiguration | None:
+        """Returns the next configuration of the fixed opening; None once the opening is complete."""
         smallest, largest = self.space.all[0].workers, self.space.all[-1].workers
         row = [each for each in self.space.all if each.workers == smallest]
         for end in (row[0], row[-1]):
             if end not in tried:
-                return end, "an end of the range of batches"
+                return end
         if len(row) > 1:
             low, high = row[0], row[-1]
             per_sample = (tried[high] - tried[low]) / (high.batch - low.batch)
@@ -140,10 +164,10 @@ class OnlineSearch:
 
             best = min(row, key=lambda each: (seconds(each), each))
             if best not in tried:
-                return best, "the best batch by what its ends take"
+                return best
             if largest > smallest and not any(each.workers == largest for each in tried):
                 gang = [each for each in self.space.all if each.workers == largest]
-                return min(gang, key=lambda each: (seconds(each), each)), "the largest gang, where it could be best"
+                return min(gang, key=lambda each: (seconds(each), each))
         return None
 
     def _law(self, tried: dict[TrialConfiguration, float]) -> tuple[tuple[float, float, float], float]:
@@ -153,19 +177,6 @@ class OnlineSearch:
         # Three coefficients are fitted, so the residuals of n runs have n - 3 degrees of freedom.
         error = float(np.sqrt(sum(each * each for each in off) / max(1, len(off) - 3)))
         return law, max(error, _LAW_ERROR_LEAST if len(off) > 3 else _LAW_ERROR_UNTOLD)
-
-    def _next_without_law(
-        self, tried: dict[TrialConfiguration, float], trials: Sequence[Trial], left: float
-    ) -> SearchStep:
-        """Handles a range too small to fit the law: tries the middle of the largest gap, then takes the best."""
-        untried = [index for index, each in enumerate(self.space.all) if each not in tried]
-        if untried and len(trials) < self.space.trials_most and left > 0.0:
-            known = [index for index, each in enumerate(self.space.all) if each in tried]
-            low, high = max(pairwise([-1, *known, len(self.space.all)]), key=lambda gap: gap[1] - gap[0])
-            middle = self.space.all[min(untried, key=lambda index: abs(2 * index - low - high))]
-            return SearchStep(middle, False, "too few trials to tell a law", left=left)
-        expected = self._expected(tried, tried, trials, left)
-        return SearchStep(self._best(expected).configuration, True, "the best of those tried", expected, left)
 
     def _expected(
         self,
@@ -186,10 +197,6 @@ class OnlineSearch:
         return time_s / SECONDS_PER_HOUR * configuration.workers * self.space.usd_per_h
 
     def _best(self, expected: Sequence[ConfigurationForecast]) -> ConfigurationForecast:
-        if self.space.aim is SearchAim.TIME:
-            return min(expected, key=lambda each: (each.time_s, each.usd, each.configuration))
-        if self.space.aim is SearchAim.MONEY:
-            return min(expected, key=lambda each: (each.usd, each.time_s, each.configuration))
         by_option = {RunOption((e.configuration.workers, e.configuration.batch), e.time_s, e.usd): e for e in expected}
         choice = choose_option(by_option, RunGoal())
         assert choice is not None, "there is at least one configuration"
@@ -208,14 +215,10 @@ class OnlineSearch:
             time_s = rival.time_s * (1.0 - error)
             hopeful = ConfigurationForecast(rival.configuration, time_s, self._usd(rival.configuration, time_s), False)
             taken = self._best([*(each for each in expected if each != rival), hopeful])
-            gain = self._gain(hopeful, best) if taken == hopeful else -inf
+            gain = 1.0 - (hopeful.time_s / best.time_s + hopeful.usd / best.usd) / 2.0 if taken == hopeful else -inf
             if gain > most:
                 found, most = rival, gain
         return found
-
-    def _gain(self, rival: ConfigurationForecast, best: ConfigurationForecast) -> float:
-        time, money = 1.0 - rival.time_s / best.time_s, 1.0 - rival.usd / best.usd
-        return {SearchAim.TIME: time, SearchAim.MONEY: money, SearchAim.KNEE: (time + money) / 2.0}[self.space.aim]
 
 
 def _move_s(here: TrialConfiguration, there: TrialConfiguration, trials: Sequence[Trial]) -> tuple[float, float]:
@@ -233,18 +236,12 @@ def _move_s(here: TrialConfiguration, there: TrialConfiguration, trials: Sequenc
 def samples_by_power(earlier: Sequence[tuple[int, float]]) -> SamplesByBatch:
     """Returns the samples to the target as a function of the batch size, from finished runs of (batch, samples).
 
-    The function is a power of the batch; with one run, or runs of one batch size, it is constant. Small batches need as
+    The function is a power of the batch, by at least two runs. Small batches need as
     many samples as any, and large ones as many steps. Over the wide range between, a straight line in both logarithms
     interpolates two runs better than the formulas of gradient noise: a + c/sqrt(batch) (Scavenger) lies above it there,
-    and a (1 + batch/phi) (McCandlish) below. Raises CannotPredict without runs.
+    and a (1 + batch/phi) (McCandlish) below.
     """
-    batches = {batch for batch, _ in earlier}
-    if not earlier or min(count for _, count in earlier) <= 0.0:
-        raise CannotPredict("no finished run tells how many samples the job needs")
     counts = np.log([count for _, count in earlier])
-    if len(batches) < 2:
-        mean = float(np.exp(counts.mean()))
-        return lambda batch: mean
     design = np.array([[1.0, np.log(batch)] for batch, _ in earlier])
     base, slope = np.linalg.lstsq(design, counts, rcond=None)[0]
     return lambda batch: float(np.exp(base + slope * np.log(batch)))

@@ -1,4 +1,4 @@
-"""`walras plan collection`: the cheapest plan for several jobs within a time, or the fastest within a budget.
+"""The cheapest plan for several jobs within a time, or the fastest within a budget (DISPA, 2020).
 
     minimise  sum usd_per_h[k] h[m, k]     or     S
     s.t.      sum_k rate[m, k] h[m, k] >= work[m]        each job is done
@@ -6,25 +6,20 @@
               sum_m h[m, k] <= machines[k] S              a type has so many machines
               sum usd_per_h[k] h[m, k] <= budget          where one is given
 
-h[m, k] are the hours of job m on machine type k, and S is the makespan in hours (DISPA, 2020). With hours as variables
+h[m, k] are the hours of job m on machine type k, and S is the makespan in hours. With hours as variables
 both problems are linear programs; with shares of time, as published, S needs a search. The program is exact where a job
 may move at no cost, because hours that satisfy these rows always fit into S (Gonzalez and Sahni, 1976). Its value is
 therefore a lower bound for every plan while prices do not change. In a `StationaryPlan` each job keeps one machine, and
 `over_bound` says by what factor such a plan may be above the best plan without moves.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
-
-from walras.contract import SECONDS_PER_HOUR
-from walras.errors import UserError
-from walras.units import format_length, format_money
 
 FloatArray = NDArray[np.float64]
 
@@ -252,128 +247,3 @@ def _stationary_plan(given: JobCollection, places: _Places, over: Callable[[floa
     usd, time_h = _cost(given, places), max(busy.values(), default=0.0)
     kinds, machines = zip(*places, strict=True) if places else ((), ())
     return StationaryPlan(usd, time_h, kinds, machines, over(usd, time_h))
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionJob:
-    """One job: its steps, and its steps per second by the name of a machine type."""
-
-    name: str
-    steps: float
-    steps_per_s: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionPlacement:
-    """The machine on which a job runs from start to end, and when."""
-
-    job: str
-    machine_type: str
-    #: Index of the machine within its type, from 0.
-    machine: int
-    starts_h: float
-    hours: float
-    usd: float
-
-
-@dataclass(frozen=True, slots=True)
-class PlanTotals:
-    """Cost (USD) and time of a plan or of a bound; None where the bound says nothing of one of them."""
-
-    name: str
-    usd: float | None
-    time_h: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionPlan:
-    """The requested plan, its alternatives, and lower bounds of the quantity that was minimised."""
-
-    plan: PlanTotals
-    others: tuple[PlanTotals, ...]
-    bounds: tuple[PlanTotals, ...]
-    #: The minimised quantity over the lower bound of all plans without moves, less 1.
-    above_bound: float
-    jobs: tuple[CollectionPlacement, ...]
-
-
-def make_collection_plan(
-    offers: Sequence[MachineTypeOffer],
-    jobs: Sequence[CollectionJob],
-    *,
-    within_h: float | None,
-    budget_usd: float | None,
-) -> CollectionPlan:
-    """Minimises cost within a time, or time within a budget: the caller gives exactly one of the two.
-
-    Raises:
-        UserError: no plan is known; the message names the least time or budget with which one is.
-    """
-    rates = [[job.steps_per_s.get(offer.name, 0.0) * SECONDS_PER_HOUR for offer in offers] for job in jobs]
-    given = JobCollection(tuple(offers), np.array([job.steps for job in jobs]), np.array(rates))
-    fastest, leisurely = soonest_stationary_plan(given, inf), cheapest_stationary_plan(given, longest_h(given))
-    assert fastest is not None, "every job can run somewhere, and money is no matter"
-    assert leisurely is not None, "one after another all jobs fit"
-    cheapest = soonest_stationary_plan(given, leisurely.usd) or leisurely
-    if within_h is not None:
-        found, free = cheapest_stationary_plan(given, within_h), least_cost(given, within_h)
-        if found is None or free is None:
-            raise _too_short(within_h, fastest, free)
-        bounds = _bounds("usd", found.usd / found.over, free)
-        found = _as_cheap_but_sooner(given, found)
-    else:
-        assert budget_usd is not None, "a deadline or a budget"
-        found, free = soonest_stationary_plan(given, budget_usd), least_time(given, budget_usd)
-        if found is None or free is None:
-            raise UserError(
-                f"{format_money(budget_usd)} are too little: on its cheapest machine each, all jobs cost "
-                f"{format_money(cheapest.usd)}",
-                field="--budget",
-                fix=f"at least {ceil(100 * cheapest.usd) / 100:.2f}",
-            )
-        bounds = _bounds("time_h", found.time_h / found.over, free)
-    others = (
-        PlanTotals("fastest at any price", fastest.usd, fastest.time_h),
-        PlanTotals("cheapest at any time", cheapest.usd, cheapest.time_h),
-    )
-    placed = tuple(_placements(given, [job.name for job in jobs], found))
-    return CollectionPlan(PlanTotals("plan", found.usd, found.time_h), others, bounds, found.over - 1, placed)
-
-
-def _as_cheap_but_sooner(given: JobCollection, found: StationaryPlan) -> StationaryPlan:
-    """Shortens a plan made for a deadline, which fills machine after machine: the same money may need less time."""
-    sooner = soonest_stationary_plan(given, found.usd)
-    if sooner is None or sooner.time_h >= found.time_h:
-        return found
-    return replace(sooner, over=found.over * sooner.usd / found.usd if found.usd else found.over)
-
-
-def _too_short(within_h: float, fastest: StationaryPlan, free: FractionalPlan | None) -> UserError:
-    limit = format_length(within_h * SECONDS_PER_HOUR)
-    outcome = "cannot all be done" if free is None else "fit no plan that was found"
-    return UserError(
-        f"the jobs {outcome} within {limit}; the fastest plan takes {format_length(fastest.time_h * SECONDS_PER_HOUR)}",
-        field="--deadline",
-        fix="give a longer deadline, or more machines",
-    )
-
-
-def _bounds(minimised: str, without_moves: float, free: FractionalPlan) -> tuple[PlanTotals, ...]:
-    """Returns two lower bounds: one for plans without moves, and one for all plans (moves are free)."""
-    if minimised == "usd":
-        return PlanTotals("no job moves", without_moves, None), PlanTotals("moves are free", free.usd, None)
-    return PlanTotals("no job moves", None, without_moves), PlanTotals("moves are free", None, free.time_h)
-
-
-def _placements(given: JobCollection, names: Sequence[str], found: StationaryPlan) -> list[CollectionPlacement]:
-    """Returns placements in the order of the file; jobs on one machine follow each other in that order."""
-    ends_h: dict[tuple[int, int], float] = {}
-    placed = []
-    for job, place in enumerate(zip(found.offer, found.machine, strict=True)):
-        kind, machine = place
-        hours = float(given.work[job] / given.rate[job, kind])
-        starts_h = ends_h.get(place, 0.0)
-        ends_h[place] = starts_h + hours
-        offer = given.offers[kind]
-        placed.append(CollectionPlacement(names[job], offer.name, machine, starts_h, hours, hours * offer.usd_per_h))
-    return placed
