@@ -47,9 +47,6 @@ ENTRY_POINTS = {
     "walras.torchx_scheduler": "TorchX loads it by the entry point of pyproject.toml, or by torchx_plugins",
     "workers.pilot": "the first process of an allocation of Slurm, started by its batch script",
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
-    "optimizer.assignment.online_admission": "a theorem that runs: benchmarks and tests hold it to its proof",
-    "optimizer.planning.spot_training": "spotDNN's plans, held to the published ones by benchmarks and tests",
-    "optimizer.lp.dual_newton.incremental_update": "for programs that keep one market certified while jobs come and go",
 }
 
 

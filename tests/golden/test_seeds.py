@@ -3,7 +3,12 @@
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from benchmarks.instances import Instance, draw
+from benchmarks.seeds.incremental_dual import ClassMembers, IncrementalSolver
+from optimizer.classes.class_problem import MaxSum
 
 
 def agrees(system: str) -> bool:
@@ -24,3 +29,19 @@ def test_every_figure_agrees_with_recorded_data(
     """The same, where the figures follow from the reference data."""
     monkeypatch.setenv("WALRAS_DATA", str(reference_data))
     assert agrees(system)
+
+
+def test_a_market_stays_certified_while_jobs_come_and_go() -> None:
+    """Ten of five hundred leave and ten come: the bound holds for the market as it is, and a solve closes the gap."""
+    drawn, later = draw(Instance(500, 4, seed=1)), draw(Instance(500, 4, seed=2))
+    standing = IncrementalSolver(drawn.market, MaxSum(drawn.speed, drawn.speed, np.zeros(500)))
+    newcomers = ClassMembers(later.market, MaxSum(later.speed, later.speed, np.zeros(500)))
+    for event in range(10):
+        standing.leave(7 * event)
+        standing.arrive(newcomers.entrant(event))
+    lasting = standing.certificate
+    settled = standing.recertify()
+    assert lasting.reached <= settled.bound
+    assert lasting.bound >= settled.reached
+    assert lasting.gap < 1e-2
+    assert settled.gap <= 1e-4

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.seeds import incremental_points
+from benchmarks.seeds.incremental_points import MixtureProgram, PointCriteria, PointMixture, StoredPoints
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
-from optimizer.lp.dual_newton import incremental_points
 from optimizer.lp.dual_newton.best_responses import REACH, largest_worth
 from optimizer.lp.dual_newton.dual_bound import PassEngine, compiled_engine
 from optimizer.lp.dual_newton.dual_task import (
@@ -30,10 +31,7 @@ from optimizer.lp.dual_newton.dual_task import (
     DualTask,
     PassGoals,
     make_task,
-    pass_arrays,
-    pass_width,
 )
-from optimizer.lp.dual_newton.incremental_points import MixtureProgram, PointCriteria, PointMixture, StoredPoints
 from optimizer.lp.dual_newton.newton import DualPoint, WarmStart, evaluate_dual
 from optimizer.lp.dual_newton.price_solver import SolveLimits, aggregate_response, solve_with_warm_start
 from optimizer.problem import FloatArray, IntArray
@@ -413,13 +411,6 @@ def _responses_at_points(
 ) -> tuple[FloatArray, FloatArray]:
     """Returns the responses of a small problem at every point: sums (K, r + SCALARS), and shares (K, C)."""
     rows, shares = problem.rows, np.zeros((len(points), problem.columns))
-    if engine.name == "numba":
-        from optimizer.lp.dual_newton import pass_kernels
-
-        totals = np.zeros((len(points), pass_width(rows)))
-        at = pass_kernels.PassPoints(points.prices, points.softness, points.z)
-        pass_kernels.run_points(pass_arrays(problem), goals, at, totals, shares)
-        return np.hstack([totals[:, :rows], totals[:, -SCALARS:]]), shares
     found = np.zeros((len(points), rows + SCALARS))
     for k in range(len(points)):
         criteria = goals._replace(goal=goals.goal * points.z[k])
