@@ -46,7 +46,6 @@ ENTRY_POINTS = {
     "walras.cli.main": "the console script of pyproject.toml",
     "walras.torchx_scheduler": "TorchX loads it by the entry point of pyproject.toml, or by torchx_plugins",
     "workers.pilot": "the first process of an allocation of Slurm, started by its batch script",
-    "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
 }
 
 
