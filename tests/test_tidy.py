@@ -27,6 +27,7 @@ LONG_WITH_REASON: dict[str, str] = {}
 SHORT_WITH_REASON = {
     "scheduler/live/loop/call_order.py": "an order with its proof, apart from the state of machines, which is long",
     "scheduler/live/services/departure_notices.py": "gateway and reports need it, and one imports the other",
+    "simulator/workloads/spot_market_files.py": "one file format, which no other module reads",
     "walras/contract.py": "numbers that all packages agree on; apart, so that a supervisor may import them",
     "walras/clocks.py": "three clocks and a source of chance, which server, agents and their simulation share",
     "scheduler/live/services/former_reports.py": "what a restore makes of old reports, which no other module is about",
@@ -44,10 +45,6 @@ MAY_PRINT = ("walras/cli/", "walras/demo/", "simulator/simulate_actions.py", "be
 ENTRY_POINTS = {
     "walras.cli.main": "the console script of pyproject.toml",
     "workers.pilot": "the first process of an allocation of Slurm, started by its batch script",
-    "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
-    "optimizer.assignment.online_admission": "a theorem that runs: benchmarks and tests hold it to its proof",
-    "optimizer.planning.spot_training": "spotDNN's plans, held to the published ones by benchmarks and tests",
-    "optimizer.lp.dual_newton.incremental_update": "for programs that keep one market certified while jobs come and go",
 }
 
 

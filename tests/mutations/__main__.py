@@ -19,7 +19,16 @@ from pathlib import Path
 from tests.mutations.planted_bugs import BUGS, PlantedBug
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("walras", "scheduler", "workers", "optimizer", "configs", "tests/whole_system", "pyproject.toml")
+COPIED = (
+    "walras",
+    "scheduler",
+    "workers",
+    "optimizer",
+    "configs",
+    "tests/support/core_invariants.py",
+    "tests/whole_system",
+    "pyproject.toml",
+)
 WANTED_SHARE = 0.95
 #: The copy must run so many as it is: a file that was not copied would "find" every bug.
 SEEDS_WITHOUT_BUG = 5

@@ -10,11 +10,11 @@ from scheduler.core import events as ev
 from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.handlers.restored_state import gather_state
-from scheduler.core.invariants import check_invariants
 from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.ledger import JobRecord, Ledger
+from tests.support.core_invariants import check_invariants
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
 

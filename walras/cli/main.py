@@ -57,7 +57,6 @@ from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import attach_command, exec_command, forward_command
 from walras.cli.report_commands import report_command
 from walras.cli.reserve_commands import reservations_command, reserve_command
-from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.solve_commands import solve_command
@@ -308,7 +307,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "whatif": what_if_command,
     "offers": offers_command,
     "recommend": recommend_command,
-    "search": search_command,
     "solve": solve_command,
     "server": server_command,
     "agent": agent_command,

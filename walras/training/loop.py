@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,8 @@ from walras.training.supervisor_link import (
     GRADIENT_NOISE_VALUE,
     SAVES_AS_STATED,
     SAVES_VALUE,
+    ControlRequest,
     SupervisorLink,
-    TakeOver,
     read_job_environment,
 )
 
@@ -65,9 +64,9 @@ class Loop:
             it as `gradient_noise` (samples). Default: never; 10 for a job that chooses its batch.
         fork: the ranks are parts of a fork: each takes steps of its own, and all of them count.
         shares: the ranks share each batch by speed; `steps` is given whole batches, and yields this rank's parts.
-        on_change: the script bears being moved while it trains. Called with the samples of a step over all ranks
-            before the first step, and again whenever the loop goes on with another batch or from a later checkpoint:
-            sets what follows from the batch (the learning rate) and from `checkpoint.values`. Needs `epochs`.
+        on_change: the script bears another batch while it trains. Called with the samples of a step over all ranks
+            before the first step, and again whenever the loop goes on with another batch: sets what follows from the
+            batch (the learning rate). Needs `epochs`.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Loop:
         self._place: DataPosition | None = None  # to go on from
         self._resumed: Path | None = None
         self._new_samples = 0  # of a step over all ranks, from the next one on; 0: as it is
-        self._has_changed, self._is_parking = True, False
+        self._has_changed = True
         self._is_ready = self._in_epochs = self._is_finished = False
         self._epoch_count: int | None = None
         #: All ranks have agreed to stop, and have saved if they could. A job at its last step still ends normally.
@@ -151,8 +150,6 @@ class Loop:
                 batch = self._next_batch(iterator)
                 if self._is_ending and (batch is not _EXHAUSTED or not self._may_be_done):
                     self._stop()
-                    iterator = self._begin(source, part)  # parked, and going on elsewhere
-                    continue
                 if batch is _EXHAUSTED:
                     break
                 if self._noise is not None and self._noise.samples is None:
@@ -225,23 +222,11 @@ class Loop:
         self._readers = self._gang.world_size if self._fork is None and self._shares is None else 1
         self._link = SupervisorLink(self._settings.socket, self._gang.rank, os.getpid())
         self._tuner = batch_tuner_for(self._settings, self._gang, self._can_tune, self._log)
-        if not self._settings.stands_by:
-            self._open()
-        elif (go := self._link.stand_by()) is not None:
-            self._take_over(go)
-        else:
-            sys.exit(EXIT_STOPPED)
+        self._open()
         if self._fork is not None:
             self._fork.join(self._gang, self._seed)
         if self._shares is not None:
             self._seed = self._shares.join(self._gang, self._seed, self._settings.pace, self._values, self._log)
-
-    def _take_over(self, go: TakeOver) -> None:
-        """Continues training from where another process saved."""
-        self._settings = replace(self._settings, attempt=go.attempt, resume=go.resume)
-        self._limit = self._limit if go.steps is None else go.steps
-        self._new_samples = go.samples or 0
-        self._open()
 
     def _open(self) -> None:
         self._saved_at, self._meter = time.monotonic(), ThroughputMeter()
@@ -312,8 +297,6 @@ class Loop:
             raise TypeError("on_change: it is not known how many samples are in a batch of this data")
         self._has_changed = False
         on_change(samples)
-        if self._gang.rank == 0:
-            self._link.send({"type": "batch", "samples": samples, "step": self.step})
 
     # ------------------------------------------------------------------------------------------- every step
 
@@ -378,23 +361,18 @@ class Loop:
         opened = self._checkpoint if self._checkpoint is not None and self._checkpoint.is_open else None
         planned_s = self._link.checkpoint_every_s or self._settings.checkpoint_every_s
         is_due = opened is not None and (self._link.save_requested or opened.is_due(now - self._saved_at, planned_s))
-        can_move = self._on_change is not None and self._in_epochs
-        own = self._link.control_request(is_due=is_due, is_first=self._gang.rank == 0, can_move=can_move)
-        if self._tuner is not None and can_move:
+        own = ControlRequest(self._link.stop_requested, is_due and self._gang.rank == 0)
+        if self._tuner is not None and self._on_change is not None and self._in_epochs:
             own = self._tuner.with_request(own, self._meter, self._noise)
         agreed = self._gang.agree(self.step, own, self._steps_per_s if self._fork is None else self._meter.steps_per_s)
         if agreed.save:
             self._link.save_requested = False
         if self._tuner is not None and agreed.noise:
             self._new_samples = self._tuner.agreed(agreed)
-        elif agreed.samples:
-            self._new_samples, self._link.batch_requested = agreed.samples, None
-            self._limit = agreed.limit or self._limit
-        self._is_parking = self._is_parking or agreed.park
         is_due = agreed.save or (opened is not None and opened.is_due_at(self.step, self._stride))
-        if (is_due or agreed.stop or agreed.park) and self._saved_step != self.step:
+        if (is_due or agreed.stop) and self._saved_step != self.step:
             self.save()
-        self._is_ending = self._is_ending or agreed.stop or agreed.park
+        self._is_ending = self._is_ending or agreed.stop
 
     @property
     def _may_be_done(self) -> bool:
@@ -403,17 +381,9 @@ class Loop:
         return is_last or not self._in_epochs
 
     def _stop(self) -> None:
-        """Ends the process, or waits in memory until the job is to go on from here."""
+        """Ends the process."""
         saved = self._saved_step == self.step
         self._report(time.monotonic())
-        if saved and self._is_parking and not self._link.stop_requested:
-            self._is_ending = self._is_parking = False
-            if (go := self._link.stand_by()) is not None:
-                self._take_over(go)
-                if self._place is not None and self._place.part == self._part - 1:
-                    return
-                self._log("saved in another part of the epoch: this process cannot go on from there")
-        self._link.send({"type": "stopped", "step": self.step})
         self._link.drain(DRAIN_S)
         if not saved:
             self._log("asked to stop: nothing could be saved, this attempt's work is lost")
