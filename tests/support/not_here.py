@@ -7,7 +7,7 @@ from benchmarks.needs import NotHereError
 
 
 def not_here(name: str, why: str) -> NoReturn:
-    """Skip the running test (WALRAS_REQUIRE=NAME: fail it); in a benchmark, which needs no pytest, raise NotHereError."""
+    """Skip the running test (WALRAS_REQUIRE=NAME: fail it); in a benchmark, without pytest, raise NotHereError."""
     if "PYTEST_VERSION" not in os.environ:
         raise NotHereError(why)
     import pytest
