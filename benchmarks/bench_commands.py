@@ -28,7 +28,7 @@ def measure(scale: float, row: str) -> list[Measured]:
     return [_ROWS[row](scale)]
 
 
-def _demo(_: float) -> Measured:
+def _demo(_scale: float) -> Measured:
     measured = Measured("walras demo", "twelve PyTorch jobs on five emulated accelerators, spot machine revoked")
     printed, took_s, _ = _run([_WALRAS, "demo", "--no-live"], may_fail=True)
     starts = re.search(r"at most (\d+) rank starts +(\d+)", printed)
@@ -42,7 +42,7 @@ def _demo(_: float) -> Measured:
     return measured
 
 
-def _gangs(_: float) -> Measured:
+def _gangs(_scale: float) -> Measured:
     words = [
         "simulate",
         "compare",
@@ -61,7 +61,7 @@ def _gangs(_: float) -> Measured:
     return measured
 
 
-def _philly(_: float) -> Measured:
+def _philly(_scale: float) -> Measured:
     trace = reference_data() / "jobs" / "philly_2017.csv.gz"
     words = ["simulate", "run", trace, "--cluster", "philly-512", "--policy", "fifo", "-o", "json"]
     _, took_s, peak_mib = _run([_WALRAS, *words])
@@ -71,7 +71,7 @@ def _philly(_: float) -> Measured:
     return measured
 
 
-def _arena(_: float) -> Measured:
+def _arena(_scale: float) -> Measured:
     folder = reference_data() / "arena"
     words = ["simulate", "run", folder / "jobs_philly.csv.gz", "--speeds", folder / "places.csv.gz"]
     words += ["--cluster", "arena-1280", "--world", "arena", "--policy", "walras", "-o", "json"]
@@ -84,7 +84,7 @@ def _arena(_: float) -> Measured:
     return measured
 
 
-def _spot(_: float) -> Measured:
+def _spot(_scale: float) -> Measured:
     words = ["plan", "spot", "example:two-zones", "--work", "48h", "--deadline", "60h", "--restart", "12m"]
     printed, _, _ = _run([_WALRAS, *words, "--spot", "0.92", "--on-demand", "3.06", "-o", "json"])
     measured = Measured("walras plan spot example:two-zones", "48 h of work in 60 h, 40 starts")
@@ -108,7 +108,7 @@ def _fuzz(scale: float) -> Measured:
     return measured
 
 
-def _mutations(_: float) -> Measured:
+def _mutations(_scale: float) -> Measured:
     printed, _, _ = _run([sys.executable, "-m", "tests.mutations"], may_fail=True)
     told = re.search(r"(\d+) of (\d+) found", printed)
     if told is None:
