@@ -6,10 +6,10 @@ conditions, date) is read there, so a row cannot be edited by hand.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.result_files import FOLDER, WHOLE, RecordedRun, read_runs
+from benchmarks.result_files import FOLDER, RecordedRun, read_runs
+from benchmarks.results_rows import SECTIONS, Row
 from benchmarks.tables import Figure
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results.md"
@@ -28,26 +28,8 @@ work ran beside, times vary by some tens of percent. *data*: set `WALRAS_DATA` t
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the page.
-
-    `figures` are names of figures (`Measured.named`), or their beginnings where the rest says what a run found; behind
-    a `|` stands what is shown before the value. `table` is a part of the title of the table that holds them.
-    """
-
-    what: str
-    name: str
-    figures: tuple[str, ...]
-    row: str = WHOLE
-    table: str = ""
-    needs: str = ""
-
-
 def page() -> str:
     """The page. Raises LookupError for a row whose figures are in no result file."""
-    from benchmarks.results_rows import SECTIONS
-
     parts = [_HEAD]
     for title, rows in SECTIONS.items():
         lines = [f"| {' | '.join(cells(row))} |" for row in rows]

@@ -1,6 +1,25 @@
 """Which figures docs/results.md shows: those that matter to somebody who decides whether to trust the system."""
 
-from benchmarks.results_page import Row
+from dataclasses import dataclass
+
+from benchmarks.result_files import WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the page.
+
+    `figures` are names of figures (`Measured.named`), or their beginnings where the rest says what a run found; behind
+    a `|` stands what is shown before the value. `table` is a part of the title of the table that holds them.
+    """
+
+    what: str
+    name: str
+    figures: tuple[str, ...]
+    row: str = WHOLE
+    table: str = ""
+    needs: str = ""
+
 
 _EVENTS = ("JCT of all jobs|JCT", "x against Gavel's record|x", "worst slowdown|worst slowdown")
 _ROUNDS = ("x against Gavel's record|x", "worst slowdown|worst slowdown")

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.__main__ import main, names
 from benchmarks.needs import NotHereError
 from benchmarks.result_files import FOLDER, RecordedRun, read_runs, record_run
-from benchmarks.results_page import MOST_ROWS, MOST_WORDS, PAGE, Row, cells, page
-from benchmarks.results_rows import SECTIONS
+from benchmarks.results_page import MOST_ROWS, MOST_WORDS, PAGE, cells, page
+from benchmarks.results_rows import SECTIONS, Row
 from benchmarks.tables import Measured
 
 ROWS = [row for rows in SECTIONS.values() for row in rows]
