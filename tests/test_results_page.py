@@ -4,6 +4,8 @@ import importlib
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,28 @@ def test_without_the_reference_data_one_line_says_so(
     assert capsys.readouterr().err.splitlines() == [
         f"{name}: not measured: WALRAS_DATA names no folder: the reference data (recorded traces, markets, speeds)"
     ]
+
+
+#: Packages of the extras `dev`, `docs` and `golden` that `pip install '.[all]'` does not bring.
+OF_DEVELOPERS = ("pytest", "_pytest", "hypothesis", "selenium", "moto", "jsonschema", "dask_jobqueue", "ecos", "mypy")
+WITHOUT_THEM = """
+import importlib, importlib.abc, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+for name in sys.argv[2].split(","):
+    importlib.import_module(f"benchmarks.bench_{name}")
+"""
+
+
+@pytest.mark.slow
+def test_every_benchmark_is_imported_without_the_packages_of_developers() -> None:
+    """`pip install '.[all]'` is enough to begin each of them; `lab` alone needs an extra of its own."""
+    chosen = ",".join(name for name in names() if name != "lab")
+    words = [sys.executable, "-c", WITHOUT_THEM, ",".join(OF_DEVELOPERS), chosen]
+    done = subprocess.run(words, cwd=PAGE.parents[1], capture_output=True, text=True, timeout=110)
+    assert (done.returncode, done.stderr) == (0, "")
