@@ -196,6 +196,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         Row("Gavel static, at events", "grounds_traces", _EVENTS, "static-events", needs="data"),
         Row("Gavel single_small, at events", "grounds_traces", _EVENTS, "small-events", needs="data"),
         Row("Gavel single_small, weights, at events", "grounds_traces", _EVENTS, "weighted-events", needs="data"),
+        Row("Gavel multi_small, gangs, at events", "grounds_traces", _EVENTS, "gangs-events", needs="data"),
         Row("Gavel single_big, at events", "grounds_traces", _EVENTS, "big-events", needs="data"),
         Row(
             "Gavel multi_small by `walras simulate compare`: JCT; worst slowdown",
