@@ -2,7 +2,7 @@
 
     WALRAS_DATA=... python -m benchmarks performance
 
-Without the data only the figures of published tables and synthetic jobs are told. docs/results.md holds the tables.
+Without the data only the figures of published tables and synthetic jobs are told.
 """
 
 import os

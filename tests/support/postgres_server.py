@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.support.not_here import not_here
 
 _numbers = itertools.count(1)
 
@@ -99,12 +99,10 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 def _programs() -> Path:
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if importlib.util.find_spec("psycopg") is not None and installed:
-        return installed[-1].parent
-    why = "no PostgreSQL here: `make postgresql` installs Debian's, and the extra `postgresql` its driver"
-    if "postgresql" in os.environ.get("WALRAS_REQUIRE", "").split(","):
-        pytest.fail(f"WALRAS_REQUIRE asks for postgresql: {why}")
-    pytest.skip(why)
+    if importlib.util.find_spec("psycopg") is None or not installed:
+        why = "no PostgreSQL here: `make postgresql` installs Debian's, and the extra `postgresql` its driver"
+        not_here("postgresql", why)
+    return installed[-1].parent
 
 
 def _free_port() -> int:

@@ -12,14 +12,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import pytest
 import yaml
 
 from tests.support.agent_process import AgentProcess
 from walras.units import parse_size
+
+if TYPE_CHECKING:
+    import pytest
 
 WALRAS = str(Path(sys.executable).parent / "walras")
 #: First in line, first served; nothing is preempted unless a test does it.
@@ -198,7 +200,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 @contextlib.contextmanager
-def server_and_cpu_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
+def server_and_cpu_machine(folder: Path, monkeypatch: "pytest.MonkeyPatch") -> Iterator[RealServer]:
     """A server and one machine of `CPU_POOL`, whose jobs find the programs of this environment first on their path."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     server = RealServer(folder, [CPU_POOL], FIFO)
