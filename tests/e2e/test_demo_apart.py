@@ -41,7 +41,7 @@ from walras.spec.file_model import load_yaml
 from walras.spec.workload_file import WorkloadFile
 from walras.training.checkpoint import verify_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 #: The jobs of the workload file, in whose order they are numbered.
 JOBS = [arrival.job for arrival in load_yaml(configs_folder() / "workloads" / "demo.yaml", WorkloadFile).jobs]

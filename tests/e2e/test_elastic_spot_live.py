@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.real_server import A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_spot_job.py"
 SPOT = {

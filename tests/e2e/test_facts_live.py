@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.real_server import FIFO, WALRAS, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB"}
 SCRIPT = """

@@ -13,7 +13,7 @@ import pytest
 from tests.support.attempts import ROOT
 from tests.support.real_server import A, RealServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "configs/jobs/training/fork_mlp.py"
 B = A | {"shape": "bx1", "accelerator": "b"}

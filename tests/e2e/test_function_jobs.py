@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.real_server import RealServer, server_and_cpu_machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 #: A script as users have it: its functions are of `__main__`, and `helper` lies beside it.
 SCRIPT = r"""
 import os

@@ -20,7 +20,7 @@ from tests.support.browser import browser
 from tests.support.real_server import FIFO, A, RealServer
 from tests.support.web_scene import HOSTILE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 WORKLOADS = Path(__file__).parents[2] / "configs" / "workloads"
 WALRAS = str(Path(sys.executable).with_name("walras"))

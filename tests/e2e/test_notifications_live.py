@@ -14,7 +14,7 @@ import pytest
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
 from walras.notifications import is_signed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 class _Receiver(ThreadingHTTPServer):

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.stall_runs import PLANTS, profiled, seconds
 from walras.profiling.profile_runs import ProfilingExtent
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 WALRAS = str(Path(sys.executable).parent / "walras")
 SCRIPT = """

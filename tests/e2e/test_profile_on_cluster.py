@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.real_server import FIFO, WALRAS, RealServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 POOL: dict[str, Any] = {
     "shape": "cpux2",
@@ -69,7 +69,9 @@ def test_a_job_is_profiled_on_a_machine_of_the_cluster(tmp_path: Path) -> None:
         assert found.returncode == 0, found.stderr
         data = json.loads((project / "out.json").read_text())
         assert (data["job"], data["ranks"], data["device"]) == ("slow", 1, "cpu")
-        assert 0.1 < data["stalls_s"]["prepare"] < 0.3, "four items of 30 ms a step, and what a busy machine adds"
+        stalls_s = data["stalls_s"]
+        assert stalls_s["prepare"] > 0.1, "four items of 30 ms a step"
+        assert max(stalls_s, key=stalls_s.__getitem__) == "prepare"
         assert "prepare" in found.stdout
         assert not (project / "walras-profile-report.json").exists()
         shown = walras(server, "profile", "show", "last", "-o", "json", cwd=project)

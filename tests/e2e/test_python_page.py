@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.real_server import RealServer, server_and_cpu_machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 

@@ -14,7 +14,7 @@ from tests.e2e.test_spot_money import JOB, SPOT, steps_of
 from tests.support.real_server import WALRAS, RealServer, wait_for
 from walras.cli.job_choice import instant_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 RENTED = {**SPOT, "market": "on_demand", "quota": 2}
 SLOW = {**RENTED, "shape": "kx1", "accelerator": "k80", "usd_per_h": 0.2}

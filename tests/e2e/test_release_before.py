@@ -18,7 +18,7 @@ import yaml
 from tests.support.attempts import ROOT
 from tests.support.real_server import FIFO, A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 #: What agents and servers in use may still run.
 RELEASE_BEFORE = "9c8db763a58cc23883e6874b1e9b333ec1a77d7f"

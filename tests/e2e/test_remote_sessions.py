@@ -117,7 +117,7 @@ class Shell:
         self.until(b"/work")  # the prompt: keys typed before it are flushed
 
     def until(self, word: bytes) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 150
         while word not in self.seen:
             assert time.monotonic() < end, self.seen
             if select.select([self.terminal], [], [], 0.2)[0]:

@@ -13,7 +13,7 @@ from workers import processes
 from workers.trials.configuration_trials import Extent, TrialMove, search_job
 from workers.trials.moving_job import MovingJob
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(walras.__file__).parents[1] / "configs/jobs/training"
 _PATH = (TrialConfiguration(1, 32), TrialConfiguration(2, 128), TrialConfiguration(2, 32), TrialConfiguration(1, 128))

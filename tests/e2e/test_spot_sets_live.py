@@ -11,7 +11,7 @@ from tests.e2e.test_deadline_slack_live import NOBODY_PAYS, says
 from tests.e2e.test_spot_money import POOL, SPOT, SURE
 from tests.support.real_server import RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_spot_job.py"
 STEPS = 6000

@@ -14,7 +14,7 @@ from tests.support.attempts import ROOT
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
 from tests.support.ssh_server import ssh_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 
 def test_agents_are_started_asked_after_and_stopped_over_ssh(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from tests.support.sweep_folders import swept_figures
 
 pytest.importorskip("distributed", reason="the extra `dask` is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-START_S, RUN_S = 60.0, 120.0
+START_S, RUN_S = 300.0, 600.0
 GRID = (
     *("--workload", "generate:burst", "--cluster", "hadar-60", "--policy", "fifo", "--policy", "isolated"),
     *("--rate", "60", "--rate", "120", "--seeds", "0-1", "--trace-jobs", "6", "--bounds", "none"),

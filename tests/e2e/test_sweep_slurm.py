@@ -17,7 +17,7 @@ from tests.support.sweep_folders import swept_figures
 
 pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.support.real_server import RealServer, server_and_cpu_machine
 
 pytest.importorskip("torchx", reason="no torchx here: `make torchx` adds it")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 TORCHX = [sys.executable, "-W", "ignore", "-c", "from torchx.cli.main import main; main()"]
 TRAIN = """

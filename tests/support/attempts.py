@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import walras
+from tests.support.waiting import wait_for
 from workers import processes
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
@@ -27,15 +27,6 @@ from workers.supervisor_protocol import (
 )
 
 ROOT = Path(walras.__file__).parent.parent
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """The first true value of the condition; fails loudly after the timeout."""
-    until = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
-    return value
 
 
 def ask_status(control_socket: str) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ class PostgresServer:
         log = open(self.folder.parent / f"postgres-{self.port}.log", "ab")  # noqa: SIM115 - the server's own
         self._process = subprocess.Popen(line, stdout=log, stderr=log, user=self._user, cwd=self.folder)
         log.close()
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + 300.0
         while subprocess.run(self._line("pg_isready"), check=False, stdout=subprocess.DEVNULL).returncode != 0:
             assert self._process.poll() is None, "PostgreSQL ended"
             assert time.monotonic() < deadline, "PostgreSQL did not start"

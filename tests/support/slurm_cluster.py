@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.debian_packages import unpacked
+from tests.support.waiting import PATIENCE
 
 #: Debian installs them under these names by links. Under others they do not know that they are daemons.
 _DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
@@ -167,7 +168,7 @@ class SlurmCluster:
         return found
 
     def until_idle(self, timeout_s: float = 90.0) -> None:
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + PATIENCE * timeout_s
         while True:
             states = self.output("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split()
             if states == ["idle"] * len(NODES):
