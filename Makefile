@@ -5,8 +5,8 @@ JOBS ?= 2
 # Tests start hundreds of processes. Where bytecode may not be kept, each of them compiles every file anew, pytest's too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install wheel sdist sbom docs pictures demo demo-web lint test test-all fast alone slow on-postgresql fuzz soak \
-	mutations gpu golden browser slurm postgresql explore bench clean
+.PHONY: help install wheel sdist sbom docs pictures demo demo-web lint test test-all fast alone slow \
+	slow-live slow-computed on-postgresql fuzz soak mutations gpu golden browser slurm postgresql explore bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,10 +67,15 @@ fast: .venv/.installed-dev ## the fast tests
 alone: .venv/.installed-dev ## the tests that need the machine to themselves: beside others their ranks cannot keep their pace
 	$(PYTEST) -n 0 -m "alone and not gpu"
 
-# Most of them wait for processes that they have started, so there are more of them than processors.
-SLOW_JOBS ?= $$((3 * $(JOBS)))
-slow: .venv/.installed-dev ## the other slow tests
-	$(PYTEST) -n $(SLOW_JOBS) --dist loadgroup -m "slow and not alone and not gpu" --durations=10
+slow: .venv/.installed-dev ## the other slow tests: real processes, which mostly wait, and long computations beside them
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-live slow-computed
+
+slow-live:
+	$(PYTEST) -n $$((2 * $(JOBS) + 1)) -m "slow and not alone and not gpu" --durations=10 tests/e2e
+
+# At a lower priority: who waits for a process is woken at once.
+slow-computed:
+	nice -n 10 $(PYTEST) -n $(JOBS) -m "slow and not alone and not gpu" --durations=10 --ignore=tests/e2e
 
 on-postgresql: .venv/.installed-dev ## the tests of a live server that reach SQL of their own, over PostgreSQL
 	WALRAS_TEST_STORE=postgresql $(PYTEST) -n $(JOBS) -m "sql and not slow and not sqlite_file" tests/unit/scheduler_live

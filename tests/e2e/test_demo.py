@@ -1,4 +1,7 @@
-"""The main job as a user starts it: the whole demo, and the demo interrupted."""
+"""The main job as a user starts it: the whole demo, and the demo interrupted.
+
+On machines that share nothing, one of them drained and one lost, the same workload is run by `test_demo_apart`.
+"""
 
 import os
 import re

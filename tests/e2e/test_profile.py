@@ -36,11 +36,11 @@ def profile(tmp_path: Path, *options: str, **env: str) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {"PATH": path})
 
 
-@pytest.mark.alone  # what is measured in seconds must not wait for a test beside it
 def test_planted_stalls_are_found_where_they_were_planted() -> None:
     """A slow loader, a slow disk, a slow all-reduce and a slow network each show up as their own stall."""
-    planted = {"LOADER": 0.08, "DISK": 0.16, "REDUCE": 0.12, "NETWORK": 0.1}
-    found = seconds(profiled(planted, ProfilingExtent(3, 10, 120.0), sys.executable))
+    # So long that what other work on the machine adds is a small part.
+    planted = {"LOADER": 0.24, "DISK": 0.48, "REDUCE": 0.36, "NETWORK": 0.3}
+    found = seconds(profiled(planted, ProfilingExtent(3, 10, 600.0), sys.executable))
     for plant, stall in PLANTS.items():
         assert found[stall] >= 0.9 * planted[plant], f"{plant}: {found}"
         assert found[stall] <= 1.5 * planted[plant], f"{plant} took time that is not its own: {found}"
