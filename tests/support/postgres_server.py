@@ -36,7 +36,7 @@ class PostgresServer:
         """Start it, or start it again, and wait until it answers."""
         options = (
             "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "max_connections=60",
-            "shared_buffers=32MB",
+            "shared_buffers=32MB", "fsync=off", "full_page_writes=off",  # a test outlives no power cut
         )  # fmt: skip
         line = [str(self._programs / "postgres"), "-D", str(self.folder / "db"), "-p", str(self.port)]
         line += [word for option in options for word in ("-c", option)]
