@@ -73,7 +73,7 @@ class AgentHere:
     def close(self) -> None:
         self.store.close()
         for path in self.state.glob(f"attempts/*/{PLAN_FILE}"):
-            processes.kill_carriers(read_plan(path.parent).cookie, 10.0)
+            processes.kill_carriers(read_plan(path.parent).cookie, 60.0)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_the_plan_reaches_the_ranks_and_a_revocation_costs_no_more_than_it(tmp_p
         token = (server.data / "admin.token").read_text().strip()
         access = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN": token}
         shown = subprocess.run(
-            [WALRAS, "explain", str(job_id)], env=access, capture_output=True, timeout=60, text=True, check=True
+            [WALRAS, "explain", str(job_id)], env=access, capture_output=True, timeout=300, text=True, check=True
         )
         assert "checkpoints: every" in shown.stdout
         known = len(server.recorded(job_id))

@@ -167,7 +167,7 @@ def submit(server: RealServer, folder: Path) -> int:
     """`walras submit` in the user's folder; returns the job's number."""
     env = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
     command = [WALRAS, "submit", "job.yaml", "-q"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -84,5 +84,5 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
     finally:
         if demo.poll() is None:
             os.killpg(demo.pid, signal.SIGKILL)
-            demo.wait(10)
+            demo.wait(300)
     assert left_over(folder) == []

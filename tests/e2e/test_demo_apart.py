@@ -117,11 +117,11 @@ def run_apart(number: int, folder: Path, fields: Mapping[str, Any]) -> Any:
     finally:
         with suppress(subprocess.TimeoutExpired):
             driver.send_signal(signal.SIGTERM)
-            driver.wait(60)
+            driver.wait(300)
         for process in processes_of(folder):
             with suppress(psutil.Error):
                 process.kill()
-        driver.wait(10)
+        driver.wait(300)
     print(output.read_text())
     return json.loads((folder / "told.json").read_text())
 

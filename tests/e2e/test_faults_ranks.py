@@ -120,7 +120,7 @@ def test_a_cancelled_job_leaves_no_process_however_it_hides(cluster: RealServer,
     hidden = hiding_processes(told)
     environment = {"WALRAS_SERVER": cluster.url, "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token")}
     done = subprocess.run(
-        [WALRAS, "cancel", str(job_id)], env=os.environ | environment, capture_output=True, timeout=30, text=True
+        [WALRAS, "cancel", str(job_id)], env=os.environ | environment, capture_output=True, timeout=300, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     cluster.until_state(job_id, "CANCELLED", 60)

@@ -24,7 +24,7 @@ def run(seed: int, paces: tuple[float, ...] = ()) -> list[dict[str, Any]]:
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if not paces:
         return [
-            json.loads(subprocess.check_output([sys.executable, SCRIPT, "--seed", str(seed)], env=base, timeout=150))
+            json.loads(subprocess.check_output([sys.executable, SCRIPT, "--seed", str(seed)], env=base, timeout=300))
         ]
     port = str(unused_port())
     gang = {"WORLD_SIZE": str(len(paces)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -37,7 +37,7 @@ def run(seed: int, paces: tuple[float, ...] = ()) -> list[dict[str, Any]]:
         for rank, pace in enumerate(paces)
     ]
     try:
-        said = [part.communicate(timeout=150)[0] for part in parts]
+        said = [part.communicate(timeout=300)[0] for part in parts]
         assert [part.returncode for part in parts] == [0] * len(parts)
     finally:
         for part in parts:

@@ -80,7 +80,7 @@ class Trained:
 def _alone(folder: Path) -> Trained:
     folder.mkdir()
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WALRAS_STEPS": str(STEPS)}
-    subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=60, check=True)
+    subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=300, check=True)
     return Trained(folder)
 
 

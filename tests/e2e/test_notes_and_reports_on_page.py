@@ -42,7 +42,7 @@ def admin_token(server: RealServer) -> str:
 def walras(server: RealServer, *words: object) -> str:
     """What the command says to its administrator."""
     env = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN": admin_token(server)}
-    done = subprocess.run([WALRAS, *map(str, words)], env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([WALRAS, *map(str, words)], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -111,7 +111,7 @@ def test_a_published_comparison_opens_and_its_charts_draw(server: RealServer, tm
     out = tmp_path / "out"
     compare = [WALRAS, "simulate", "compare", str(WORKLOADS / "three-types.csv"), "--cluster", "gavel-12-12-12"]
     compare += ["--policy", "fifo", "--policy", "max_min_fairness", "--bounds", "none", "--out", str(out)]
-    subprocess.run(compare, check=True, timeout=240, capture_output=True)
+    subprocess.run(compare, check=True, timeout=300, capture_output=True)
     told = walras(server, "report", "publish", out)
     assert told.rstrip().endswith(f"{server.url}/#/report/1")
     with browser() as page:

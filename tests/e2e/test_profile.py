@@ -33,7 +33,7 @@ def profile(tmp_path: Path, *options: str, **env: str) -> subprocess.CompletedPr
     (tmp_path / "job.yaml").write_text(json.dumps(job))
     command = [WALRAS, "profile", "run", str(tmp_path / "job.yaml"), "--steps", "10", *options]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {"PATH": path})
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"PATH": path})
 
 
 def test_planted_stalls_are_found_where_they_were_planted() -> None:

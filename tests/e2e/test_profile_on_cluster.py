@@ -46,7 +46,7 @@ def walras(server: RealServer, *words: str, cwd: Path) -> subprocess.CompletedPr
     env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"), "KEY": "s3cret"}
     env["HOME"] = str(cwd.parent)  # the word `last` is of a home, and other tests submit beside this one
     return subprocess.run(
-        [WALRAS, *words], cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=200, check=False
+        [WALRAS, *words], cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -86,7 +86,7 @@ class MixedCluster:
         """Its jobs go on."""
         if self._agent is not None:
             self._agent.terminate()
-            self._agent.wait(15)
+            self._agent.wait(300)
 
     def log(self, job_id: int, attempt: int) -> list[str]:
         """What the first rank printed, wherever a server of either release keeps it."""
@@ -100,7 +100,7 @@ class MixedCluster:
     def close(self) -> None:
         if self._agent is not None:
             self._agent.kill()
-            self._agent.wait(10)
+            self._agent.wait(300)
         self.server.close()
 
     def _run(self, sources: Path, *words: object) -> subprocess.Popen[bytes]:

@@ -30,7 +30,7 @@ def train(folder: Path, costs_s: tuple[float, ...] = (), **more: str) -> list[li
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WALRAS_STEPS": str(STEPS)}
     env |= more
     if not costs_s:
-        subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=150, check=True)
+        subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=300, check=True)
         return [read(folder / "samples-0-0")]
     port = str(unused_port())
     env |= {"WORLD_SIZE": str(len(costs_s)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -44,7 +44,7 @@ def train(folder: Path, costs_s: tuple[float, ...] = (), **more: str) -> list[li
         for rank in range(len(costs_s))
     ]
     try:
-        said = [rank.communicate(timeout=150)[1] for rank in ranks]
+        said = [rank.communicate(timeout=300)[1] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0] * len(ranks), said
     finally:
         for rank in ranks:

@@ -72,7 +72,9 @@ def walras(server: RealServer, *arguments: str) -> str:
         **os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"),
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
-    ran = subprocess.run([WALRAS, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [WALRAS, *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

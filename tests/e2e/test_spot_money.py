@@ -68,7 +68,7 @@ def test_a_revocation_costs_at_most_one_checkpoint_interval(tmp_path: Path, noti
         token = (server.data / "admin.token").read_text().strip()
         access = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN": token}
         told = subprocess.run(
-            [WALRAS, "money", "--by", "pool"], env=access, capture_output=True, timeout=60, text=True, check=True
+            [WALRAS, "money", "--by", "pool"], env=access, capture_output=True, timeout=300, text=True, check=True
         )
         assert POOL in told.stdout
         assert "saved" in told.stdout

@@ -48,10 +48,10 @@ def running(*arguments: object, folder: Path) -> Iterator[None]:
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(300)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(300)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def asked(address: str) -> list[int]:
     """Tasks done by each worker that the scheduler knows."""
     done = subprocess.run(
-        [sys.executable, "-c", ASK, address], env=environment(), capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", ASK, address], env=environment(), capture_output=True, text=True, timeout=300, check=True
     )
     counts: list[int] = json.loads(done.stdout.splitlines()[-1])
     return counts

@@ -62,7 +62,7 @@ def test_a_sweep_runs_in_allocations_of_slurm(slurm: SlurmCluster, tmp_path: Pat
         assert min(asked(address)) >= 1, "one allocation did everything"
         program.stdin.write("\n")
         program.stdin.flush()
-        program.wait(60)
+        program.wait(300)
     wait_for(lambda: not slurm.jobs("RUNNING"), 30, "the allocations are given back", lambda: slurm.output("squeue"))
     alone = sweep(tmp_path / "alone")
     assert alone.returncode == 0, alone.stderr

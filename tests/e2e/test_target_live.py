@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[RealServer]:
 
 def walras(server: RealServer, *args: str) -> str:
     env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    done = subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

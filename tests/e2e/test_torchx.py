@@ -27,7 +27,7 @@ dist.destroy_process_group()
 
 def torchx(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(cwd)} | environment
-    return subprocess.run([*TORCHX, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=200)
+    return subprocess.run([*TORCHX, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture

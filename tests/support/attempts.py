@@ -97,7 +97,7 @@ class SupervisedAttempt:
         write_plan(self.folder, self.plan)
         env = {"PYTHONPATH": str(ROOT), "PATH": os.defpath}
         command = [sys.executable, "-P", "-m", "workers.supervisor", str(self.folder)]
-        subprocess.run(command, env=env, cwd="/", check=True, timeout=20, stdin=subprocess.DEVNULL)
+        subprocess.run(command, env=env, cwd="/", check=True, timeout=300, stdin=subprocess.DEVNULL)
         return self
 
     @property
@@ -141,5 +141,5 @@ class SupervisedAttempt:
         if (self.folder / SUPERVISOR_FILE).exists():
             processes.send_signal([self.supervisor_pid], signal.SIGCONT)
             processes.send_signal([self.supervisor_pid], signal.SIGKILL)
-        assert processes.kill_carriers(self.plan.cookie, 10.0)
+        assert processes.kill_carriers(self.plan.cookie, 60.0)
         shutil.rmtree(self._sockets, ignore_errors=True)

@@ -75,7 +75,7 @@ class NewcomersMachines:
             process.send_signal(signal.SIGTERM)
         for process in self.running:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
+                process.wait(300)
             process.kill()
         self.running.clear()
 

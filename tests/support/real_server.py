@@ -79,12 +79,12 @@ class RealServer:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(300)
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(300)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -107,7 +107,7 @@ class RealServer:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:
@@ -159,7 +159,7 @@ class RealServer:
     def recorded(self, job_id: int) -> list[tuple[int, int, str]]:
         """(attempt, step, path) of every checkpoint that counts, oldest first."""
         with contextlib.closing(
-            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=60)
+            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=300)
         ) as database:
             rows = database.execute(
                 "SELECT attempt, step, path FROM checkpoints WHERE job_id = ? ORDER BY attempt, step", [job_id]
@@ -169,7 +169,7 @@ class RealServer:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What a query of the database answers."""
         with contextlib.closing(
-            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=60)
+            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=300)
         ) as database:
             return database.execute(query).fetchall()
 

@@ -149,7 +149,7 @@ class SlurmCluster:
                     for process in (*step.children(recursive=True), step):
                         process.kill()
         daemon.kill()
-        daemon.wait(10)
+        daemon.wait(300)
 
     def _steps(self, node: str | None = None) -> list[psutil.Process]:
         """The processes that look after the jobs: of a node, or of all."""
@@ -187,14 +187,14 @@ class SlurmCluster:
                     process.kill()
         for daemon in self._daemons.values():
             daemon.send_signal(signal.SIGKILL)
-            daemon.wait(10)
+            daemon.wait(300)
 
     # ------------------------------------------------------------------------------------------- its users
 
     def output(self, command: str, *arguments: str) -> str:
         """Run a command of Slurm and return what it prints."""
         line = [str(self.bin / command), *arguments]
-        ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30)
+        ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
         assert ran.returncode == 0, f"{' '.join(line)}: {ran.stderr}"
         return ran.stdout
 

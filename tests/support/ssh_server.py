@@ -63,7 +63,7 @@ class SshServer:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(300)
 
 
 @contextlib.contextmanager

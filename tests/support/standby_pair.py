@@ -83,7 +83,7 @@ class StandbyPair(RealServer):
         assert which is not None
         assert process is not None
         process.kill()
-        process.wait(10)
+        process.wait(300)
         return which
 
     def restart(self, which: int) -> None:
@@ -103,7 +103,7 @@ class StandbyPair(RealServer):
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-                process.wait(10)
+                process.wait(300)
         super().close()
 
 
