@@ -15,6 +15,8 @@ from scheduler.live.services import notifications
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FIFO, FakeAgent
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 JOB = {"run": "true", "name": "j", "envs": {"KEY": "hidden-value"}, "secrets": {"S": {"value": "sealed-value"}}}
 POOL = {"shape": "px1", "accelerator": "p", "accelerators": 1, "cpus": 8, "memory": "16GB"}

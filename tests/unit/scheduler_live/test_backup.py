@@ -20,6 +20,8 @@ from walras.errors import ConfigError, Conflict, NotFound
 from walras.job_request import JobId
 from walras.states import JobState
 
+pytestmark = pytest.mark.sql
+
 FIRST_RELEASE = Path(__file__).parent / "first_release.db.gz"
 WALRAS = str(Path(sys.executable).parent / "walras")
 

@@ -24,6 +24,8 @@ from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.states import Reason
 
+pytestmark = pytest.mark.sql
+
 __all__ = ["memory_objects"]
 
 A = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB"}

@@ -18,6 +18,8 @@ from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
 
+pytestmark = pytest.mark.sql
+
 POOL = "/api/v1/pools/ax2%2Fowned%2Fdefault"
 
 

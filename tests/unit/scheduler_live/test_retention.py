@@ -21,6 +21,8 @@ from walras.spec.cluster_file import KeepEntry
 from walras.spec.file_model import check_model
 from walras.states import JobState
 
+pytestmark = pytest.mark.sql
+
 DAY_S = 86_400.0
 
 

@@ -18,6 +18,8 @@ from walras.job_request import JobId
 from walras.spec.job_secrets import secret_values, with_secret_values
 from walras.spec.job_spec import parse_spec
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 VALUE = "s3cr3t-value-of-ada"
 JOB = {"run": "true", "envs": {"PLAIN": "seen-by-few"}, "secrets": {"TOKEN": {"value": VALUE}}}

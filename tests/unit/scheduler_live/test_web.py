@@ -20,6 +20,8 @@ from scheduler.live.web.sessions import CSRF_HEADER
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 PAGE = {CSRF_HEADER: "1"}
 STATIC = Path(__file__).parents[3] / "scheduler" / "live" / "web" / "static"
