@@ -220,10 +220,9 @@ class AgentGateway:
             await asyncio.sleep(min(_STUCK_PACE_S, message.wait_s))
             node = self._node(message.node_id)
             if not node.is_member:
-                # Lost in a batch that is not written yet: once it is, its devices may go to other jobs.
                 raise
             node.heard_at = self._loop.clock.now()
-            return self._renewed(node, message.life)
+            return self._renewed(node, message, message.life)
 
     async def _heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         node = self._node(message.node_id)
@@ -233,11 +232,16 @@ class AgentGateway:
         check_incarnation(identity, message.cluster, message.node_id)
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
         self._speakers.check(node, message, now, self._loop.settings.unreachable_s)
+        if not node.is_member:
+            # While the batch that loses it is not written, nothing can be said: once it is, its jobs may run elsewhere.
+            await self._loop.settled()
+            node = self._node(message.node_id)
         if message.call and message.life != self._life:
             node.calls.meet(message.session)
-            return self._renewed(node, self._life)
+            return self._renewed(node, message, self._life)
         if node.calls.is_late(message.session, message.call):
-            return self._answer(node, message)
+            await self._loop.settled()
+            return self._answer(self._node(message.node_id), message)
         node.hear(message, now)
         if self.proofs is not None:
             self.proofs.take(node, message.proof)
@@ -308,13 +312,11 @@ class AgentGateway:
         )
 
     def _answer(self, node: LiveNode, message: Heartbeat) -> HeartbeatAnswer:
-        now = self._loop.clock.now()
-        lease_s = self._loop.settings.lease_s[node.facts.market]
+        now, lease_s = self._loop.clock.now(), self._lease(node)
         fenced = unexpected_here(self._loop.state, node, message)
         self._loop.state.counters.fenced += len(fenced)
         if node.is_member:
             node.heard_at = now
-            node.leased_until = now + lease_s
         known = (command for command in node.outbox.values() if is_known_to(command, message.protocol))
         commands = list(islice(known, _COMMANDS_PER_ANSWER))
         if commands:
@@ -331,18 +333,25 @@ class AgentGateway:
             challenge=None if self.proofs is None else self.proofs.challenge_for(node.row.node_id),
         )
 
-    def _renewed(self, node: LiveNode, life: str) -> HeartbeatAnswer:
-        """Renew the leases of the machine; nothing is taken or given.
+    def _renewed(self, node: LiveNode, message: Heartbeat, life: str) -> HeartbeatAnswer:
+        """Renew the leases of the machine, or stop what runs there if it is lost; nothing is taken or given.
 
         This is the answer also to an agent that has not heard of this start of the server: its call may be a delayed
         one, and what it reports outdated.
         """
-        lease_s = self._loop.settings.lease_s[node.facts.market]
-        node.leased_until = self._loop.clock.now() + lease_s
+        lease_s = self._lease(node)
+        fenced = [] if node.is_member else message.here
         identity = self._loop.state.identity
         return HeartbeatAnswer(
-            commands=[], reports_acked=0, lease_s=lease_s, fenced=[], protocol=PROTOCOL, cluster=identity, life=life
+            commands=[], reports_acked=0, lease_s=lease_s, fenced=fenced, protocol=PROTOCOL, cluster=identity, life=life
         )
+
+    def _lease(self, node: LiveNode) -> float:
+        """Returns the length of the lease that an answer grants, seconds; only a member of the fleet has one."""
+        lease_s = self._loop.settings.lease_s[node.facts.market]
+        if node.is_member:
+            node.leased_until = self._loop.clock.now() + lease_s
+        return lease_s
 
     def wake(self, node_id: NodeId) -> None:
         """Have the machine's open heartbeat call answered."""
