@@ -28,6 +28,8 @@ class OpenedStore:
     prune: Callable[..., PruneReport]
     #: Waits for ever; raises LeadershipLost once this process may not write any more.
     wait_until_lost: Callable[[], Awaitable[None]]
+    #: To be called after every turn of the loop, because the right to write is lost without; None: it is not.
+    note_turn: Callable[[], None] | None = None
 
 
 def open_store(folder: DataFolder, address: str = "", *, new_cluster: bool = False) -> OpenedStore:
@@ -75,4 +77,4 @@ def _open_postgres(folder: DataFolder, address: str) -> OpenedStore:
     except BaseException:
         leadership.release()
         raise
-    return OpenedStore(store, store.prune, leadership.wait_until_lost)
+    return OpenedStore(store, store.prune, leadership.wait_until_lost, leadership.note_turn)
