@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 
-from scheduler.core.events import NodeLost, NodeUnreachable, PoolDeclared
+from scheduler.core.events import JobHeld, NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
 from scheduler.live.auth.job_privacy import SecretBox
@@ -52,6 +52,7 @@ from scheduler.live.services.parts_of_machines import MachineSpeakers, check_mac
 from scheduler.live.services.session_broker import SessionBroker
 from scheduler.live.services.store_proofs import StoreProofs
 from scheduler.live.services.unconfirmed_starts import (
+    drop_command,
     drop_unknown,
     has_unconfirmed,
     is_known_to,
@@ -65,13 +66,14 @@ from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
 from walras.states import Reason
-from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
+from walras.wire import AgentCommand, AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
 log = logging.getLogger(__name__)
 
 #: The most commands in one answer, so that it stays small; the rest follows in the next.
 _COMMANDS_PER_ANSWER = 200
 _RESEND_S = 1.0
+_SEALED = "its secrets do not open with this server's secret.key: restore that file and release the job, or submit anew"
 #: Pause before each answer, seconds, while the database cannot be written and answers only renew leases.
 _STUCK_PACE_S = 1.0
 
@@ -273,7 +275,7 @@ class AgentGateway:
             or is_other_speaker(node, message, self._loop.state.identity.incarnation)
             or node.row.state != "up"
             or any(command_id in node.outbox for command_id in message.acks)
-            or not all(is_known_to(command, message.protocol) for command in node.outbox.values())
+            or not all(self._can_be_sent(command, message.protocol) for command in node.outbox.values())
             or any(report.report_id > node.row.reports_acked for report in message.reports)
         )
 
@@ -290,6 +292,7 @@ class AgentGateway:
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
         transaction.batch.outbox_done.extend(done)
         drop_unknown(transaction, node, message.protocol)
+        self._hold_sealed(transaction, node)
         process_reports(transaction, node, message.reports)
         if message.resync or node.must_meet:
             compare_machine(transaction, node, message)
@@ -317,8 +320,8 @@ class AgentGateway:
         self._loop.state.counters.fenced += len(fenced)
         if node.is_member:
             node.heard_at = now
-        known = (command for command in node.outbox.values() if is_known_to(command, message.protocol))
-        commands = list(islice(known, _COMMANDS_PER_ANSWER))
+        to_send = (command for command in node.outbox.values() if self._can_be_sent(command, message.protocol))
+        commands = list(islice(to_send, _COMMANDS_PER_ANSWER))
         if commands:
             node.sent_id, node.sent_at = commands[-1].command_id, now
         return HeartbeatAnswer(
@@ -357,12 +360,28 @@ class AgentGateway:
         """Have the machine's open heartbeat call answered."""
         self._long_polls.setdefault(node_id, _LongPoll()).event.set()
 
-    def _with_token(self, command: object) -> AnyCommand:
+    def _can_be_sent(self, command: AgentCommand, protocol: int) -> bool:
+        return is_known_to(command, protocol) and self._secrets_for(command) is not None
+
+    def _secrets_for(self, command: AgentCommand) -> dict[str, str] | None:
+        """Returns the secrets that go with a start; None where they do not open: it must not start without them."""
+        sealed = self._loop.state.secrets.get(JobId(command.job_id)) if isinstance(command, StartCommand) else None
+        return {} if sealed is None else self._box.open(command.job_id, sealed)
+
+    def _hold_sealed(self, transaction: Transaction, node: LiveNode) -> None:
+        """Hold jobs whose secrets do not open, in the place of the starts that were granted to them."""
+        for command in [each for each in node.outbox.values() if self._secrets_for(each) is None]:
+            emit(transaction, JobHeld(transaction.at, JobId(command.job_id), Reason.HOLD_ADMIN))
+            drop_command(transaction, node, command, _SEALED)
+            if (job := transaction.state.jobs.get(JobId(command.job_id))) is not None:
+                job.row.detail = _SEALED
+                transaction.job_changed(job)
+
+    def _with_token(self, command: AgentCommand) -> AnyCommand:
         """Returns the command as it goes to the agent, with what is stored nowhere here: job token and secrets."""
         if isinstance(command, StartCommand):
             token = self._job_tokens.issue(JobId(command.job_id), command.attempt)
-            sealed = self._loop.state.secrets.get(JobId(command.job_id))
-            secret = {} if sealed is None else self._box.open(JobId(command.job_id), sealed)
+            secret = self._secrets_for(command) or {}
             return command.model_copy(update={"job_token": token, "env": {**command.env, **secret}})
         return command  # type: ignore[return-value]
 

@@ -9,6 +9,7 @@ hexadecimal digits only. All calls block on the disk: the server makes them in t
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -159,6 +160,12 @@ class DataFolder:
             fix = "restore it from a backup, or delete it: a new one is made, and running jobs get new tokens"
             raise ConfigError(f"{path} {what}", field="--data", fix=fix)
         return bytes.fromhex(text)
+
+    def key_digest(self) -> str:
+        """Returns a digest by which the key is told from others; empty if there is no key yet."""
+        if not (self.path / "secret.key").is_file():
+            return ""
+        return hashlib.sha256(b"walras data folder" + self.server_secret()).hexdigest()
 
     def kept_port(self) -> int:
         """Returns the port that agents call, known also before a server was ever ready there; 0 if unknown."""

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from scheduler.live.store.postgres_connection import PostgresConnection
 from scheduler.live.store.store_interface import EXIT_NOT_LEADING, LeadershipLost, StoreUnavailable
+from walras.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,10 @@ class Leadership:
     def note_turn(self) -> None:
         """Note that the server serves: a step went through its loop, and what was to be written before it is."""
         self._since_turn = 0
+
+    def claim_folder(self, key_digest: str) -> None:
+        """Record the data folder's key; only servers with this key may lead from then on."""
+        self.connection.execute("UPDATE leadership SET key_digest = ?", [key_digest])
 
     def release(self) -> None:
         """Let the next server lead at once."""
@@ -137,11 +142,29 @@ def wait_for_leadership(url: str, stopped: threading.Event | None = None) -> Lea
             raise LeadershipLost("stopped while it stood by")
 
 
+def check_folder(url: str, key_digest: str) -> None:
+    """Raise ConfigError where the servers of this database have another data folder. `key_digest`: of its key; empty:
+    it has none yet.
+
+    The folder has the key that seals secrets and signs tokens, and logs, code and checkpoints.
+    """
+    with PostgresConnection(url, "folder") as connection:
+        _ensure_table(connection)
+        row = connection.execute("SELECT key_digest FROM leadership").fetchone()
+    if row is not None and row[0] not in ("", key_digest):
+        raise ConfigError(
+            "the servers of this database have another data folder: its secret.key is not this one's",
+            field="--data",
+            fix="name the folder that they share; if its key is lost for good, `UPDATE leadership SET key_digest = ''`",
+        )
+
+
 def _ensure_table(connection: PostgresConnection) -> None:
     # Two servers that start at once would both find no table.
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(?)", [_LOCK_KEY + 1])
         connection.execute(_TABLE)
+        connection.execute("ALTER TABLE leadership ADD COLUMN IF NOT EXISTS key_digest TEXT NOT NULL DEFAULT ''")
 
 
 def _begin_epoch(connection: PostgresConnection) -> int:

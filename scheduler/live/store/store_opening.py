@@ -62,11 +62,13 @@ async def _never() -> None:
 
 
 def _open_postgres(folder: DataFolder, address: str) -> OpenedStore:
-    from scheduler.live.store.leadership import wait_for_leadership
+    from scheduler.live.store.leadership import check_folder, wait_for_leadership
     from scheduler.live.store.postgres_store import PostgresStore, has_cluster
 
+    check_folder(address, folder.key_digest())
     leadership = wait_for_leadership(address)
     try:
+        check_folder(address, folder.key_digest())  # another server may have led since
         if (folder.path / "walras.db").exists() and not has_cluster(leadership.connection):
             raise ConfigError(
                 f"{folder.path} has a cluster in SQLite, and this database is empty",
@@ -74,6 +76,8 @@ def _open_postgres(folder: DataFolder, address: str) -> OpenedStore:
                 fix="copy it with `walras admin to-postgresql --data DIR --store URL`, or choose another --data",
             )
         store = PostgresStore(address, leadership)
+        folder.server_secret()
+        leadership.claim_folder(folder.key_digest())
     except BaseException:
         leadership.release()
         raise
