@@ -98,7 +98,7 @@ class Leadership:
                 self._ended.set()
                 if self._lost is not None:
                     self._lost()
-                if not self._released.wait(_HUNG_S):
+                if self._since_turn is not None and not self._released.wait(_HUNG_S):
                     _end_hung_process()
             elif self._since_turn is not None:
                 self._since_turn += 1
