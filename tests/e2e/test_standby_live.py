@@ -20,8 +20,15 @@ pytestmark = pytest.mark.slow
 SCRIPT = "echo $WALRAS_JOB_ID >> {starts}; sleep {seconds}"
 
 
+#: In each server: from this signal on its event loop takes no turn, while its threads go on.
+HANG = "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: time.sleep(600))"
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[StandbyPair]:
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandbyPair]:
+    (tmp_path / "hang").mkdir()
+    (tmp_path / "hang" / "sitecustomize.py").write_text(HANG)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hang"))
     pair = StandbyPair(tmp_path, shared_postgres().new_database(), [A], lease="60s")
     try:
         yield pair.start()
@@ -85,6 +92,22 @@ def test_a_leader_that_hangs_is_replaced_and_writes_nothing_more(pair: StandbyPa
     assert pair.leader == 1 - old
     assert (pair.state(first), pair.state(second)) == ("SUCCEEDED", "SUCCEEDED")
     assert starts(pair.folder) == [str(first), str(second)]
+
+
+def test_a_leader_whose_loop_hangs_gives_up_and_shows_where(pair: StandbyPair) -> None:
+    """Its threads go on, so its renewals prove nothing: the other leads within 20 s, and the stacks say what hung."""
+    pair.start_agent("n1", servers=pair.urls)
+    long = submit(pair, "long", seconds=30.0)
+    pair.until_running(long)
+    old = pair.leader
+    assert old is not None
+    pair.process_of(old).send_signal(signal.SIGUSR1)
+    assert pair.until_one_leads(other_than=old) < 20.0
+    assert pair.process_of(old).wait(20) == 75
+    log = pair.log_of(old)
+    assert "sitecustomize.py" in log[log.index("no turn of the loop") :], log[-4000:]
+    pair.until_state(long, "SUCCEEDED", 90)
+    assert starts(pair.folder) == [str(long)]
 
 
 def test_the_command_line_asks_the_next_address(pair: StandbyPair) -> None:

@@ -47,6 +47,8 @@ def _check_pools(core: SchedulerCore) -> None:
     for state in core.ledger.fleet.pools:
         machines = [m for m in core.ledger.fleet.machines if m is not None and m.pool == state.row]
         up = [m for m in machines if m.condition is MachineCondition.UP]
+        takes_jobs = (MachineCondition.UP, MachineCondition.BOOKED)
+        assert not any(m.is_silent and m.condition in takes_jobs for m in machines), "a silent machine takes jobs"
         assert state.machines == len(machines), state.pool.pool_id
         assert state.capacity == sum(m.size for m in up), state.pool.pool_id
         assert state.free == sum(len(m.free) for m in up), state.pool.pool_id

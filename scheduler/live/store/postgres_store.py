@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, load_head
 from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.leadership import Leadership
@@ -187,6 +188,7 @@ def copy_into_postgres(data: Path, leadership: Leadership) -> int:
             copied = copy_rows(source, connection, shapes)
             given = dict(source.execute("SELECT name, seq FROM sqlite_sequence"))
             connection.executemany(_META_SQL, [(f"last_{table}", given.get(table, 0)) for table in _NUMBERED])
+            leadership.claim_folder(DataFolder(data).key_digest())
             return copied
     finally:
         source.close()

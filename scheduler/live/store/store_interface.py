@@ -49,6 +49,10 @@ class StoreUnavailable(ClusterError):
     """The database cannot be written at present (mostly because the disk is full); nothing of the batch was written."""
 
 
+#: sysexits' EX_TEMPFAIL: another server leads, or the database is gone; when started again, this one stands by.
+EXIT_NOT_LEADING = 75
+
+
 class LeadershipLost(ClusterError):
     """Another server leads, or the database is gone: this process must end, and may stand by again."""
 

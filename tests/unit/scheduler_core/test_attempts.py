@@ -344,3 +344,29 @@ def test_a_machine_that_is_drained_while_it_is_silent_is_drained_when_it_is_back
     fleet.end(J1)
     fleet.tell(ev.JobSubmitted(5.0, job(2, "a")))
     assert not fleet.attempts
+
+
+def test_a_machine_that_is_drained_and_resumed_while_it_is_silent_takes_jobs_when_it_is_back() -> None:
+    """Nobody knows what runs there until then; a pool that is drained and resumed is no exception."""
+    fleet = cluster(machines="a")
+    fleet.tell(ev.NodeUnreachable(1.0, NodeId("a1")))
+    fleet.tell(ev.NodeLeaving(2.0, NodeId("a1"), 1e6, Reason.HOLD_ADMIN, gentle=True))
+    fleet.tell(ev.NodeUncordoned(3.0, NodeId("a1")))
+    fleet.tell(ev.JobSubmitted(4.0, job(1, "a")))
+    assert not fleet.attempts
+    assert starts(fleet.tell(ev.NodeBack(5.0, NodeId("a1"))))
+
+
+def test_a_gang_runs_again_once_no_machine_of_it_is_silent() -> None:
+    """A drain of one that is still silent says nothing of its ranks."""
+    fleet = cluster(machines="aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 8, preemptible=False)))
+    fleet.prepare_all(J1)
+    fleet.tell(ev.AttemptStarted(1.0, J1, 1))
+    for name in ("a1", "a2"):
+        fleet.tell(ev.NodeUnreachable(2.0, NodeId(name)))
+    fleet.tell(ev.NodeLeaving(3.0, NodeId("a2"), 1e6, Reason.HOLD_ADMIN, gentle=True))
+    fleet.tell(ev.NodeBack(4.0, NodeId("a1")))
+    assert fleet.states[J1][-1] == "UNREACHABLE"
+    fleet.tell(ev.NodeBack(5.0, NodeId("a2")))
+    assert fleet.states[J1][-1] == "RUNNING"

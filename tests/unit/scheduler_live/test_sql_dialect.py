@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.job_listing import parse_cursor
 from scheduler.live.store.people_rows import AuditRow, ChannelRow
 from scheduler.live.store.sql_dialect import postgres_replace_sql, postgres_sql, postgres_value, postgres_values
@@ -16,6 +17,7 @@ from scheduler.live.store.store_interface import (
     StoreUnavailable,
     WriteBatch,
 )
+from scheduler.live.store.store_opening import open_store as open_server_store
 from scheduler.live.store.table_rows import JobRow, JournalRow, PoolRow
 from tests.support.stores import database_of, open_store, shared_postgres
 from walras.cli.main import app
@@ -215,3 +217,39 @@ def test_what_opens_the_database_is_never_shown() -> None:
         with pytest.raises(error) as found:
             wait_for_leadership(address)
         assert "sesame" not in str(found.value)
+
+
+@pytest.mark.slow
+def test_a_server_with_another_data_folder_is_refused(tmp_path: Path) -> None:
+    """Secrets sealed under the other key would not open, and logs and code lie elsewhere. It is told so at once, while
+    another leads and afterwards, and leaves no key in its folder; the first folder is the database's from then on."""
+    url = shared_postgres().new_database()
+    ours, others = DataFolder(tmp_path / "ours"), DataFolder(tmp_path / "others")
+    for folder in (ours, others):
+        folder.create()
+    for _ in range(2):
+        opened = open_server_store(ours, url)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="another data folder"):
+                open_server_store(others, url)
+            opened.store.close()
+        assert not (others.path / "secret.key").exists()
+        others.server_secret()
+        with pytest.raises(ConfigError, match="another data folder"):
+            open_server_store(others, url)
+        (others.path / "secret.key").unlink()
+
+
+@pytest.mark.slow
+def test_a_copied_cluster_belongs_to_the_folder_that_it_was_copied_from(tmp_path: Path) -> None:
+    url = shared_postgres().new_database()
+    ours, others = DataFolder(tmp_path / "ours"), DataFolder(tmp_path / "others")
+    for folder in (ours, others):
+        folder.create()
+    SqliteStore(ours.path).close()
+    ours.server_secret()
+    copied = CliRunner().invoke(app, ["admin", "to-postgresql", "--data", str(ours.path), "--store", url])
+    assert copied.exit_code == 0, copied.output
+    with pytest.raises(ConfigError, match="another data folder"):
+        open_server_store(others, url)
+    open_server_store(ours, url).store.close()
