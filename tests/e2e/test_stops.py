@@ -97,6 +97,38 @@ if __name__ == "__main__":
             sys.exit(85)
 """
 
+#: Trains with the in-job client; `SAVE_S`, `STEP_S`, `EVALUATE_S`: how long that takes. Handles the signal if told to.
+TRAINER = """
+import os, signal, sys, time
+from walras.training import Checkpoint, Loop
+
+def seconds(name):
+    return float(os.environ.get(name, "0.01"))
+
+if "HANDLES" in os.environ:
+    signal.signal(signal.SIGTERM, lambda *_: (print("caught", flush=True), sys.exit(1)))
+
+class State:
+    def state_dict(self):
+        time.sleep(seconds("SAVE_S"))
+        return {"n": 1}
+    def load_state_dict(self, state):
+        pass
+
+loop = Loop(Checkpoint(state=State(), every_s=None))
+for epoch in loop.epochs(1000):
+    for step in loop.steps(range(10)):
+        if step == int(os.environ.get("UP_AT", "5")):
+            print("up", flush=True)
+        time.sleep(seconds("STEP_S"))
+    if epoch == 0:
+        print("evaluates", flush=True)
+        until = time.monotonic() + seconds("EVALUATE_S")
+        while time.monotonic() < until:
+            time.sleep(0.05)
+        print("evaluated", flush=True)
+"""
+
 Run = Callable[..., dict[str, SupervisedAttempt]]
 
 
@@ -282,6 +314,32 @@ def test_what_starts_ranks_is_a_launcher(run: Run, tmp_path: Path) -> None:
     )
     commands = {"launcher": ["python", "starts.py"]}
     assert ends(run(commands, ups=2, devices=[0, 1], is_launcher=True)) == {"launcher": (2, 2, 85, None)}
+
+
+def test_a_save_or_a_step_that_lasts_has_the_whole_grace(run: Run, tmp_path: Path) -> None:
+    """One that saves is not signalled, one that has not begun to only late, and only if it handles the signal."""
+    (tmp_path / "trains.py").write_text(TRAINER)
+    commands = {
+        "saves": bash("SAVE_S=6.8 python trains.py"),
+        "saves, and handles the signal": bash("HANDLES=1 SAVE_S=6.8 python trains.py; exit $?"),
+        "in a step": bash("UP_AT=0 STEP_S=6.5 python trains.py"),
+        "in a step, and handles the signal": bash("HANDLES=1 UP_AT=0 STEP_S=30 python trains.py"),
+    }
+    stopped = ends(run(commands, stop_s=8.0))
+    assert stopped.pop("in a step, and handles the signal") == (1, 0, 1, None)
+    assert set(stopped.values()) == {(0, 0, 85, None)}
+
+
+def test_what_was_trained_is_saved_in_the_evaluation(run: Run, tmp_path: Path) -> None:
+    """At once, while the script knows nothing of it; it leaves at its next step, within the grace."""
+    (tmp_path / "trains.py").write_text(TRAINER)
+    attempt = run(
+        {"evaluates": bash("EVALUATE_S=4 python trains.py")}, after=lambda attempt: "evaluates" in attempt.output()
+    )["evaluates"]
+    (committed,), (ended,) = attempt.events("committed"), attempt.events("ended")
+    assert (committed["manifest"]["step"], ended["exit_code"]) == (10, 85)
+    assert ended["at"] - committed["at"] > 1.0
+    assert "evaluated" in attempt.output()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can run ranks as other users")
