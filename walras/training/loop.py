@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from walras.training import gang, loop_state, model_counting
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
 from walras.training.batch_tuning import NOISE_EVERY_AT_FIRST, BatchTuner, batch_tuner_for
+from walras.training.between_steps import FrozenState, PauseWatch
 from walras.training.checkpoint import Checkpoint, TornCheckpoint, rank_values
 from walras.training.fork import Fork
 from walras.training.gang import Gang
@@ -43,12 +45,16 @@ from walras.training.supervisor_link import (
     read_job_environment,
 )
 
+_T = TypeVar("_T")
+
 #: Asked to stop, with nothing saved.
 EXIT_STOPPED = 143
 
 REPORT_EVERY_S = 0.5
 POLL_EVERY_S = 0.02
 DRAIN_S = 2.0
+#: What keeping the state of an epoch's end for a save in the evaluation may take: seconds, or a part of the epoch.
+FREEZING_S, FREEZING_PART = 0.05, 0.01
 #: The value that `next` returns after the last batch.
 _EXHAUSTED = object()
 
@@ -114,6 +120,9 @@ class Loop:
         self._facts = model_counting.ModelFactsReporter(self._values, self._settings, is_wanted=fork is None)
         self._readers = 1  # ranks that read batches of their own at each position; those of forks and shares do not
         self._saved_step = -1
+        self._is_in_step = self._is_step_counted = False
+        self._pause: PauseWatch | None = None  # nothing trains: a thread listens and saves
+        self._freezing_s = self._paused_at = 0.0
         self._saved_at = self._polled_at = self._reported_at = 0.0
 
     # ------------------------------------------------------------------------------------------- for the script
@@ -137,6 +146,7 @@ class Loop:
         (SystemExit, raised here), unless that was the last step of all.
         """
         self.resume()
+        self._end_pause()
         part, self._part = self._part, self._part + 1
         if self._place is not None and self._place.epoch == self.epoch and part < self._place.part:
             return
@@ -154,15 +164,45 @@ class Loop:
                     break
                 if self._noise is not None and self._noise.samples is None:
                     self._noise.samples = self._samples(source, batch)
+                self._is_in_step, self._is_step_counted = True, False
                 yield batch
+                self._is_in_step = False
                 self._end_step()
         except GeneratorExit:
+            self._is_in_step = False
+            self._end_pause()
             self._count(time.monotonic())  # the script broke out in the middle of a step
             raise
         finally:
             self._report(time.monotonic())
         if self._is_at_limit and not self._in_epochs:
             self._finish()
+        else:
+            self._begin_pause()
+
+    def evaluating(self, batches: Iterable[_T]) -> Iterator[_T]:
+        """The batches of an evaluation. When the scheduler wants the attempt to end, it does so at the next of them.
+
+        What was trained is saved at once. Within `steps()` it ends the current step: update the weights before, and not
+        until the evaluation is over.
+        """
+        self.resume()
+        is_in_step = self._is_in_step
+        if is_in_step and not self._is_step_counted:
+            self._count(time.monotonic())
+            self._is_step_counted = True
+        if self._pause is None:
+            self._begin_pause()
+        try:
+            for batch in batches:
+                if self._pause is not None and self._pause.may_leave and self._gang.is_alone:
+                    self._end_pause()
+                    self._stop()
+                yield batch
+        finally:
+            self._meter.disturb()
+            if is_in_step:
+                self._end_pause()
 
     def _next_batch(self, iterator: Iterator[Any]) -> Any:
         """Returns the next batch, or `_EXHAUSTED`; measures how long the step waits for it."""
@@ -187,23 +227,30 @@ class Loop:
     def save(self) -> bool:
         """Save now, all ranks at the same step. False if there is nowhere to save to, or if it failed (and said so)."""
         self.resume()
+        self._end_pause()
         if self._checkpoint is None or not self._checkpoint.is_open:
             return False
         if self._gang.is_alone and self._gang.rank != 0:
             self._saved_step = self.step
             return True  # ranks that do not know each other: the first one's state stands for all
-        source = self._sources.last
-        size = None if source is None else source.batch_size
-        place = DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
-        choice = None if self._tuner is None else self._tuner.as_saved()
-        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings, choice)
-        is_saved = saver.save(self.step, place, self._seed, source)
+        saver = self._saver(self._checkpoint)
+        is_saved = saver.save(self.step, self._position, self._seed, self._sources.last)
         self._meter.disturb()
         self._data_wait.disturb()
         self._saved_at = time.monotonic()
         if is_saved:
             self._saved_step = self.step
         return is_saved
+
+    def _saver(self, checkpoint: Checkpoint) -> CheckpointSaver:
+        choice = None if self._tuner is None else self._tuner.as_saved()
+        return CheckpointSaver(checkpoint, self._gang, self._link, self._log, self._settings, choice)
+
+    @property
+    def _position(self) -> DataPosition:
+        source = self._sources.last
+        size = None if source is None else source.batch_size
+        return DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
 
     def resume(self) -> bool:
         """Restore the checkpoint, if there is one. Called by `epochs` and `steps`; earlier by a script that wants
@@ -316,6 +363,9 @@ class Loop:
         return None if each is None else each * self._readers
 
     def _count(self, at: float) -> None:
+        if self._is_step_counted:
+            self._is_step_counted = False
+            return
         if self._fork is None:
             self._stride = 1 if self._tuner is None else self._tuner.steps_done(self._limit, self.step)
             self.step, self._batch = self.step + self._stride, self._batch + 1
@@ -374,6 +424,42 @@ class Loop:
             self.save()
         self._is_ending = self._is_ending or agreed.stop
 
+    # ------------------------------------------------------------------------------------------- between steps
+
+    def _begin_pause(self) -> None:
+        """Lets a thread answer the scheduler from now on, with the state as it is now. Rank 0's stands for all."""
+        checkpoint, now = self._checkpoint, time.monotonic()
+        is_wanted = self._settings.is_scheduled and self._fork is None and self._gang.rank == 0
+        if checkpoint is None or not checkpoint.is_open or not is_wanted or self._is_ending:
+            return
+        frozen = None
+        if self._saved_step != self.step:
+            if self._freezing_s > max(FREEZING_S, FREEZING_PART * (now - self._paused_at)):
+                return
+            self._link.send({"type": "saving"})  # an object's state may take its time
+            frozen = self._saver(checkpoint).freeze(self.step, self._position, self._seed, self._sources.last)
+            self._link.send({"type": "saved"})
+            self._freezing_s, self._paused_at = time.monotonic() - now, now
+            if frozen is None:
+                return
+        self._pause = PauseWatch(self._link, lambda: self._save_frozen(checkpoint, frozen))
+
+    def _save_frozen(self, checkpoint: Checkpoint, frozen: FrozenState | None) -> bool:
+        """Called in the thread. `frozen`: None if all was saved when the pause began."""
+        if frozen is None or self._saved_step == frozen.step:
+            return True
+        is_saved = self._saver(checkpoint).save_alone(frozen)
+        if is_saved:
+            self._saved_step, self._saved_at = frozen.step, time.monotonic()
+        return is_saved
+
+    def _end_pause(self) -> None:
+        """Returns when no thread uses this loop any more."""
+        if self._pause is not None:
+            self._pause.end()
+            self._is_ending = self._is_ending or (self._pause.may_leave and self._gang.is_alone)
+            self._pause = None
+
     @property
     def _may_be_done(self) -> bool:
         """Returns whether training may be over at the end of a call of steps(): False if more epochs follow."""
@@ -391,6 +477,7 @@ class Loop:
 
     def _finish(self) -> None:
         """Ends training: saves if steps were made since the last checkpoint, and reports the final step."""
+        self._end_pause()
         if self.step != self._saved_step:
             self.save()
         self._report(time.monotonic())

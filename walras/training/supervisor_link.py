@@ -2,7 +2,7 @@
 
 Every variable may be absent; then the process runs by itself, as on a laptop. Losing the socket never breaks training.
 
-Sent: hello, progress, commit, note, finished (the loop is over: from now on a stop is a signal).
+Sent: hello, progress, saving, saved, commit, note, finished (the loop is over: from now on a stop is a signal).
 Received: stop (checkpoint now), save (the same, and go on), checkpoint_every (from now on this often), lease (its end,
 as CLOCK_BOOTTIME, which every process of this machine shares), recorded (the server has a checkpoint: older ones may
 go).
@@ -220,6 +220,14 @@ class SupervisorLink:
                 time.sleep(left)
             elif select.select([self._socket], [], [], left)[0]:
                 self.poll()
+
+    def wait_beside(self, other: int) -> bool:
+        """Waits until a message or something from the other file has come. Returns False without a connection."""
+        if self._socket is None:
+            return False
+        heard: list[Any] = [self._socket, other]
+        select.select(heard, [], [])
+        return True
 
     def drain(self, seconds: float) -> None:
         """Wait at most this long until the supervisor has read what is still to be sent."""

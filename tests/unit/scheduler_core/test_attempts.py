@@ -212,16 +212,16 @@ def test_dependents_follow_success_and_are_cancelled_by_failure() -> None:
 
 
 def test_limits_of_run_and_queue_time() -> None:
-    """Over max_runtime: FAILED with POLICY:MAX_RUNTIME. Never started within max_queue_time: TIMEOUT."""
+    """Over max_runtime: TIMEOUT. Never started within max_queue_time: CANCELLED. The reasons name the limits."""
     fleet = cluster()
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, max_runtime_s=10.0)))
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, max_queue_s=5.0)))
-    fleet.tell(ev.Woke(5.0))
-    assert fleet.states[J2][-1] == "TIMEOUT"
+    waited = next(c for c in fleet.tell(ev.Woke(5.0)) if isinstance(c, cmd.JobTransitioned))
+    assert (waited.state, waited.reason) == ("CANCELLED", Reason.POLICY_MAX_QUEUE_TIME)
     assert revoked(fleet.tell(ev.Woke(10.0))) == [1]
     commands = fleet.end(J1, exit_code=143)
     ended = next(c for c in commands if isinstance(c, cmd.JobTransitioned))
-    assert (ended.state, ended.reason) == ("FAILED", Reason.POLICY_MAX_RUNTIME)
+    assert (ended.state, ended.reason) == ("TIMEOUT", Reason.POLICY_MAX_RUNTIME)
 
 
 def test_held_job_keeps_its_place_in_nothing() -> None:
