@@ -63,6 +63,7 @@ from walras.cli.setup_commands import init_command, slurm_links_command, words_o
 from walras.cli.shadow_commands import shadow_commands
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.simulate_figures import FIGURE_COMMANDS
+from walras.cli.slurm_listings import SLURM_LISTINGS
 from walras.cli.snapshot_commands import SNAPSHOT_COMMANDS
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
@@ -330,6 +331,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+for _name, _command in SLURM_LISTINGS.items():
+    app.command(_name, hidden=True, context_settings={"help_option_names": ["--help"]})(_command)
 admin_commands.command("credit")(credit_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)

@@ -22,7 +22,7 @@ OverwriteOption = Annotated[bool, typer.Option("--force", help="Overwrite existi
 
 def from_slurm_command(
     queue: Annotated[
-        Path, typer.Argument(metavar="SQUEUE", help="Output of: squeue -a -o '%i|%j|%u|%a|%T|%D|%b|%C|%m|%l|%L|%Q'")
+        Path, typer.Argument(metavar="SQUEUE", help="Output of squeue -a -O COLUMNS, as docs/workloads.md has it.")
     ],
     machines: Annotated[Path, typer.Argument(metavar="SINFO", help="Output of: sinfo -a -N -o '%N|%G|%c|%m|%T'")],
     out: OutArgument,

@@ -47,7 +47,7 @@ def _tell(reading: "ForeignReading", name: str) -> None:
 
 
 def _script_mapping(
-    text: str, name: str, options: Sequence[str], arguments: Sequence[str], *, strict: bool
+    text: str, name: str, options: Sequence[str] | None, arguments: Sequence[str], *, strict: bool
 ) -> dict[str, Any]:
     """Returns the job of a shell script. Refuses or warns of `#SBATCH` lines that are not obeyed."""
     from walras.spec.slurm_scripts import slurm_job
@@ -140,6 +140,9 @@ def submit_command(
             "--strict/--lenient", help="Refuse #SBATCH lines and fields of a task that cannot be obeyed here."
         ),
     ] = True,
+    wrap: Annotated[str | None, typer.Option("--wrap", hidden=True, help="Run this line in a script.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", hidden=True, help="Wait for the end, as `sbatch --wait`.")] = False,
+    like_sbatch: Annotated[bool, typer.Option("--like-sbatch", hidden=True, help="Answer as sbatch does.")] = False,
     recommend: RecommendOption = None,
     profile: ProfileOption = None,
     network: NetworkOption = None,
@@ -151,12 +154,15 @@ def submit_command(
     from walras.spec.shipped_files import folder_of_relative_paths
 
     changes = [*_changes_of(name, gpus, notify), *(setting or [])]
-    if not command and (collection := read_collection(file)) is not None:
+    if not command and wrap is None and (collection := read_collection(file)) is not None:
         single = {"--name": name, "--recommend": recommend, "--quote": quote, "--take": take, "--skypilot": skypilot}
         check_options(single)
         _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
         return
-    spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=sbatch or ())
+    options = [] if like_sbatch and sbatch is None else sbatch
+    spec = read_job_file(
+        file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=options, wrap=wrap
+    )
     folder, spec, tree = with_snapshot(spec, folder_of_relative_paths(file))
     if recommend is not None:
         silent = quiet or output is OutputFormat.JSON
@@ -184,8 +190,21 @@ def submit_command(
         show_json(submitted.model_dump(mode="json"))
     elif quiet:
         show_line(str(submitted.id))
+    elif like_sbatch:
+        show_line(f"Submitted batch job {submitted.id}")
     else:
         _tell_submitted(submitted, spec, folder)
+    if wait:
+        _wait_for_end(submitted.id)
+
+
+def _wait_for_end(job_id: int) -> None:
+    """Waits for a job, or its sweep, and ends with the exit code of `walras wait`."""
+    from walras.cli.job_control_commands import exit_code_of_states, wait_for_jobs
+
+    states = with_client(lambda client: wait_for_jobs(client, [job_id], None, whole=[job_id]))
+    if code := exit_code_of_states(states.values()):
+        raise typer.Exit(code)
 
 
 def _submit_all(
@@ -267,19 +286,24 @@ def read_job_file(
     *,
     strict: bool = True,
     skypilot: bool = False,
-    sbatch: Sequence[str] = (),
+    sbatch: Sequence[str] | None = None,
+    wrap: str | None = None,
 ) -> "JobSpec":
     """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command.
 
-    `skypilot`: the file is a task of SkyPilot. `sbatch`: options of a script that override its `#SBATCH` lines.
+    `skypilot`: the file is a task of SkyPilot. `sbatch`: options that override the `#SBATCH` lines of a script, which
+    is then one of Slurm's in any case. `wrap`: the line of a script that `file` only names.
     `strict`: refuses options, and fields of a task, that decide how it runs and cannot be obeyed; else they are warned
     of, as those that decide nothing. `command`: arguments of a script; with a job file, what runs instead of its `run`.
     """
     from walras.spec.job_spec import MAX_SPEC_BYTES
 
     _refuse_second_program(file, command)
-    started = _command_mapping(file, command)
-    name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
+    started = None if wrap is not None else _command_mapping(file, command)
+    if wrap is not None:
+        name, content = file, f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{wrap}\n".encode()
+    else:
+        name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
     is_script = started is None and (_begins_as_script(content) or file.endswith(_SCRIPT_ENDINGS))
     if started is not None:
         mapping, command = started, []

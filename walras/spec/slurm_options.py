@@ -241,19 +241,31 @@ def read_options(command: str, words: Sequence[tuple[str, str]], reading: Foreig
     """Returns the options among (place, word) pairs, as getopt_long finds them; what is none is told to `reading`."""
     found, rest = list[GivenOption](), list(words)
     while rest:
+        more, rest = leading_options(command, rest, reading)
+        found += more
+        if rest:
+            place, word = rest.pop(0)
+            reading.refused.append(f"{place}: {word[:80]}: neither an option nor the value of one")
+    return found
+
+
+def leading_options(
+    command: str, words: Sequence[tuple[str, str]], reading: ForeignReading
+) -> tuple[list[GivenOption], list[tuple[str, str]]]:
+    """Returns the options at the beginning of (place, word) pairs, and the pairs from the first other word on."""
+    found, rest = list[GivenOption](), list(words)
+    while rest and rest[0][1].startswith("-") and rest[0][1] != "-":
         place, word = rest.pop(0)
         if word == "--":
-            continue
+            break
         if word.startswith("--"):
             option = _long_option(command, word[2:].partition("=")[0], place, reading)
             joined = word.partition("=")[2] if "=" in word else None
             if option is not None:
                 _add_long(found, option, joined, place, rest, reading)
-        elif word.startswith("-") and len(word) > 1:
-            _add_short(found, command, word[1:], place, rest, reading)
         else:
-            reading.refused.append(f"{place}: {word[:80]}: neither an option nor the value of one")
-    return found
+            _add_short(found, command, word[1:], place, rest, reading)
+    return found, rest
 
 
 def _long_option(command: str, name: str, place: str, reading: ForeignReading) -> SlurmOption | None:

@@ -28,7 +28,7 @@ _PRODUCT = re.compile(
 def slurm_job(
     text: str,
     name: str,
-    options: Sequence[str],
+    options: Sequence[str] | None,
     now: datetime,
     *,
     arguments: Sequence[str] = (),
@@ -36,7 +36,8 @@ def slurm_job(
 ) -> tuple[dict[str, Any], ForeignReading]:
     """Returns the mapping of a shell script's job, and what is to be told of it.
 
-    `options`: words of a command line of `sbatch`, which override those of the script. `now`: the instant of submission
+    `options`: words of a command line of `sbatch`, which override those of the script; None: there was none, and a
+    script without `#SBATCH` lines is a plain one. `now`: the instant of submission
     in the submitter's zone, from which `--begin` counts. `arguments`: of the script. Raises JobSpecError for what is
     refused, unless `lenient`.
     """
@@ -63,12 +64,12 @@ def slurm_command(text: str, name: str, arguments: Sequence[str] = (), standard_
     return ["bash", "-c", program, name, "start", *told, *pieces, *arguments]
 
 
-def read_slurm_script(text: str, options: Sequence[str], now: datetime) -> ForeignReading:
+def read_slurm_script(text: str, options: Sequence[str] | None, now: datetime) -> ForeignReading:
     """Returns the fields of a script's options, with what is refused and what is noted."""
     reading = ForeignReading()
     given = options_of_script(text, reading)
-    on_the_line = read_options("sbatch", [("command line", word) for word in options], reading)
-    reading.has_lines = reading.has_lines or bool(options)
+    on_the_line = read_options("sbatch", [("command line", word) for word in options or ()], reading)
+    reading.has_lines = reading.has_lines or options is not None
     if not any(each.option.name == "ignore-pbs" for each in given + on_the_line):
         reading.refused += reading.other_lines
     # The last of several counts, and the command line over the script.

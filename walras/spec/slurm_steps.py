@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 
 from walras.spec.shell_scripts import ForeignReading
-from walras.spec.slurm_options import Answer, read_options
+from walras.spec.slurm_options import Answer, leading_options
 
 #: Words after which a command may begin.
 _BEFORE = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "exec", "command", "eval"})
@@ -53,23 +53,17 @@ def judge_commands(text: str, nodes: int, reading: ForeignReading) -> None:
 
 
 def _judge_step(words: list[str], place: str, reading: ForeignReading) -> None:
-    """Refuses what a step cannot have. Options in variables are judged when the script runs."""
-    own, rest = list[tuple[str, str]](), list(words)
-    while rest and rest[0].startswith("-") and "$" not in rest[0]:
-        own.append((place, rest.pop(0)))
-        if rest and not rest[0].startswith("-"):
-            trial = ForeignReading()
-            read_options("srun", own, trial)
-            if any("has no value" in each for each in trial.refused):
-                own.append((place, rest.pop(0)))
+    """Refuses what a step cannot have. What stands in variables is judged when the script runs."""
+    variable = next((number for number, word in enumerate(words) if re.match(r"[$\"']*\$", word)), len(words))
     found = ForeignReading()
-    options = read_options("srun", own, found)
-    if not rest or "$" not in rest[0]:
-        reading.refused += [f"{each.replace(': ', ': srun ', 1)}" for each in found.refused]
+    options, rest = leading_options("srun", [(place, word) for word in words[:variable]], found)
+    # An option whose value is the variable lacks it here.
+    refused = [each for each in found.refused if rest or variable == len(words) or "has no value" not in each]
+    reading.refused += [each.replace(": ", ": srun ", 1) for each in refused]
     for option in options:
         if option.option.answer is Answer.REFUSED:
             reading.refused.append(f"{place}: srun --{option.option.name}: {option.option.why}")
-    if ":" in rest:
+    if ":" in words:
         reading.refused.append(f"{place}: srun ... : a step of several parts")
 
 
