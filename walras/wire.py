@@ -160,8 +160,9 @@ class AttemptReport(Report):
 
 class PreparedReport(AttemptReport):
     type: Literal["prepared"] = "prepared"
-    #: Address and port of the rendezvous; set by node rank 0 only.
+    #: Where the machines of the gang reach this one. Empty: an agent of an older release, and not the first machine.
     address: str = Field(default="", max_length=255)
+    #: Port of the rendezvous; set by the first machine only.
     port: Port = 0
 
 

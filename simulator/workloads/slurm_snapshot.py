@@ -1,8 +1,8 @@
 """Converts a snapshot of a Slurm queue to a trace and a cluster file, to see what Walras would do with it.
 
 The user runs `_SQUEUE_COMMAND` and `_SINFO_COMMAND`. Lines are cells separated by `|` under a header with Slurm's own
-titles. Accelerators are the number of `gpu` in `gres` or `tres` per machine, times the machines of the job. A waiting
-job array counts as one job per remaining task.
+titles; a name may hold `|` too. Accelerators are the number of `gpu` that a job asks for per machine, per task or in
+all, whichever of these columns a file has. A waiting job array counts as one job per remaining task.
 
 A snapshot does not contain the future: all jobs arrive at its instant, and running jobs have only their remaining time.
 True run times are unknown, so the requested time counts, or a part of it that the user states (`used`). Jobs without
@@ -29,17 +29,27 @@ _JOBS_MAX, _NODES_MAX = 1_000_000, 100_000
 _FIRST_FEW = 5
 #: The type of a machine or a job that states none.
 _UNKNOWN_TYPE = "gpu"
-_SQUEUE_COMMAND = "squeue -a -o '%i|%j|%u|%a|%T|%D|%b|%C|%m|%l|%L|%Q' > squeue.txt"
+_SQUEUE_COMMAND = (
+    "squeue -a -O 'JobArrayID:|,UserName:|,Account:|,State:|,NumNodes:|,NumTasks:|,tres-per-node:|,tres-per-job:|,"
+    "tres-per-task:|,tres-alloc:|,NumCPUs:|,TimeLimit:|,TimeLeft:|,PriorityLong:|,Name:' > squeue.txt"
+)
 _SINFO_COMMAND = "sinfo -a -N -o '%N|%G|%c|%m|%T' > sinfo.txt"
 _QUEUE_COLUMNS = ("JOBID", "USER", "STATE", "NODES", "TRES_PER_NODE", "TIME_LIMIT")
 _NODE_COLUMNS = ("NODELIST", "GRES", "CPUS", "MEMORY", "STATE")
 _LONGEST_LINE = 64 * 1024
-_GPU = re.compile(r"(?:gres[:/])?gpu(?:[:/](?P<type>[A-Za-z][A-Za-z0-9_.-]*))?(?:[:=](?P<count>\d{1,6}))?", re.ASCII)
+#: `gpu:8`, `gpu:3090:2`, `gres:gpu:a100`, `gres/gpu:2080ti=4`: digits alone are a count, unless a count follows.
+_GPU = re.compile(
+    r"(?:gres[:/])?gpu(?:[:/](?P<type>[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*|\d{1,6}(?=[:=])))?(?:[:=](?P<count>\d{1,6}))?",
+    re.ASCII,
+)
 _TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})", re.ASCII)
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
 _WAITING, _RUNNING = {"PENDING"}, {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
-#: States (by prefix) in which a node is left out.
-_OUT_OF_USE = ("down", "drain", "fail", "maint", "unknown", "power", "boot", "reserved", "future")
+#: States (by prefix) in which a node has jobs or takes them.
+_IN_USE = ("alloc", "mix", "idle", "comp", "plan")
+#: Times that are none.
+_UNLIMITED = frozenset({"UNLIMITED", "NOT_SET", "PARTITION_LIMIT"})
+_UNKNOWN = frozenset({"INVALID", "N/A", ""})
 _MIB = 2**20
 #: Seconds of a job in a partition without a limit.
 _UNLIMITED_S = 7 * 86_400.0
@@ -129,15 +139,24 @@ def _rows(path: Path, required: tuple[str, ...], command: str) -> Iterator[_Row]
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
             continue
-        cells = [cell.strip() for cell in line.split("|")]
+        cells = _cells(line, titles)
         if len(line) > _LONGEST_LINE or len(cells) != len(titles):
             raise ConfigError(
                 f"{path}:{number}: {len(cells)} cells, {len(titles)} expected",
-                fix=f"a name may hold no `|`; write it with: {command}",
+                fix=f"write it with: {command}",
             )
         row = _Row(zip(titles, cells, strict=True))
         row.where = f"{path}:{number}"
         yield row
+
+
+def _cells(line: str, titles: list[str]) -> list[str]:
+    """Returns the cells of a line; those that are too many are a name with `|` in it."""
+    cells = line.split("|")
+    if (more := len(cells) - len(titles)) > 0 and titles.count("NAME") == 1:
+        at = titles.index("NAME")
+        cells[at : at + more + 1] = ["|".join(cells[at : at + more + 1])]
+    return [cell.strip() for cell in cells]
 
 
 def _add_node(snapshot: QueueSnapshot, row: _Row, seen: set[str]) -> None:
@@ -150,13 +169,17 @@ def _add_node(snapshot: QueueSnapshot, row: _Row, seen: set[str]) -> None:
     if len(seen) > _NODES_MAX:
         raise ConfigError(f"{row.where}: more than {_NODES_MAX:,} machines", fix="is it one cluster?")
     state = row["STATE"].lower().rstrip("*~#!%$@^-+")
-    if state.startswith(_OUT_OF_USE):
+    if not state.startswith(_IN_USE):
         snapshot.skip(f"machine {name} is {state}")
         return
-    accelerator, count = _accelerators(row["GRES"])
-    if count:
-        cpus, memory = _whole(row, "CPUS"), _whole(row, "MEMORY")
-        snapshot.nodes.append(SnapshotNode(name, accelerator, count, float(max(1, cpus)), max(1, memory) * _MIB))
+    held = _accelerators(row["GRES"])
+    cpus, memory = (_whole(row, "CPUS"), _whole(row, "MEMORY")) if held else (1, 1)
+    for accelerator, count in held.items():
+        # A machine with several types counts as one for each, with its part of cores and memory.
+        part = count / sum(held.values())
+        snapshot.nodes.append(
+            SnapshotNode(name, accelerator, count, max(1.0, cpus * part), max(1, int(memory * part)) * _MIB)
+        )
 
 
 def _add_jobs(snapshot: QueueSnapshot, row: _Row) -> None:
@@ -165,13 +188,17 @@ def _add_jobs(snapshot: QueueSnapshot, row: _Row) -> None:
         snapshot.skip(f"job {number[:60]} is {state[:30]}")
         return
     nodes = max(1, _whole(row, "NODES"))
-    accelerator, count = _accelerators(row["TRES_PER_NODE"])
-    if not count:
-        snapshot.skip(f"job {number[:60]} asks for no accelerator")
+    asked = _gang(row, nodes)
+    if len(asked) != 1:
+        what = "accelerators of several types" if asked else "no accelerator"
+        if not asked and "TRES_PER_JOB" not in row:
+            what += f" per machine; what --gpus asks for is told by: {_SQUEUE_COMMAND}"
+        snapshot.skip(f"job {number[:60]} asks for {what}")
         return
+    ((accelerator, gang),) = asked.items()
     is_running = state in _RUNNING
-    left_s = _seconds(row, "TIME_LEFT" if is_running and row.get("TIME_LEFT") else "TIME_LIMIT")
-    gang = nodes * count
+    left_s = _seconds(row, "TIME_LEFT") if is_running and row.get("TIME_LEFT", "").upper() not in _UNKNOWN else None
+    left_s = _seconds(row, "TIME_LIMIT") if left_s is None else left_s
     title = _name_or_none(row.get("NAME", "")) or "job"
     tasks = _tasks(row, number)
     if len(snapshot.jobs) + tasks > _JOBS_MAX:
@@ -206,13 +233,31 @@ def _tasks(row: _Row, number: str) -> int:
     return count
 
 
-def _accelerators(text: str) -> tuple[str, int]:
-    """Returns type and number of `gpu:a100:4(S:0-1)`, `gres/gpu=8`, `gpu:2`; 0 where there are none."""
+#: Columns with what a job asks for, and the column by which that is multiplied.
+_OF_THE_JOB = (("TRES_PER_NODE", "NODES"), ("TRES_PER_JOB", ""), ("TRES_PER_TASK", "TASKS"), ("TRES_ALLOC", ""))
+
+
+def _gang(row: _Row, nodes: int) -> dict[str, int]:
+    """Returns the accelerators of the whole job by type: of the first column that names some."""
+    for column, times in _OF_THE_JOB:
+        if found := _accelerators(row.get(column, "")):
+            factor = nodes if times == "NODES" else max(1, _whole(row, times)) if times else 1
+            return {accelerator: count * factor for accelerator, count in found.items()}
+    return {}
+
+
+def _accelerators(text: str) -> dict[str, int]:
+    """Returns the numbers by type of `gpu:a100:4(S:0-1),gpu:v100:2`, `gres/gpu=8`, `gpu:2`; empty without any."""
+    held: dict[str, int] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         found = _GPU.fullmatch(part.strip())
-        if found is not None:
-            return _type_named(found["type"] or ""), int(found["count"] or 1)
-    return _UNKNOWN_TYPE, 0
+        if found is not None and int(found["count"] or 1):
+            accelerator = _type_named(found["type"] or "")
+            held[accelerator] = held.get(accelerator, 0) + int(found["count"] or 1)
+    # Slurm lists a total (gres/gpu=4) beside the types of it (gres/gpu:a100=4).
+    if len(held) > 1 and held.get(_UNKNOWN_TYPE) == sum(held.values()) - held.get(_UNKNOWN_TYPE, 0):
+        del held[_UNKNOWN_TYPE]
+    return held
 
 
 def _whole(row: _Row, column: str) -> int:
@@ -226,7 +271,7 @@ def _whole(row: _Row, column: str) -> int:
 def _seconds(row: _Row, column: str) -> float:
     """Returns the seconds of `1-12:00:00`, `12:00:00`, `30:00` or `30` (minutes)."""
     text = row[column].upper()
-    if text in ("UNLIMITED", "INVALID", "NOT_SET", "PARTITION_LIMIT", "N/A"):
+    if text in _UNLIMITED or text in _UNKNOWN:
         return _UNLIMITED_S
     found = _TIME.fullmatch(text)
     if found is None:

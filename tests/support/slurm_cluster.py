@@ -84,7 +84,7 @@ class SlurmCluster:
     def _write_commands(self) -> None:
         """The commands as an installed Slurm has them: they find their libraries and their cluster by themselves."""
         self.bin.mkdir(parents=True)
-        for name in ("sbatch", "scancel", "scontrol", "sinfo", "squeue"):
+        for name in ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"):
             command = self.bin / name
             program = self._programs / "usr/bin" / name
             # The loader's variable would travel into jobs with the rest of the environment: sbatch alone needs it.

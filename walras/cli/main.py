@@ -59,6 +59,7 @@ from walras.cli.report_commands import report_command
 from walras.cli.reserve_commands import reservations_command, reserve_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
+from walras.cli.slurm_listings import SLURM_LISTINGS
 from walras.cli.solve_commands import solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
@@ -317,6 +318,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+for _name, _command in SLURM_LISTINGS.items():
+    app.command(_name, hidden=True, context_settings={"help_option_names": ["--help"]})(_command)
 admin_commands.command("credit")(credit_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)

@@ -25,15 +25,22 @@ _NO_HEADER = {"-h": "--no-header", "--noheader": "--no-header"}
 #: Slurm's commands: the words that begin ours, and options of the same meaning under another name.
 _SLURM_COMMANDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = MappingProxyType(
     {
-        "sbatch": (("submit",), {"--parsable": "--quiet", "--test-only": "--dry-run", "-Q": "--quiet"}),
+        "sbatch": (("submit",), {}),
         "squeue": (("queue",), {"-t": "--state", "--states": "--state", "-n": "--name", **_NO_HEADER}),
         "scancel": (("cancel", "--yes"), {"-t": "--state", "-n": "--name", "--jobname": "--name"}),
         "sinfo": (("nodes",), _NO_HEADER),
         "sacct": (("jobs",), {"-s": "--state", "-n": "--no-header", "--noheader": "--no-header"}),
     }
 )
-#: Options of `sbatch` that `walras submit` has itself, with or without a value of their own.
-_OWN_OPTIONS = ("--quiet", "--dry-run", "--strict", "--help")
+#: Options with which programs read a listing: it is answered in Slurm's own columns (`slurm_listings`).
+_LISTINGS = {
+    "squeue": ("-o", "--format", "-O", "--Format", "-j", "--job"),
+    "sacct": ("-j", "--job", "-o", "--format", "-P", "--parsable", "-p", "-X", "--allocations", "-b", "--brief"),
+}
+#: Options of `sbatch` about its own answer, and what they are here.
+_SBATCH_ANSWERS = {"parsable": "--quiet", "quiet": "--quiet", "test-only": "--dry-run", "wait": "--wait"}
+#: Options of `walras submit` that `sbatch` takes, too.
+_OWN_OPTIONS = ("--dry-run", "--strict", "--lenient", "--help")
 
 
 def init_command(
@@ -100,13 +107,16 @@ def _own_program() -> Path:
 def words_of_slurm_command(name: str, words: Sequence[str]) -> list[str] | None:
     """Returns our words for a command line of Slurm; None if `name` is none of its commands.
 
-    Raises UserError for a script with arguments, which a job's script does not get here.
+    Raises UserError for a command line of `sbatch` that Slurm would refuse.
     """
     if name not in _SLURM_COMMANDS:
         return None
+    if name == "sbatch":
+        return ["submit", *_words_of_sbatch(words)]
+    if name in _LISTINGS and any(word.startswith(_LISTINGS[name]) for word in words):
+        return [f"slurm-{name}", *words]
     begin, options = _SLURM_COMMANDS[name]
-    translated = [_translated(word, options) for word in words]
-    return [*begin, *(_words_of_sbatch(translated) if name == "sbatch" else translated)]
+    return [*begin, *(_translated(word, options) for word in words)]
 
 
 def _translated(word: str, options: Mapping[str, str]) -> str:
@@ -115,22 +125,26 @@ def _translated(word: str, options: Mapping[str, str]) -> str:
 
 
 def _words_of_sbatch(words: Sequence[str]) -> list[str]:
-    """Returns the options of `walras submit`, one `--sbatch` for each option of Slurm, and the script."""
-    from walras.spec.slurm_scripts import takes_value
+    """Returns the options of `walras submit`, one `--sbatch` for each option of Slurm, the script and its arguments."""
+    from walras.spec.shell_scripts import ForeignReading
+    from walras.spec.slurm_options import leading_options
 
-    own, rest = list[str](), list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word in _OWN_OPTIONS:
-            own.append(word)
-            continue
-        if takes_value(word) and rest:
-            word += f"={rest.pop(0)}" if word.startswith("--") else rest.pop(0)
-        own.append(f"--sbatch={word}")
-    if len(rest) > 1:
-        raise UserError(
-            f"{rest[0][:200]} would be run without its arguments ({' '.join(rest[1:])[:80]})",
-            field="FILE",
-            fix="write them into the script, or: walras submit COMMAND -- ARGUMENTS",
-        )
-    return [*own, *rest]
+    own = [word for word in words if word in _OWN_OPTIONS]
+    reading = ForeignReading()
+    given, rest = leading_options("sbatch", [("", word) for word in words if word not in _OWN_OPTIONS], reading)
+    if reading.refused:
+        raise UserError(f"sbatch{reading.refused[0]}", fix="man sbatch")
+    wrapped: str | None = None
+    for each in given:
+        if each.option.name == "wrap":
+            wrapped = each.value
+        elif each.option.name in _SBATCH_ANSWERS:
+            own.append(_SBATCH_ANSWERS[each.option.name])
+        else:
+            own.append(f"--sbatch=--{each.option.name}" + (f"={each.value}" if each.value else ""))
+    script = [word for _, word in rest]
+    if wrapped is not None:
+        if script:
+            raise UserError(f"{script[0][:80]}: a script beside --wrap", field="--wrap", fix="give one of the two")
+        return ["--like-sbatch", *own, f"--wrap={wrapped}", "wrap"]
+    return ["--like-sbatch", *own, *(script or ["-"])[:1], *(["--", *script[1:]] if script[1:] else [])]

@@ -5,10 +5,13 @@ A file with `jobs:` is a collection of them (`submit_collection`).
 
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +26,7 @@ from walras.cli.stated_facts import with_facts_of_file
 from walras.cli.submit_collection import SubmittedCollection, check_options, read_collection, submit_collection
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.cli.what_if_text import show_menu, take_from_menu
-from walras.errors import JobSpecError
+from walras.errors import ConfigError, JobSpecError
 from walras.server_access import server_access
 
 if TYPE_CHECKING:
@@ -31,31 +34,28 @@ if TYPE_CHECKING:
     from walras.client import Client
     from walras.content import ContentTree
     from walras.spec.job_spec import JobSpec
+    from walras.spec.shell_scripts import ForeignReading
 
 
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm")
 
 
-def _tell_unread(notes: list[str], name: str, *, strict: bool) -> None:
-    """Warns of fields that mean nothing here; with `strict` it raises a JobSpecError instead."""
-    if notes and strict:
-        more = f" (and {len(notes) - 1} more lines)" if len(notes) > 1 else ""
-        raise JobSpecError(
-            f"{name}: {notes[0]}{more}", field="--strict", fix="take the lines out, or submit without --strict"
-        )
-    for note in notes:
-        warn(f"{name}: {note}")
+def _tell(reading: "ForeignReading", name: str) -> None:
+    """Warns of what a file of another scheduler says and this one does not do."""
+    for each in (*reading.refused, *reading.notes):
+        warn(f"{name}: {each}")
 
 
-def _script_fields(text: str, name: str, options: Sequence[str], *, strict: bool) -> dict[str, Any]:
-    """Returns the job of a script; warns of every `#SBATCH` line that means nothing here, or refuses it."""
-    from walras.spec.slurm_scripts import PRELUDE, read_slurm_lines
-    from walras.spec.text_formats import script_mapping
+def _script_mapping(
+    text: str, name: str, options: Sequence[str] | None, arguments: Sequence[str], *, strict: bool
+) -> dict[str, Any]:
+    """Returns the job of a shell script. Refuses or warns of `#SBATCH` lines that are not obeyed."""
+    from walras.spec.slurm_scripts import slurm_job
 
-    reading = read_slurm_lines(text, options)
-    _tell_unread(reading.unread, name, strict=strict)
-    prelude = PRELUDE if reading.has_lines else ""
-    mapping = script_mapping(text, name=Path(name).name, fields=reading.fields, prelude=prelude)
+    mapping, reading = slurm_job(
+        text, name, options, datetime.now().astimezone(), arguments=arguments, lenient=not strict
+    )
+    _tell(reading, name)
     mapping.setdefault("workdir", ".")
     return mapping
 
@@ -135,8 +135,14 @@ def submit_command(
     sbatch: _SbatchOption = None,
     skypilot: Annotated[bool, typer.Option("--skypilot", help="The file is a SkyPilot task.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse #SBATCH lines and fields of a task that mean nothing here.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--strict/--lenient", help="Refuse #SBATCH lines and fields of a task that cannot be obeyed here."
+        ),
+    ] = True,
+    wrap: Annotated[str | None, typer.Option("--wrap", hidden=True, help="Run this line in a script.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", hidden=True, help="Wait for the end, as `sbatch --wait`.")] = False,
+    like_sbatch: Annotated[bool, typer.Option("--like-sbatch", hidden=True, help="Answer as sbatch does.")] = False,
     recommend: RecommendOption = None,
     profile: ProfileOption = None,
     network: NetworkOption = None,
@@ -148,12 +154,15 @@ def submit_command(
     from walras.spec.shipped_files import folder_of_relative_paths
 
     changes = [*_changes_of(name, gpus, notify), *(setting or [])]
-    if not command and (collection := read_collection(file)) is not None:
+    if not command and wrap is None and (collection := read_collection(file)) is not None:
         single = {"--name": name, "--recommend": recommend, "--quote": quote, "--take": take, "--skypilot": skypilot}
         check_options(single)
         _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
         return
-    spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=sbatch or ())
+    options = [] if like_sbatch and sbatch is None else sbatch
+    spec = read_job_file(
+        file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=options, wrap=wrap
+    )
     folder, spec, tree = with_snapshot(spec, folder_of_relative_paths(file))
     if recommend is not None:
         silent = quiet or output is OutputFormat.JSON
@@ -181,8 +190,21 @@ def submit_command(
         show_json(submitted.model_dump(mode="json"))
     elif quiet:
         show_line(str(submitted.id))
+    elif like_sbatch:
+        show_line(f"Submitted batch job {submitted.id}")
     else:
         _tell_submitted(submitted, spec, folder)
+    if wait:
+        _wait_for_end(submitted.id)
+
+
+def _wait_for_end(job_id: int) -> None:
+    """Waits for a job, or its sweep, and ends with the exit code of `walras wait`."""
+    from walras.cli.job_control_commands import exit_code_of_states, wait_for_jobs
+
+    states = with_client(lambda client: wait_for_jobs(client, [job_id], None, whole=[job_id]))
+    if code := exit_code_of_states(states.values()):
+        raise typer.Exit(code)
 
 
 def _submit_all(
@@ -229,11 +251,11 @@ def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:
 
 def _changes_of(name: str | None, gpus: str | None, notify: str | None) -> list[str]:
     """Returns the options that stand for a field as `--set` would have them."""
-    changes = [] if name is None else [f"name={json.dumps(name)}"]
+    changes = [] if name is None else [f"name={json.dumps(name, ensure_ascii=False)}"]
     if gpus is not None:
         changes.append(f"resources.accelerators={gpus if ':' in gpus else f'any:{gpus}'}")
     if notify is not None:
-        changes.append(f"notify={json.dumps(notify)}")
+        changes.append(f"notify={json.dumps(notify, ensure_ascii=False)}")
     return changes
 
 
@@ -242,12 +264,18 @@ def _command_mapping(file: str, command: list[str]) -> dict[str, Any] | None:
 
     The current folder travels with it.
     """
-    if file.endswith(".py") and Path(file).is_file():
+    if file.endswith(".py") and Path(file).is_file() and not _has_slurm_lines(Path(file)):
         return {"run": ["python", file, *command], "workdir": "."}
     if file == "-" or Path(file).exists() or shutil.which(file) is None:
         return None
     script = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(file).name)
     return {"run": [file, *command], "workdir": ".", "name": script}
+
+
+def _has_slurm_lines(file: Path) -> bool:
+    with file.open("rb") as opened:
+        begin = opened.read(64 * 1024)
+    return _begins_as_script(begin) and re.search(rb"^#SBATCH", begin, re.MULTILINE) is not None
 
 
 def read_job_file(
@@ -256,37 +284,87 @@ def read_job_file(
     changes: list[str],
     env: list[str],
     *,
-    strict: bool = False,
+    strict: bool = True,
     skypilot: bool = False,
-    sbatch: Sequence[str] = (),
+    sbatch: Sequence[str] | None = None,
+    wrap: str | None = None,
 ) -> "JobSpec":
     """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command.
 
-    `skypilot`: the file is a task of SkyPilot. `sbatch`: options of a script that override its `#SBATCH` lines.
-    `strict`: refuses options, and fields of a task, that mean nothing here; else they are warned of.
+    `skypilot`: the file is a task of SkyPilot. `sbatch`: options that override the `#SBATCH` lines of a script, which
+    is then one of Slurm's in any case. `wrap`: the line of a script that `file` only names.
+    `strict`: refuses options, and fields of a task, that decide how it runs and cannot be obeyed; else they are warned
+    of, as those that decide nothing. `command`: arguments of a script; with a job file, what runs instead of its `run`.
     """
     from walras.spec.job_spec import MAX_SPEC_BYTES
-    from walras.spec.text_formats import parse_yaml
 
-    started = _command_mapping(file, command)
-    name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
-    is_script = started is None and (content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS))
+    _refuse_second_program(file, command)
+    started = None if wrap is not None else _command_mapping(file, command)
+    if wrap is not None:
+        name, content = file, f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{wrap}\n".encode()
+    else:
+        name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
+    is_script = started is None and (_begins_as_script(content) or file.endswith(_SCRIPT_ENDINGS))
     if started is not None:
         mapping, command = started, []
     elif is_script:
-        mapping = _script_fields(_text(content, name), name, sbatch, strict=strict)
+        mapping, command = _script_mapping(_text(content, name), name, sbatch, command, strict=strict), []
     else:
-        mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
+        mapping = _fields(_parsed(content, name, skypilot=skypilot), name, bool(command))
     if sbatch and not is_script:
         raise JobSpecError(f"{name}: no script for options of sbatch", field="--sbatch", fix="give a shell script")
     if skypilot:
         from walras.spec.skypilot_tasks import read_skypilot_task
 
-        mapping, notes = read_skypilot_task(mapping)
-        _tell_unread(notes, name, strict=strict)
+        reading = read_skypilot_task(mapping)
+        if strict:
+            reading.raise_if_refused(name)
+        _tell(reading, name)
+        mapping = reading.fields
     if file != "-":
         mapping = {"name": Path(file).stem or "job", **mapping}
     return _checked_spec(mapping, changes, env, {"run": command} if command else {}, name)
+
+
+def _begins_as_script(content: bytes) -> bool:
+    return content.removeprefix(b"\xef\xbb\xbf").startswith(b"#!")
+
+
+#: Programs that a user may put before a script that is named already.
+_STARTERS = re.compile(r"(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|srun|uv)")
+
+
+def _refuse_second_program(file: str, command: list[str]) -> None:
+    """Refuses `train.py -- python train.py`, where what follows `--` are the arguments of `train.py`."""
+    if not file.endswith((".py", *_SCRIPT_ENDINGS)) or not command or not _STARTERS.fullmatch(Path(command[0]).name):
+        return
+    at = next((number for number, word in enumerate(command) if Path(word).name == Path(file).name), None)
+    rest = shlex.join(command[1 if at is None else at + 1 :])
+    python = Path(command[0]).name.startswith("python")
+    fix = (
+        f"walras submit {file}{' -- ' if rest else ''}{rest}"
+        if python and at
+        else f"walras submit -- {shlex.join(command)}"
+    )
+    raise JobSpecError(
+        f"{file}: what follows `--` are its arguments, and {command[0]!r} is a program", field="-- COMMAND", fix=fix
+    )
+
+
+def _parsed(content: bytes, name: str, *, skypilot: bool) -> Any:
+    from walras.spec.job_spec import MAX_SPEC_BYTES
+    from walras.spec.text_formats import parse_yaml
+
+    try:
+        return parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES)
+    except ConfigError as error:
+        if skypilot and "a second document begins" in str(error):
+            raise JobSpecError(
+                f"{name}: {error.field}: a pipeline of several tasks; submit each as a task of its own",
+                field=error.field,
+                fix="write a file for each task, and say which comes after which: --set depends_on=JOB",
+            ) from None
+        raise
 
 
 def _checked_spec(

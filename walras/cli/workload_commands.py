@@ -176,7 +176,7 @@ def workload_get_command(
 @workload_commands.command("from-slurm")
 def workload_from_slurm_command(
     queue: Annotated[
-        Path, typer.Argument(metavar="SQUEUE", help="Output of: squeue -a -o '%i|%j|%u|%a|%T|%D|%b|%C|%m|%l|%L|%Q'")
+        Path, typer.Argument(metavar="SQUEUE", help="Output of squeue -a -O COLUMNS, as docs/workloads.md has it.")
     ],
     machines: Annotated[Path, typer.Argument(metavar="SINFO", help="Output of: sinfo -a -N -o '%N|%G|%c|%m|%T'")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Trace to write: .csv or .jsonl, optionally with .gz.")],

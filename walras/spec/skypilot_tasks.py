@@ -1,88 +1,208 @@
-"""A SkyPilot task as fields of a job, with a note on every field that means nothing here.
+"""A SkyPilot task as a job: fields become ours, or are refused or noted by name.
 
 SkyPilot counts accelerators for each machine and runs `run` once on each. So the counts are multiplied by `num_nodes`,
-and the command is started once on each machine (`nproc_per_node: 1`), with the variables that SkyPilot's commands have.
+and the command is started once on each machine (`nproc_per_node: 1`), with the variables that SkyPilot's commands have,
+and without the `-euo pipefail` with which a job file's `run` and `setup` are run.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-PRELUDE = """\
-export SKYPILOT_NODE_RANK=$WALRAS_NODE_RANK SKYPILOT_NUM_NODES=$WALRAS_NUM_NODES
-export SKYPILOT_NUM_GPUS_PER_NODE=$WALRAS_GPUS_PER_NODE SKYPILOT_NODE_IPS=$MASTER_ADDR
-export SKYPILOT_TASK_ID=walras-$WALRAS_JOB_ID
-"""
+from walras.spec.shell_scripts import NO_ACCELERATOR, ForeignReading
+
+#: One line, so that the first line of a task's text stays its first.
+_VARIABLES = (
+    "set +eu +o pipefail; export SKYPILOT_NODE_RANK=$WALRAS_NODE_RANK SKYPILOT_NUM_NODES=$WALRAS_NUM_NODES "
+    "SKYPILOT_NUM_GPUS_PER_NODE=$WALRAS_GPUS_PER_NODE SKYPILOT_TASK_ID=walras-$WALRAS_JOB_ID "
+    "SKYPILOT_NODE_IPS=${WALRAS_NODE_ADDRESSES:-$MASTER_ADDR}; SKYPILOT_NODE_IPS=${SKYPILOT_NODE_IPS//,/$'\\n'}; "
+    "export SKYPILOT_SETUP_NODE_RANK=$SKYPILOT_NODE_RANK SKYPILOT_SETUP_NODE_IPS=$SKYPILOT_NODE_IPS; "
+)
+#: SkyPilot's shells read the user's start files, which is where conda makes `conda activate` a command.
+_CONDA = 'command -v conda > /dev/null && eval "$(conda shell.bash hook)"; '
 _SAME = ("name", "num_nodes", "envs")
-#: Fields that can be ignored here, and why.
-_SAID = {
-    "file_mounts": "files travel with `workdir`, data come with `inputs`",
-    "service": "a job here runs to its end",
-    "resources.cloud": "the cluster has the machines that it has; `value_usd_per_h` says what renting is worth",
-    "resources.infra": "the cluster has the machines that it has; `value_usd_per_h` says what renting is worth",
+_CLUSTER = "the cluster has the machines that it has; `value_usd_per_h` says what renting is worth"
+#: Fields that decide nothing here, and why.
+_NOTED = {
+    "resources.cloud": _CLUSTER,
+    "resources.infra": _CLUSTER,
     "resources.region": "a pool has one zone; `resources.pools` chooses pools",
     "resources.zone": "a pool has one zone; `resources.pools` chooses pools",
     "resources.use_spot": "the scheduler chooses; a job that saves its work survives either way",
-    "resources.instance_type": "name an accelerator type",
     "resources.disk_size": "no field asks for disk",
-    "resources.ports": "no port is opened",
+    "resources.disk_tier": "no field asks for disk",
+    "resources.network_tier": "machines have the network that they have",
+    "resources.ports": "no port is opened; `walras forward JOB PORT` reaches one",
+    "resources.autostop": "a rented machine that nobody needs is given back",
+    "resources.spot_recovery": "a job goes on from its last checkpoint when its machine is taken back",
+    "event_callback": "`walras notify` tells you of your jobs' ends",
+}
+#: Fields that cannot be obeyed, and what to write instead.
+_REFUSED = {
+    "file_mounts": "files travel with `workdir`, data come with `inputs` of a job file",
+    "volumes": "data come with `inputs` of a job file",
+    "storage_mounts": "data come with `inputs` of a job file",
+    "service": "a job here runs to its end and serves nobody",
+    "pool": "pools are the cluster's; `resources.pools` of a job file chooses some",
+    "resources.instance_type": "machines are chosen by their accelerators; name a type",
+    "resources.accelerator_args": "no field for it here",
+    "resources.priority": "write it in our words: --set priority=low, or high",
+    "resources.volumes": "data come with `inputs` of a job file",
 }
 
 
-def read_skypilot_task(task: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the fields of a job, as a job file has them, and one note for each field that means nothing here.
+def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
+    """Returns the fields of a job, as a job file has them, what is refused, and what is noted.
 
-    What is wrong with a value is left to the check of the fields.
+    What is wrong with the value of a field that both have (`num_nodes: many`) is left to the check of the job.
     """
-    notes: list[str] = []
-    fields: dict[str, Any] = {name: task[name] for name in _SAME if name in task}
+    reading = ForeignReading(has_lines=True)
+    reading.fields = {name: task[name] for name in _SAME if name in task}
     nodes = task.get("num_nodes", 1)
     nodes = nodes if type(nodes) is int and nodes >= 1 else 1
-    resources = task.get("resources") or {}
-    if not isinstance(resources, Mapping):
-        notes.append("resources: a list of choices is not understood; give one")
-        resources = {}
-    for name in task.keys() - {*_SAME, "resources", "run", "setup", "workdir"}:
-        notes.append(f"{name}: {_SAID.get(str(name), 'not understood')}")
-    for name in resources.keys() - {"accelerators", "cpus", "memory"}:
-        notes.append(f"resources.{name}: {_SAID.get(f'resources.{name}', 'not understood')}")
-    workdir = task.get("workdir")
+    for name in task.keys() - {*_SAME, "resources", "run", "setup", "workdir", "secrets"}:
+        _judge_field(str(name), reading)
+    _read_workdir(task.get("workdir"), reading)
+    _read_secrets(task.get("secrets"), reading)
+    base, choices = _choices(task.get("resources"), reading)
+    demands = dict[str, int]()
+    for choice in choices:
+        for name, count in _demands(choice.get("accelerators", base.get("accelerators")), reading):
+            if demands.setdefault(name, count) != count:
+                reading.refused.append(f"resources.accelerators: {name} is wanted {demands[name]} and {count} times")
+    if not demands:
+        demands = {"any": 1}
+        if not any("accelerators" in each for each in reading.refused):
+            reading.notes.append(NO_ACCELERATOR)
+    reading.fields["resources"] = {"accelerators": {name: count * nodes for name, count in demands.items()}}
+    _read_shares(base, choices, set(demands.values()), reading)
+    _read_other_resources(base, choices, reading)
+    reading.fields["nproc_per_node"] = 1
+    for name in ("setup", "run"):
+        text = task.get(name)
+        if text is not None and not isinstance(text, str):
+            reading.refused.append(f"{name}: no text")
+        elif text or name == "run":
+            conda = _CONDA if "conda activate" in (text or "") else ""
+            reading.fields[name] = f"{_VARIABLES}{conda}{text or 'true'}"
+    return reading
+
+
+def _judge_field(name: str, reading: ForeignReading) -> None:
+    if name in _NOTED:
+        reading.notes.append(f"{name}: {_NOTED[name]}")
+    else:
+        reading.refused.append(f"{name}: {_REFUSED.get(name, 'no field of a task that is known here')}")
+
+
+def _read_workdir(workdir: object, reading: ForeignReading) -> None:
     if isinstance(workdir, str):
-        fields["workdir"] = workdir
+        reading.fields["workdir"] = workdir
     elif workdir is not None:
-        notes.append("workdir: only a folder travels here")
-    demands = _counts(resources.get("accelerators"))
-    each = max(demands.values(), default=1)
-    fields["resources"] = {"accelerators": {name: count * nodes for name, count in (demands or {"any": 1}).items()}}
-    for name in ("cpus", "memory"):
-        if name in resources:
-            share = _share(resources[name], each)
-            if share is None:
-                notes.append(f"resources.{name}: {str(resources[name])[:40]!r} is not understood")
-            else:
-                fields["resources"][name] = f"{share:g}" + ("GB" if name == "memory" else "")
-    if each > 1:
-        fields["nproc_per_node"] = 1
-    fields |= {"setup": task["setup"]} if task.get("setup") else {}
-    fields["run"] = f"{PRELUDE}{task.get('run', '')}"
-    return fields, sorted(notes)
+        reading.refused.append(
+            "workdir: only a folder travels; a commit is `workdir: {git: URL, commit: ...}` of a job file"
+        )
 
 
-def _counts(accelerators: object) -> dict[str, int]:
-    """Returns the accelerators of a machine by type: of `A100:8`, `{A100: 8}` or a list of these."""
+def _read_secrets(secrets: object, reading: ForeignReading) -> None:
+    """Takes variables whose values the submitter has; a value in the file would be no secret."""
+    if secrets is None:
+        return
+    if not isinstance(secrets, Mapping) or any(value is not None for value in secrets.values()):
+        reading.refused.append("secrets: only names without values, which are taken from your shell's variables")
+    else:
+        reading.fields["secrets"] = {str(name): {"env": str(name)} for name in secrets}
+
+
+def _choices(resources: object, reading: ForeignReading) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """Returns what all choices share, and the choices: of `any_of`, `ordered`, or a list; one if there are none."""
+    if resources is None:
+        return {}, [{}]
+    if isinstance(resources, list):
+        resources = {"ordered": resources}
+    if not isinstance(resources, Mapping):
+        reading.refused.append("resources: neither fields nor a list of choices")
+        return {}, [{}]
+    listed = [resources[name] for name in ("any_of", "ordered") if name in resources]
+    if not listed:
+        return resources, [{}]
+    choices = listed[0]
+    if len(listed) > 1 or not isinstance(choices, list) or not all(isinstance(each, Mapping) for each in choices):
+        reading.refused.append("resources.any_of: not understood; give one list of choices, each with its fields")
+        return resources, [{}]
+    if "ordered" in resources:
+        reading.notes.append(
+            "resources.ordered: the scheduler chooses among them by speed and price, not in your order"
+        )
+    return {name: value for name, value in resources.items() if name not in ("any_of", "ordered")}, choices
+
+
+def _demands(accelerators: object, reading: ForeignReading) -> Iterator[tuple[str, int]]:
+    """Yields type and number: of `A100:8`, `{A100: 8}`, the set `{A100:8, L4}` (keys without values), or a list."""
+    pairs: list[tuple[str, object]] = []
+    if accelerators is None:
+        return
     if isinstance(accelerators, Mapping):
-        return {str(name): count for name, count in accelerators.items() if type(count) is int and count > 0}
-    if isinstance(accelerators, list):
-        return {name: count for each in accelerators for name, count in _counts(each).items()}
-    if not isinstance(accelerators, str):
-        return {}
-    name, colon, count = accelerators.partition(":")
-    return {name: int(count)} if count.isdecimal() and int(count) else ({} if colon else {name: 1})
+        pairs = [(str(name), count) for name, count in accelerators.items()]
+    elif isinstance(accelerators, list):
+        pairs = [(str(each), None) for each in accelerators]
+    else:
+        pairs = [(str(accelerators), None)]
+    for name, count in pairs:
+        if count is None:
+            name, _, text = name.partition(":")
+            count = text or "1"
+        if re.fullmatch(r"[1-9][0-9]{0,3}(?:\.0+)?", str(count).strip(), re.ASCII) and name.strip():
+            yield name.strip(), int(float(str(count)))
+        else:
+            reading.refused.append(
+                f"resources.accelerators: {name[:40]}:{str(count)[:20]} is no whole number of them, such as A100:8"
+            )
 
 
-def _share(value: object, parts: int) -> float | None:
-    """Returns what each accelerator gets of `8`, `8+` or `32GB+` of a machine; None if it is none of these."""
-    text = str(value).removesuffix("+").removesuffix("GB").removesuffix("+")
-    try:
-        return float(text) / parts
-    except ValueError:
-        return None
+def _read_shares(
+    base: Mapping[str, Any], choices: list[Mapping[str, Any]], counts: set[int], reading: ForeignReading
+) -> None:
+    """Sets cores and memory, which SkyPilot states for a machine and a job file for each accelerator."""
+    for name in ("cpus", "memory"):
+        stated = [choice.get(name, base.get(name)) for choice in choices]
+        if all(value is None for value in stated):
+            continue
+        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(?:GB|G)?\+?(?:GB|G)?", str(stated[0]).strip(), re.ASCII)
+        if match is None or any(value != stated[0] for value in stated):
+            reading.refused.append(f"resources.{name}: {str(stated[0])[:40]!r} is not understood; write such as 8+")
+        elif len(counts) > 1:
+            reading.refused.append(
+                f"resources.{name}: the choices have unlike numbers of accelerators; a job file states it for each"
+            )
+        else:
+            share = float(match[1]) / max(counts)
+            reading.fields["resources"][name] = f"{share:g}" + ("GB" if name == "memory" else "")
+
+
+def _read_other_resources(base: Mapping[str, Any], choices: list[Mapping[str, Any]], reading: ForeignReading) -> None:
+    given = dict(base)
+    for choice in choices:
+        given |= choice
+    for name in sorted(given.keys() - {"accelerators", "cpus", "memory"}, key=str):
+        value = given[name]
+        if name == "labels" and isinstance(value, Mapping):
+            reading.fields["labels"] = dict(value)
+        elif name == "image_id" and isinstance(value, str) and value.startswith("docker:"):
+            reading.fields["image"] = value.removeprefix("docker:")
+        elif name == "job_recovery":
+            _read_recovery(value, reading)
+        elif name == "instance_type" and "accelerators" in given:
+            reading.notes.append(f"resources.{name}: machines are chosen by their accelerators")
+        else:
+            _judge_field(f"resources.{name}", reading)
+
+
+def _read_recovery(value: object, reading: ForeignReading) -> None:
+    told = value if isinstance(value, Mapping) else {"strategy": value}
+    if "max_restarts_on_errors" in told:
+        reading.fields["retry"] = {"max_restarts": told["max_restarts_on_errors"]}
+    if told.get("strategy") is not None:
+        reading.notes.append("resources.job_recovery.strategy: a job goes on wherever there is a place")
+    for name in told.keys() - {"max_restarts_on_errors", "strategy"}:
+        reading.refused.append(f"resources.job_recovery.{name}: no field for it here")

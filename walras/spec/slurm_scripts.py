@@ -1,154 +1,115 @@
-"""`#SBATCH` lines of a script as fields of a job, with a note on every line that means nothing here.
+"""A Slurm script as a job: the options of its `#SBATCH` lines become fields, or are refused or noted by line.
 
-Slurm runs a script once, and `srun` in it starts the tasks. Here each rank runs the script. So a script that starts its
-tasks with `srun`, one for each accelerator, runs on every rank with an `srun` that just runs its command; any other
-script runs once on each machine (`nproc_per_node: 1`). A prelude gives ranks the variables that Slurm's tasks have.
+Slurm runs a script once, on the first machine, and `srun` in it starts tasks on all of them. Here the script runs once
+on each machine (`nproc_per_node: 1`), and `srun` starts that machine's tasks. On one machine that is the same. On
+several, what stands outside `srun` runs on each of them, and the submitter is told so. `slurm_job.sh` is what runs.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from walras.spec.shell_scripts import NO_ACCELERATOR, ForeignReading, interpreter_of, plain_script, script_mapping
+from walras.spec.slurm_options import Answer, GivenOption, Takes, options_of_script, read_options, table_for_the_shell
+from walras.spec.slurm_steps import judge_commands
 from walras.spec.sweeps import parse_array
 
-_LINE = re.compile(r"#SBATCH\s+(.*?)(?:\s+#.*)?")
-#: Short options, and the long ones that they stand for.
-_SHORT = {
-    "J": "job-name", "t": "time", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "a": "array",
-    "o": "output", "e": "error", "d": "dependency", "p": "partition", "q": "qos", "A": "account", "D": "chdir",
-    "H": "hold", "b": "begin", "C": "constraint", "w": "nodelist", "x": "exclude", "L": "licenses",
-}  # fmt: skip
-#: Options that can be ignored here, and why.
-_SAID = {
-    "output": "`walras logs JOB` shows the output; no file is written",
-    "error": "`walras logs JOB` shows it with the output; no file is written",
-    "open-mode": "`walras logs JOB` shows the output of every attempt",
-    "partition": "name an accelerator type, or pools in `resources.pools`: it became the label `partition`",
-    "export": "ranks have a short list of the machine's variables; name others with --env",
-    "requeue": "a job that loses its machine is always queued again",
-    "exclusive": "accelerators are a job's own, machines are shared",
-}
 _PRIORITIES = {"low": "low", "normal": "normal", "high": "high", "urgent": "high", "scavenger": "low"}
-_FLAGS = frozenset({"hold", "requeue", "exclusive"})
-
-PRELUDE = """\
-export SLURM_JOB_ID=$WALRAS_JOB_ID SLURM_JOBID=$WALRAS_JOB_ID SLURM_JOB_NAME=$WALRAS_JOB_NAME
-export SLURM_NNODES=$WALRAS_NUM_NODES SLURM_JOB_NUM_NODES=$WALRAS_NUM_NODES SLURM_NODEID=$WALRAS_NODE_RANK
-export SLURM_PROCID=${RANK:-$WALRAS_NODE_RANK} SLURM_LOCALID=${LOCAL_RANK:-0} SLURM_GPUS_ON_NODE=$WALRAS_GPUS_PER_NODE
-export SLURM_NTASKS=${WORLD_SIZE:-$WALRAS_NUM_NODES} SLURM_NPROCS=${WORLD_SIZE:-$WALRAS_NUM_NODES}
-export SLURM_SUBMIT_DIR=$PWD
-if [ -n "${WALRAS_ARRAY_INDEX:-}" ]; then
-  export SLURM_ARRAY_JOB_ID=${WALRAS_ARRAY_ID:-$WALRAS_JOB_ID} SLURM_ARRAY_TASK_ID=$WALRAS_ARRAY_INDEX
-  export SLURM_ARRAY_TASK_COUNT=$WALRAS_ARRAY_COUNT
-  export SLURM_ARRAY_TASK_MIN=$WALRAS_ARRAY_MIN SLURM_ARRAY_TASK_MAX=$WALRAS_ARRAY_MAX
-fi
-srun() {
-  while [ $# -gt 0 ]; do
-    case "$1" in
-      -n|-N|-c|-G|-t|-w|-p) shift 2 ;;
-      -*) shift ;;
-      *) break ;;
-    esac
-  done
-  "$@"
-}
-export -f srun
-"""
+#: Names of products, as partitions and features have them.
+_PRODUCT = re.compile(
+    r"(?:[abhklpv]\d{2,3}|[tlp]4|a[2-9]|l40s|gh200|gb[23]00|mi\d{2,3}[a-z]?|(?:rtx|gtx|titan)\w*|[1-5]0[5-9]0(?:ti)?)(?:-\d{1,3}gb)?"
+)
 
 
-@dataclass
-class SlurmReading:
-    """What the `#SBATCH` lines of a script state."""
+def slurm_job(
+    text: str,
+    name: str,
+    options: Sequence[str] | None,
+    now: datetime,
+    *,
+    arguments: Sequence[str] = (),
+    lenient: bool = False,
+) -> tuple[dict[str, Any], ForeignReading]:
+    """Returns the mapping of a shell script's job, and what is to be told of it.
 
-    #: Fields of a job, as a job file has them, without `run`.
-    fields: dict[str, Any] = field(default_factory=dict)
-    #: One text for each line that was not understood, or means nothing here.
-    unread: list[str] = field(default_factory=list)
-    #: Whether the script has such lines at all.
-    has_lines: bool = False
-
-
-def takes_value(option: str) -> bool:
-    """Returns whether the next word is the value of this option of a command line."""
-    if option.startswith("--"):
-        return "=" not in option and option[2:] not in _FLAGS
-    return len(option) == 2 and _SHORT.get(option[1], "") not in _FLAGS
-
-
-def read_slurm_lines(text: str, more: Sequence[str] = ()) -> SlurmReading:
-    """Returns the fields and the notes; lines after the first command do not count, as in Slurm.
-
-    `more`: options of the command line, which override those of the script.
+    `options`: words of a command line of `sbatch`, which override those of the script; None: there was none, and a
+    script without `#SBATCH` lines is a plain one. `now`: the instant of submission
+    in the submitter's zone, from which `--begin` counts. `arguments`: of the script. Raises JobSpecError for what is
+    refused, unless `lenient`.
     """
-    reading, found = SlurmReading(), dict[str, str]()
-    given = [(f"line {number}", _options(options)) for number, options in _lines_of_options(text)]
-    given += [("command line", [_option_of_word(word)]) for word in more]
-    reading.has_lines = bool(given)
-    for place, options in given:
-        for name, value in options:
-            where = f"{place}: --{name}" + (f"={value[:80]}" if value else "")
-            if name in _SAID:
-                reading.unread.append(f"{where}: {_SAID[name]}")
-            if name == "partition":
-                reading.fields.setdefault("labels", {})["partition"] = value
-            if name in _SAID:
-                continue
-            if name in _GANG_OPTIONS:
-                found[name] = value
-                continue
-            reader = _READERS.get(name)
-            problem = "not understood" if reader is None else reader(reading.fields, value)
-            if problem:
-                reading.unread.append(f"{where}: {problem}")
+    text = plain_script(text, name)
+    reading = read_slurm_script(text, options, now)
+    if not lenient:
+        reading.raise_if_refused(name)
+    title = Path(name).name
+    if not reading.has_lines:
+        return script_mapping(text, name=title, fields=reading.fields, arguments=arguments), reading
+    reading.fields.setdefault("name", title)
+    run = slurm_command(text, title, arguments, reading.fields.pop("input", "/dev/null"))
+    return script_mapping(text, name=title, fields=reading.fields, run=run), reading
+
+
+def slurm_command(text: str, name: str, arguments: Sequence[str] = (), standard_input: str = "/dev/null") -> list[str]:
+    """Returns the command that runs the text of a script, with its arguments, as Slurm does."""
+    program = files("walras.spec").joinpath("slurm_job.sh").read_text(encoding="utf-8")
+    program = program.replace("@SRUN_OPTIONS@", table_for_the_shell())
+    interpreter, argument = (*interpreter_of(text), "")[:2]
+    # `{index}` of a sweep is replaced in every argument; a script's own braces are cut apart.
+    pieces = re.sub(r"\{(?=index\})", "{\0", text).split("\0")
+    told = [interpreter, argument, standard_input, str(len(pieces))]
+    return ["bash", "-c", program, name, "start", *told, *pieces, *arguments]
+
+
+def read_slurm_script(text: str, options: Sequence[str] | None, now: datetime) -> ForeignReading:
+    """Returns the fields of a script's options, with what is refused and what is noted."""
+    reading = ForeignReading()
+    given = options_of_script(text, reading)
+    on_the_line = read_options("sbatch", [("command line", word) for word in options or ()], reading)
+    reading.has_lines = reading.has_lines or options is not None
+    if not any(each.option.name == "ignore-pbs" for each in given + on_the_line):
+        reading.refused += reading.other_lines
+    # The last of several counts, and the command line over the script.
+    last = {each.option.name: each for each in given + on_the_line}
+    gang = dict[str, GivenOption]()
+    for each in last.values():
+        if not each.value and each.option.takes is Takes.VALUE:
+            reading.refused.append(f"{each}: has no value")
+        elif each.option.answer is not Answer.OBEYED:
+            told = reading.notes if each.option.answer is Answer.NOTED else reading.refused
+            told.append(f"{each}: {each.option.why}")
+        elif each.option.name in _GANG_OPTIONS:
+            gang[each.option.name] = each
+        elif reader := _READERS.get(each.option.name):
+            try:
+                reader(reading, each, now)
+            except ValueError as error:
+                reading.refused.append(f"{each}: {error}")
     if reading.has_lines:
-        _read_gang(reading, found, uses_srun=re.search(r"^\s*srun\s", text, re.MULTILINE) is not None)
+        _Gang(reading, gang).read()
+        judge_commands(text, int(reading.fields.get("num_nodes", 1)), reading)
     return reading
-
-
-def _lines_of_options(text: str) -> Iterator[tuple[int, str]]:
-    """Yields number and options of each `#SBATCH` line above the first command."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            return
-        if (match := _LINE.fullmatch(line.strip())) is not None:
-            yield number, match[1]
-
-
-def _options(text: str) -> list[tuple[str, str]]:
-    """Returns (long name, value) of the options in one line."""
-    words, found = text.split(), list[tuple[str, str]]()
-    while words:
-        word = words.pop(0)
-        name, value = _option_of_word(word)
-        if takes_value(word) and words and not words[0].startswith("-"):
-            value = words.pop(0).strip("\"'")
-        found.append((name, value))
-    return found
-
-
-def _option_of_word(word: str) -> tuple[str, str]:
-    """Returns (long name, value) of one word; the value is empty where it has none of its own."""
-    if word.startswith("--"):
-        name, _, value = word[2:].partition("=")
-    else:
-        name, value = _SHORT.get(word[1:2], word.lstrip("-")), word[2:].removeprefix("=")
-    return name, value.strip("\"'")
 
 
 # ------------------------------------------------------------------------------------------------ single options
 
 
-_Reader = Callable[[dict[str, Any], str], str]
+def _environment(reading: ForeignReading) -> dict[str, str | None]:
+    variables: dict[str, str | None] = reading.fields.setdefault("envs", {})
+    return variables
 
 
-def _limit(fields: dict[str, Any], value: str) -> str:
-    seconds = slurm_seconds(value)
+def _limit(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    if given.value.upper() in ("UNLIMITED", "INFINITE", "-1"):
+        return
+    seconds = slurm_seconds(given.value)
     if seconds is None:
-        return "no time such as 30, 2:00:00 or 1-12:00:00"
+        raise ValueError("no time such as 30, 2:00:00 or 1-12:00:00")
     if seconds:
-        fields.setdefault("limits", {})["max_runtime"] = f"{seconds}s"
-    return ""
+        reading.fields.setdefault("limits", {})["max_runtime"] = f"{seconds}s"
 
 
 def slurm_seconds(text: str) -> int | None:
@@ -163,109 +124,313 @@ def slurm_seconds(text: str) -> int | None:
     return first * 60 + (second or 0)
 
 
-def _array(fields: dict[str, Any], value: str) -> str:
-    text = re.sub(r"^(\d+)(%\d+)?$", r"\1-\1\2", value)
+_HOURS = {"midnight": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16}
+_UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "": 1}
+_DATES = (
+    (r"(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})", ""),
+    (r"(?P<m>\d{1,2})[/.](?P<d>\d{1,2})(?:[/.](?P<y>\d{2}|\d{4}))?", ""),
+    (r"(?P<m>\d{2})(?P<d>\d{2})(?P<y>\d{2})", ""),
+)
+
+
+def slurm_instant(text: str, now: datetime) -> datetime:
+    """Returns the instant of a time of Slurm, such as `now+2hours`, `16:00`, `tomorrow`, `2030-01-20T12:34:00`, local.
+
+    Raises ValueError for a text that is none.
+    """
+    problem = ValueError("no time such as 16:00, tomorrow, now+2hours or 2030-01-20T12:34:00")
+    later = re.fullmatch(r"now(?:\+(\d{1,9})(second|minute|hour|day|week|)s?)?", text.strip().lower(), re.ASCII)
+    if later is not None:
+        return now + timedelta(seconds=int(later[1] or 0) * _UNITS_S[later[2] or ""])
+    day: datetime | None = None
+    clock: timedelta | None = None
+    dated_without_year = False
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+    words = re.sub(r"(?<=\d)t(?=\d)", " ", text.strip().lower()).replace(" am", "am").replace(" pm", "pm").split()
+    for word in words:
+        if word in ("today", "tomorrow") and day is None:
+            day = midnight + timedelta(days=word == "tomorrow")
+        elif clock is None and (hours := _clock(word)) is not None:
+            clock = hours
+        elif day is None and (found := next((m for p, _ in _DATES if (m := re.fullmatch(p, word, re.ASCII))), None)):
+            year = found["y"]
+            dated_without_year = year is None
+            number = midnight.year if year is None else int(year) + (2000 if len(year) == 2 else 0)
+            try:
+                day = datetime(number, int(found["m"]), int(found["d"]))  # noqa: DTZ001 - local, made aware below
+            except ValueError:
+                raise problem from None
+        else:
+            raise problem
+    if not words:
+        raise problem
+    instant = ((day or midnight) + (clock or timedelta())).astimezone()
+    if day is None and instant <= now:
+        instant = (midnight + timedelta(days=1) + (clock or timedelta())).astimezone()
+    if dated_without_year and day is not None and instant < now:
+        instant = (day.replace(year=day.year + 1) + (clock or timedelta())).astimezone()
+    return instant
+
+
+def _clock(word: str) -> timedelta | None:
+    if word in _HOURS:
+        return timedelta(hours=_HOURS[word])
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?(am|pm)?", word, re.ASCII)
+    if match is None or int(match[1]) > 23 or int(match[2]) > 59 or int(match[3] or 0) > 59:
+        return None
+    hours = int(match[1])
+    if match[4]:
+        if not 1 <= hours <= 12:
+            return None
+        hours = hours % 12 + (12 if match[4] == "pm" else 0)
+    return timedelta(hours=hours, minutes=int(match[2]), seconds=int(match[3] or 0))
+
+
+def _begin(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    instant = slurm_instant(given.value, now)
+    if instant > now:
+        reading.fields["not_before"] = instant.isoformat(timespec="seconds")
+
+
+def _array(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    text = re.sub(r"^(\d+)(%\d+)?$", r"\1-\1\2", given.value)
     try:
         parse_array(text)
     except ValueError as error:
-        return str(error)
-    fields["array"] = text
-    return ""
+        raise ValueError(f"the array {error}") from None
+    reading.fields["array"] = text
+    step = re.fullmatch(r"[^,:]*:(\d+)(?:%\d+)?", text)
+    _environment(reading)["SLURM_ARRAY_TASK_STEP"] = step[1] if step else "1"
 
 
-def _dependency(fields: dict[str, Any], value: str) -> str:
-    kinds = {part.split(":")[0] for part in value.split(",")}
-    numbers = [number for part in value.split(",") for number in part.split(":")[1:]]
-    if len(kinds) != 1 or not kinds <= {"afterok", "afterany"} or not all(map(str.isdecimal, numbers)) or not numbers:
-        return "only afterok:JOB or afterany:JOB, not both"
-    fields["depends_on"] = [int(number) for number in numbers]
+def _dependency(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    parts = [part.split(":") for part in given.value.split(",")]
+    kinds, numbers = {part[0] for part in parts}, [number for part in parts for number in part[1:]]
+    if len(kinds) != 1 or not kinds <= {"afterok", "afterany"} or not all(part[1:] for part in parts):
+        raise ValueError("only afterok:JOB or afterany:JOB, and not both")
+    if not all(re.fullmatch(r"[0-9]{1,18}", number, re.ASCII) for number in numbers):
+        raise ValueError("only numbers of jobs of this scheduler")
+    reading.fields["depends_on"] = [int(number) for number in numbers]
     if kinds == {"afterany"}:
-        fields["condition"] = "finished"
-    return ""
+        reading.fields["condition"] = "finished"
 
 
-def _qos(fields: dict[str, Any], value: str) -> str:
-    if value.lower() not in _PRIORITIES:
-        return "no priority of that name; give one: --set priority=50"
-    fields["priority"] = _PRIORITIES[value.lower()]
-    return ""
+def _qos(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    if given.value.lower() not in _PRIORITIES:
+        raise ValueError("no priority of that name; --sbatch=--qos=normal overrides it, or --qos=low or high")
+    reading.fields["priority"] = _PRIORITIES[given.value.lower()]
+    _environment(reading)["SLURM_JOB_QOS"] = given.value
 
 
-def _plain(name: str) -> _Reader:
-    def take(fields: dict[str, Any], value: str) -> str:
-        fields[name] = value
-        return "" if value else "has no value"
+def _export(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    for part in given.value.split(","):
+        name, equals, value = part.partition("=")
+        if part.upper() in ("ALL", "NONE", "NIL", ""):
+            reading.notes.append(f"{given}: ranks have a short list of the machine's variables; name others with --env")
+        elif equals or re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            _environment(reading)[name] = value if equals else None
+        else:
+            raise ValueError(f"{name[:40]!r} is no name of a variable")
+
+
+def _signal(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    match = re.fullmatch(r"(?:[BR]:)?(?:SIG)?(TERM|15)(?:@(\d{1,5}))?", given.value, re.ASCII)
+    if match is None:
+        raise ValueError(
+            "a job is told by SIGTERM that it has to end, `grace_period` before it is killed; have it save then, and "
+            "--set grace_period=120s"
+        )
+    reading.fields["grace_period"] = f"{match[2] or 60}s"
+
+
+def _partition(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    reading.fields.setdefault("labels", {})["partition"] = given.value
+    _environment(reading)["SLURM_JOB_PARTITION"] = given.value
+
+
+def _plain(name: str, variable: str = "") -> Callable[[ForeignReading, GivenOption, datetime], None]:
+    def take(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+        reading.fields[name] = given.value
+        if variable:
+            _environment(reading)[variable] = given.value
 
     return take
 
 
-def _hold(fields: dict[str, Any], value: str) -> str:
-    fields["hold"] = True
-    return ""
+def _hold(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    reading.fields["hold"] = True
 
 
-def _comment(fields: dict[str, Any], value: str) -> str:
-    fields.setdefault("labels", {})["comment"] = value
-    return ""
+def _comment(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    reading.fields.setdefault("labels", {})["comment"] = given.value
 
 
-_READERS: dict[str, _Reader] = {
-    "time": _limit, "array": _array, "dependency": _dependency, "qos": _qos, "job-name": _plain("name"),
-    "account": _plain("project"), "chdir": _plain("workdir"), "hold": _hold, "comment": _comment,
+_READERS: dict[str, Callable[[ForeignReading, GivenOption, datetime], None]] = {
+    "time": _limit, "array": _array, "begin": _begin, "dependency": _dependency, "qos": _qos, "export": _export,
+    "signal": _signal, "partition": _partition, "job-name": _plain("name"),
+    "account": _plain("project", "SLURM_JOB_ACCOUNT"), "chdir": _plain("workdir"), "input": _plain("input"),
+    "hold": _hold, "comment": _comment,
 }  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------ the gang
 
 _GANG_OPTIONS = frozenset(
-    {"nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "gpus", "gpus-per-node", "gpus-per-task", "mem"}
-    | {"mem-per-cpu", "mem-per-gpu", "cpus-per-gpu"}
+    {"nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "gres", "gpus", "gpus-per-node"}
+    | {"gpus-per-task", "mem", "mem-per-cpu", "mem-per-gpu", "cpus-per-gpu", "constraint"}
 )
-_GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z][A-Za-z0-9_.-]*):)?(\d{1,5})", re.ASCII)
+_GPUS = re.compile(r"(?:([A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*|[0-9]{2,6}(?=:)))?(?::?([0-9]{1,5}))?", re.ASCII)
 _UNITS = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def _read_gang(reading: SlurmReading, found: dict[str, str], *, uses_srun: bool) -> None:
-    def number(name: str, default: int) -> int:
-        text = found.get(name, str(default))
-        first, _, last = text.partition("-")
-        if not re.fullmatch(r"\d{1,6}", first, re.ASCII) or last not in ("", first) or int(first) < 1:
-            reading.unread.append(f"--{name}={text[:80]}: no whole number from 1")
+@dataclass
+class _Asked:
+    """Accelerators of one option: their type ("" if it names none) and their number."""
+
+    accelerator: str
+    count: int
+
+
+class _Gang:
+    """The options of a script that say what the job needs."""
+
+    def __init__(self, reading: ForeignReading, given: dict[str, GivenOption]) -> None:
+        self._reading, self._given = reading, given
+
+    def read(self) -> None:
+        """Adds the machines, accelerators, cores and memory to the fields, with Slurm's variables about them."""
+        nodes = self._number("nodes", 1)
+        per_node = self._number("ntasks-per-node", 0)
+        tasks = self._number("ntasks", nodes * max(per_node, 1))
+        types, each = self._accelerators(nodes, tasks)
+        if "ntasks-per-gpu" in self._given and "ntasks" not in self._given:
+            per_node = self._number("ntasks-per-gpu", 1) * max(each, 1)
+            tasks = per_node * nodes
+        if tasks < nodes:
+            self._refuse("ntasks", f"{nodes} machines for {tasks} tasks; ask for as many machines as have tasks")
+        elif tasks % nodes or (per_node and "ntasks" in self._given and tasks > nodes * per_node):
+            self._refuse("ntasks", f"{nodes} machines cannot share {tasks} tasks evenly")
+        fields, devices, here = self._reading.fields, max(each, 1), max(1, tasks // nodes)
+        if not each:
+            self._reading.notes.append(NO_ACCELERATOR)
+        fields["resources"] = {"accelerators": dict.fromkeys(types, devices * nodes)}
+        if nodes > 1:
+            fields["num_nodes"] = nodes
+            self._reading.notes.append(
+                f"it runs on each of the {nodes} machines, where Slurm runs it on the first; `srun` starts tasks on all"
+            )
+        fields["nproc_per_node"] = 1
+        cpus = self._share_of_machine(devices, here)
+        variables = _environment(self._reading)
+        variables |= {"SLURM_TASKS_PER_NODE": str(here), "SLURM_CPUS_ON_NODE": str(max(cpus, here))}
+        if self._given.keys() & {"ntasks", "ntasks-per-node", "ntasks-per-gpu"}:
+            variables |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+        for name, variable in _VARIABLES.items():
+            if name in self._given:
+                variables[variable] = self._given[name].value
+
+    def _refuse(self, name: str, why: str) -> None:
+        given = self._given.get(name)
+        self._reading.refused.append(f"{given if given is not None else f'--{name}'}: {why}")
+
+    def _number(self, name: str, default: int) -> int:
+        if name not in self._given:
             return default
+        first, dash, last = self._given[name].value.partition("-")
+        if not re.fullmatch(r"\d{1,6}", first, re.ASCII) or (dash and last != first) or int(first) < 1:
+            self._refuse(name, "no whole number from 1; a job has one size" if dash else "no whole number from 1")
+            return max(default, 1)
         return int(first)
 
-    def bytes_of(name: str) -> int:
-        match = re.fullmatch(r"(\d{1,9})([KMGT]?)B?", found[name], re.IGNORECASE)
-        if match is None:
-            reading.unread.append(f"--{name}={found[name][:80]}: no size such as 32G")
-        return 0 if match is None else int(match[1]) * _UNITS[match[2].upper()]
+    def _accelerators(self, nodes: int, tasks: int) -> tuple[list[str], int]:
+        """Returns the types, one of which will do, and how many accelerators a machine has; 0: none was asked for."""
+        asked = dict[str, tuple[str, float]]()
+        per = {"gres": 1.0, "gpus-per-node": 1.0, "gpus": 1 / nodes, "gpus-per-task": tasks / nodes}
+        for name, factor in per.items():
+            if name in self._given and (found := self._asked(name)) is not None:
+                asked[name] = (found.accelerator, found.count * factor)
+        named = {accelerator.lower() for accelerator, _ in asked.values() if accelerator}
+        counts = {count for _, count in asked.values()}
+        for name in asked if len(counts) > 1 or len(named) > 1 else ():
+            self._refuse(name, "other options say another number or type of accelerators")
+            break
+        each = max(counts, default=0.0)
+        if not float(round(each, 6)).is_integer():
+            self._refuse(next(iter(asked)), f"{nodes} machines cannot share them evenly")
+        return self._types(named), round(each)
 
-    nodes = number("nodes", 1)
-    tasks = number("ntasks", nodes * number("ntasks-per-node", 1))
-    accelerator, each = "any", 0
-    for name, per in (("gres", 1.0), ("gpus-per-node", 1.0), ("gpus", 1 / nodes), ("gpus-per-task", tasks / nodes)):
-        if name not in found:
-            continue
-        match = None if name == "gres" and not found[name].startswith("gpu:") else _GPUS.fullmatch(found[name])
-        if match is None or not float(int(match[2]) * per).is_integer():
-            reading.unread.append(f"--{name}={found[name][:80]}: not understood; write such as gpu:a100:4")
-            continue
-        accelerator, each = match[1] or "any", int(int(match[2]) * per)
-    if tasks % nodes:
-        reading.unread.append(f"--ntasks={tasks}: {nodes} machines cannot share them evenly")
-    tasks_each, devices = max(1, tasks // nodes), max(each, 1)
-    resources: dict[str, Any] = {"accelerators": f"{accelerator}:{devices * nodes}"}
-    if nodes > 1:
-        reading.fields["num_nodes"] = nodes
-    if devices > 1 and not (uses_srun and tasks_each == devices):
-        reading.fields["nproc_per_node"] = 1
-    if tasks_each not in (1, devices) or (tasks_each > 1 and not uses_srun):
-        reading.unread.append(
-            f"--ntasks: {tasks_each} on a machine with {devices} accelerators; ranks are 1 or {devices}"
-        )
-    cpus = number("cpus-per-gpu", 1) * devices if "cpus-per-gpu" in found else number("cpus-per-task", 1) * tasks_each
-    if "cpus-per-task" in found or "cpus-per-gpu" in found:
-        resources["cpus"] = cpus / devices
-    for name, parts in (("mem", 1.0 / devices), ("mem-per-gpu", 1.0), ("mem-per-cpu", cpus / devices)):
-        if name in found and (size := bytes_of(name)):
-            resources["memory"] = f"{round(size * parts)}B"
-    reading.fields["resources"] = resources
+    def _asked(self, name: str) -> _Asked | None:
+        value = self._given[name].value
+        found = list[_Asked]()
+        for part in value.split(","):
+            text = part.strip()
+            if name == "gres":
+                kind, _, text = text.removeprefix("gres:").removeprefix("gres/").partition(":")
+                if kind in ("none", ""):
+                    continue
+                if kind != "gpu":
+                    self._refuse(name, f"{kind[:40]!r} is nothing that machines here have; write such as gpu:a100:4")
+                    return None
+            match = _GPUS.fullmatch(text)
+            if match is None or (name != "gres" and match[2] is None):
+                self._refuse(name, "not understood; write such as --gres=gpu:a100:4 or --gpus=a100:4")
+                return None
+            found.append(_Asked(match[1] or "", int(match[2] or 1)))
+        if len(found) > 1:
+            self._refuse(name, "a gang has accelerators of one type; name types that would do in a job file")
+            return None
+        return found[0] if found else None
+
+    def _types(self, named: set[str]) -> list[str]:
+        """Returns the types that would do: those named, or those of `--constraint`; else any."""
+        given = self._given.get("constraint")
+        features = [] if given is None else re.split(r"\|", given.value.strip().strip("[]()").lower())
+        if given is not None and not all(_PRODUCT.fullmatch(feature) for feature in features):
+            self._refuse("constraint", "no list of accelerator types, such as 'a100|h100'")
+            features = []
+        if features and named and not named <= set(features):
+            self._refuse("constraint", f"it excludes the type of --gres or --gpus: {', '.join(sorted(named))}")
+        if not named and not features and (partition := self._reading.fields.get("labels", {}).get("partition")):
+            words = [word for word in re.split(r"[^A-Za-z0-9]+", partition.lower()) if _PRODUCT.fullmatch(word)]
+            if words:
+                self._reading.refused.append(
+                    f"--partition={partition[:80]}: it seems to mean a type, and machines are chosen by types here; "
+                    f"write --gres=gpu:{words[0]}:1"
+                )
+            else:
+                self._reading.notes.append(
+                    f"--partition={partition[:80]}: any machine will do; name an accelerator type, or pools in "
+                    "`resources.pools`: it became the label `partition`"
+                )
+        elif partition := self._reading.fields.get("labels", {}).get("partition"):
+            self._reading.notes.append(
+                f"--partition={partition[:80]}: the type chooses the machines; it became the label `partition`"
+            )
+        return sorted(named) or list(dict.fromkeys(features)) or ["any"]
+
+    def _share_of_machine(self, devices: int, tasks_here: int) -> int:
+        """Sets cores and memory for each accelerator; returns the cores of the job on a machine."""
+        resources = self._reading.fields["resources"]
+        cpus = tasks_here * self._number("cpus-per-task", 1)
+        if "cpus-per-gpu" in self._given:
+            cpus = self._number("cpus-per-gpu", 1) * devices
+        if self._given.keys() & {"cpus-per-task", "cpus-per-gpu"}:
+            resources["cpus"] = cpus / devices
+        for name, parts in (("mem", 1.0 / devices), ("mem-per-gpu", 1.0), ("mem-per-cpu", cpus / devices)):
+            if name not in self._given:
+                continue
+            match = re.fullmatch(r"(\d{1,9})([KMGT]?)B?", self._given[name].value, re.IGNORECASE | re.ASCII)
+            if match is None:
+                self._refuse(name, "no size such as 32G")
+            elif size := int(match[1]) * _UNITS[match[2].upper()]:
+                resources["memory"] = f"{round(size * parts)}B"
+            else:
+                self._reading.notes.append(f"{self._given[name]}: the rest of a machine's memory is nobody's own here")
+        return cpus
+
+
+#: Variables that Slurm sets only where the option is given.
+_VARIABLES = {
+    "ntasks-per-node": "SLURM_NTASKS_PER_NODE", "cpus-per-task": "SLURM_CPUS_PER_TASK", "gpus": "SLURM_GPUS",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "cpus-per-gpu": "SLURM_CPUS_PER_GPU", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Untrusted text becomes plain data: YAML, JSON, `--set a.b=c` overrides, `#WALRAS` lines of a shell script.
+"""Untrusted text becomes plain data: YAML, JSON, `--set a.b=c` overrides.
 
 Every reader is bounded and names the line in its error. YAML follows version 1.2 for plain scalars, so that `no`, `on`,
 `12:30` and dates stay the text they look like. Aliases are refused: job files gain little from them, and they let a
@@ -267,7 +267,6 @@ def _bounded_int(text: str) -> int:
     return int(text)
 
 
-_DIRECTIVE = re.compile(r"#\s?WALRAS\s+(?P<setting>.*?)\s*")
 _FIELD_PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_0-9][\w -]*)*", re.ASCII)
 _MAX_VALUE_BYTES = 128 * 1024
 
@@ -312,28 +311,3 @@ def _set_field(mapping: dict[str, Any], path: list[str], value: Any, source: str
         here[part] = dict(inner)
         here = here[part]
     here[path[-1]] = value
-
-
-def script_mapping(
-    text: str, *, name: str, fields: Mapping[str, Any] | None = None, prelude: str = ""
-) -> dict[str, Any]:
-    """Returns the job of a shell script: its text runs under bash, its `#WALRAS field=value` lines set fields.
-
-    Directives count up to the first command, as with other schedulers. The text travels with the job: a script that is
-    edited later does not change a job that waits. `fields`: what holds where no directive says otherwise; `prelude`:
-    runs before the text. Raises JobSpecError for another interpreter.
-    """
-    lines = text.splitlines()
-    first = lines[0] if lines else ""
-    if first.startswith("#!") and not re.search(r"\b(?:bash|sh|dash)\b", first):
-        raise JobSpecError(
-            f"{name}: {first[:60]!r} is not a shell script", fix="write a job file with `run:` that starts it"
-        )
-    settings = []
-    for line in lines:
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        if found := _DIRECTIVE.fullmatch(line.strip()):
-            settings.append(found["setting"])
-    base: dict[str, Any] = {"run": ["bash", "-c", prelude + text, name], **(fields or {})}
-    return apply_overrides(base, settings, source=f"{name}: #WALRAS")

@@ -294,9 +294,8 @@ class Agent:
                 return
             port = bind_rendezvous_port() if command.node_rank == 0 else None
             self._holds.take(key, DeviceHold(command.devices, port, self._machine.clocks.monotonic() + HOLD_S))
-        port_number = self._holds.port_of(key)
-        address = self._enrolment.address if port_number else ""
-        self._outbox.put(PreparedReport(**self._stamp(key), address=address, port=port_number))
+        report = PreparedReport(**self._stamp(key), address=self._enrolment.address, port=self._holds.port_of(key))
+        self._outbox.put(report)
 
     async def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:
         if self._store.attempt(*key) is not None:

@@ -1,5 +1,7 @@
 """Commands of the core about attempts, as messages to the agents of their machines: prepare, start, save, stop."""
 
+import re
+
 from scheduler.core.commands import (
     CheckpointEvery,
     Prepare,
@@ -52,6 +54,8 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
     pool = transaction.state.pools[part.pool_id or command.placement.pool_id]
     meeting, told = command.rendezvous, launch.command_fields()
     told["env"]["WALRAS_ACCELERATORS"] = accelerators_text(transaction.state.pools, command.placement)
+    if meeting is not None:
+        told["env"]["WALRAS_NODE_ADDRESSES"] = _addresses(transaction, command)
     return StartCommand(
         command_id=transaction.next_command_id(),
         job_id=command.job_id,
@@ -78,6 +82,13 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         memory_bytes=launch.memory_bytes * len(part.devices),
         job_token="",  # filled in when the command is sent: no secret is written down
     )
+
+
+def _addresses(transaction: Transaction, command: Start) -> str:
+    """Returns the addresses of the gang's machines in their order; empty unless all agents told one."""
+    attempt = current_attempt(transaction, command.job_id, command.attempt)
+    told = [attempt.parts[share.node_id].address for share in command.placement.parts]
+    return ",".join(told) if all(re.fullmatch(r"[\w.:%-]+", each, re.ASCII) for each in told) else ""
 
 
 def _manifest(row: CheckpointRow) -> Manifest:

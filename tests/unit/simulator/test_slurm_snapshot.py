@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, execute_run
 from simulator.workloads.formats import read_trace
-from simulator.workloads.slurm_snapshot import read_slurm_snapshot
+from simulator.workloads.slurm_snapshot import _type_named, read_slurm_snapshot
 from walras.cli.main import app
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
@@ -92,7 +92,7 @@ def test_times_of_slurm(tmp_path: Path, text: str, seconds: float) -> None:
     [
         ("", SINFO, "no column JOBID"),
         (SQUEUE.replace("JOBID|", "ID|"), SINFO, "no column JOBID"),
-        (SQUEUE + "16|a|b|u|x|PENDING|1|gpu:1|8|4G|45:00|45:00|500\n", SINFO, "7: 13 cells, 12 expected"),
+        (SQUEUE + "16|a|b|PENDING|1|gpu:1|8|4G|45:00|45:00|500\n", SINFO, "7: 11 cells, 12 expected"),
         (SQUEUE.replace("1-00:00:00|6:30:00", "1-00:00:00|soon"), SINFO, "2: TIME_LEFT is 'SOON'"),
         (SQUEUE.replace("12_[1-3%1]", "12_[1-x]"), SINFO, "3: JOBID"),
         (SQUEUE.replace("12_[1-3%1]", "12_[1-999999999]"), SINFO, "more than 1,000,000 jobs"),
@@ -118,3 +118,48 @@ def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, q
     (folder / "b").write_text(SINFO.splitlines()[0] + "\n" + machines, encoding="utf-8", errors="replace")
     with suppress(ConfigError):
         read_slurm_snapshot(folder / "a", folder / "b")
+
+
+WIDE = """JOBID|USER|ACCOUNT|STATE|NODES|TASKS|TRES_PER_NODE|TRES_PER_JOB|TRES_PER_TASK|TRES_ALLOC|CPUS|\
+TIME_LIMIT|TIME_LEFT|NAME
+1|u|a|RUNNING|1|1|N/A|gres:gpu:2|N/A|cpu=1,node=1|1|1:00:00|59:59|a|b
+2|u|a|PENDING|2|4|N/A|N/A|gres:gpu:3090:1|cpu=4|4|4:00:00|4:00:00|c
+3|u|a|RUNNING|2|2|gres:gpu:2080ti:4|N/A|N/A|cpu=2|2|4:00:00|INVALID|d
+4|u|a|RUNNING|1|1|N/A|N/A|N/A|cpu=1,gres/gpu=2,gres/gpu:a100=2|1|UNLIMITED|N/A|e
+5|u|a|PENDING|1|1|gpu:a100:1,gpu:v100:1|N/A|N/A|cpu=1|1|4:00:00|4:00:00|f
+6|u|a|PENDING|1|1|N/A|N/A|N/A|cpu=1|1|4:00:00|4:00:00|g
+7|u|a|PENDING|1|1|gres:gpu|N/A|N/A|cpu=1|1|4:00:00|4:00:00|h
+"""
+
+
+def test_jobs_are_counted_by_the_column_that_says_it(tmp_path: Path) -> None:
+    """--gpus, --gpus-per-task, types of digits, what was allocated; a name with a bar; a time that is none."""
+    found = read_slurm_snapshot(*slurm(tmp_path, WIDE))
+    assert [(job.name, job.gang, job.accelerator, job.left_s) for job in found.jobs] == [
+        ("1 a|b", 2, "", 3599.0), ("2 c", 4, _type_named("3090"), 14_400.0),
+        ("3 d", 8, _type_named("2080ti"), 14_400.0),
+        ("4 e", 2, "a100", 604_800.0), ("7 h", 1, "", 14_400.0),
+    ]  # fmt: skip
+    assert found.first_skipped[-2:] == [
+        "job 5 asks for accelerators of several types", "job 6 asks for no accelerator",
+    ]  # fmt: skip
+
+
+def test_a_job_without_accelerators_per_machine_is_named_with_the_command_that_tells_more(tmp_path: Path) -> None:
+    (told,) = [each for each in read_slurm_snapshot(*slurm(tmp_path)).first_skipped if "job 14" in each]
+    assert "what --gpus asks for is told by: squeue -a -O" in told
+
+
+def test_machines_of_several_types_and_of_none_that_is_in_use(tmp_path: Path) -> None:
+    """Two slices of one machine share its cores; a node of a state that is not known takes no job."""
+    machines = (
+        "NODELIST|GRES|CPUS|MEMORY|STATE\nm|gpu:2080ti:8|32|256000|idle\nn|gpu:rtx6000:2|32|190000|inval\n"
+        "o|gpu:nvidia_a100_1g.5gb:6(S:0),gpu:nvidia_a100_3g.20gb:2(S:0)|128|8000|mixed\np|gpu:a100:1|8|8000|strange\n"
+        "q|gpu:3090:2|8|8000|planned\nr|gpu:0|8|8000|idle\ns|gpu:4|8|8000|completing\n"
+    )
+    found = read_slurm_snapshot(*slurm(tmp_path, machines=machines))
+    assert [(each.name, each.accelerator, each.accelerators, each.cpus) for each in found.nodes] == [
+        ("m", _type_named("2080ti"), 8, 32.0), ("o", "a100-1g.5gb", 6, 96.0), ("o", "a100-3g.20gb", 2, 32.0),
+        ("q", _type_named("3090"), 2, 8.0), ("s", "gpu", 4, 8.0),
+    ]  # fmt: skip
+    assert found.first_skipped[:2] == ["machine n is inval", "machine p is strange"]

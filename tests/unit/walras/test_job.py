@@ -11,8 +11,9 @@ from walras.errors import JobSpecError
 from walras.job_request import Demand, JobId, RetryRule
 from walras.spec.job_groups import CheckpointSpec, LimitsSpec, ResourcesSpec, RetrySpec, TargetSpec
 from walras.spec.job_spec import JobSpec, dump_spec, json_schema, parse_spec, spec_mapping
+from walras.spec.shell_scripts import script_mapping
 from walras.spec.spec_request import argv_of, env_of, kind_of, missing_envs, to_request
-from walras.spec.text_formats import apply_overrides, script_mapping
+from walras.spec.text_formats import apply_overrides
 
 FULL = """\
 schema_version: 1
@@ -389,8 +390,8 @@ def test_scripts_carry_their_fields() -> None:
     text = "#!/bin/bash\n#WALRAS name=night run\n# WALRAS resources.accelerators=any:2\n\nset -x\n#WALRAS priority=1\n"
     spec = parse_spec(script_mapping(text, name="night.sh"))
     assert (spec.name, spec.resources.accelerators, spec.priority) == ("night run", (Demand("*", 2),), 50)
-    assert argv_of(spec) == ("bash", "-c", text, "night.sh")
-    with pytest.raises(JobSpecError, match="not a shell script"):
+    assert argv_of(spec) == ("/bin/bash", "-c", text, "night.sh")
+    with pytest.raises(JobSpecError, match="is no shell"):
         script_mapping("#!/usr/bin/env python3\n", name="a.py")
     with pytest.raises(JobSpecError, match="unknown field") as refusal:
         parse_spec(script_mapping("#WALRAS prioritty=5\ntrue", name="a.sh"))

@@ -23,7 +23,8 @@ from walras.spec.job_groups import (
     TargetSpec,
 )
 from walras.spec.job_spec import JobSpec, parse_spec
-from walras.spec.text_formats import parse_yaml, script_mapping
+from walras.spec.shell_scripts import script_mapping
+from walras.spec.text_formats import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB_SPEC = (ROOT / "docs" / "job-spec.md").read_text()

@@ -1,16 +1,23 @@
-"""`#SBATCH` lines: read into fields, or named; never silently ignored."""
+"""`#SBATCH` lines: read into fields, noted or refused; their words, their times, and the script that runs."""
 
 import os
 import subprocess
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.debian_packages import unpacked
 from walras.cli.submit_commands import read_job_file
 from walras.errors import JobSpecError
 from walras.spec.job_spec import JobSpec
-from walras.spec.slurm_scripts import PRELUDE, read_slurm_lines, slurm_seconds
+from walras.spec.shell_scripts import interpreter_of
+from walras.spec.slurm_options import SLURM_OPTIONS, Takes, words_of_line
+from walras.spec.slurm_scripts import slurm_instant, slurm_seconds
+from walras.spec.slurm_steps import commands_of
 from walras.spec.spec_request import argv_of
 
 TYPICAL = """#!/bin/bash
@@ -28,7 +35,6 @@ TYPICAL = """#!/bin/bash
 #SBATCH --mail-type=END
 ##SBATCH --nice
 srun python train.py --fold $SLURM_ARRAY_TASK_ID
-#SBATCH --hold
 """
 
 
@@ -41,44 +47,35 @@ def test_a_typical_script_is_read_and_the_rest_is_named(tmp_path: Path, capsys: 
     spec = read(tmp_path, TYPICAL)
     (demand,) = spec.resources.accelerators
     assert (spec.name, spec.limits.max_runtime, spec.priority) == ("resnet", 131_400.0, 80)
-    assert (demand.accelerator, demand.count, spec.num_nodes, spec.nproc_per_node) == ("a100-40gb", 8, 2, "auto")
+    assert (demand.accelerator, demand.count, spec.num_nodes, spec.nproc_per_node) == ("a100-40gb", 8, 2, 1)
     assert (spec.resources.cpus, spec.resources.memory) == (8.0, 64 * 2**30)
     assert (spec.array, spec.depends_on, spec.condition) == ("1-20%4", (12, 13), "finished")
     assert (spec.labels, spec.hold, spec.workdir) == ({"partition": "long"}, False, ".")
     notes = capsys.readouterr().err
     for told in (
         "line 10: --output=logs/%x-%j.out: `walras logs",
-        "line 11: --partition=long",
+        "--partition=long",
         "line 13: --mail-type=END",
+        "runs on each of the 2 machines",
     ):
         assert told in notes
-    assert len(notes.splitlines()) == 3, notes
+    assert len(notes.splitlines()) == 4, notes
 
 
-def test_strict_refuses_what_is_not_understood(tmp_path: Path) -> None:
-    with pytest.raises(JobSpecError, match=r"--output.*2 more lines"):
-        read(tmp_path, TYPICAL, strict=True)
-    assert read(tmp_path, "#!/bin/bash\n#SBATCH -J x\ntrue\n", strict=True).name == "x"
-
-
-@pytest.mark.parametrize(
-    ("lines", "accelerators", "nodes", "ranks"),
-    [
-        ("--gpus=4", "any:4", 1, 1),
-        ("--gpus=v100:8 -N 2", "v100:8", 2, 1),
-        ("--gpus-per-node=2 --nodes=3-3", "any:6", 3, 1),
-        ("--gpus-per-task=1 -n 4", "any:4", 1, 1),
-        ("-N2", "any:2", 2, "auto"),
-        ("-c 16 --mem-per-cpu=2G", "any:1", 1, "auto"),
-    ],
-)
-def test_a_script_without_srun_runs_once_on_each_machine(
-    tmp_path: Path, lines: str, accelerators: str, nodes: int, ranks: object
+def test_what_is_refused_is_listed_and_lenient_goes_on_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = read(tmp_path, f"#!/bin/bash\n#SBATCH {lines}\npython train.py\n")
-    (demand,) = spec.resources.accelerators
-    name = "any" if demand.accelerator == "*" else demand.accelerator
-    assert (f"{name}:{demand.count}", spec.num_nodes, spec.nproc_per_node) == (accelerators, nodes, ranks)
+    text = TYPICAL.replace("--qos=high", "--exclusive --begin=soon")
+    with pytest.raises(JobSpecError) as refused:
+        read(tmp_path, text)
+    assert [line.split(": ")[1:3] for line in str(refused.value).splitlines()] == [
+        ["line 12", "--exclusive"],
+        ["line 12", "--begin=soon"],
+    ]
+    assert "--lenient" in str(refused.value.fix)
+    spec = read(tmp_path, text, strict=False)
+    assert spec.not_before is None
+    assert "line 12: --exclusive" in capsys.readouterr().err
 
 
 def test_times_are_slurms() -> None:
@@ -87,40 +84,129 @@ def test_times_are_slurms() -> None:
     assert [slurm_seconds(text) for text in ("", "x", "1:2:3:4", "-5")] == [None] * 4
 
 
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
+    """The afternoon of a day in November, an hour ahead of Greenwich; summer is two."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield datetime(2026, 11, 28, 15, 30).astimezone()
+    monkeypatch.undo()
+    time.tzset()
+
+
 @pytest.mark.parametrize(
-    ("line", "word"),
+    ("text", "instant"),
     [
-        ("--gres=shard:3", "gpu:a100:4"),
-        ("--time=soon", "no time"),
-        ("--array=0-9999999", "names more than"),
-        ("--dependency=singleton", "afterok"),
-        ("--qos=gold", "no priority"),
-        ("--nodes=2-4", "whole number"),
-        ("--mem=lots", "no size"),
-        ("--ntasks=3 --gpus=4", "3 on a machine with 4"),
-        ("--licenses=x", "not understood"),
-        ("-Z", "not understood"),
-        ("--job-name", "no value"),
+        ("now", "2026-11-28T15:30:00+01:00"),
+        ("now+90", "2026-11-28T15:31:30+01:00"),
+        ("now+2hours", "2026-11-28T17:30:00+01:00"),
+        ("now+1day", "2026-11-29T15:30:00+01:00"),
+        ("16:00", "2026-11-28T16:00:00+01:00"),
+        ("15:00", "2026-11-29T15:00:00+01:00"),
+        ("4:05:06pm", "2026-11-28T16:05:06+01:00"),
+        ("midnight", "2026-11-29T00:00:00+01:00"),
+        ("teatime", "2026-11-28T16:00:00+01:00"),
+        ("noon tomorrow", "2026-11-29T12:00:00+01:00"),
+        ("tomorrow", "2026-11-29T00:00:00+01:00"),
+        ("2027-07-01", "2027-07-01T00:00:00+02:00"),
+        ("2030-01-20T12:34:00", "2030-01-20T12:34:00+01:00"),
+        ("12/24/26", "2026-12-24T00:00:00+01:00"),
+        ("16:00 01/02", "2027-01-02T16:00:00+01:00"),
+        ("010227", "2027-01-02T00:00:00+01:00"),
     ],
 )
-def test_what_cannot_be_done_is_named_with_its_reason(line: str, word: str) -> None:
-    reading = read_slurm_lines(f"#!/bin/bash\n#SBATCH {line}\ntrue\n")
-    assert len(reading.unread) == 1, reading.unread
-    assert word in reading.unread[0]
+def test_begin_has_slurms_forms(text: str, instant: str, berlin: datetime) -> None:
+    assert slurm_instant(text, berlin).isoformat() == instant
 
 
-def test_the_script_finds_slurms_variables_and_an_srun(tmp_path: Path) -> None:
-    """Under `set -u`, with options of srun taken out; nothing is put before a script without #SBATCH lines."""
-    text = (
-        "#!/bin/bash\n#SBATCH -J x\nset -eu\n"
-        "srun -n 4 --cpu-bind=none bash -c 'echo $SLURM_PROCID $SLURM_NTASKS $SLURM_ARRAY_TASK_ID'\n"
+@pytest.mark.parametrize("text", ["", "soon", "25:00", "2027-13-01", "now-5", "1:00 2:00", "13:00pm", "now+"])
+def test_what_is_no_time_is_refused(text: str, berlin: datetime) -> None:
+    with pytest.raises(ValueError, match="no time such as"):
+        slurm_instant(text, berlin)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (" -J a  --time=5 # c", ["-J", "a", "--time=5"]),
+        (" --comment='a b' x", ["--comment=a b", "x"]),
+        (r' "a \"b" c\ d', ['a "b', "c d"]),
+        (" a#b c", ["a"]),
+        (" 'a#b'\"c\"", ["a#bc"]),
+        ("\t\t", []),
+    ],
+)
+def test_words_are_slurms(line: str, words: list[str]) -> None:
+    assert words_of_line(line) == words
+
+
+@pytest.mark.parametrize(
+    ("first", "interpreter"),
+    [
+        ("#!/bin/bash -e", ("/bin/bash", "-e")),
+        ("#! /bin/bash   -e -u ", ("/bin/bash", "-e -u")),
+        ("#!/usr/bin/env -S bash -l", ("/usr/bin/env", "-S bash -l")),
+        ("echo", ("bash",)),
+        ("#!", ("bash",)),
+    ],
+)
+def test_the_first_line_is_the_kernels(first: str, interpreter: tuple[str, ...]) -> None:
+    assert interpreter_of(f"{first}\ntrue\n") == interpreter
+
+
+def test_a_plain_script_obeys_its_first_line_and_keeps_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "plain.sh").write_text("#!/bin/bash -e\necho $LINENO $1\nfalse\necho went on\n")
+    spec = read_job_file(str(tmp_path / "plain.sh"), ["word"], [], [])
+    done = subprocess.run(argv_of(spec), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "2 word\n")
+
+
+def test_commands_are_found_where_a_shell_would_run_them() -> None:
+    script = (
+        "# sbatch no\nif sbatch a; then x=$(squeue -h); fi\necho 'sbatch no' \\\n  sbatch no\n"
+        "cat <<EOF\nsbatch no\nEOF\nA=1 time -p timeout 5 srun -n 2 x | tee y && env B=2 nice -n 3 /usr/bin/scancel 4\n"
     )
-    spec = read(tmp_path, text)
-    walras = {"JOB_ID": "7", "JOB_NAME": "x", "NUM_NODES": "1", "NODE_RANK": "0", "GPUS_PER_NODE": "4"}
-    array = {"ARRAY_ID": "5", "ARRAY_INDEX": "3", "ARRAY_COUNT": "9", "ARRAY_MIN": "1", "ARRAY_MAX": "9"}
-    env = {f"WALRAS_{name}": value for name, value in (walras | array).items()}
-    env |= {"PATH": os.environ["PATH"], "RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2"}
-    done = subprocess.run(argv_of(spec), env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "2 4 3\n"
-    (tmp_path / "plain.sh").write_text("true\n")
-    assert PRELUDE not in argv_of(read_job_file(str(tmp_path / "plain.sh"), [], [], []))[2]
+    found = [(number, words[0].rpartition("/")[2]) for number, words in commands_of(script)]
+    assert [each for each in found if each[1] in ("sbatch", "squeue", "srun", "scancel")] == [
+        (2, "sbatch"), (2, "squeue"), (8, "srun"), (8, "scancel"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["sbatch", "srun"])
+def test_the_table_is_the_one_of_real_slurm(command: str, tmp_path: Path) -> None:
+    """What its own reader of options says: each option of ours that it knows has a value where ours has one."""
+    programs = unpacked("slurm")
+    libraries = programs / "usr/lib/x86_64-linux-gnu"
+    (tmp_path / "slurm.conf").write_text(
+        f"ClusterName=t\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/none\n"
+        f"PluginDir={libraries}/slurm-wlm\nNodeName=a NodeHostname=localhost\nPartitionName=m Nodes=ALL Default=YES\n"
+    )
+    env = {
+        "LD_LIBRARY_PATH": f"{libraries}:{libraries}/slurm-wlm", "SLURM_CONF": str(tmp_path / "slurm.conf"),
+        "PATH": os.environ["PATH"],
+    }  # fmt: skip
+
+    def says(*words: str) -> str:
+        line = [programs / "usr/bin" / command, *words]
+        done = subprocess.run(
+            line, env=env, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False
+        )
+        return done.stderr
+
+    unlike, newer = list[str](), set[str]()
+    for row in SLURM_OPTIONS[command]:
+        alone = says(f"--{row.name}")
+        if "unrecognized option" in alone:
+            newer.add(row.name)
+            continue
+        # A trailing unknown option keeps it from doing anything.
+        joined = says(f"--{row.name}=1", "--no-such-option")
+        takes = Takes.VALUE if "requires an argument" in alone else Takes.JOINED
+        takes = Takes.NOTHING if "doesn't allow an argument" in joined else takes
+        if takes is not row.takes:
+            unlike.append(f"{row.name}: {takes}")
+    assert unlike == []
+    assert newer <= {
+        "container-id", "extra", "oom-kill-step", "resv-ports", "segment", "stepmgr", "tres-bind", "tres-per-task",
+        "batch", "external-launcher",
+    }  # fmt: skip

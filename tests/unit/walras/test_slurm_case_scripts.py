@@ -1,0 +1,138 @@
+"""Small Slurm scripts give Slurm's output: it is stated in `slurm_case_scripts.yaml`, and asked of a real one."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.slurm_cluster import SlurmCluster, slurm_cluster
+from walras.cli.submit_commands import read_job_file
+from walras.spec.job_spec import JobSpec
+from walras.spec.spec_request import argv_of, env_of
+
+CASES = yaml.safe_load((Path(__file__).parents[2] / "support/slurm_case_scripts.yaml").read_text())
+NODES = ("one", "two")
+
+
+def lines(case: dict[str, Any], output: str) -> list[str]:
+    found = output.strip().splitlines()
+    return sorted(found) if "nodes" in case else found
+
+
+def environment(spec: JobSpec, node: int) -> dict[str, str]:
+    """What an agent gives a rank, as far as a script may read it."""
+    names = NODES[: spec.num_nodes]
+    gpus = spec.resources.accelerators[0].count // spec.num_nodes
+    env = {"JOB_ID": "7", "JOB_NAME": spec.name, "NUM_NODES": str(len(names)), "NODE_RANK": str(node)}
+    env |= {"GPUS_PER_NODE": str(gpus), "MASTER_ADDR": "one", "NODE_ADDRESSES": ",".join(names)}
+    told = {f"WALRAS_{name}": value for name, value in env.items()}
+    own = {"PATH": f"{os.environ['PATH']}", "HOME": os.environ["HOME"], "MASTER_ADDR": "one", "MASTER_PORT": "2950"}
+    return {**own, **told, **env_of(spec)}
+
+
+def run_ours(case: dict[str, Any], folder: Path) -> tuple[str, int]:
+    """The output of all machines, and the highest exit code."""
+    (folder / "case.sbatch").write_text(case["script"])
+    spec = read_job_file(str(folder / "case.sbatch"), [], [], [])
+    if spec.array is not None:
+        spec = spec.model_copy(update={"array_index": int(spec.array.partition("-")[0])})
+    output, codes = "", []
+    for node in range(spec.num_nodes):
+        work = folder / NODES[node]
+        work.mkdir()
+        done = subprocess.run(
+            argv_of(spec), env=environment(spec, node), cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        output += done.stdout
+        codes.append(done.returncode)
+    return output, max(codes)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_script_gives_the_output_of_slurm(case: dict[str, Any], tmp_path: Path) -> None:
+    output, code = run_ours(case, tmp_path)
+    assert lines(case, output) == lines(case, case["output"])
+    assert code == case.get("code", 0)
+
+
+def test_a_job_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"script": "#!/bin/bash\n#SBATCH -n2\necho $TMPDIR\nsrun echo task\n"}
+    (tmp_path / "tmp").mkdir()
+    case["script"] = case["script"].replace("-n2", f"-n2 --export=TMPDIR={tmp_path}/tmp")
+    assert run_ours(case, tmp_path) == (f"{tmp_path}/tmp\ntask\ntask\n", 0)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_a_relative_file_gets_is_in_the_log_too(tmp_path: Path) -> None:
+    """The folder goes when the job ends; `walras logs` is where people look."""
+    script = "#!/bin/bash\n#SBATCH -n2\nsrun -l -o %t.txt echo hi\ncat 0.txt 1.txt\n"
+    assert run_ours({"script": script}, tmp_path)[0].splitlines() in (
+        ["0: hi", "1: hi"] * 2,
+        ["1: hi", "0: hi", "0: hi", "1: hi"],
+    )
+
+
+def test_a_task_that_fails_ends_the_others_where_the_step_says_so(tmp_path: Path) -> None:
+    step = "if [ $SLURM_PROCID = 0 ]; then exit 3; else exec sleep 300; fi"
+    script = f"#!/bin/bash\n#SBATCH -n2\nsrun -K bash -c '{step}' 2> /dev/null\necho $?\n"
+    assert run_ours({"script": script}, tmp_path) == ("143\n", 0)
+
+
+def test_steps_share_the_accelerators_that_they_ask_for(tmp_path: Path) -> None:
+    """Two steps with one each at once have two; a third waits for a free one; a step that asks for none has none."""
+    script = (
+        "#!/bin/bash\n#SBATCH --gres=gpu:2 -n2\n"
+        "export CUDA_VISIBLE_DEVICES=4,6\n"
+        "step() { srun -n1 --gres=gpu:$1 bash -c 'echo [$CUDA_VISIBLE_DEVICES]; [ -z \"$0\" ] || sleep 0.2' $2; }\n"
+        "(step 1 x & step 1 x & step 1 x & wait) | sort | uniq -c | tr -s ' '\nstep 0\nstep 2\n"
+        "srun --gpus-per-task=1 bash -c 'echo $CUDA_VISIBLE_DEVICES' | sort\n"
+    )
+    output, code = run_ours({"script": script}, tmp_path)
+    assert code == 0
+    first = output.splitlines()
+    assert sorted(first[:2]) in ([" 1 [4]", " 2 [6]"], [" 1 [6]", " 2 [4]"])
+    assert first[2:] == ["[]", "[4,6]", "4", "6"]
+
+
+def test_a_step_that_cannot_be_fails_the_job_although_the_script_goes_on(tmp_path: Path) -> None:
+    """`srun ... | tee` hides the step's exit code; the options stand in a variable, where no reader finds them."""
+    script = "#!/bin/bash\n#SBATCH -n1\nOPTIONS=--container=x\nsrun $OPTIONS true | tee log\necho went on\n"
+    output, code = run_ours({"script": script}, tmp_path)
+    assert code == 1
+    assert "went on" in output
+    assert "--container is not obeyed here" in output
+
+
+def test_a_job_that_queues_itself_again_ends_with_that_code(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -n1\nscontrol requeue $SLURM_JOB_ID\nsleep 300\n"
+    assert run_ours({"script": script}, tmp_path)[1] == 85
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[SlurmCluster]:
+    with slurm_cluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_real_slurm_gives_the_output_that_is_stated(case: dict[str, Any], slurm: SlurmCluster, tmp_path: Path) -> None:
+    (tmp_path / "case.sbatch").write_text(case["script"])
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    done = subprocess.run(
+        [slurm.bin / "sbatch", "--wait", "--output=all.txt", "case.sbatch"],
+        env=env | {"PATH": f"{slurm.bin}:{env['PATH']}"}, cwd=tmp_path, capture_output=True, text=True, timeout=90,
+        check=False,
+    )  # fmt: skip
+    output = (tmp_path / "all.txt").read_text()
+    # A step that begins while the one before it ends waits a moment, and says so.
+    output = re.sub(r"srun: (?:Job|Step) .*(?:retrying|created for).*\n", "", output)
+    assert lines(case, output) == lines(case, case["output"]), done.stderr
+    assert done.returncode == case.get("code", 0)

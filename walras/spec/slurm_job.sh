@@ -1,0 +1,554 @@
+# Runs a Slurm script as Slurm does: as a file, by its own first line, once on each machine, with Slurm's variables and
+# with the commands `srun` and `scontrol` in the PATH. The text is all three programs; its first argument says which:
+#
+#   bash -c TEXT NAME start INTERPRETER ARGUMENT INPUT COUNT PIECE... WORD...
+#                                                   runs the script, COUNT pieces put together, with the words
+#   . commands srun OPTIONS COMMAND...              starts the tasks of this machine, and waits for them
+#   . commands scontrol show hostnames|hostlist|job ..., or: scontrol requeue JOB
+#
+# `slurm_options.py` has the table of srun's options: NAME:SHORT:VALUE:ANSWER, where VALUE is ! (none), = (one) or
+# ? (only behind a =), and ANSWER is h (obeyed here), n (means nothing here) or r (refused).
+srun_options="@SRUN_OPTIONS@"
+
+complain() {
+  printf '%s: error: %s\n' "$1" "$2" >&2
+}
+
+# ------------------------------------------------------------------------------------------------ the job
+
+start() {
+  local interpreter=$1 argument=$2 input=$3 count=$4 folder code=0
+  shift 4
+  for folder in "${TMPDIR:-/tmp}" /tmp /var/tmp /dev/shm; do
+    WALRAS_SLURM=$(mktemp -d "$folder/walras-job-XXXXXXXX" 2>/dev/null) || continue
+    trap 'rm -rf "$WALRAS_SLURM"' EXIT
+    place_files "${@:1:count}" && "$WALRAS_SLURM/bin/scontrol" ping && break
+    rm -rf "$WALRAS_SLURM"
+    WALRAS_SLURM=
+  done
+  if [ -z "$WALRAS_SLURM" ]; then
+    complain walras "no folder for temporary programs: /tmp is full, or forbids to execute"
+    return 126
+  fi
+  export WALRAS_SLURM PATH="$WALRAS_SLURM/bin:$PATH" WALRAS_SLURM_PORT=${MASTER_PORT:-}
+  set_variables
+  # The script decides what a signal means. A shell that has a trap waits for its child before it ends.
+  trap : TERM INT HUP USR1 USR2
+  # The kernel gives an interpreter at most one argument.
+  (
+    trap - TERM INT HUP USR1 USR2 EXIT
+    echo $BASHPID > "$WALRAS_SLURM/process"
+    exec "$interpreter" ${argument:+"$argument"} "$WALRAS_SLURM/slurm_script" "${@:count + 1}"
+  ) < "$input" || code=$?
+  if [ -e "$WALRAS_SLURM/requeue" ]; then
+    return 85
+  fi
+  if [ "$code" = 0 ] && [ -e "$WALRAS_SLURM/refused" ]; then
+    complain walras "the script ended well, but this was not done: $(head -n1 "$WALRAS_SLURM/refused")"
+    return 1
+  fi
+  return "$code"
+}
+
+place_files() {
+  local name
+  mkdir "$WALRAS_SLURM/bin" && printf '%s' "$@" > "$WALRAS_SLURM/slurm_script" || return
+  printf '%s\n' "$BASH_EXECUTION_STRING" > "$WALRAS_SLURM/commands" || return
+  for name in srun scontrol; do
+    printf '#!%s\n. %q %s "$@"\n' "$BASH" "$WALRAS_SLURM/commands" "$name" > "$WALRAS_SLURM/bin/$name" || return
+  done
+  chmod 700 "$WALRAS_SLURM/slurm_script" "$WALRAS_SLURM/bin/"*
+}
+
+# What depends on the script alone (SLURM_NTASKS, SLURM_CPUS_PER_TASK) came with the job's variables.
+set_variables() {
+  local nodes=${WALRAS_NODE_ADDRESSES:-} rank=${WALRAS_NODE_RANK:-0} count=${WALRAS_NUM_NODES:-1} each gpus
+  if [ -z "$nodes" ]; then
+    nodes=${MASTER_ADDR:-127.0.0.1}
+    for ((each = 1; each < count; each++)); do nodes+=",node-$each"; done
+  fi
+  IFS=, read -ra each <<< "$nodes"
+  gpus=$(seq -s, 0 $((${WALRAS_GPUS_PER_NODE:-1} - 1)))
+  [[ ${CUDA_VISIBLE_DEVICES:-} =~ ^[0-9]+(,[0-9]+)*$ ]] && gpus=$CUDA_VISIBLE_DEVICES
+  export SLURM_JOB_ID=$WALRAS_JOB_ID SLURM_JOBID=$WALRAS_JOB_ID SLURM_JOB_NAME=$WALRAS_JOB_NAME
+  export SLURM_JOB_NODELIST=$nodes SLURM_NODELIST=$nodes SLURMD_NODENAME=${each[rank]}
+  export SLURM_NNODES=$count SLURM_JOB_NUM_NODES=$count SLURM_NODEID=$rank SLURM_PROCID=$rank SLURM_LOCALID=0
+  export SLURM_GTIDS=$rank SLURM_TASK_PID=$$ SLURM_CLUSTER_NAME=walras
+  export SLURM_GPUS_ON_NODE=${WALRAS_GPUS_PER_NODE:-1} SLURM_JOB_GPUS=$gpus
+  export SLURM_SUBMIT_DIR=$PWD SLURM_SUBMIT_HOST=${HOSTNAME:-localhost}
+  export SLURM_JOB_USER=${USER:-$(id -un)} SLURM_JOB_UID=$UID SLURM_JOB_GID=${GROUPS[0]}
+  export SLURM_TASKS_PER_NODE=${SLURM_TASKS_PER_NODE:-1} SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-1}
+  export SLURM_JOB_CPUS_PER_NODE=$SLURM_CPUS_ON_NODE
+  if [ "$count" -gt 1 ]; then
+    SLURM_TASKS_PER_NODE+="(x$count)" SLURM_JOB_CPUS_PER_NODE+="(x$count)"
+  fi
+  if [ "${WALRAS_ATTEMPT:-1}" -gt 1 ]; then
+    export SLURM_RESTART_COUNT=$((WALRAS_ATTEMPT - 1))
+  fi
+  if [ -n "${WALRAS_ARRAY_INDEX:-}" ]; then
+    export SLURM_ARRAY_JOB_ID=${WALRAS_ARRAY_ID:-$WALRAS_JOB_ID} SLURM_ARRAY_TASK_ID=$WALRAS_ARRAY_INDEX
+    export SLURM_ARRAY_TASK_COUNT=$WALRAS_ARRAY_COUNT
+    export SLURM_ARRAY_TASK_MIN=$WALRAS_ARRAY_MIN SLURM_ARRAY_TASK_MAX=$WALRAS_ARRAY_MAX
+  fi
+}
+
+# The job fails if this was not done, also where the script looks at no exit code (`srun ... | tee log`).
+refuse() {
+  complain "$1" "$2"
+  [ -z "${WALRAS_SLURM:-}" ] || printf '%s: %s\n' "$1" "$2" >> "$WALRAS_SLURM/refused"
+  exit 1
+}
+
+# ------------------------------------------------------------------------------------------------ srun
+
+declare -A given=()
+declare -a pids=() claimed=() filters=()
+opened=
+
+# Sets `option` to NAME:SHORT:VALUE:ANSWER of a long name or an unambiguous beginning of one.
+find_long() {
+  local row found=()
+  for row in $srun_options; do
+    case $row in
+      "$1":*) option=$row && return ;;
+      "$1"*) found+=("$row") ;;
+    esac
+  done
+  [ ${#found[@]} = 1 ] || refuse srun "option '--$1' is unknown or ambiguous"
+  option=${found[0]}
+}
+
+find_short() {
+  local row
+  for row in $srun_options; do
+    case $row in *:"$1":*:*) option=$row && return ;; esac
+  done
+  refuse srun "invalid option -- '$1'"
+}
+
+take() {
+  local name=${option%%:*}
+  case ${option##*:} in
+    r) refuse srun "--$name is not obeyed here" ;;
+    h) given[$name]=$1 ;;
+  esac
+}
+
+# Sets `given`, and `command` to what is left behind the options.
+read_options() {
+  local word name rest value
+  while [ $# -gt 0 ]; do
+    word=$1
+    case $word in
+      --) shift && break ;;
+      --*)
+        shift
+        name=${word#--} && name=${name%%=*}
+        find_long "$name"
+        value=${option%:*} && value=${value##*:}
+        if [[ $word == *=* ]]; then
+          [ "$value" != '!' ] || refuse srun "option '--$name' doesn't allow an argument"
+          take "${word#*=}"
+        elif [ "$value" = '=' ]; then
+          [ $# -gt 0 ] || refuse srun "option '--$name' requires an argument"
+          take "$1" && shift
+        else
+          take yes
+        fi
+        ;;
+      -?*)
+        shift
+        rest=${word#-}
+        while [ -n "$rest" ]; do
+          find_short "${rest:0:1}"
+          rest=${rest:1}
+          value=${option%:*} && value=${value##*:}
+          if [ "$value" = '!' ]; then
+            take yes
+          elif [ -n "$rest" ]; then
+            take "$rest" && rest=
+          elif [ "$value" = '?' ]; then
+            take yes
+          else
+            [ $# -gt 0 ] || refuse srun "option '-${word: -1}' requires an argument"
+            take "$1" && shift
+          fi
+        done
+        ;;
+      *) break ;;
+    esac
+  done
+  command=("$@")
+}
+
+number() {
+  local text=${given[$1]:-$2}
+  [[ $text =~ ^[0-9]{1,6}(-[0-9]{1,6})?$ ]] || refuse srun "--$1=$text is no number"
+  echo $((10#${text%%-*}))
+}
+
+# Sets the machines of the step, the number of its tasks, and which of them are this machine's.
+lay_out() {
+  local all hosts=() each want index
+  mapfile -t all < <(expand "$SLURM_JOB_NODELIST")
+  nodes=$(number nodes "${SLURM_NNODES:-${#all[@]}}") || exit
+  if [ -n "${given[ntasks]:-}" ]; then
+    tasks=$(number ntasks 1) || exit
+  elif [ -n "${given[ntasks-per-node]:-}" ]; then
+    tasks=$(($(number ntasks-per-node 1) * nodes)) || exit
+  else
+    tasks=${SLURM_NTASKS:-$((${SLURM_NTASKS_PER_NODE:-1} * nodes))}
+  fi
+  if [ "$tasks" -lt "$nodes" ]; then
+    [ "$nodes" = "${SLURM_NNODES:-1}" ] && [ -z "${given[nodes]:-}" ] &&
+      echo "srun: Warning: can't run $tasks processes on $nodes nodes, setting nnodes to $tasks" >&2
+    nodes=$tasks
+  fi
+  [ "$nodes" -le ${#all[@]} ] || refuse srun "the job has ${#all[@]} machines, and the step asks for $nodes"
+  want=$(expand "${given[nodelist]:-}")
+  for each in $want; do
+    [[ " ${all[*]} " == *" $each "* ]] || refuse srun "machine $each is none of the job's: ${all[*]}"
+  done
+  for each in $want "${all[@]:$(number relative 0)}"; do
+    [[ " ${hosts[*]} " == *" $each "* ]] || [ ${#hosts[@]} -ge "$nodes" ] || hosts+=("$each")
+  done
+  first_task=0 here=0 node=-1
+  for ((index = 0; index < ${#hosts[@]}; index++)); do
+    here=$((tasks / nodes + (index < tasks % nodes)))
+    node=$index
+    [ "${hosts[index]}" = "$SLURMD_NODENAME" ] && break
+    first_task=$((first_task + here))
+    node=-1 here=0
+  done
+  step_hosts=$(IFS=, && echo "${hosts[*]}")
+}
+
+# Other machines learn an address of the step's machine where they would start it (`srun -w HEAD hostname -I`).
+answer_from_afar() {
+  [ "$nodes" = 1 ] && [ "${command[0]##*/}" = hostname ] && echo "$step_hosts"
+  exit 0
+}
+
+step_number() {
+  local number=0
+  until (set -C && : > "$WALRAS_SLURM/step.$number") 2>/dev/null; do number=$((number + 1)); done
+  echo "$number"
+}
+
+# Sets `gpus_here`: how many of the machine's accelerators the step asks for; empty: it has them all.
+ask_for_gpus() {
+  local text=${given[gres]:-} per=1
+  gpus_here=
+  if [[ ,$text == *,gpu* ]]; then
+    text=${text#*gpu} && text=${text%%,*} && text=${text##*:} && gpus_here=${text:-1}
+    [[ $gpus_here =~ ^[0-9]+$ ]] || gpus_here=1
+  elif [ -n "${given[gpus-per-node]:-}" ]; then
+    gpus_here=${given[gpus-per-node]##*:}
+  elif [ -n "${given[gpus]:-}" ]; then
+    gpus_here=$((${given[gpus]##*:} / nodes))
+  elif [ -n "${given[gpus-per-task]:-}" ]; then
+    gpus_here=$((${given[gpus-per-task]##*:} * here))
+  elif [ "$text" = none ]; then
+    gpus_here=0
+  fi
+}
+
+# Waits until so many accelerators are free of other steps, and makes them the step's.
+claim_gpus() {
+  local total=$SLURM_GPUS_ON_NODE wanted=$1 index holder all
+  [[ $wanted =~ ^[0-9]{1,4}$ ]] && [ "$wanted" -le "$total" ] ||
+    refuse srun "Unable to create step for job $SLURM_JOB_ID: Invalid generic resource (gres) specification"
+  IFS=, read -ra all <<< "${CUDA_VISIBLE_DEVICES:-}"
+  while :; do
+    for ((index = 0; index < total && ${#claimed[@]} < wanted; index++)); do
+      holder=$(readlink "$WALRAS_SLURM/gpu.$index") && ! kill -0 "$holder" 2>/dev/null && rm -f "$WALRAS_SLURM/gpu.$index"
+      ln -s $$ "$WALRAS_SLURM/gpu.$index" 2>/dev/null && claimed+=("$index")
+    done
+    [ ${#claimed[@]} -lt "$wanted" ] || break
+    give_gpus_back # so that two steps that wait never hold each other's
+    sleep 0.2
+  done
+  [ ${#all[@]} = 0 ] && return
+  local mine=()
+  for index in "${claimed[@]}"; do mine+=("${all[index]}"); done
+  export CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${mine[*]}")
+}
+
+give_gpus_back() {
+  local index
+  for index in "${claimed[@]}"; do rm -f "$WALRAS_SLURM/gpu.$index"; done
+  claimed=()
+}
+
+srun() {
+  local nodes tasks here node first_task step_hosts step gpus_here input=/dev/stdin local_id code=0 worst=0 option command
+  read_options "$@"
+  [ ${#command[@]} -gt 0 ] || { echo "srun: fatal: No command given to execute." >&2 && exit 1; }
+  [[ ${given[jobid]:-$SLURM_JOB_ID} == "$SLURM_JOB_ID" ]] ||
+    refuse srun "Unable to confirm allocation for job ${given[jobid]}: it is another job"
+  lay_out
+  [ "$node" -ge 0 ] || answer_from_afar
+  step=$(step_number)
+  ask_for_gpus
+  if [ -n "$gpus_here" ] && [ -z "${given[overlap]:-}" ]; then
+    trap give_gpus_back EXIT
+    claim_gpus "$gpus_here"
+  fi
+  case ${given[input]:-} in
+    none | /dev/null) input=/dev/null ;;
+    '' | all | [0-9]*) ;;
+    *) input=$(file_name "${given[input]}" 0) ;;
+  esac
+  # Each task reads the whole input.
+  if [ "$here" -gt 1 ] && [ "$input" = /dev/stdin ] && [ "$(readlink /proc/self/fd/0)" != /dev/null ]; then
+    input=$WALRAS_SLURM/input.$step
+    cat > "$input"
+  fi
+  for signal in TERM INT HUP USR1 USR2; do trap 'pass_on '$signal $signal; done
+  exec 3< "$input"
+  for ((local_id = 0; local_id < here; local_id++)); do
+    [ "$input" = /dev/stdin ] || exec 3< "$input"
+    open_streams $((first_task + local_id))
+    task <&3 >&4 2>&5 3<&- 4>&- 5>&- &
+    pids+=($!)
+  done
+  exec 3<&- 4>&- 5>&-
+  wait_for_tasks
+  [ ${#filters[@]} = 0 ] || wait "${filters[@]}"
+  rm -f "$WALRAS_SLURM/input.$step"
+  exit "$worst"
+}
+
+# Opens 4 and 5 for the output and the errors of a task: --output, --error, --label. What a relative file gets is in the
+# job's log as well, because the folder goes when the job ends.
+open_streams() {
+  local id=$1 last=$((tasks - 1)) label= out=${given[output]:-all} err=${given[error]:-}
+  [ -z "${given[label]:-}" ] || label=$(printf '%*d: ' ${#last} "$id")
+  open_stream 4 1 "$out" "$label" "$id"
+  case $err in
+    '') if [[ $out == all || $out =~ ^[0-9]+$ ]]; then open_stream 5 2 all "$label" "$id"; else exec 5>&4; fi ;;
+    *) open_stream 5 2 "$err" "$label" "$id" ;;
+  esac
+}
+
+# open_stream DESCRIPTOR OWN FILE LABEL TASK
+open_stream() {
+  local file=$3 label=$4 keep=cat before=
+  case $file in
+    none) file=/dev/null ;;
+    *[!0-9]*) [ "$file" = all ] && file= || file=$(file_name "$file" "$5") ;;
+    *) [ "$file" = "$5" ] && file= || file=/dev/null ;;
+  esac
+  if [ -n "$file" ]; then
+    # Tasks that share a file all append to it; the step began it anew.
+    case ${given[open-mode]:-t}:$opened in a*:* | *:*"|$file|"*) ;; *) : > "$file" || exit 1 ;; esac
+    opened+="|$file|"
+    [[ $file == /* ]] && keep='cat >> "$file"' || keep='tee -a -- "$file"'
+  elif [ -z "$4" ]; then
+    eval "exec $1>&$2"
+    return
+  fi
+  [ -z "$4" ] || before='sed -u "s/^/$label/" | '
+  eval "exec $1> >(trap '' TERM INT HUP; exec >&$2; $before$keep)" && filters+=($!)
+}
+
+pass_on() {
+  [ ${#pids[@]} = 0 ] || kill -s "$1" "${pids[@]}" 2>/dev/null
+}
+
+# Sets `worst` to the highest exit code, which is srun's own.
+wait_for_tasks() {
+  local index code left=${#pids[@]}
+  if [[ ${given[kill-on-bad-exit]:-0} != 0 ]]; then
+    while [ "$left" -gt 0 ] && wait -n; do left=$((left - 1)); done
+    [ "$left" = 0 ] || pass_on TERM
+  fi
+  for index in "${!pids[@]}"; do
+    wait "${pids[index]}" && code=0 || code=$?
+    while kill -0 "${pids[index]}" 2>/dev/null; do # a signal ended the wait, and not the task
+      wait "${pids[index]}" && code=0 || code=$?
+    done
+    [ "$code" = 0 ] && continue
+    echo "srun: error: $SLURMD_NODENAME: task $((first_task + index)): Exited with exit code $code" >&2
+    [ "$code" -gt "$worst" ] && worst=$code
+  done
+}
+
+# %j job, %s step, %J both, %t task, %n and %N machine, %x name, %u user
+file_name() {
+  local text=$1 made= digits value
+  while [[ $text =~ ^([^%]*)%([0-9]{0,2})(.)(.*)$ ]]; do
+    made+=${BASH_REMATCH[1]} digits=${BASH_REMATCH[2]} text=${BASH_REMATCH[4]}
+    case ${BASH_REMATCH[3]} in
+      j | A) value=$SLURM_JOB_ID ;;
+      a) value=${SLURM_ARRAY_TASK_ID:-4294967294} ;;
+      s) value=$step ;;
+      J) value=$SLURM_JOB_ID.$step ;;
+      t) value=$2 ;;
+      n) value=$node ;;
+      N) value=$SLURMD_NODENAME ;;
+      x) value=$SLURM_JOB_NAME ;;
+      u) value=$SLURM_JOB_USER ;;
+      %) value=% ;;
+      *) value=%$digits${BASH_REMATCH[3]} ;;
+    esac
+    [[ -n $digits && $value =~ ^[0-9]+$ ]] && value=$(printf '%0*d' "$((10#$digits))" "$value")
+    made+=$value
+  done
+  echo "$made$text"
+}
+
+# One task, in a process of its own that becomes the command.
+task() {
+  local id=$((first_task + local_id)) per=${given[gpus-per-task]:-${SLURM_GPUS_PER_TASK:-}} all name names
+  trap - TERM INT HUP USR1 USR2 EXIT
+  # A launcher (torchrun) is started once on a machine with several accelerators, and has no rank itself.
+  if [ "$here" -gt 1 ] || [ "$SLURM_GPUS_ON_NODE" -le 1 ]; then
+    export RANK=$id LOCAL_RANK=$local_id WORLD_SIZE=$tasks LOCAL_WORLD_SIZE=$here
+  fi
+  # Machines that each chose an address or a port would never meet.
+  [ "$SLURM_JOB_NUM_NODES" = 1 ] || export MASTER_ADDR=$WALRAS_MASTER_ADDR MASTER_PORT=$WALRAS_SLURM_PORT
+  [ -n "${MASTER_ADDR:-}" ] || export MASTER_ADDR=$WALRAS_MASTER_ADDR
+  if [ -n "$per" ]; then
+    per=${per##*:}
+    IFS=, read -ra all <<< "${CUDA_VISIBLE_DEVICES:-}"
+    [ ${#all[@]} = 0 ] || export CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${all[*]:local_id * per:per}")
+  fi
+  export SLURM_PROCID=$id SLURM_LOCALID=$local_id SLURM_NODEID=$node SLURM_STEP_ID=$step SLURM_STEPID=$step
+  export SLURM_NTASKS=$tasks SLURM_NPROCS=$tasks SLURM_NNODES=$nodes
+  export SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_NUM_NODES=$nodes SLURM_STEP_NODELIST=$step_hosts
+  export SLURM_TASKS_PER_NODE=$here SLURM_GTIDS=$(seq -s, "$first_task" $((first_task + here - 1)))
+  [ "$nodes" = 1 ] || SLURM_TASKS_PER_NODE+="(x$nodes)"
+  export SLURM_STEP_TASKS_PER_NODE=$SLURM_TASKS_PER_NODE SLURM_TASK_PID=$BASHPID SLURM_LAUNCH_NODE_IPADDR=$WALRAS_MASTER_ADDR
+  [ -z "${given[cpus-per-task]:-}" ] || export SLURM_CPUS_PER_TASK=${given[cpus-per-task]}
+  [ -z "${given[job-name]:-}" ] || export SLURM_JOB_NAME=${given[job-name]}
+  set_exported
+  if [ -n "${given[chdir]:-}" ]; then
+    cd "${given[chdir]}" || exit 1
+  fi
+  if [ -n "${given[time]:-}" ]; then
+    command=(timeout "$(seconds_of "${given[time]}")" "${command[@]}")
+  fi
+  [ -n "$(type -P -- "${command[0]}")" ] || { complain srun "execve(): ${command[0]}: No such file or directory" && exit 2; }
+  exec -- "${command[@]}"
+}
+
+# --export=NONE, ALL, ALL,NAME=VALUE, NAME,NAME=VALUE
+set_exported() {
+  local names name keep=
+  [ -n "${given[export]:-}" ] || return 0
+  IFS=, read -ra names <<< "${given[export]}"
+  case ,${given[export]}, in
+    *,ALL,*) ;;
+    *)
+      for name in $(compgen -e); do
+        case $name in
+          SLURM_* | SLURMD_* | WALRAS_* | CUDA_* | MASTER_* | *RANK | *WORLD_SIZE) ;;
+          *) [[ ",${given[export]}," == *",$name,"* ]] || export -n "$name" ;;
+        esac
+      done
+      ;;
+  esac
+  for name in "${names[@]}"; do
+    [[ $name != *=* ]] || export "$name"
+  done
+}
+
+seconds_of() {
+  local days=0 text=$1 parts
+  [[ $text =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] || refuse srun "Invalid --time specification"
+  [[ $text == *-* ]] && days=${text%%-*} && text=${text#*-}
+  IFS=: read -ra parts <<< "$text"
+  if [[ $1 == *-* ]] || [ ${#parts[@]} = 3 ]; then
+    echo $((((10#$days * 24 + 10#${parts[0]}) * 60 + 10#${parts[1]:-0}) * 60 + 10#${parts[2]:-0}))
+  else
+    echo $((10#${parts[0]} * 60 + 10#${parts[1]:-0}))
+  fi
+}
+
+# ------------------------------------------------------------------------------------------------ scontrol
+
+scontrol() {
+  local words=() word
+  for word in "$@"; do [[ $word == -* ]] || words+=("$word"); done
+  case ${words[0]:-} in
+    ping) ;;
+    show)
+      case ${words[1]:-} in
+        hostname | hostnames) expand "${words[2]-$SLURM_JOB_NODELIST}" ;;
+        hostlist | hostlistsorted) fold "${words[2]:-}" ;;
+        job | jobs | jobid) show_job "${words[2]:-$SLURM_JOB_ID}" ;;
+        *) refuse scontrol "\`scontrol show ${words[1]:-}\` is not known here" ;;
+      esac
+      ;;
+    requeue)
+      [ "${words[1]:-}" = "$SLURM_JOB_ID" ] || refuse scontrol "only a job itself can be queued again from within"
+      : > "$WALRAS_SLURM/requeue"
+      kill -TERM "$(cat "$WALRAS_SLURM/process")"
+      ;;
+    *) refuse scontrol "\`scontrol ${words[0]:-}\` is not known here" ;;
+  esac
+}
+
+# Prints the names of n[1-3,05],x7, one a line.
+expand() {
+  local list=$1 range number last
+  while [[ $list =~ ^([^][,]*)(\[([0-9,-]+)\])?([^][,]*)(,(.*))?$ ]]; do
+    local before=${BASH_REMATCH[1]} ranges=${BASH_REMATCH[3]} behind=${BASH_REMATCH[4]}
+    list=${BASH_REMATCH[6]}
+    [ -n "$ranges" ] || [ -z "$before$behind" ] || echo "$before$behind"
+    for range in ${ranges//,/ }; do
+      last=${range#*-} number=${range%-*}
+      for ((index = 10#$number; index <= 10#$last; index++)); do
+        printf '%s%0*d%s\n' "$before" ${#number} "$index" "$behind"
+      done
+    done
+    [ -n "$list" ] || break
+  done
+}
+
+# Prints a1,a2,b as a[1-2],b.
+fold() {
+  local name stem= first= last= made=()
+  close() {
+    [ -z "$first" ] && [ -z "$stem" ] && return
+    if [ -z "$first" ] || [ "$first" = "$last" ]; then made+=("$stem$first"); else made+=("$stem[$first-$last]"); fi
+  }
+  for name in $(expand "$1"); do
+    if [[ $name =~ ^(.*[^0-9])([1-9][0-9]*)$ ]]; then
+      if [ "${BASH_REMATCH[1]}" = "$stem" ] && [ -n "$first" ] && [ "${BASH_REMATCH[2]}" = $((last + 1)) ]; then
+        last=${BASH_REMATCH[2]}
+        continue
+      fi
+      close
+      stem=${BASH_REMATCH[1]} first=${BASH_REMATCH[2]} last=${BASH_REMATCH[2]}
+    else
+      close
+      stem=$name first= last=
+    fi
+  done
+  close
+  (IFS=, && echo "${made[*]}")
+}
+
+show_job() {
+  [ "${1%%_*}" = "$SLURM_JOB_ID" ] || [ "${1%%_*}" = "${SLURM_ARRAY_JOB_ID:-}" ] || refuse scontrol "job $1 is another job"
+  cat << END
+JobId=$SLURM_JOB_ID JobName=$SLURM_JOB_NAME
+   UserId=$SLURM_JOB_USER($SLURM_JOB_UID) GroupId=$(id -gn)($SLURM_JOB_GID)
+   Account=${SLURM_JOB_ACCOUNT:-(null)} QOS=${SLURM_JOB_QOS:-(null)}
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=${SLURM_RESTART_COUNT:-0} BatchFlag=1 Reboot=0 ExitCode=0:0
+   Partition=${SLURM_JOB_PARTITION:-(null)}
+   NodeList=$SLURM_JOB_NODELIST
+   BatchHost=$(expand "$SLURM_JOB_NODELIST" | head -n1)
+   NumNodes=$SLURM_JOB_NUM_NODES NumTasks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES} CPUs/Task=${SLURM_CPUS_PER_TASK:-1}
+   Command=$WALRAS_SLURM/slurm_script
+   WorkDir=$SLURM_SUBMIT_DIR
+   StdErr=/dev/stderr
+   StdIn=/dev/null
+   StdOut=/dev/stdout
+END
+}
+
+"$@"
