@@ -213,9 +213,13 @@ def _sizes(problem: Problem) -> FloatArray:
 
 
 def _counted(problem: Problem) -> FloatArray:
-    """Returns as how many accelerators one of each pool counts (p,)."""
+    """Returns as how many accelerators one of each pool counts (p,): those that money rents count nothing where others
+    are owned, so that what somebody is entitled to depends neither on the machines that are rented nor on who has them.
+    """
     pools = problem.pools
-    return pools.counted if len(pools.counted) else np.ones(len(pools))
+    counted = pools.counted if len(pools.counted) else np.ones(len(pools))
+    owned = pools.held <= 0
+    return np.where(owned, counted, 0.0) if np.any(pools.capacity[owned] > 0) else counted
 
 
 def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s: float) -> FloatArray:
