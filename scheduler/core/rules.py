@@ -140,14 +140,21 @@ class RoundRules:
             return stated[""], "project"
         return self.delay_usd_per_h, "policy" if self.delay_usd_per_h > 0 else ""
 
-    def most_usd_per_h(self, request: JobRequest) -> float:
-        """Returns what an accelerator-hour of a rented machine costs the job at most, USD.
+    def most_usd_per_h(self, request: JobRequest, relative_speed: float, accelerators: int) -> float:
+        """Returns what an accelerator-hour of a rented machine costs the job at most, USD: what the job gains there.
 
-        It is inf (the market price) for jobs with a value, and for jobs with a deadline, for which machines are rented
-        at any price.
+        It is inf (the market price) for jobs with a deadline, for which machines are rented at any price, and the spare
+        rate for jobs without a value.
+
+        Args:
+            request: the job.
+            relative_speed: its speed where it runs, as a part of its best speed.
+            accelerators: how many it holds there.
         """
-        pays = request.deadline_at < inf or self.value_of(request)[0] > 0
-        return inf if pays else self.spare_usd_per_h
+        if request.deadline_at < inf:
+            return inf
+        value = self.value_of(request)[0]
+        return value * relative_speed / max(accelerators, 1) if value > 0 else self.spare_usd_per_h
 
     @property
     def least_run_s(self) -> float:
