@@ -217,8 +217,16 @@ class Walras:
 
             modest = remaining_time.modest_columns(problem, valued.measured_by)
             ends_s = np.where(modest, valued.values.ends_s, np.inf)
-            place_overdue(problem, ends_s, first, plan.free, plan.column, self._guard())
             plan_draft.count_fixed(plan, value)
+            classes = problem.jobs.priority_class
+
+            def place_late(priority_class: int) -> None:
+                """Places the overdue jobs of the class; those of higher classes have taken their part of the reserve."""
+                before = plan.column < 0
+                late = [row for row in first if classes[row] >= priority_class]
+                place_overdue(problem, ends_s, late, plan.free, plan.column, self._guard())
+                plan_draft.count_fixed(plan, value, before & (plan.column >= 0))
+
             assign_jobs(
                 problem,
                 value,
@@ -228,6 +236,7 @@ class Walras:
                 limits=limited_entities(problem),
                 guarantees=guaranteed_entities(problem),
                 unlisted=unlisted,
+                begin_class=place_late,
             )
         return plan
 
