@@ -139,7 +139,7 @@ class _Market:
         """
         pools, columns = question.pools, question.columns
         capacity = np.minimum(pools.capacity, self.problem.pools.capacity)
-        told, column = _whole(question, plan)
+        _, column = _whole(question, plan)
         stays = np.zeros(len(question.jobs), dtype=np.bool_)
         stays[columns.job[columns.running & np.isin(np.arange(len(columns)), column)]] = True
         pinned = question.jobs.pinned if len(question.jobs.pinned) else np.zeros(len(stays), dtype=np.bool_)

@@ -6,8 +6,8 @@ rules: {round_s: 360, resolve_min_s: 60}
 Rules are a value: another scheduler's mechanism differs in parameters, never by a flag.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from math import inf
@@ -165,6 +165,22 @@ class RoundRules:
     def owed_limit_s(self) -> float:
         """Returns the limit on owed time, positive or negative, in seconds of a gang."""
         return self.owed_limit_rounds * max(self.round_s, 1.0)
+
+
+#: Rules in which an organisation says what it decided about money and people. They outlive a change of the policy: a
+#: policy file that does not name them leaves them as they are.
+ORGANISATION = ("delay_usd_per_h", "values", "spare_usd_per_h", "budgets", "groups")
+
+
+def with_organisation_of(rules: RoundRules, stated: Container[str], before: RoundRules) -> RoundRules:
+    """Returns the rules with what they do not state about money and people as it was before.
+
+    Args:
+        rules: of another policy.
+        stated: names of the rules that its file states.
+        before: the rules in force.
+    """
+    return replace(rules, **{name: getattr(before, name) for name in ORGANISATION if name not in stated})
 
 
 # ------------------------------------------------------------------------------------------------ the policy file

@@ -131,7 +131,9 @@ def _has_deviated(cycle: Cycle, job: JobRecord, hold: SpotHold) -> bool:
         then = hold.prices.get(state.row, 0.0)
         if abs(state.pool.usd_per_h - then) > _PRICE_BAND * then:
             return True
-    return bool(job.request.sizes) and abs(_planned_speed(cycle, job) - hold.steps_per_s) > _SPEED_BAND * hold.steps_per_s
+    return (
+        bool(job.request.sizes) and abs(_planned_speed(cycle, job) - hold.steps_per_s) > _SPEED_BAND * hold.steps_per_s
+    )
 
 
 def _planned_speed(cycle: Cycle, job: JobRecord) -> float:
