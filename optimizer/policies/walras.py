@@ -221,7 +221,7 @@ class Walras:
             classes = problem.jobs.priority_class
 
             def place_late(priority_class: int) -> None:
-                """Places the overdue jobs of the class; those of higher classes have taken their part of the reserve."""
+                """Places the class's overdue jobs; those of higher classes have taken their part of the reserve."""
                 before = plan.column < 0
                 late = [row for row in first if classes[row] >= priority_class]
                 place_overdue(problem, ends_s, late, plan.free, plan.column, self._guard())
