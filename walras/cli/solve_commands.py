@@ -50,6 +50,26 @@ def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
 
 EXIT_DOES_NOT_HOLD = 1
 _USUAL_POLICY = "max_min_fairness"
+_PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        "-P",
+        metavar="NAME|FILE",
+        help=f"A policy name, a policy file, or example:NAME; default: {_USUAL_POLICY}.",
+        callback=example_or_path("policies"),
+    ),
+]
+_MemoryOption = Annotated[
+    Path | None,
+    typer.Option("--memory", metavar="FILE", help="State that the policy left last time: its JSON, or a whole answer."),
+]
+_AnswerOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--answer", metavar="FILE", help="Check this answer, from any solver, in the same way, and solve nothing."
+    ),
+]
 
 
 class DocumentKind(StrEnum):
@@ -67,26 +87,12 @@ def solve_command(
             callback=example_or_path("problems"),
         ),
     ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            "-P",
-            metavar="NAME|FILE",
-            help=f"A policy name, a policy file, or example:NAME; default: {_USUAL_POLICY}.",
-            callback=example_or_path("policies"),
-        ),
-    ] = None,
+    policy: _PolicyOption = None,
     parameters: Annotated[
         list[str] | None,
         typer.Option("--parameter", "-s", metavar="NAME=VALUE", help="Set a parameter of the policy; repeatable."),
     ] = None,
-    memory: Annotated[
-        Path | None,
-        typer.Option(
-            "--memory", metavar="FILE", help="State that the policy left last time: its JSON, or a whole answer."
-        ),
-    ] = None,
+    memory: _MemoryOption = None,
     delay_usd_per_h: Annotated[
         float,
         typer.Option(
@@ -98,14 +104,7 @@ def solve_command(
     check: Annotated[
         bool, typer.Option("--check", help="Check the answer with independent code; exit code 1 if it does not hold.")
     ] = False,
-    answer: Annotated[
-        Path | None,
-        typer.Option(
-            "--answer",
-            metavar="FILE",
-            help="Check this answer, from any solver, in the same way, and solve nothing.",
-        ),
-    ] = None,
+    answer: _AnswerOption = None,
     schema: Annotated[
         DocumentKind | None,
         typer.Option("--schema", help="Print the JSON schema of problem or answer files, and exit."),
