@@ -27,6 +27,8 @@ LONG_WITH_REASON: dict[str, str] = {}
 SHORT_WITH_REASON = {
     "scheduler/live/loop/call_order.py": "an order with its proof, apart from the state of machines, which is long",
     "scheduler/live/services/departure_notices.py": "gateway and reports need it, and one imports the other",
+    "optimizer/prediction/gradient_noise.py": "one law, which the simulator and the optimizer share",
+    "optimizer/renting/money_tables.py": "apart from the program, which imports cvxpy",
     "simulator/workloads/spot_market_files.py": "one file format, which no other module reads",
     "walras/contract.py": "numbers that all packages agree on; apart, so that a supervisor may import them",
     "walras/clocks.py": "three clocks and a source of chance, which server, agents and their simulation share",
