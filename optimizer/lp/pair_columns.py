@@ -67,9 +67,10 @@ def pair_columns(problem: Problem, classes: AggregatedProblem, keep: BoolArray) 
     Raises:
         UserError: there are more than `PAIR_COLUMNS_MOST`.
     """
-    none = np.zeros(0, dtype=np.int64)
+    none: IntArray = np.zeros(0, dtype=np.int64)
     if problem.pairs is None or not len(problem.pairs):
-        return PairColumns(np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64), np.zeros((2, 0)), none, none, none)
+        nobody: IntArray = np.zeros((2, 0), dtype=np.int64)
+        return PairColumns(nobody, nobody, np.zeros((2, 0)), np.zeros(0), none, none)
     pairs, class_of = problem.pairs, classes.classes
     own = pool_columns(problem.columns, keep)
     job = problem.columns.job[own.column]
@@ -97,10 +98,10 @@ def pair_columns(problem: Problem, classes: AggregatedProblem, keep: BoolArray) 
             fits &= (one < other) | ((one == other) & (class_of.size[member[one]] > 1))
         parts.append((row, one[fits], other[fits]))
     first, second = (np.concatenate([none, *(part[end] for part in parts)]) for end in (1, 2))
-    row = np.repeat([part[0] for part in parts], [len(part[1]) for part in parts]).astype(np.int64)
+    of_pairs = np.repeat([part[0] for part in parts], [len(part[1]) for part in parts]).astype(np.int64)
     ends = np.stack((first, second))
-    keeps = np.stack((pairs.first_factor[row], pairs.second_factor[row]))
-    return PairColumns(member[ends], column[ends], keeps, count[first], pool[first], row)
+    keeps = np.stack((pairs.first_factor[of_pairs], pairs.second_factor[of_pairs]))
+    return PairColumns(member[ends], column[ends], keeps, count[first], pool[first], of_pairs)
 
 
 def _places_by_kind(pool: IntArray, kind: IntArray) -> dict[tuple[int, int], IntArray]:

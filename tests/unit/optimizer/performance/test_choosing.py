@@ -27,14 +27,6 @@ def all_options(offers: Sequence[MachineOffer], forecast: TimeForecast) -> Itera
             yield option_of(offers, counts, forecast(counts))
 
 
-def test_machines_that_are_held_stay_in_every_window() -> None:
-    """They are part of every option, also of the one that adds none."""
-    offers, held = [MachineOffer("a", 1.0, 5), MachineOffer("b", 2.0, 5)], (0, 3)
-    options = list(speed_windows(offers, lambda counts: 1.0 / sum(counts), [1.0, 2.0], 5, held))
-    assert all(option.counts[1] >= 3 and sum(option.counts) <= 5 for option in options)
-    assert held in {option.counts for option in options}
-
-
 options_drawn = st.lists(
     st.builds(
         lambda counts, time_s, usd: RunOption(counts, float(time_s), float(usd)),

@@ -1,45 +1,15 @@
 """What a batch is worth and how long a target takes: noise scales, loss curves."""
 
-from math import inf, isinf, sqrt
+from math import isinf
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.prediction.gradient_noise import GradientNoise, statistical_efficiency, update_gain
+from optimizer.prediction.gradient_noise import statistical_efficiency, update_gain
 from optimizer.prediction.loss_curve import LossCurve, fit_loss_curve
 from optimizer.prediction.predictor import CannotPredict
-
-
-@given(st.floats(0.1, 1e3), st.floats(1.0, 1e5), st.integers(2, 64), st.integers(1, 512))
-def test_the_noise_scale_is_found_from_expected_norms(signal: float, scale: float, workers: int, local: int) -> None:
-    """|g_B|^2 = |G|^2 (1 + phi/B) for single workers and for their mean gives phi back."""
-    noise = GradientNoise()
-    for _ in range(3):
-        noise = noise.seen(signal * (1 + scale / local), signal * (1 + scale / (local * workers)), local, workers)
-    assert noise.known
-    assert noise.scale == pytest.approx(scale, rel=1e-6)
-
-
-def test_the_noise_scale_settles_under_noise() -> None:
-    """Gradients drawn in 50 dimensions: after 400 steps phi is right within a quarter."""
-    random, workers, local, size, sigma = Random(1), 4, 8, 50, 3.0
-    noise = GradientNoise(keep=0.99)
-    for _ in range(400):
-        each = [[1.0 + random.gauss(0.0, sigma / sqrt(local)) for _ in range(size)] for _ in range(workers)]
-        mean = [sum(column) / workers for column in zip(*each, strict=True)]
-        squares = sum(value * value for gradient in each for value in gradient) / workers
-        noise = noise.seen(squares, sum(value * value for value in mean), local, workers)
-    assert noise.scale == pytest.approx(sigma**2, rel=0.25)
-
-
-def test_nothing_seen_nothing_but_noise_and_no_noise() -> None:
-    """Unknown; infinite: every batch is as good by the sample; zero."""
-    assert not GradientNoise().known
-    assert GradientNoise().seen(8.0, 1.0, 8, 8).scale == inf
-    assert GradientNoise().seen(1.0, 1.0, 8, 8).scale == 0.0
-    assert statistical_efficiency(inf, 1024, 32) == 1.0
 
 
 @given(st.floats(0.0, 1e5), st.integers(1, 1000), st.floats(1.0, 100.0))
