@@ -24,7 +24,8 @@ benchmarks NAME --record` writes with all other figures, the conditions and the 
 
 Measured on two cores of an x86-64 server (24 GiB, Linux, no GPU) unless the row names another machine. *busy*: other
 work ran beside, times vary by some tens of percent. *data*: set `WALRAS_DATA` to the reference data. *dev*: install
-`.[all,dev]`. JCT is the mean completion time; x the time that jobs lose to contention, over the reference's.
+`.[all,dev]`. JCT is the mean completion time, slowdown that of the worst job; x is the time that
+jobs lose to contention, over the reference's.
 """
 
 

@@ -21,8 +21,8 @@ class Row:
     needs: str = ""
 
 
-_EVENTS = ("JCT of all jobs|JCT", "x against Gavel's record|x", "worst slowdown|worst slowdown")
-_ROUNDS = ("x against Gavel's record|x", "worst slowdown|worst slowdown")
+_EVENTS = ("JCT of all jobs|JCT", "x against Gavel's record|x", "worst slowdown|slowdown")
+_ROUNDS = ("x against Gavel's record|x", "worst slowdown|slowdown")
 _LOAD = ("JCT against max-min", "worst slowdown", "worst slowdown under max-min")
 _HADAR = ("fifo: JCT", "las: JCT", "hadar: JCT", "walras: JCT")
 _SLOW = "slow machines have prices, against: no machine is ever called slow"
@@ -184,7 +184,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "Gavel's rounds, times faster than recorded", "simulator", ("faster than",), table="mechanism", needs="data"
         ),
         Row(
-            "Philly through the command line, JSON; memory",
+            "Philly by command, JSON; memory",
             "commands",
             ("the command", "peak memory"),
             "philly",
@@ -194,10 +194,10 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     ),
     "`walras` on others' grounds": (
         Row("Gavel static, at events", "grounds_traces", _EVENTS, "static-events", needs="data"),
-        Row("Gavel single_small, at events", "grounds_traces", _EVENTS, "small-events", needs="data"),
-        Row("Gavel single_small, weights, at events", "grounds_traces", _EVENTS, "weighted-events", needs="data"),
-        Row("Gavel multi_small, gangs, at events", "grounds_traces", _EVENTS, "gangs-events", needs="data"),
-        Row("Gavel single_big, at events", "grounds_traces", _EVENTS, "big-events", needs="data"),
+        Row("single_small, at events", "grounds_traces", _EVENTS, "small-events", needs="data"),
+        Row("single_small, weights, at events", "grounds_traces", _EVENTS, "weighted-events", needs="data"),
+        Row("multi_small, gangs, at events", "grounds_traces", _EVENTS, "gangs-events", needs="data"),
+        Row("single_big, at events", "grounds_traces", _EVENTS, "big-events", needs="data"),
         Row(
             "Gavel multi_small by `walras simulate compare`: JCT; worst slowdown",
             "commands",
@@ -206,9 +206,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             needs="data",
         ),
         Row("Gavel static, Gavel's rounds", "grounds_traces", _ROUNDS, "static-rounds", needs="data"),
-        Row(
-            "Singles, load .6: JCT, worst slowdown against max-min", "grounds_loads", _LOAD, "single-0.6", needs="data"
-        ),
+        Row("Singles, load .6: JCT; slowdown; max-min's", "grounds_loads", _LOAD, "single-0.6", needs="data"),
         Row("Singles, load .95: the same", "grounds_loads", _LOAD, "single-0.95", needs="data"),
         Row(
             "Gangs, load .8: x, and its bound",
@@ -218,7 +216,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             needs="data",
         ),
         Row(
-            "A start of 60; 180 s: more JCT",
+            "Starts of 60; 180 s: JCT",
             "grounds_conditions",
             ("a start takes 60 s", "a start takes 180 s"),
             "static-starts",
@@ -248,7 +246,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             needs="data",
         ),
         Row(
-            "Above an omniscient bound, load .5: walras; hadar; fifo",
+            "Above omniscience, load .5: walras; hadar; fifo",
             "regret",
             (f"walras: {_ABOVE}", f"hadar: {_ABOVE}", f"fifo: {_ABOVE}"),
             "0.5",
@@ -275,7 +273,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         Row("Sia's philly-1 under our `sia`: JCT", "elastic", ("average completion",), "sia", needs="data"),
         Row("The same under `walras`", "elastic", ("average completion",), "walras-on-sia", needs="data"),
         Row(
-            "Arena: finished before round 453; JCT of 181",
+            "Arena: finished; JCT of 181",
             "elastic",
             ("finished before round 453", "mean completion time of the first 181"),
             "walras-on-arena",
@@ -367,7 +365,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("ours: above", "Uniform Progress: above"),
             "spot",
         ),
-        Row("Elastic deadline job over on demand, 12 h", "sets", (_COST, f"{_COST} / late|late"), "loose"),
+        Row("Elastic deadline over on-demand, 12 h", "sets", (_COST, f"{_COST} / late|late"), "loose"),
         Row("The same in 3 h", "sets", (_COST, f"{_COST} / late|late"), "tight"),
         Row(
             "Checkpoint interval over optimum: law stated; learnt",
@@ -404,7 +402,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("resnet50, bf16, batch 256", "resnet50, bf16, batch 256 / told"),
             "speeds",
         ),
-        Row("H200, pairs that wait; that compute: speeds kept", "gpu", ("two that wait", "two that keep"), "slices"),
+        Row("H200 pairs: waiting; computing", "gpu", ("two that wait", "two that keep"), "slices"),
         Row("Unmeasured speeds, gangs: lease rule's JCT", "unknown_speeds", (_RULE,), "gangs-600", needs="data"),
         Row(
             "Slow machines priced, gangs, load .9: JCT",
@@ -423,8 +421,8 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     ),
     "Forecasts and training": (
         Row("80 % intervals held, gavel, fifo", "forecasts", _HELD, "gavel/fifo/unknown"),
-        Row("The same, philly, fifo", "forecasts", _HELD, "philly/fifo/unknown", needs="data"),
-        Row("The same, gavel, walras", "forecasts", _HELD, "gavel/walras/known"),
+        Row("Philly, fifo", "forecasts", _HELD, "philly/fifo/unknown", needs="data"),
+        Row("Gavel, walras", "forecasts", _HELD, "gavel/walras/known"),
         Row("Promised ends kept, fifo", "promises", ("kept, of all", "promises taken|of"), "fifo/unknown"),
         Row("Promised ends kept, walras", "promises", ("kept, of all", "promises taken|of"), "walras/unknown"),
         Row(
