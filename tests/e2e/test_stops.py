@@ -129,6 +129,27 @@ for epoch in loop.epochs(1000):
         print("evaluated", flush=True)
 """
 
+#: A gang whose rank 1 freezes before the exchange of step 12, as if its machine were gone.
+GANG = """
+import os, signal, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from walras.training import Checkpoint, Loop
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(200, 200))
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+loop = Loop(Checkpoint(model=model, optimizer=optimizer, every_s=None))
+for step in loop.steps(range(100_000)):
+    optimizer.zero_grad()
+    if step == 12:
+        print("up", flush=True)
+        if loop._gang.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    model(torch.ones(4, 200)).sum().backward()
+    optimizer.step()
+"""
+
 Run = Callable[..., dict[str, SupervisedAttempt]]
 
 
@@ -340,6 +361,15 @@ def test_what_was_trained_is_saved_in_the_evaluation(run: Run, tmp_path: Path) -
     assert (committed["manifest"]["step"], ended["exit_code"]) == (10, 85)
     assert ended["at"] - committed["at"] > 1.0
     assert "evaluated" in attempt.output()
+
+
+def test_a_rank_whose_gang_hangs_saves_for_all(run: Run, tmp_path: Path) -> None:
+    """A machine of the gang is gone without a word: rank 0 has all weights, those of the last step."""
+    (tmp_path / "gang.py").write_text(GANG)
+    gang = run({"gang": ["python", "gang.py"]}, ups=2, devices=[0, 1], stop_s=15.0)["gang"]
+    (committed,) = gang.events("committed")
+    assert committed["manifest"]["step"] == 12, said(gang)
+    assert "the gang hangs: rank 0 has saved step 12" in said(gang)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can run ranks as other users")

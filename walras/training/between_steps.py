@@ -1,9 +1,12 @@
-"""Saves while nothing trains: in an evaluation, and in whatever a script does between two calls of `steps()`.
+"""Saves without the main thread: in an evaluation, between two calls of `steps()`, and for a gang that hangs.
 
 When `steps()` ends, the state of that moment is frozen: large tensors are watched, all else is copied. From then on a
 thread listens to the supervisor; a request to stop or save is met at once, with the frozen state, as long as no watched
 tensor has changed. So a script that steps its scheduler, shuffles or evaluates meanwhile resumes exactly at the end of
 `steps()`. The thread ends before the next step begins.
+
+A gang of which a machine is gone may hang in an exchange of gradients. Then another thread of rank 0 meets a request to
+stop with the weights of the last step, if no optimizer has begun to change them since.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import copy
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +27,8 @@ from walras.training.supervisor_link import SupervisorLink
 COPIED_BYTES = 64 * 1024
 #: Elements of a watched tensor that are compared.
 SAMPLED = 64
+#: A main thread that has not looked for messages for so long may hang; seconds between two looks at it.
+STUCK_S, LOOK_S = 3.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -143,3 +149,61 @@ class PauseWatch:
             if self._link.save_requested:
                 self._link.save_requested = False
                 self._save()
+
+
+class StuckWatch:
+    """Listens to the supervisor in a thread while the main thread of rank 0 does not, in a step."""
+
+    def __init__(self, link: SupervisorLink, save: Callable[[], object]) -> None:
+        self._link, self._save = link, save
+        self._is_over = threading.Event()
+        #: Updates by any optimizer of this process that have begun.
+        self.updates = 0
+        self._remove_hook = _before_each_update(self._count_update)
+        #: When the main thread last ended a step; None: it is not in one.
+        self.stepped_at: float | None = None
+        threading.Thread(target=self._listen, name="walras-stuck", daemon=True).start()
+
+    def end(self) -> None:
+        """Stops listening."""
+        self._is_over.set()
+        self._remove_hook()
+
+    def _count_update(self, *_: object) -> None:
+        self.updates += 1
+
+    def _listen(self) -> None:
+        while not self._is_over.wait(LOOK_S):
+            since = self.stepped_at
+            if since is None or time.monotonic() - since < STUCK_S:
+                continue
+            self._link.poll()
+            if self._link.stop_requested:
+                self._save()
+                return
+
+
+def _before_each_update(call: Callable[..., None]) -> Callable[[], None]:
+    """Lets torch call this before every update by an optimizer, where it can. Returns what undoes that."""
+    register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_pre_hook", None)
+    return (lambda: None) if register is None else register(call).remove
+
+
+def holds_whole_state(objects: Iterable[Any]) -> bool:
+    """Returns whether this rank has all of the objects' state, and can tell it without the other ranks.
+
+    So it is with one process, and in data-parallel gangs whose model and optimizer are whole on every rank.
+    """
+    torch = sys.modules.get("torch")
+    for thing in objects:
+        is_module = torch is not None and isinstance(thing, torch.nn.Module)
+        parts, parameters = (thing.modules(), thing.parameters()) if is_module else ([thing], [])
+        if any(type(each).__name__ in _SHARDED for each in parts):
+            return False
+        if any(type(each.data).__name__ != "Tensor" for each in parameters):
+            return False
+    return True
+
+
+#: Classes of torch and DeepSpeed of which each rank holds a part.
+_SHARDED = ("FullyShardedDataParallel", "ZeroRedundancyOptimizer", "DeepSpeedEngine", "PipelineStage")

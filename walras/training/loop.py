@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -18,7 +19,7 @@ from walras.training import gang, loop_state, model_counting
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
 from walras.training.batch_tuning import NOISE_EVERY_AT_FIRST, BatchTuner, batch_tuner_for
-from walras.training.between_steps import FrozenState, PauseWatch
+from walras.training.between_steps import FrozenState, PauseWatch, StuckWatch, holds_whole_state
 from walras.training.checkpoint import Checkpoint, TornCheckpoint, rank_values
 from walras.training.fork import Fork
 from walras.training.gang import Gang
@@ -122,6 +123,9 @@ class Loop:
         self._is_in_step = self._is_step_counted = False
         self._pause: PauseWatch | None = None  # nothing trains: a thread listens and saves
         self._freezing_s = self._paused_at = 0.0
+        self._stuck: StuckWatch | None = None  # of rank 0 of a gang
+        self._settled: tuple[int, DataPosition, int] | None = None  # step, position and updates when a step ended last
+        self._save_turn = threading.RLock()
         self._saved_at = self._polled_at = self._reported_at = 0.0
 
     # ------------------------------------------------------------------------------------------- for the script
@@ -164,6 +168,7 @@ class Loop:
                 if self._noise is not None and self._noise.samples is None:
                     self._noise.samples = self._samples(source, batch)
                 self._is_in_step, self._is_step_counted = True, False
+                self._settle()
                 yield batch
                 self._is_in_step = False
                 self._end_step()
@@ -232,7 +237,8 @@ class Loop:
         if self._gang.is_alone and self._gang.rank != 0:
             self._saved_step = self.step
             return True  # ranks that do not know each other: the first one's state stands for all
-        saver = self._saver(self._checkpoint)
+        with self._save_turn:  # a thread may be saving the step before
+            saver = self._saver(self._checkpoint)
         is_saved = saver.save(self.step, self._position, self._seed, self._sources.last)
         self._meter.disturb()
         self._data_wait.disturb()
@@ -285,6 +291,8 @@ class Loop:
         # No rank saves before all ranks have looked for a checkpoint to resume from.
         self._gang.all_succeeded(True)
         if checkpoint is not None and checkpoint.is_open:
+            if self._saves_for_gang and self._stuck is None:
+                self._stuck = StuckWatch(self._link, lambda: self._save_settled(checkpoint))
             self._values.take({SAVES_VALUE: 1.0 if checkpoint.is_planned else SAVES_AS_STATED})
         if checkpoint is None or reference is None:
             return
@@ -396,6 +404,7 @@ class Loop:
                 self._link.wait(wait_s)
                 now = time.monotonic()
         self._count(now)
+        self._settle()
         if now - self._polled_at >= POLL_EVERY_S:
             self._polled_at = now
             self._link.poll()
@@ -428,7 +437,11 @@ class Loop:
     def _begin_pause(self) -> None:
         """Lets a thread answer the scheduler from now on, with the state as it is now. Rank 0's stands for all."""
         checkpoint, now = self._checkpoint, time.monotonic()
-        is_wanted = self._settings.is_scheduled and self._fork is None and self._gang.rank == 0
+        if self._stuck is not None:
+            self._stuck.stepped_at = None
+        is_wanted = self._saves_for_gang or (
+            self._settings.is_scheduled and self._gang.is_alone and self._gang.rank == 0 and self._fork is None
+        )
         if checkpoint is None or not checkpoint.is_open or not is_wanted or self._is_ending:
             return
         frozen = None
@@ -442,6 +455,34 @@ class Loop:
             if frozen is None:
                 return
         self._pause = PauseWatch(self._link, lambda: self._save_frozen(checkpoint, frozen))
+
+    @property
+    def _saves_for_gang(self) -> bool:
+        """Whether this rank may save for a gang without the others: rank 0, where every rank has all weights."""
+        if self._checkpoint is None or self._gang.is_alone or self._gang.rank != 0 or self._fork is not None:
+            return False
+        return self._settings.is_scheduled and holds_whole_state(self._checkpoint.objects)
+
+    def _settle(self) -> None:
+        """Notes where the job stands between two steps, for a gang that hangs in the next."""
+        if self._stuck is not None:
+            self._settled = self.step, self._position, self._stuck.updates
+            self._stuck.stepped_at = time.monotonic()
+
+    def _save_settled(self, checkpoint: Checkpoint) -> None:
+        """Called in a thread while the main one hangs in a step: saves the weights as they were before it."""
+        with self._save_turn:
+            settled, stuck = self._settled, self._stuck
+            if settled is None or stuck is None or self._saved_step == settled[0]:
+                return
+            step, place, updates = settled
+            saver = self._saver(checkpoint)
+            frozen = saver.freeze(step, place, self._seed, self._sources.last) if stuck.updates == updates > 0 else None
+            if frozen is None or stuck.updates != updates:
+                self._log(f"not saved after step {step}: the weights were about to change")
+            elif saver.save_alone(frozen):
+                self._saved_step = step
+                self._log(f"the gang hangs: rank 0 has saved step {step} without the others")
 
     def _save_frozen(self, checkpoint: Checkpoint, frozen: FrozenState | None) -> bool:
         """Called in the thread. `frozen`: None if all was saved when the pause began."""
@@ -477,6 +518,9 @@ class Loop:
     def _finish(self) -> None:
         """Ends training: saves if steps were made since the last checkpoint, and reports the final step."""
         self._end_pause()
+        if self._stuck is not None:
+            self._stuck.end()
+            self._stuck = None
         if self.step != self._saved_step:
             self.save()
         self._report(time.monotonic())

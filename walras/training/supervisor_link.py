@@ -14,6 +14,7 @@ import json
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -177,6 +178,8 @@ class SupervisorLink:
         self.recorded: set[str] = set()
         self._received = b""
         self._backlog = b""
+        #: Threads take turns at the connection.
+        self._turn = threading.RLock()
         self._socket = _connect(path) if path else None
         self.send({"type": "hello", "rank": rank, "pid": pid})
 
@@ -188,11 +191,16 @@ class SupervisorLink:
     def send(self, message: dict[str, Any], *, may_drop: bool = False) -> None:
         if self._socket is None or (may_drop and len(self._backlog) > MAX_BACKLOG_BYTES):
             return
-        self._backlog += json.dumps(message).encode() + b"\n"
-        self._flush()
+        with self._turn:
+            self._backlog += json.dumps(message).encode() + b"\n"
+            self._flush()
 
     def poll(self) -> None:
         """Handle the messages that have arrived; never waits."""
+        with self._turn:
+            self._poll()
+
+    def _poll(self) -> None:
         while self._socket is not None:
             try:
                 chunk = self._socket.recv(65536)

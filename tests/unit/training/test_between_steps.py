@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from walras.training import Checkpoint, Loop
-from walras.training.between_steps import freeze_state
+from walras.training.between_steps import freeze_state, holds_whole_state
 from walras.training.checkpoint import MANIFEST
 
 
@@ -277,6 +277,17 @@ def test_other_weights_in_an_evaluation_are_noticed() -> None:
     assert frozen is not None
     model.load_state_dict(average.state_dict())
     assert not frozen.is_unchanged
+
+
+def test_a_sharded_model_is_not_saved_by_one_rank() -> None:
+    """By the classes of torch of which each rank holds a part, wherever they are in the model."""
+    torch = pytest.importorskip("torch")
+    sharded = type("FullyShardedDataParallel", (torch.nn.Linear,), {})
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    assert holds_whole_state([model, optimizer, Trace()])
+    assert not holds_whole_state([torch.nn.Sequential(sharded(2, 2))])
+    assert not holds_whole_state([type("ZeroRedundancyOptimizer", (), {})()])
 
 
 def test_what_cannot_be_copied_is_not_frozen() -> None:
