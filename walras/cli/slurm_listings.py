@@ -232,7 +232,10 @@ def slurm_sacct_command(
 
 
 #: Commands behind the links of `walras slurm-links`.
-SLURM_LISTINGS = {"slurm-squeue": slurm_squeue_command, "slurm-sacct": slurm_sacct_command}
+SLURM_LISTINGS: dict[str, Callable[..., None]] = {
+    "slurm-squeue": slurm_squeue_command,
+    "slurm-sacct": slurm_sacct_command,
+}
 
 
 def _list(

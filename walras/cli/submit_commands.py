@@ -159,9 +159,9 @@ def submit_command(
         check_options(single)
         _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
         return
-    options = [] if like_sbatch and sbatch is None else sbatch
+    of_slurm = [] if like_sbatch and sbatch is None else sbatch
     spec = read_job_file(
-        file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=options, wrap=wrap
+        file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=of_slurm, wrap=wrap
     )
     folder, spec, tree = with_snapshot(spec, folder_of_relative_paths(file))
     if recommend is not None:

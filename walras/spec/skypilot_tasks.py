@@ -60,7 +60,7 @@ def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
     reading.fields = {name: task[name] for name in _SAME if name in task}
     nodes = task.get("num_nodes", 1)
     nodes = nodes if type(nodes) is int and nodes >= 1 else 1
-    for name in task.keys() - {*_SAME, "resources", "run", "setup", "workdir", "secrets"}:
+    for name in sorted(task.keys() - {*_SAME, "resources", "run", "setup", "workdir", "secrets"}, key=str):
         _judge_field(str(name), reading)
     _read_workdir(task.get("workdir"), reading)
     _read_secrets(task.get("secrets"), reading)

@@ -6,7 +6,7 @@
 #   . commands srun OPTIONS COMMAND...              starts the tasks of this machine, and waits for them
 #   . commands scontrol show hostnames|hostlist|job ..., or: scontrol requeue JOB
 #
-# `slurm_options.py` has the table of srun's options: NAME:SHORT:VALUE:ANSWER, where VALUE is ! (none), = (one) or
+# The table of srun's options has rows NAME:SHORT:VALUE:ANSWER, where VALUE is ! (none), = (one) or
 # ? (only behind a =), and ANSWER is h (obeyed here), n (means nothing here) or r (refused).
 srun_options="@SRUN_OPTIONS@"
 
@@ -189,7 +189,7 @@ number() {
 
 # Sets the machines of the step, the number of its tasks, and which of them are this machine's.
 lay_out() {
-  local all hosts=() each want index
+  local all chosen=() hosts=() each want index
   mapfile -t all < <(expand "$SLURM_JOB_NODELIST")
   nodes=$(number nodes "${SLURM_NNODES:-${#all[@]}}") || exit
   if [ -n "${given[ntasks]:-}" ]; then
@@ -205,18 +205,23 @@ lay_out() {
     nodes=$tasks
   fi
   [ "$nodes" -le ${#all[@]} ] || refuse srun "the job has ${#all[@]} machines, and the step asks for $nodes"
-  want=$(expand "${given[nodelist]:-}")
-  for each in $want; do
-    [[ " ${all[*]} " == *" $each "* ]] || refuse srun "machine $each is none of the job's: ${all[*]}"
-  done
-  for each in $want "${all[@]:$(number relative 0)}"; do
-    [[ " ${hosts[*]} " == *" $each "* ]] || [ ${#hosts[@]} -ge "$nodes" ] || hosts+=("$each")
+  # Machines are told apart by their numbers: several agents of one machine have one address.
+  for want in $(expand "${given[nodelist]:-}") ''; do
+    each=
+    for ((index = $(number relative 0); index < ${#all[@]}; index++)); do
+      [[ -n $want && ${all[index]} != "$want" || " ${chosen[*]} " == *" $index "* ]] && continue
+      [ ${#chosen[@]} -ge "$nodes" ] || chosen+=("$index")
+      each=$want
+      [ -z "$want" ] || break
+    done
+    [ "$each" = "$want" ] || refuse srun "machine $want is none of the job's: ${all[*]}"
   done
   first_task=0 here=0 node=-1
-  for ((index = 0; index < ${#hosts[@]}; index++)); do
+  for index in "${chosen[@]}"; do hosts+=("${all[index]}"); done
+  for ((index = 0; index < ${#chosen[@]}; index++)); do
     here=$((tasks / nodes + (index < tasks % nodes)))
     node=$index
-    [ "${hosts[index]}" = "$SLURMD_NODENAME" ] && break
+    [ "${chosen[index]}" = "${WALRAS_NODE_RANK:-0}" ] && break
     first_task=$((first_task + here))
     node=-1 here=0
   done

@@ -56,7 +56,7 @@ def slurm_job(
 def slurm_command(text: str, name: str, arguments: Sequence[str] = (), standard_input: str = "/dev/null") -> list[str]:
     """Returns the command that runs the text of a script, with its arguments, as Slurm does."""
     program = files("walras.spec").joinpath("slurm_job.sh").read_text(encoding="utf-8")
-    program = program.replace("@SRUN_OPTIONS@", table_for_the_shell())
+    program = re.sub(r"^ *#.*\n", "", program, flags=re.MULTILINE).replace("@SRUN_OPTIONS@", table_for_the_shell())
     interpreter, argument = (*interpreter_of(text), "")[:2]
     # `{index}` of a sweep is replaced in every argument; a script's own braces are cut apart.
     pieces = re.sub(r"\{(?=index\})", "{\0", text).split("\0")

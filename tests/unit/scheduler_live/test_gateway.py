@@ -161,11 +161,12 @@ async def test_a_gang_starts_when_all_parts_have_and_ends_by_its_first_failure(t
         second = two if first is one else one
         prepared = {"type": "prepared", "job_id": job_id, "attempt": 1}
         await first.beat({**prepared, "address": "10.0.0.1", "port": 4321})
-        await second.beat(prepared)
+        await second.beat({**prepared, "address": "10.0.0.2"})
         (start,) = await first.start_all()
         assert w.state(job_id) == "STARTING"
         (rest,) = await second.start_all()
         assert (start.master_address, rest.master_address, rest.master_port) == ("10.0.0.1", "10.0.0.1", 4321)
+        assert {start.env["WALRAS_NODE_ADDRESSES"], rest.env["WALRAS_NODE_ADDRESSES"]} == {"10.0.0.1,10.0.0.2"}
         assert (start.first_rank, rest.first_rank, rest.world_size) == (0, 2, 4)
         assert w.state(job_id) == "RUNNING"
         await second.end(job_id, exit_code=7, failed_rank=3)

@@ -54,7 +54,7 @@ def test_a_task_becomes_a_job_and_the_rest_is_named(tmp_path: Path, capsys: pyte
     ],
 )
 def test_its_commands_run_as_skypilots_do(tmp_path: Path, addresses: str, lines: list[str]) -> None:
-    """A failed command ends nothing, and lines are those of the text. An agent of an older release tells none."""
+    """A failed command ends nothing; lines are those of the text. An agent of an older release tells no addresses."""
     spec = read(tmp_path, TASK)
     env = {
         "WALRAS_NODE_RANK": "1", "WALRAS_NUM_NODES": "2", "WALRAS_GPUS_PER_NODE": "4", "WALRAS_JOB_ID": "7",
