@@ -24,14 +24,14 @@ from walras.cluster import NodeId, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError
 from walras.job_request import JobId
-from walras.spec.field_types import canonical_accelerator, sheet_names
+from walras.spec.accelerator_names import canonical_accelerator, sheet_names
 from walras.units import format_length
 
 #: Watts of one accelerator: the board power of the makers' data sheets (TDP, of AMD the board power), of the SXM or OAM
 #: module where the type has one; of k80 and m60 half the board, because each of its two chips counts as one.
 #: AWS's a10g has no data sheet of its own.
 BOARD_WATTS: Mapping[str, float] = {
-    "k80": 150, "m60": 150, "p4": 75, "p100": 300, "v100": 300, "t4": 70, "rtx2080ti": 260, "rtx6000": 295,
+    "k80": 150, "m60": 150, "p4": 75, "p100": 300, "v100": 300, "t4": 70, "rtx-2080-ti": 260, "rtx-6000": 295,
     "a10": 150, "a40": 300, "a100": 400, "l4": 72, "l40s": 350, "h100": 700, "h100-94gb": 400, "h200": 700,
     "b200": 1000, "mi300x": 750,
 }  # fmt: skip

@@ -200,7 +200,7 @@ def agent_command(
     runs_as: RunsAsOption = None,
 ) -> None:
     """Run the agent of this machine until SIGTERM or Ctrl-C; jobs that run outlive it."""
-    from walras.spec.field_types import canonical_accelerator
+    from walras.spec.accelerator_names import canonical_accelerator
 
     if speeds is not None and not emulated:
         raise UserError("speeds are for emulated accelerators", field="--speeds", fix="add --emulated")

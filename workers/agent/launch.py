@@ -27,6 +27,7 @@ import workers
 from walras.clocks import SYSTEM_CLOCKS, Clocks, random_hex
 from walras.contract import SIGKILL
 from walras.errors import ConfigError
+from walras.spec.accelerator_names import named_type
 from walras.wire import StartCommand
 from workers import processes
 from workers.accounts import Account
@@ -119,7 +120,8 @@ def load_emulated_speeds(path: Path) -> Speeds:
 
 def pace_of(speeds: Speeds, kind: str, accelerator: str) -> float | None:
     """Returns the steps per second of a gang of this kind; None: no limit."""
-    return speeds.get(kind, {}).get(accelerator)
+    own = speeds.get(kind, {})
+    return own.get(named_type(own, accelerator) or accelerator)
 
 
 LOG_CAP_BYTES = 64 * 1024**2

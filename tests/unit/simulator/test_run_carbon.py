@@ -321,7 +321,7 @@ def test_a_run_tells_its_energy_and_carbon_by_pool_and_by_job(tmp_path: Path) ->
     for name in ("held_h", "kwh", "kg_co2"):
         assert sum(job["carbon"][name] for job in told["per_job"]) == pytest.approx(carbon[name], rel=1e-9)
         assert sum(pool[name] for pool in carbon["pools"].values()) == pytest.approx(carbon[name], rel=1e-9)
-    watts = {"t4": 80, "rtx-2080ti": 260, "a100-40gb": 400}
+    watts = {"t4": 80, "rtx-2080-ti": 260, "a100-40gb": 400}
     for pool in told["pools"]:
         kwh = pool["held_h"] * watts[pool["accelerator"]] / 1000
         assert carbon["pools"][pool["pool_id"]]["kwh"] == pytest.approx(kwh, rel=1e-9)
