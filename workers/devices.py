@@ -34,9 +34,16 @@ class Accelerators:
     #: Their numbers on the machine, in the order of the bus; empty: slices, or emulated ones, which have none.
     numbers: tuple[int, ...] = field(default=(), compare=False)
 
-    def visible_devices(self, devices: list[int]) -> str:
-        """Returns CUDA_VISIBLE_DEVICES for these devices; empty hides the machine's GPUs from emulated ones."""
-        return ",".join(self.cuda_names[device] for device in devices) if self.cuda_names else ""
+    def names_of(self, devices: list[int]) -> tuple[str, ...]:
+        """Returns the names under which CUDA knows the devices for good; emulated ones have none."""
+        return tuple(self.cuda_names[device] for device in devices) if self.cuda_names else ()
+
+    def visible_devices(self, devices: list[int], *, by_uuid: bool = False) -> str:
+        """Returns CUDA_VISIBLE_DEVICES for these devices: numbers, as most programs expect, where they have any.
+
+        Empty hides the machine's GPUs from emulated ones.
+        """
+        return ",".join(self.names_of(devices)) if by_uuid or not self.numbers else self.numbers_of(devices)
 
     def numbers_of(self, devices: list[int]) -> str:
         """Returns the devices' numbers for programs that need numbers; empty where the devices have none.

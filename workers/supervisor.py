@@ -39,6 +39,7 @@ from workers.supervisor_protocol import (
     Channels,
     Connection,
     PeerRole,
+    forget_environment,
     read_plan,
     write_durably,
 )
@@ -108,6 +109,7 @@ class Supervisor:
         for rank in self._ranks.all:
             self._selector.register(rank.output.pipe, selectors.EVENT_READ, rank.output)
         self._record({"type": "started", "pids": [rank.pid for rank in self._ranks.all]})
+        self._tell_job(plan.notes)
 
     def run(self) -> None:
         """Runs until every descendant is gone and the end is in the journal."""
@@ -323,6 +325,7 @@ class Supervisor:
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }
         )
+        forget_environment(self._folder)
         self._write_last()
         self._ranks.control_group.close()
         self._channels.drop_closed()
@@ -404,10 +407,11 @@ def supervise(folder: Path, ready: int) -> None:
     supervisor.run()
 
 
-def guard(supervisor_pid: int, group: str) -> None:
+def guard(supervisor_pid: int, group: str, folder: Path) -> None:
     """Waits for the supervisor, then ends all processes that it left."""
     while os.wait()[0] != supervisor_pid:
         pass
+    forget_environment(folder)
     processes.kill_all_below_me(KILL_TIMEOUT_S)
     remove_group(group)
 
@@ -428,7 +432,7 @@ def start_supervisor(arguments: list[str]) -> int:
         supervise(folder, ready)
     else:
         os.close(ready)
-        guard(supervisor_pid, read_plan(folder).group)
+        guard(supervisor_pid, read_plan(folder).group, folder)
     return 0
 
 

@@ -35,6 +35,7 @@ from walras.wire import (
     UnknownCommand,
 )
 from workers import processes
+from workers.agent import launch
 from workers.agent.checkpoint_places import localized, opened_store, remove_old_copies
 from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.follower import Follower
@@ -377,6 +378,7 @@ class Agent:
                 self._resume_attempt(known, folder)
             else:
                 self._refuse_unstarted(known, folder)
+        launch.forget_ended(self._machine.state / "attempts", {each.place.folder for each in self._followers.values()})
 
     def _resume_attempt(self, known: KnownAttempt, folder: Path) -> None:
         key = (known.job_id, known.attempt, known.incarnation)

@@ -33,6 +33,7 @@ from workers.supervisor_protocol import (
     find_attempt_end,
     find_descendants,
     find_supervisor,
+    forget_environment,
     rank_log,
     read_attempt_journal,
 )
@@ -311,6 +312,7 @@ class Follower:
             return None
 
     def _report_end(self, ended: JournalEvent) -> None:
+        forget_environment(self._folder)
         job_id, attempt = self.key
         last = self._progress_report()
         fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}

@@ -23,9 +23,11 @@ from workers.devices import (
 
 
 def test_emulated_devices_see_no_gpu_and_real_ones_only_their_own() -> None:
-    """CUDA_VISIBLE_DEVICES names exactly the devices of the attempt."""
+    """CUDA_VISIBLE_DEVICES names exactly the devices of the attempt: by number, slices and on request by UUID."""
     assert Accelerators("a100", 2).visible_devices([0, 1]) == ""
-    assert Accelerators("h200", 2, ("GPU-a", "GPU-b")).visible_devices([1]) == "GPU-b"
+    two = Accelerators("h200", 2, ("GPU-a", "GPU-b"), (4, 6))
+    assert (two.visible_devices([1]), two.visible_devices([0, 1], by_uuid=True)) == ("6", "GPU-a,GPU-b")
+    assert Accelerators("h200-1g.18gb", 2, ("MIG-a", "MIG-b")).visible_devices([1]) == "MIG-b"
 
 
 def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
