@@ -235,6 +235,8 @@ class EndedReport(AttemptReport):
     witnessed: bool = False
     #: The limit for which the agent ended it; empty: none.
     exceeded: Literal["", "memory", "disk"] = ""
+    #: Whether the output of the failing rank shows that the job is at fault, such as a module that it lacks.
+    own_fault: bool = False
     #: Whether the server had asked for this end. A server restored from a backup since then may not know.
     asked: bool = False
 
@@ -299,6 +301,10 @@ class AttemptHere(Message):
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
+#: The most characters of the faults of a machine's devices.
+FAULT_MOST = 500
+
+
 class Heartbeat(Message):
     """`POST /agent/v1/heartbeat`, authorised by the agent's credential."""
 
@@ -336,6 +342,8 @@ class Heartbeat(Message):
     data: DataKeys | None = None
     fetched: list[FetchedInput] = Field(default_factory=list, max_length=DATA_MOST)  # of the data told
     devices: DeviceSamples | None = None
+    #: Faults of the devices for which the machine should take no jobs; empty: there are none, None: not judged.
+    unfit: str | None = Field(default=None, max_length=FAULT_MOST)
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)

@@ -27,7 +27,7 @@ from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers.control_groups import remove_group
 from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
-from workers.ranks import RankOutput, Ranks
+from workers.ranks import RankOutput, Ranks, is_own_fault
 from workers.resource_limits import ExceededLimit, ResourceWatch
 from workers.supervisor_protocol import (
     DESCENDANTS_FILE,
@@ -321,6 +321,7 @@ class Supervisor:
                 "progress": self._progress,
                 "cpu_s": self._ranks.cpu_s,
                 "asked": self._is_asked,
+                "own_fault": failure is not None and is_own_fault(failure.output.recent),
                 "exceeded": "" if self._exceeded is None else self._exceeded.what,
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }

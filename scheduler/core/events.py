@@ -177,6 +177,23 @@ class NodeQuarantined:
 
 
 @dataclass(slots=True)
+class NodeUnfit:
+    """The machine's agent finds its devices at fault: `detail` says which, and why."""
+
+    at: float
+    node_id: NodeId
+    detail: str
+
+
+@dataclass(slots=True)
+class NodeFit:
+    """The machine's devices have passed the agent's check, after a fault."""
+
+    at: float
+    node_id: NodeId
+
+
+@dataclass(slots=True)
 class JobCancelled:
     at: float
     job_id: JobId
@@ -287,6 +304,7 @@ class AttemptEnded:
     #: Whether the supervisor died while its machine and agent lived on, so that the job itself most likely caused it.
     witnessed: bool = False
     exceeded: str = ""  # limit ("memory", "disk") for which its machine ended it; empty: none
+    own_fault: bool = False  # whether its output shows that the job is at fault, whatever the machine
 
 
 @dataclass(slots=True)
@@ -368,6 +386,8 @@ Event = (
     PolicyChanged
     | PoolEvent
     | NodeQuarantined
+    | NodeUnfit
+    | NodeFit
     | StateRestored
     | MoneyRestated
     | NodeEvent

@@ -153,7 +153,12 @@ class FakeFleet:
             self.tell(ev.Prepared(self.at, job_id, attempt.number, part.node_id, "127.0.0.1", 29500))
 
     def end(
-        self, job_id: JobId, exit_code: int | None = 0, steps: float | None = None, exceeded: str = ""
+        self,
+        job_id: JobId,
+        exit_code: int | None = 0,
+        steps: float | None = None,
+        exceeded: str = "",
+        own_fault: bool = False,
     ) -> list[cmd.Command]:
         """The attempt's processes are gone."""
         attempt = self.attempts.pop(job_id)
@@ -161,7 +166,7 @@ class FakeFleet:
         cause, signal = ev.EndCause.EXITED, 9 if exceeded else None
         return self.tell(
             ev.AttemptEnded(
-                self.at, job_id, attempt.number, cause, exit_code, signal, node_id, steps, exceeded=exceeded
+                self.at, job_id, attempt.number, cause, exit_code, signal, node_id, steps, False, exceeded, own_fault
             )
         )
 

@@ -48,8 +48,8 @@ from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.agent.starting import AttemptStarts, StartFailure
-from workers.device_sampler import DeviceSampler
-from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port, look_at_devices
+from workers.device_health import watched_devices
+from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
 from workers.preparation.environments import tools_here
 from workers.preparation.folder_cache import PREPARED_FOLDER
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
@@ -88,7 +88,7 @@ class Agent:
         self._followers: dict[AttemptKey, Follower] = {}
         self._sessions = RemoteSessions(client)
         self._acks: list[int] = []
-        self._sampler = DeviceSampler(machine.accelerators.cuda_names, look_at_devices)
+        self._sampler = watched_devices(machine.accelerators.cuda_names)
         self._cached = CachedInputs(machine.state / PREPARED_FOLDER)
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
@@ -191,7 +191,7 @@ class Agent:
             tools=None if self._is_resynced else tools_here(),
             data=(data := self._cached.news(everything=not self._is_resynced)),
             fetched=[] if data is None else self._cached.fetched,
-            devices=self._sampler.take(),
+            **self._sampler.news(),
         )
         # Taken before the call: the server counts from its answer, so our leases end before it believes so.
         sent_at = self._machine.clocks.boottime()

@@ -87,8 +87,14 @@ class FleetMachine:
     fetched: tuple[tuple[str, int, float], ...] = ()
     #: A person or the scheduler has it leave, so its end says nothing about machines' lifetimes.
     is_sent_away: bool = False
-    #: (instant, job) of failures that may be the machine's fault.
-    failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
+    #: Fault of its devices that its agent reports; empty: none.
+    unfit: str = ""
+    #: After a quarantine: when it takes jobs on trial, whether it does now, and how often in a row it was put aside.
+    trial_at: float = inf
+    on_trial: bool = False
+    times_aside: int = 0
+    #: (instant, job, its user) of failures that may be the machine's fault.
+    failures: deque[tuple[float, JobId, str]] = field(default_factory=lambda: deque(maxlen=16))
 
     def age_h(self, at: float) -> float:
         """Returns hours since a rented machine was first paid for, or an owned one joined."""

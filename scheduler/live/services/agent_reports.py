@@ -362,6 +362,7 @@ def _part_ended(
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
     part.steps, part.exceeded = report.steps, report.exceeded
     attempt.loss_witnessed = attempt.loss_witnessed or report.witnessed
+    attempt.own_fault = attempt.own_fault or report.own_fault
     end_part(transaction, part, report.cause)
     if is_late or (_has_failed(part) and part.exit_code != EXIT_CHECKPOINTED):
         stop_other_parts(transaction, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
@@ -408,6 +409,7 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
             steps,
             attempt.loss_witnessed and cause is EndCause.SUPERVISOR_LOST,
             failed.exceeded,
+            attempt.own_fault,
         ),
     )
 
