@@ -73,10 +73,21 @@ def _is_plain(character: str) -> bool:
     return category[0] != "C" and category not in ("Zl", "Zp")
 
 
-class LogText:
-    """Decodes a log for a terminal piece by piece; pieces may end inside a character or an escape sequence."""
+#: Characters of a line for whose end `LogText` waits.
+_LONGEST_LINE = 64 * 1024
 
-    def __init__(self) -> None:
+
+class LogText:
+    """Decodes a log for a terminal piece by piece; pieces may end inside a character or an escape sequence.
+
+    `as_shown`: of a line that a program wrote over again and again (a progress bar) only what a terminal shows in the
+    end. Without it each state is a line.
+    """
+
+    def __init__(self, *, as_shown: bool = False) -> None:
+        self._as_shown = as_shown
+        #: With `as_shown`: the last state of the line that has not ended yet.
+        self._line = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
 
@@ -85,7 +96,23 @@ class LogText:
         text = self._pending + self._decoder.decode(piece, final)
         cut = len(text) if final else self._certain(text)
         self._pending = text[cut:]
-        return safe_text(text[:cut], lines=True)
+        certain = text[:cut]
+        return safe_text(self._collapsed(certain, final) if self._as_shown else certain, lines=True)
+
+    def _collapsed(self, text: str, final: bool) -> str:
+        """Returns the lines that have ended, each in its last state, and keeps the one that has not."""
+        whole = self._line + text.replace("\r\n", "\n")
+        ended, mark, self._line = whole.rpartition("\n")
+        if final or len(self._line) > _LONGEST_LINE:
+            ended, mark, self._line = whole, "", ""
+        self._line = self._last_state(self._line)
+        return "\n".join(map(self._last_state, ended.split("\n"))) + mark
+
+    @staticmethod
+    def _last_state(line: str) -> str:
+        """Returns what stands last of a line, whose end may come later."""
+        states = line.split("\r")
+        return next((state for state in reversed(states) if state), "")
 
     @staticmethod
     def _certain(text: str) -> int:
