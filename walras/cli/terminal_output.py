@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import unicodedata
 from asyncio import sleep as pause
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -73,6 +74,8 @@ def _is_plain(character: str) -> bool:
     return category[0] != "C" and category not in ("Zl", "Zp")
 
 
+#: Seconds between two lines of `progress_of`.
+_PROGRESS_EVERY_S = 3.0
 #: Characters of a line for whose end `LogText` waits.
 _LONGEST_LINE = 64 * 1024
 
@@ -260,6 +263,22 @@ def show_json(data: Any) -> None:
 def show_line(text: str) -> None:
     """Prints one line on standard output, made safe."""
     sys.stdout.write(safe_text(text) + "\n")
+
+
+def progress_of(text: str) -> Callable[[int, int], None]:
+    """Returns what says on standard error how far something is, every few seconds, if it takes as long.
+
+    `text`: with places for what is done and for all of it.
+    """
+    said_at = time.monotonic()
+
+    def told(done: int, of: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= _PROGRESS_EVERY_S:
+            said_at = time.monotonic()
+            warn(text.format(f"{done:,}", f"{of:,}"))
+
+    return told
 
 
 def warn(text: str, *hints: str) -> None:
