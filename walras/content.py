@@ -15,6 +15,7 @@ import shutil
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
@@ -113,8 +114,9 @@ class ContentTree(BaseModel):
         """Returns the canonical JSON whose hash names the tree."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
-    @property
+    @cached_property
     def name(self) -> str:
+        """Kept, because a list of 100,000 files takes seconds to encode."""
         return chunk_name(self.encoded())
 
     def chunk_sizes(self) -> dict[str, int]:

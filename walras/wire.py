@@ -231,12 +231,10 @@ class EndedReport(AttemptReport):
     steps: Steps | None = None
     #: Seconds of processor time of all ranks, for the record.
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
-    #: Whether the agent saw the supervisor alive before it was lost: the machine and the agent lived on.
-    witnessed: bool = False
+    witnessed: bool = False  # the agent saw the supervisor alive before it was lost: the machine lived on
     #: The limit for which the agent ended it; empty: none.
     exceeded: Literal["", "memory", "disk"] = ""
-    #: Whether the output of the failing rank shows that the job is at fault, such as a module that it lacks.
-    own_fault: bool = False
+    own_fault: bool = False  # the failing rank's output shows that the job is at fault, whatever the machine
     #: Whether the server had asked for this end. A server restored from a backup since then may not know.
     asked: bool = False
 
@@ -301,10 +299,6 @@ class AttemptHere(Message):
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
-#: The most characters of the faults of a machine's devices.
-FAULT_MOST = 500
-
-
 class Heartbeat(Message):
     """`POST /agent/v1/heartbeat`, authorised by the agent's credential."""
 
@@ -342,8 +336,6 @@ class Heartbeat(Message):
     data: DataKeys | None = None
     fetched: list[FetchedInput] = Field(default_factory=list, max_length=DATA_MOST)  # of the data told
     devices: DeviceSamples | None = None
-    #: Faults of the devices for which the machine should take no jobs; empty: there are none, None: not judged.
-    unfit: str | None = Field(default=None, max_length=FAULT_MOST)
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)

@@ -48,10 +48,10 @@ class DeviceHealth:
         self._nvml: Any = None
         self._closing: Callable[..., Any] | None = None
 
-    def look(self) -> str:
-        """Asks once about each device. Returns all faults in words; empty: there is none."""
+    def look(self) -> dict[int, str]:
+        """Asks once about each device. Returns the faults in words, by position."""
         if not self._names:
-            return ""
+            return {}
         if self._nvml is None:
             self._open()
         told = self._xids()
@@ -66,9 +66,7 @@ class DeviceHealth:
                 if self._clean[name] >= CLEAN_LOOKS:
                     del self._faults[name]
                     log.warning("GPU %d (%s) has passed the check", number, name)
-        return "; ".join(
-            f"GPU {number}: {self._faults[name]}" for number, name in enumerate(self._names) if name in self._faults
-        )
+        return {number: self._faults[name] for number, name in enumerate(self._names) if name in self._faults}
 
     def _open(self) -> None:
         """Keeps the library open, because errors are reported only to whom waits for them."""

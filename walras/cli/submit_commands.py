@@ -26,7 +26,7 @@ from walras.cli.terminal_output import (
     Listing,
     OutputFormat,
     dash,
-    progress_of,
+    say_progress,
     show_json,
     show_line,
     show_listing,
@@ -181,7 +181,7 @@ def submit_command(
 
     async def send(client: "Client") -> "SubmitResult":
         if tree is not None:
-            await client.send_folder(folder, tree, progress_of("the code travels: {} of {} pieces"))
+            await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
         return await client.submit(spec)
 
     submitted = with_client(send)

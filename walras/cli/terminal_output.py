@@ -74,7 +74,7 @@ def _is_plain(character: str) -> bool:
     return category[0] != "C" and category not in ("Zl", "Zp")
 
 
-#: Seconds between two lines of `progress_of`.
+#: Seconds between two lines of `say_progress`.
 _PROGRESS_EVERY_S = 3.0
 #: Characters of a line for whose end `LogText` waits.
 _LONGEST_LINE = 64 * 1024
@@ -265,7 +265,7 @@ def show_line(text: str) -> None:
     sys.stdout.write(safe_text(text) + "\n")
 
 
-def progress_of(text: str) -> Callable[[int, int], None]:
+def say_progress(text: str) -> Callable[[int, int], None]:
     """Returns what says on standard error how far something is, every few seconds, if it takes as long.
 
     `text`: with places for what is done and for all of it.

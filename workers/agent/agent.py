@@ -191,7 +191,7 @@ class Agent:
             tools=None if self._is_resynced else tools_here(),
             data=(data := self._cached.news(everything=not self._is_resynced)),
             fetched=[] if data is None else self._cached.fetched,
-            **self._sampler.news(),
+            devices=self._sampler.take(),
         )
         # Taken before the call: the server counts from its answer, so our leases end before it believes so.
         sent_at = self._machine.clocks.boottime()

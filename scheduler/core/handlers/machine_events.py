@@ -343,7 +343,7 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
     if cycle.ledger.fleet.pools[machine.pool].pool.drained:
         return
     machine.failures.clear()
-    machine.on_trial, machine.times_aside, machine.gentle_until = False, 0, -inf
+    machine.standing.on_trial, machine.standing.times_aside, machine.gentle_until = False, 0, -inf
     machine.warning_s, machine.is_sent_away = None, False
     for job in _jobs_on(cycle, machine):
         job.is_aside = False
@@ -442,7 +442,7 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
 
 def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
     """Marks a machine as quarantined that was so before the core was restarted."""
-    quarantine.on_node_quarantined(cycle, machine, event)
+    quarantine.restore_quarantine(cycle, machine, event)
     if machine.token and machine.condition is MachineCondition.QUARANTINED:
         # Not at once, because a restarted core hears of a machine before it hears of the job there.
         _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)

@@ -29,7 +29,7 @@ TRIAL_AFTER_S, _DOUBLINGS_MAX = 600.0, 5
 _NO_COMMAND = (126, 127)
 
 
-def is_own_fault(event: AttemptEnded) -> bool:
+def is_jobs_fault(event: AttemptEnded) -> bool:
     """Returns whether the failure is certainly the job's: its command, its modules or its setup."""
     return event.own_fault or event.exit_code in (*_NO_COMMAND, EXIT_NOT_PREPARED)
 
@@ -44,14 +44,14 @@ def blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
     machine.failures.append((cycle.now, job.job_id, job.request.user or f"job {job.job_id}"))
     recent = [each for each in machine.failures if each[0] >= cycle.now - rules.quarantine_window_s]
     jobs, users = {each[1] for each in recent}, {each[2] for each in recent}
-    wanted = 1 if machine.on_trial else rules.quarantine_jobs
+    wanted = 1 if machine.standing.on_trial else rules.quarantine_jobs
     up = [each for each in parts_of_its_machine(cycle, machine) if each.condition is MachineCondition.UP]
     if len(jobs) < wanted or len(users) < min(_USERS_LEAST, wanted):
         return
     if machine not in up or not all(_may_be_put_aside(cycle, each) for each in up):
         return
     detail = f"{len(jobs)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
-    if machine.on_trial:
+    if machine.standing.on_trial:
         detail = f"job {job.job_id} failed here while it was on trial"
     for each in up:
         _put_aside(cycle, each, detail)
@@ -82,18 +82,23 @@ def _put_aside(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
 
 def set_trial(cycle: Cycle, machine: FleetMachine) -> None:
     """Sets when an owned machine that was put aside takes jobs again; a rented one is given back instead."""
-    machine.on_trial = False
-    if not machine.token and not machine.unfit:
-        machine.trial_at = cycle.now + TRIAL_AFTER_S * 2 ** min(machine.times_aside, _DOUBLINGS_MAX)
-        machine.times_aside += 1
-        cycle.timers.set(machine.trial_at, "trial", machine.row)
+    machine.standing.on_trial = False
+    if not machine.token and not machine.standing.unfit:
+        machine.standing.trial_at = cycle.now + TRIAL_AFTER_S * 2 ** min(machine.standing.times_aside, _DOUBLINGS_MAX)
+        machine.standing.times_aside += 1
+        cycle.timers.set(machine.standing.trial_at, "trial", machine.row)
 
 
 def on_trial_timer(cycle: Cycle, row: int, number: int) -> None:
     """Lets a machine take jobs again that was put aside for their failures."""
     machine = cycle.ledger.fleet.machines[row] if row < len(cycle.ledger.fleet.machines) else None
-    if machine is not None and cycle.now >= machine.trial_at and not machine.unfit and _is_aside(machine):
-        machine.on_trial = True
+    if (
+        machine is not None
+        and cycle.now >= machine.standing.trial_at
+        and not machine.standing.unfit
+        and _is_aside(machine)
+    ):
+        machine.standing.on_trial = True
         _readmit(cycle, machine, "is on trial after failures of jobs")
 
 
@@ -103,12 +108,12 @@ def clear_failures(cycle: Cycle, job: JobRecord) -> None:
         machine = cycle.ledger.fleet.machines[row]
         if machine is not None:
             machine.failures.clear()
-            machine.on_trial, machine.times_aside = False, 0
+            machine.standing.on_trial, machine.standing.times_aside = False, 0
 
 
 def on_node_unfit(cycle: Cycle, machine: FleetMachine, event: NodeUnfit) -> None:
     """Puts a machine aside whose devices are at fault, and moves the jobs that can save."""
-    machine.unfit, machine.on_trial = event.detail, False
+    machine.standing.unfit, machine.standing.on_trial = event.detail, False
     if machine.condition is MachineCondition.UP:
         drop_reservations_on(cycle, machine)
     if machine.condition in (MachineCondition.UP, MachineCondition.QUARANTINED):
@@ -125,13 +130,13 @@ def on_node_unfit(cycle: Cycle, machine: FleetMachine, event: NodeUnfit) -> None
 
 def on_node_fit(cycle: Cycle, machine: FleetMachine, event: NodeFit) -> None:
     """Lets a machine take jobs again whose devices have passed the agent's check."""
-    if machine.unfit:
-        machine.unfit = ""
+    if machine.standing.unfit:
+        machine.standing.unfit = ""
         if _is_aside(machine) and not machine.given_back:
             _readmit(cycle, machine, "")
 
 
-def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
+def restore_quarantine(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
     """Marks an owned machine as put aside that was so before the core was restarted."""
     if machine.condition is MachineCondition.UP:
         cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)

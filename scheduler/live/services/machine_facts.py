@@ -13,6 +13,7 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.departures import is_drained_by_admin
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
+from walras.device_samples import faults_text
 from walras.job_request import JobId, can_prepare
 from walras.wire import Heartbeat
 
@@ -41,7 +42,7 @@ def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | No
 def has_new_facts(node: LiveNode, message: Heartbeat) -> bool:
     """Returns whether a heartbeat reports tools, inputs or faults of devices that are not known yet."""
     has_tools = message.tools is not None and dump_tools(message.tools) != node.row.tools
-    if message.unfit is not None and message.unfit != node.unfit:
+    if message.devices is not None and faults_text(message.devices) != node.unfit:
         return True
     return has_tools or (message.data is not None and tuple(sorted(set(message.data))) != node.data)
 
@@ -60,10 +61,9 @@ def take_facts(transaction: Transaction, node: LiveNode, message: Heartbeat) -> 
         node.fetched = tuple((key, told[key].size_bytes, told[key].seconds) for key in sorted(told))
         if node.is_member:
             emit(transaction, NodeData(at, node_id, node.data, node.fetched))
-    if message.unfit is not None and message.unfit != node.unfit and node.is_member:
-        node.unfit = message.unfit
-        why = "".join(letter if letter.isprintable() else "?" for letter in message.unfit)
-        emit(transaction, NodeUnfit(at, node_id, why) if why else NodeFit(at, node_id))
+    if message.devices is not None and (faults := faults_text(message.devices)) != node.unfit and node.is_member:
+        node.unfit = faults
+        emit(transaction, NodeUnfit(at, node_id, faults) if faults else NodeFit(at, node_id))
 
 
 def tools_note(core: SchedulerCore, job_id: JobId) -> str:

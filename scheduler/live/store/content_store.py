@@ -28,6 +28,8 @@ TREE_BYTES = 64 * 1024 * 1024
 FREE_LEAST_BYTES = 256 * 1024 * 1024
 #: How many lists of chunks are kept in memory, so that a fetch through a job reads its list once.
 _LISTS_KEPT = 8
+#: How many files are made durable one by one; of more the whole disk is waited for at once.
+_ONE_BY_ONE = 100
 #: How many chunks are remembered as durable: 100 MB of memory at most, for 4 TB of content.
 _SYNCED_KEPT = 1_000_000
 
@@ -113,13 +115,16 @@ class ContentStore:
             raise DamagedContent(f"a list of {len(tree.files)} files is too long")
         with self._lock:
             unsure = [name for name in sizes if name not in self._synced]
-        for name in unsure:
-            _sync(self._path(name))
+        if len(unsure) > _ONE_BY_ONE:
+            _sync_all([self._path(name) for name in unsure])
+        else:
+            for name in unsure:
+                _sync(self._path(name))
         if not self._keep(tree.name):
             self._write(tree.name, encoded)
         _sync(self._path(tree.name))
-        for folder in {self._path(name).parent for name in (*sizes, tree.name)}:
-            _sync(folder)
+        for prefix in {name[:2] for name in (*sizes, tree.name)}:
+            _sync(self._folder / prefix)
         _sync(self._folder)
         return tree.name
 

@@ -56,13 +56,17 @@ def test_a_quarantine_ends_by_itself_after_a_clean_trial() -> None:
     machine = next(each for each in fleet.core.ledger.fleet.machines if each is not None and each.failures)
     commands = fleet.tell(ev.Woke(fleet.at + TRIAL_AFTER_S))
     assert [c.node_id for c in commands if isinstance(c, cmd.NodeReadmitted)] == [machine.node_id]
-    assert (machine.condition, machine.on_trial, "trial" in machine.detail) == (MachineCondition.UP, True, True)
+    assert (machine.condition, machine.standing.on_trial, "trial" in machine.detail) == (
+        MachineCondition.UP,
+        True,
+        True,
+    )
     for number in (3, 4):
         fleet.tell(ev.JobSubmitted(fleet.at, job(number, "a", 4)))
     for number in (3, 4):
         fleet.end(JobId(number))
-    assert not machine.on_trial
-    assert machine.times_aside == 0
+    assert not machine.standing.on_trial
+    assert machine.standing.times_aside == 0
 
 
 def test_a_failure_on_trial_puts_a_machine_aside_for_twice_as_long() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from tests.support.live_world import FakeAgent, world
 
-FAULT = "GPU 1: Xid 79, it fell off the bus\x1b[2J"
+FIT = [{"device": 0}, {"device": 1}]
+FAULT = [{"device": 0}, {"device": 1, "fault": "Xid 79, it fell off the bus\x1b[2J"}]
 SHOWN = "GPU 1: Xid 79, it fell off the bus?[2J"
 
 
@@ -13,11 +14,11 @@ async def test_a_faulty_machine_takes_no_jobs_and_says_why_until_it_is_checked(t
     async with world(tmp_path) as w:
         agents = [await FakeAgent(w, name).register() for name in ("n1", "n2")]
         for agent in agents:
-            await agent.beat(unfit="")
-        await agents[0].beat(unfit=FAULT)
+            await agent.beat(devices=FIT)
+        await agents[0].beat(devices=FAULT)
         row = w.live_state.nodes["n1"].row  # type: ignore[index]
         assert (row.state, row.cordon, row.detail) == ("up", "quarantined", SHOWN)
-        await agents[0].beat(unfit=FAULT)
+        await agents[0].beat(devices=FAULT)
         for _ in range(2):
             await w.submit({"run": "true", "resources": {"accelerators": "a:2"}})
         await w.loop.settled()
@@ -27,6 +28,6 @@ async def test_a_faulty_machine_takes_no_jobs_and_says_why_until_it_is_checked(t
         assert (again_row.cordon, again_row.detail) == ("quarantined", SHOWN)
         for agent in agents:
             agent.world = again
-        await agents[0].beat(unfit=FAULT, resync=True)
-        await agents[0].beat(unfit="")
+        await agents[0].beat(devices=FAULT, resync=True)
+        await agents[0].beat(devices=FIT)
         assert (again_row.cordon, again_row.detail) == ("", "")

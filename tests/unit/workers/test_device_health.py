@@ -6,12 +6,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.fake_nvml import FakeGpu, FakeNvml, nvml_with
+from walras.device_samples import DeviceSample, faults_text
 from workers.device_health import CLEAN_LOOKS, DeviceHealth
 from workers.device_sampler import DeviceSampler
 
 
+def look(health: DeviceHealth) -> str:
+    return "; ".join(f"GPU {number}: {fault}" for number, fault in health.look().items())
+
+
 def looks(health: DeviceHealth, times: int) -> list[str]:
-    return [health.look() for _ in range(times)]
+    return [look(health) for _ in range(times)]
 
 
 def test_devices_without_a_fault_are_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +68,9 @@ def test_a_fault_is_named_and_lasts_until_the_device_is_clean_for_a_while(
     good, bad = FakeGpu("G0"), FakeGpu("G1")
     fake = nvml_with(monkeypatch, good, bad)
     health = DeviceHealth(["G0", "G1"])
-    assert health.look() == ""
+    assert look(health) == ""
     mend = fails(fake, bad)
-    assert health.look() == told
+    assert look(health) == told
     mend()
     assert looks(health, CLEAN_LOOKS) == [told] * (CLEAN_LOOKS - 1) + [""]
 
@@ -81,16 +86,20 @@ def test_heat_is_a_fault_once_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_driver_that_is_gone_is_a_fault_of_all_and_amd_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert DeviceHealth(["G0", "G1"]).look().count("driver does not answer") == 2
-    assert DeviceHealth(["0", "1"]).look() == ""
-    assert DeviceHealth([]).look() == ""
+    assert look(DeviceHealth(["G0", "G1"])).count("driver does not answer") == 2
+    assert DeviceHealth(["0", "1"]).look() == {}
+    assert DeviceHealth([]).look() == {}
 
 
 def test_the_sampler_reports_faults_with_its_samples() -> None:
-    sampler = DeviceSampler(["G0"], lambda names: [], every_s=0.0, judge=lambda: "GPU 0: it is gone")
-    assert sampler.news() == {"devices": None, "unfit": None}
+    """Also of a device of which there is no sample any more."""
+    sample = DeviceSample(device=0, utilization=5)
+    sampler = DeviceSampler(
+        ["G0", "G1"], lambda names: [sample], every_s=0.0, judge=lambda: {0: "hot", 1: "it is gone"}
+    )
     sampler.start()
-    while (news := sampler.news())["unfit"] is None:
+    while (found := sampler.take()) is None:
         pass
     sampler.stop()
-    assert news["unfit"] == "GPU 0: it is gone"
+    assert found == [sample.model_copy(update={"fault": "hot"}), DeviceSample(device=1, fault="it is gone")]
+    assert faults_text(found) == "GPU 0: hot; GPU 1: it is gone"
