@@ -17,6 +17,7 @@ import numpy as np
 
 from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts, Layout, Observation, SpeedCell
 from optimizer.prediction.table_predictors import sheet_speed
+from walras.spec.accelerator_names import canonical_accelerator
 
 _SHEETS: dict[str, tuple[float, float, float]] = {
     "K80": (4.37, 4.37, 240),
@@ -72,7 +73,7 @@ def achieving(observations: Sequence[Observation], achieved: Mapping[str, float]
 
 def canonical(name: str) -> str:
     """As the catalog has it; memory that does not matter for speed is left out."""
-    return name.lower().removeprefix("quadro").removesuffix("-32gb")
+    return canonical_accelerator(name).removesuffix("-32gb")
 
 
 def over_sheets(observations: Sequence[Observation]) -> dict[str, float]:

@@ -20,7 +20,7 @@ SHEETS = {
     "p100": (9.526, 732.0),
     "v100": (15.7, 900.0),
     "t4": (8.1, 320.0),
-    "rtx6000": (16.3, 672.0),
+    "rtx-6000": (16.3, 672.0),
 }
 REFERENCE = "v100"
 PUBLICATIONS: tuple[Publication, ...] = (
@@ -31,10 +31,10 @@ PUBLICATIONS: tuple[Publication, ...] = (
     # spotDNN, IWQoS 2023: samples/s of ResNet-110, of one of the machine's accelerators.
     {"v100": 1885.0, "t4": 750.0, "m60": 1018.0 / 2, "k80": 2115.0 / 8},
     # Zeus (ml-energy/zeus, Apache-2.0): epoch times of five networks at the power limit where each is fastest.
-    {"v100": 1.0, "p100": 0.54, "rtx6000": 0.72},
+    {"v100": 1.0, "p100": 0.54, "rtx-6000": 0.72},
 )
 #: Those of one chip achieve alike.
-SAME_CHIP = {"rtx2080ti": "rtx6000", "rtx8000": "rtx6000"}
+SAME_CHIP = {"rtx-2080-ti": "rtx-6000", "rtx-8000": "rtx-6000"}
 
 
 def published() -> dict[str, float]:

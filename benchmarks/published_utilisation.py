@@ -26,7 +26,7 @@ _NAMES = {
     "NVIDIA H100-SXM5-80GB": "h100", "NVIDIA H100-SXM-80GB": "h100", "NVIDIA L40S": "l40s",
     "NVIDIA A100-SXM4-80GB (400W TDP)": "a100-80gb", "NVIDIA A100-SXM-80GB": "a100-80gb",
     "A100-40GB": "a100-40gb", "A100-80GB": "a100-80gb", "V100": "v100", "H100-SXM": "h100", "T4": "t4",
-    "QuadroRTX6000": "rtx6000",
+    "QuadroRTX6000": "rtx-6000",
 }  # fmt: skip
 _BATCH = 256.0
 _MOST = 8

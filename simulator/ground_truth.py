@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, DeviceShare, JobRequest, Kind
+from walras.spec.accelerator_names import family_of
 
 #: The count of a `SpeedKey` that holds for gangs of any size.
 ANY_COUNT = 0
@@ -181,9 +182,8 @@ class GroundTruth:
         found: dict[tuple[str, int], None] = {}
         types = sorted(set(fleet))
         for demand in request.demands:
-            names = types if demand.accelerator == ANY_ACCELERATOR else [demand.accelerator]
             counts = sorted({demand.count, *request.sizes})
-            found.update({(name, count): None for name in names if name in types for count in counts})
+            found.update({(name, count): None for name in demand.types_of(types) for count in counts})
         return list(found)
 
 
@@ -203,4 +203,7 @@ def _lookup_keys(kind: Kind, accelerator: str, count: int) -> Iterator[SpeedKey]
     """Yields the keys under which a speed may be found, the most specific first."""
     yield SpeedKey(kind, accelerator, count)
     yield SpeedKey(kind, accelerator)
+    if (family := family_of(accelerator)) != accelerator:
+        yield SpeedKey(kind, family, count)
+        yield SpeedKey(kind, family)
     yield SpeedKey(kind, ANY_ACCELERATOR)

@@ -16,6 +16,7 @@ from scheduler.core.commands import (
     Command,
     JobTransitioned,
     NodeCordoned,
+    NodeReadmitted,
     Prepare,
     Revoke,
     Start,
@@ -92,6 +93,7 @@ class SimulatedWorld:
                 Revoke: self._revoke,
                 CheckpointEvery: self._checkpoint_every,
                 NodeCordoned: _ignore_command,
+                NodeReadmitted: _ignore_command,
                 BudgetWarned: _ignore_command,
             }
         )

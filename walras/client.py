@@ -12,7 +12,7 @@ are read from a byte offset and followed over lost connections, without a byte l
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -106,9 +106,14 @@ class Client(
 
     # ------------------------------------------------------------------------------------------------ submitting
 
-    async def send_folder(self, folder: Path, tree: ContentTree) -> None:
-        """Make the files of a folder durable with the server, before a job that names the tree is submitted."""
-        await ContentTransfer(self._transport).send(folder, tree)
+    async def send_folder(
+        self, folder: Path, tree: ContentTree, told: Callable[[int, int], None] = lambda done, of: None
+    ) -> None:
+        """Make the files of a folder durable with the server, before a job that names the tree is submitted.
+
+        `told` hears how many pieces have been sent, and of how many.
+        """
+        await ContentTransfer(self._transport).send(folder, tree, told)
 
     async def outputs(self, job_id: int) -> JobOutputs:
         """Returns what is kept of a job's results, by machine of its gang."""

@@ -7,7 +7,7 @@ never travel, and a person's home folder is refused: it is no job's code.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,15 @@ _CLUSTER_KEYS = (("secret.key", "join.token"), ("secret.key", "walras.db"), ("ag
 _SIGNS_OF_LIFE = (".ssh", ".bashrc", ".bash_history", ".profile", ".zshrc", ".zsh_history")
 _IGNORE_FILES = (".gitignore", ".walrasignore")
 _IGNORE_BYTES = 1024 * 1024
+#: How many files that cannot travel are named, and characters of each.
+_NAMED_MOST, _SHOWN_MOST = 20, 100
 
 
 def snapshot_folder(folder: Path) -> ContentTree:
     """Describe the files of a folder that travel with a job.
 
     Raises ConfigError for a folder that is not there, too large, too full, somebody's home or a cluster's own, and for
-    what is no regular file.
+    what cannot travel, all of which it names: links, names that are not UTF-8 or too long, what is no regular file.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder", field="workdir", fix="write the path of the folder with your code")
@@ -50,8 +52,9 @@ def snapshot_folder(folder: Path) -> ContentTree:
                 field="workdir",
                 fix="start from the folder with your code, or list what need not travel in .walrasignore",
             )
+    _check_can_travel(folder, paths)
     # Checked before anything is read, so that a folder with a terabyte of data is refused at once.
-    check_sizes({path: _size_of(folder / path) for path in paths}, SNAPSHOT_BYTES, str(folder))
+    check_sizes({path: (folder / path).stat().st_size for path in paths}, SNAPSHOT_BYTES, str(folder))
     return hash_folder(folder, paths)
 
 
@@ -97,7 +100,7 @@ def _files(folder: Path, below: str, specs: list[tuple[str, GitIgnoreSpec]]) -> 
         is_folder = entry.is_dir(follow_symlinks=False)
         if _is_ignored(f"{path}/" if is_folder else path, specs):
             continue
-        if len(path) > PATH_MOST:
+        if is_folder and len(path) > PATH_MOST:
             raise ConfigError(
                 f"{folder}: the path {path[:40]}… has more than {PATH_MOST} characters",
                 field="workdir",
@@ -127,12 +130,39 @@ def _is_ignored(path: str, specs: list[tuple[str, GitIgnoreSpec]]) -> bool:
     return ignored
 
 
-def _size_of(place: Path) -> int:
-    """Returns the bytes of a regular file. Raises ConfigError for anything else."""
-    if place.is_symlink() or not place.is_file():
+def _check_can_travel(folder: Path, paths: Iterable[str]) -> None:
+    """Raises ConfigError that names all that cannot travel, each with the reason, so that it is mended at once."""
+    found = [f"{_shown(path)} {why}" for path in paths if (why := _why_it_stays(folder, path))]
+    if found:
+        more = f"; and {len(found) - _NAMED_MOST} more" if len(found) > _NAMED_MOST else ""
         raise ConfigError(
-            f"{place} is no regular file",
+            f"{folder} has files that cannot travel: {'; '.join(found[:_NAMED_MOST])}{more}",
             field="workdir",
-            fix="leave it out (.walrasignore), or copy what it points to",
+            fix="list them in .walrasignore; rename them, or copy what links point to",
         )
-    return place.stat().st_size
+
+
+def _why_it_stays(folder: Path, path: str) -> str:
+    """Returns why a file cannot travel; empty if it can."""
+    if len(path) > PATH_MOST:
+        return f"has a path of more than {PATH_MOST} characters"
+    if not _is_utf8(path):
+        return "has a name that is not UTF-8"
+    place = folder / path
+    if place.is_symlink():
+        return f"is no regular file but a link to {_shown(os.readlink(place))}"
+    return "" if place.is_file() else "is no regular file"
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # the system's way to keep other bytes
+        return False
+    return True
+
+
+def _shown(path: str) -> str:
+    """Returns a path as a terminal can show it, without its middle if it is long."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in os.fsencode(path).decode(errors="replace"))
+    return text if len(text) <= _SHOWN_MOST else f"{text[: _SHOWN_MOST // 2]}…{text[-_SHOWN_MOST // 2 :]}"

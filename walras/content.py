@@ -14,13 +14,22 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from walras.errors import ConfigError, UserError
 from walras.protocol import CONTENT_PATTERN, FILES_MOST
@@ -33,6 +42,13 @@ _NAMED_IN_ERRORS = 5
 _WORTH_COMPRESSING, _SAMPLE_BYTES = 0.9, 16 * 1024
 
 ChunkName = Annotated[str, Field(pattern=CONTENT_PATTERN)]
+#: The most chunks in a pack, and the most bytes of one of them.
+PACK_CHUNKS, PACKED_BYTES = 5000, 256 * 1024
+_LISTED: TypeAdapter[list[tuple[ChunkName, int]]] = TypeAdapter(
+    Annotated[
+        list[tuple[ChunkName, Annotated[int, Field(ge=0, le=CHUNK_BYTES)]]], Field(min_length=1, max_length=PACK_CHUNKS)
+    ]
+)
 
 
 class DamagedContent(UserError):
@@ -98,8 +114,9 @@ class ContentTree(BaseModel):
         """Returns the canonical JSON whose hash names the tree."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
-    @property
+    @cached_property
     def name(self) -> str:
+        """Kept, because a list of 100,000 files takes seconds to encode."""
         return chunk_name(self.encoded())
 
     def chunk_sizes(self) -> dict[str, int]:
@@ -300,6 +317,27 @@ def pack_chunk(content: bytes) -> tuple[bytes, str]:
     if len(zlib.compress(sample, 1)) > _WORTH_COMPRESSING * len(sample):
         return content, "plain"
     return zlib.compress(content, 1), "zlib"
+
+
+def join_chunks(chunks: Sequence[tuple[str, bytes]]) -> bytes:
+    """Returns many small chunks as one, to send them in one request: a line with names and sizes, then the bytes."""
+    listed = json.dumps([[name, len(content)] for name, content in chunks], separators=(",", ":")).encode()
+    return b"\n".join((listed, b"".join(content for _, content in chunks)))
+
+
+def split_chunks(joined: bytes) -> list[tuple[str, bytes]]:
+    """Undo `join_chunks`. Raises DamagedContent for what it never makes; names are not compared with the bytes."""
+    listed, _, rest = joined.partition(b"\n")
+    found, at = [], 0
+    try:
+        for name, size in _LISTED.validate_json(listed):
+            found.append((name, rest[at : at + size]))
+            at += size
+    except ValidationError:
+        raise DamagedContent("a pack of chunks does not say what it has") from None
+    if at != len(rest):
+        raise DamagedContent(f"a pack says {at:,} bytes and has {len(rest):,}")
+    return found
 
 
 def unpack_chunk(body: bytes, encoding: str) -> bytes:

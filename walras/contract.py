@@ -10,6 +10,8 @@ EXIT_CHECKPOINTED = 85
 EXIT_CHECKPOINT_LOST = 86
 #: Exit code of a rank whose environment, setup, data or code could not be prepared: it is not tried again.
 EXIT_NOT_PREPARED = 87
+#: Exit code of a rank that its machine could not prepare, for want of a tool that it should have: another one may.
+EXIT_MACHINE_UNABLE = 88
 #: The signal that ends a process at once; modules that may not import `signal` use this name.
 SIGKILL = 9
 

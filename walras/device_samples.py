@@ -16,6 +16,10 @@ MOST_DEVICES = 1024
 _BYTES_MOST = 2**50
 
 
+#: The most characters of a device's fault, and of all faults of a machine.
+FAULT_MOST, _FAULTS_MOST = 200, 1000
+
+
 class DeviceSample(BaseModel):
     """One sample of one device."""
 
@@ -28,9 +32,17 @@ class DeviceSample(BaseModel):
     memory_bytes: Annotated[int, Field(ge=0, le=_BYTES_MOST)] | None = None
     temperature_c: Annotated[float, Field(ge=-100, le=300)] | None = None
     power_w: Annotated[float, Field(ge=0, le=100_000)] | None = None
+    #: What is wrong with it, for which its machine should take no jobs; empty: nothing.
+    fault: Annotated[str, Field(max_length=FAULT_MOST)] = ""
 
 
 DeviceSamples = Annotated[list[DeviceSample], Field(max_length=MOST_DEVICES)]
+
+
+def faults_text(samples: Sequence[DeviceSample]) -> str:
+    """Returns the faults of the devices, such as `GPU 3: Xid 79, it fell off the bus`; empty if there are none."""
+    told = "; ".join(f"GPU {each.device}: {each.fault}" for each in samples if each.fault)[:_FAULTS_MOST]
+    return "".join(letter if letter.isprintable() else "?" for letter in told)
 
 
 def utilization_text(samples: Sequence[DeviceSample]) -> str:

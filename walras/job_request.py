@@ -7,13 +7,14 @@ The request is made of groups: `JobIdentity`, `JobLimits` and `GangRequest`. A j
 and classes of alike jobs hold the third, so that a field is added in one place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import inf
 from operator import attrgetter
 from typing import Any, NewType
 
 from walras.cluster import Market, Pool
+from walras.spec.accelerator_names import covers
 
 #: The number of a submission. It increases from 1 in the order of admission and is never reused.
 JobId = NewType("JobId", int)
@@ -48,8 +49,13 @@ def can_prepare(tools: frozenset[str] | None, needs: ToolNeeds) -> bool:
 class Demand:
     """One acceptable way to run the whole gang: `count` accelerators of one type."""
 
+    #: A type, a family of types (`a100`; see `walras.spec.accelerator_names`), or `ANY_ACCELERATOR`.
     accelerator: str
     count: int
+
+    def types_of(self, types: Iterable[str]) -> list[str]:
+        """Returns those of the types that it means."""
+        return [name for name in types if self.accelerator == ANY_ACCELERATOR or covers(self.accelerator, name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,13 @@ class GangPlan:
     def text(self) -> str:
         """The plan as text, such as `32 x a100 + 96 x v100`."""
         return " + ".join(f"{use.count} x {use.accelerator}" for use in self.uses)
+
+    def is_of(self, held: Sequence[Demand]) -> bool:
+        """Returns whether it takes just these accelerators; it may name the families of their types."""
+        return len(held) == len(self.uses) and all(
+            any(use.count == one.count and covers(use.accelerator, one.accelerator) for one in held)
+            for use in self.uses
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +160,35 @@ class GangRequest:
         """Whether the gang may run on machines such as this pool's, however many they are."""
         if self.pools and pool.pool_id not in self.pools:
             return False
-        return any(demand.accelerator in (pool.shape.accelerator, ANY_ACCELERATOR) for demand in self.demands)
+        return self.demand_on(pool.shape.accelerator) is not None
+
+    def demand_on(self, accelerator: str) -> Demand | None:
+        """Returns the demand that holds on this type: one that names it, else its family, else any; None: none does."""
+        found = None
+        for demand in self.demands:
+            if demand.accelerator == accelerator:
+                return demand
+            if demand.accelerator == ANY_ACCELERATOR:
+                found = found or demand
+            elif covers(demand.accelerator, accelerator):
+                found = demand
+        return found
 
     def size_on(self, pool: Pool) -> int:
         """Returns the accelerators that the gang takes on this pool; 0 if it cannot run there."""
         if pool.removed or not self.accepts(pool):
             return 0
-        shape = pool.shape
-        named = [demand.count for demand in self.demands if demand.accelerator == shape.accelerator]
-        count = (named or [demand.count for demand in self.demands if demand.accelerator == ANY_ACCELERATOR])[0]
-        if self.nodes > 1 and (count % self.nodes or count // self.nodes > shape.accelerators):
+        demand = self.demand_on(pool.shape.accelerator)
+        count = 0 if demand is None else demand.count
+        if self.nodes > 1 and (count % self.nodes or count // self.nodes > pool.shape.accelerators):
             return 0
         return count
 
     def plan_of(self, counts: Mapping[str, int]) -> GangPlan | None:
         """Returns the plan that takes just this many accelerators of each type; None: there is none."""
         uses = tuple(Demand(name, counts[name]) for name in sorted(counts))
-        return next((plan for plan in self.plans if plan.uses == uses), None)
+        exact = next((plan for plan in self.plans if plan.uses == uses), None)
+        return exact or next((plan for plan in self.plans if plan.is_of(uses)), None)
 
     def accepts_part(self, use: Demand, pool: Pool) -> bool:
         """Returns whether this part of a plan may be on machines such as this pool's: owned ones, wherever the gang

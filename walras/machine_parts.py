@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from walras.spec.field_types import canonical_accelerator
+from walras.spec.accelerator_names import canonical_accelerator
 
 #: The most types that one machine may have, and the most accelerators of one type.
 MOST_TYPES = 16

@@ -232,10 +232,10 @@ class EndedReport(AttemptReport):
     steps: Steps | None = None
     #: Seconds of processor time of all ranks, for the record.
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
-    #: Whether the agent saw the supervisor alive before it was lost: the machine and the agent lived on.
-    witnessed: bool = False
+    witnessed: bool = False  # the agent saw the supervisor alive before it was lost: the machine lived on
     #: The limit for which the agent ended it; empty: none.
     exceeded: Literal["", "memory", "disk"] = ""
+    own_fault: bool = False  # the failing rank's output shows that the job is at fault, whatever the machine
     #: Whether the server had asked for this end. A server restored from a backup since then may not know.
     asked: bool = False
     #: Whether its ranks were told to stop before they ended, and did not say that their work was done.

@@ -143,6 +143,13 @@ class ControlGroup:
                 (self._folder / name).write_text(str(value))
 
 
+def enter_group(folder: str) -> None:
+    """Moves the calling process into the group of an attempt, if the attempt has one. For a child, before exec."""
+    if folder and os.path.isdir(folder):
+        with open(os.path.join(folder, "cgroup.procs"), "wb", buffering=0) as procs:
+            procs.write(b"0")
+
+
 def remove_group(folder: str, within_s: float = 5.0) -> bool:
     """Kills every process of a group, and removes it. Returns True once it is gone, or if there is none."""
     until = time.monotonic() + within_s

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from walras.device_samples import MOST_DEVICES, DeviceSample
+from walras.device_samples import FAULT_MOST, MOST_DEVICES, DeviceSample
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +89,14 @@ class DeviceSampler:
         cuda_names: Sequence[str],
         look: Callable[[Sequence[str]], list[DeviceSample]],
         every_s: float = SAMPLE_EVERY_S,
+        judge: Callable[[], dict[int, str]] | None = None,
     ) -> None:
+        """`judge` returns the faults of devices in words, by position (`workers.device_health`)."""
         self._cuda_names = tuple(cuda_names)
         self._look = look
         self._every_s = every_s
         self._newest: list[DeviceSample] | None = None
+        self._judge = judge
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -113,7 +116,12 @@ class DeviceSampler:
     def _look_on(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._newest = self._look(self._cuda_names)
+                faults = {} if self._judge is None else self._judge()
+                found = {sample.device: sample for sample in self._look(self._cuda_names)}
+                for device, fault in faults.items():
+                    known = found.get(device, DeviceSample(device=device))
+                    found[device] = known.model_copy(update={"fault": fault[:FAULT_MOST]})
+                self._newest = list(found.values())
             except Exception as error:
                 log.warning("the devices could not be looked at: %s", error)
             self._stopped.wait(self._every_s)

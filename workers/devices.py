@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from walras.device_samples import DeviceSample
+from walras.spec.accelerator_names import detected_accelerator
 from workers.amd_devices import amd_devices, sample_amd_devices
 from workers.device_sampler import opened_nvml, sample_devices
 
@@ -33,9 +34,16 @@ class Accelerators:
     #: Their numbers on the machine, in the order of the bus; empty: slices, or emulated ones, which have none.
     numbers: tuple[int, ...] = field(default=(), compare=False)
 
-    def visible_devices(self, devices: list[int]) -> str:
-        """Returns CUDA_VISIBLE_DEVICES for these devices; empty hides the machine's GPUs from emulated ones."""
-        return ",".join(self.cuda_names[device] for device in devices) if self.cuda_names else ""
+    def names_of(self, devices: list[int]) -> tuple[str, ...]:
+        """Returns the names under which CUDA knows the devices for good; emulated ones have none."""
+        return tuple(self.cuda_names[device] for device in devices) if self.cuda_names else ()
+
+    def visible_devices(self, devices: list[int], *, by_uuid: bool = False) -> str:
+        """Returns CUDA_VISIBLE_DEVICES for these devices: numbers, as most programs expect, where they have any.
+
+        Empty hides the machine's GPUs from emulated ones.
+        """
+        return ",".join(self.names_of(devices)) if by_uuid or not self.numbers else self.numbers_of(devices)
 
     def numbers_of(self, devices: list[int]) -> str:
         """Returns the devices' numbers for programs that need numbers; empty where the devices have none.
@@ -94,22 +102,6 @@ def look_at_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
     return sample_amd_devices(cuda_names) if is_amd else sample_devices(cuda_names)
 
 
-def canonical_gpu_name(product: str, memory_bytes: int) -> str:
-    """Converts a product name: `NVIDIA A100-SXM4-40GB` is `a100-40gb`.
-
-    The name has the memory if the product is sold with several sizes.
-    """
-    model = re.search(
-        r"\b(?:GeForce )?((?:RTX|GTX) ?(?:A?\d{3,4})(?: Ti| SUPER| Ada)?|[A-Z]{1,2}\d{1,3}S?|GB\d{3})\b", product
-    )
-    name = (model.group(1) if model else product.removeprefix("NVIDIA ")).lower().replace(" ", "-")
-    gigabytes = round(memory_bytes / 2**30)
-    sizes = {"a100": (40, 80), "v100": (16, 32), "h100": (80, 94)}.get(name)
-    if sizes is None:
-        return name
-    return f"{name}-{min(sizes, key=lambda size: abs(size - gigabytes))}gb"
-
-
 def _nvml_devices() -> list[tuple[str, str, int | None]]:
     """Returns (UUID, canonical name, number) of every GPU, in NVML's order, that of the bus; empty without NVML.
 
@@ -123,7 +115,7 @@ def _nvml_devices() -> list[tuple[str, str, int | None]]:
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-            name = canonical_gpu_name(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)
+            name = detected_accelerator(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)
             slices = _mig_slices(nvml, handle)
             if slices is None:
                 found.append((_text(nvml.nvmlDeviceGetUUID(handle)), name, index))

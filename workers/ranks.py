@@ -4,6 +4,7 @@ An output file keeps its beginning and its last 64 KiB, and marks where somethin
 """
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Collection
@@ -84,6 +85,21 @@ class RankOutput:
 #: A shell's exit codes for a program that is missing, or cannot be executed.
 EXIT_NOT_FOUND = 127
 EXIT_NOT_RUNNABLE = 126
+
+
+#: The last line of an error that the program has on any machine. A library that cannot be loaded (`ImportError:
+#: libcuda.so.1: cannot open …`) is not among them.
+_OWN_ERRORS = re.compile(
+    rb"^(ModuleNotFoundError: |ImportError: cannot import name |SyntaxError: |IndentationError: |NameError: "
+    rb"|\S*: error: (unrecognized|the following) arguments|python\S*: can't open file )",
+    re.MULTILINE,
+)
+_LAST_WORDS_BYTES = 2000
+
+
+def is_own_fault(output: bytes) -> bool:
+    """Returns whether the end of a failed rank's output shows that the program itself is at fault."""
+    return _OWN_ERRORS.search(output[-_LAST_WORDS_BYTES:]) is not None
 
 
 @dataclass

@@ -27,7 +27,7 @@ from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers.control_groups import remove_group
 from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
-from workers.ranks import RankOutput, Ranks
+from workers.ranks import RankOutput, Ranks, is_own_fault
 from workers.resource_limits import ExceededLimit, ResourceWatch
 from workers.supervisor_protocol import (
     DESCENDANTS_FILE,
@@ -39,6 +39,7 @@ from workers.supervisor_protocol import (
     Channels,
     Connection,
     PeerRole,
+    forget_environment,
     read_plan,
     write_durably,
 )
@@ -121,6 +122,7 @@ class Supervisor:
         for rank in self._ranks.all:
             self._selector.register(rank.output.pipe, selectors.EVENT_READ, rank.output)
         self._record({"type": "started", "pids": [rank.pid for rank in self._ranks.all]})
+        self._tell_job(plan.notes)
 
     def run(self) -> None:
         """Runs until every descendant is gone and the end is in the journal."""
@@ -354,10 +356,12 @@ class Supervisor:
                 "cpu_s": self._ranks.cpu_s,
                 "asked": self._is_asked,
                 "unfinished": self._is_unfinished,
+                "own_fault": failure is not None and is_own_fault(failure.output.recent),
                 "exceeded": "" if self._exceeded is None else self._exceeded.what,
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }
         )
+        forget_environment(self._folder)
         self._write_last()
         self._ranks.control_group.close()
         self._channels.drop_closed()
@@ -444,10 +448,11 @@ def supervise(folder: Path, ready: int) -> None:
     supervisor.run()
 
 
-def guard(supervisor_pid: int, group: str) -> None:
+def guard(supervisor_pid: int, group: str, folder: Path) -> None:
     """Waits for the supervisor, then ends all processes that it left."""
     while os.wait()[0] != supervisor_pid:
         pass
+    forget_environment(folder)
     processes.kill_all_below_me(KILL_TIMEOUT_S)
     remove_group(group)
 
@@ -468,7 +473,7 @@ def start_supervisor(arguments: list[str]) -> int:
         supervise(folder, ready)
     else:
         os.close(ready)
-        guard(supervisor_pid, read_plan(folder).group)
+        guard(supervisor_pid, read_plan(folder).group, folder)
     return 0
 
 

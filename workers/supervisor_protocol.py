@@ -118,6 +118,10 @@ def write_durably(path: Path, value: Any) -> None:
 
 
 PLAN_FILE = "plan.json"
+#: The variables of the ranks; gone when the attempt is over.
+ENVIRONMENT_FILE = "environment.json"
+#: More than the kernel passes to a program.
+_ENVIRONMENT_BYTES = 16 * 1024 * 1024
 JOURNAL_FILE = "journal.jsonl"
 SUPERVISOR_FILE = "supervisor.json"
 SUPERVISOR_LOG = "supervisor.log"
@@ -152,7 +156,7 @@ def _process_name(given: object) -> ProcessName | None:
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """One attempt's part on this machine. It has the job's token, so only the owner can read the file."""
+    """One attempt's part on this machine."""
 
     job_id: int
     attempt: int
@@ -193,6 +197,8 @@ class AttemptPlan:
     uid: int = 0
     gid: int = 0
     groups: list[int] = field(default_factory=list)
+    #: What the job is told in its log when it starts.
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ranks(self) -> range:
@@ -201,11 +207,23 @@ class AttemptPlan:
 
 
 def write_plan(folder: Path, plan: AttemptPlan) -> None:
-    write_durably(folder / PLAN_FILE, vars(plan))
+    """Writes the plan, and apart from it the variables of the ranks, which hold the job's token and its secrets."""
+    write_durably(folder / ENVIRONMENT_FILE, plan.env)
+    write_durably(folder / PLAN_FILE, vars(plan) | {"env": {}})
 
 
 def read_plan(folder: Path) -> AttemptPlan:
-    return AttemptPlan(**json.loads((folder / PLAN_FILE).read_bytes()))
+    """Reads the plan; it has no variables once the attempt has ended. Raises OSError, ValueError, TypeError."""
+    plan = json.loads((folder / PLAN_FILE).read_bytes())
+    # An agent of the release before kept them in the plan.
+    env = parse_object(read_ranks_file(folder / ENVIRONMENT_FILE, 0, _ENVIRONMENT_BYTES)) or plan["env"]
+    return AttemptPlan(**plan | {"env": env})
+
+
+def forget_environment(folder: Path) -> None:
+    """Removes the variables of an attempt that is over, so that its secrets are gone from the machine."""
+    for path in (folder / ENVIRONMENT_FILE, *folder.glob(f"{ENVIRONMENT_FILE}.*")):
+        path.unlink(missing_ok=True)
 
 
 def rank_log(folder: Path, rank: int) -> Path:

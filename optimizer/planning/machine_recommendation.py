@@ -33,6 +33,7 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, JobSpecError
 from walras.job_request import ANY_ACCELERATOR
 from walras.profiling.profile_documents import ProfileFile
+from walras.spec.accelerator_names import named_type
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec
 from walras.spec.spec_request import kind_of
@@ -116,6 +117,10 @@ class MachineCatalog(Protocol):
 
     def sheet(self, accelerator: str) -> AcceleratorSheet | None:
         """Returns the data sheet of a type, also under the name by which a driver's report has it; None without one."""
+        ...
+
+    def means(self, names: Iterable[str], accelerator: str) -> bool:
+        """Returns whether one of the names means this type, which may be listed without its memory."""
         ...
 
     def offers(self, cloud: str | None = None) -> Sequence[SoldMachine]:
@@ -247,7 +252,8 @@ def _declared(
     for name, steps_per_s in job.throughput.items():
         facts = accelerator_specs(catalog.sheet(name), terms.precision)
         if isinstance(facts, AcceleratorSpecs):
-            layout = Layout(float(work.batch), counts.get(name, counts.get(ANY_ACCELERATOR, 1)), job.num_nodes)
+            asked = counts.get(named_type(counts, name) or ANY_ACCELERATOR, 1)
+            layout = Layout(float(work.batch), asked, job.num_nodes)
             yield Observation(SpeedCell(work.kind, facts, layout), steps_per_s)
 
 
@@ -262,7 +268,7 @@ def candidate_machines(
     wanted = set(accelerators)
     machines, left_out = [], {}
     for entry in catalog.offers(terms.cloud):
-        if ANY_ACCELERATOR not in wanted and entry.accelerator not in wanted:
+        if ANY_ACCELERATOR not in wanted and not catalog.means(wanted, entry.accelerator):
             continue
         facts = accelerator_specs(catalog.sheet(entry.accelerator), terms.precision)
         if isinstance(facts, str):

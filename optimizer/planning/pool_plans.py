@@ -21,6 +21,7 @@ from optimizer.prediction.predictor import AcceleratorSpecs
 from walras.cluster import Market
 from walras.job_request import ANY_ACCELERATOR
 from walras.profiling.profile_documents import ProfileFile
+from walras.spec.accelerator_names import named_type
 from walras.spec.job_spec import JobSpec
 
 #: Largest number of machines of one type that is tried, whatever the quota.
@@ -85,7 +86,7 @@ def recommend_pools(
     machines: list[CandidateMachine] = []
     left_out: dict[str, str] = {}
     for pool in sorted(pools, key=lambda each: each.pool_id):
-        if not ({ANY_ACCELERATOR, pool.accelerator} & wanted) or not _is_allowed(job, pool):
+        if not (ANY_ACCELERATOR in wanted or named_type(wanted, pool.accelerator)) or not _is_allowed(job, pool):
             continue
         facts = stated.get(pool.accelerator) or accelerator_specs(catalog.sheet(pool.accelerator), terms.precision)
         reason = _unavailable(pool) or (facts if isinstance(facts, str) else "")

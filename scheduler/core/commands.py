@@ -136,6 +136,14 @@ class NodeCordoned:
 
 
 @dataclass(slots=True)
+class NodeReadmitted:
+    """States that a machine that was put aside takes jobs again; `detail`: on trial, or empty."""
+
+    node_id: NodeId
+    detail: str
+
+
+@dataclass(slots=True)
 class BudgetWarned:
     """Warns people that part of a budget is used. Sent once per budget, or once per period of it."""
 
@@ -162,5 +170,6 @@ Command = (
     | JobTransitioned
     | AttemptTransitioned
     | NodeCordoned
+    | NodeReadmitted
     | BudgetWarned
 )

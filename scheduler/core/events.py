@@ -177,6 +177,23 @@ class NodeQuarantined:
 
 
 @dataclass(slots=True)
+class NodeUnfit:
+    """The machine's agent finds its devices at fault: `detail` says which, and why."""
+
+    at: float
+    node_id: NodeId
+    detail: str
+
+
+@dataclass(slots=True)
+class NodeFit:
+    """The machine's devices have passed the agent's check, after a fault."""
+
+    at: float
+    node_id: NodeId
+
+
+@dataclass(slots=True)
 class JobCancelled:
     at: float
     job_id: JobId
@@ -289,6 +306,7 @@ class AttemptEnded:
     exceeded: str = ""  # limit ("memory", "disk") for which its machine ended it; empty: none
     #: Whether its ranks were told to stop before they ended, and did not say that their work was done.
     unfinished: bool = False
+    own_fault: bool = False  # whether its output shows that the job is at fault, whatever the machine
 
 
 @dataclass(slots=True)
@@ -370,6 +388,8 @@ Event = (
     PolicyChanged
     | PoolEvent
     | NodeQuarantined
+    | NodeUnfit
+    | NodeFit
     | StateRestored
     | MoneyRestated
     | NodeEvent

@@ -73,7 +73,7 @@ class StateRestored:
     jobs: tuple[RememberedJob, ...] = ()
     pools: tuple[RememberedPool, ...] = ()
     #: (machine, (instant, job) of each failure there that may be the machine's fault).
-    failures: tuple[tuple[NodeId, tuple[tuple[float, JobId], ...]], ...] = ()
+    failures: tuple[tuple[NodeId, tuple[tuple[float, JobId] | tuple[float, JobId, str], ...]], ...] = ()
     #: (job, (machine, its failures there in a row, when it may start there again if that was one)).
     retries: tuple[tuple[JobId, tuple[tuple[NodeId, int, float], ...]], ...] = ()
     saving_kinds: tuple[Kind, ...] = ()

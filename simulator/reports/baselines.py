@@ -23,7 +23,7 @@ from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics
 from simulator.simulated_jobs import SimulatedJob
 from simulator.worlds.world_run import LeastUse
-from walras.job_request import ANY_ACCELERATOR, GangPlan, JobId, JobRequest
+from walras.job_request import GangPlan, JobId, JobRequest
 
 
 class JobBaselines:
@@ -94,13 +94,13 @@ class JobBaselines:
         """Returns the speed of the fastest gang that the job accepts in the pool; 0 if none fits."""
         here = self._types[pool]
         if request.plans:
-            ways = (plan for plan in request.plans if any(use.accelerator == here for use in plan.uses))
+            ways = (plan for plan in request.plans if any(use.types_of((here,)) for use in plan.uses))
             return max((plan.steps_per_s for plan in ways if self._may_hold(plan)), default=0.0)
         counts = {
             count
             for demand in request.demands
             for count in (demand.count, *request.sizes)
-            if demand.accelerator in (here, ANY_ACCELERATOR) and count <= self._capacity[pool]
+            if demand.types_of((here,)) and count <= self._capacity[pool]
         }
         parts = (tuple(split_gang(count, request.nodes, self._machine_size[pool])) for count in sorted(counts))
         return max((self._truth.highest_speed(request.kind, here, each) for each in parts), default=0.0)
@@ -110,7 +110,7 @@ class JobBaselines:
         there: dict[str, float] = {}
         for name, capacity in zip(self._types, self._capacity.tolist(), strict=True):
             there[name] = there.get(name, 0.0) + capacity
-        return all(use.count <= there.get(use.accelerator, 0.0) for use in plan.uses)
+        return all(use.count <= max((there[name] for name in use.types_of(there)), default=0.0) for use in plan.uses)
 
     # -- of one job
 

@@ -20,6 +20,7 @@ from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from simulator.workloads.trace import TraceJob
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobIdentity, JobLimits, JobRequest, Kind, RetryRule, group_fields
+from walras.spec.accelerator_names import named_type
 from walras.spec.cluster_file import ClusterConfig
 
 
@@ -204,7 +205,7 @@ class TraceBinding:
         )
 
     def _accepted(self, row: TraceJob) -> list[str]:
-        accepted = [name for name in self._types if not row.types or name in row.types]
+        accepted = [name for name in self._types if not row.types or named_type(row.types, name)]
         if not accepted:
             wanted, there = " or ".join(row.types), ", ".join(self._types)
             raise ConfigError(
@@ -224,7 +225,11 @@ class TraceBinding:
                 if speed is not None:
                     speeds[name] = speed
             return speeds
-        return dict(row.speeds) if row.speeds else self._declared.get(row.kind)
+        stated = dict(row.speeds) if row.speeds else self._declared.get(row.kind)
+        if stated is None:
+            return None
+        by_family = {name: stated[own] for name in self._types if (own := named_type(stated, name))}
+        return {**stated, **by_family}
 
     def _keep(self, row: TraceJob, speeds: Mapping[str, float]) -> None:
         """Records the kind's speeds. Raises ConfigError if two rows of a kind and gang state different ones."""

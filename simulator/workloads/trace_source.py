@@ -20,7 +20,8 @@ from typing import TextIO
 
 from simulator.workloads.trace import SkippedRows, TraceJob
 from walras.errors import ConfigError
-from walras.spec.field_types import canonical_accelerator, shown_name
+from walras.spec.accelerator_names import canonical_accelerator
+from walras.spec.field_types import shown_name
 
 MAX_LINE = 64 * 1024
 #: Largest size of the text after decompression, so that a small file cannot unpack to a huge one.

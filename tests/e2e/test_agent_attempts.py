@@ -1,6 +1,8 @@
 """What a real agent and real supervisors make of the server's commands: start, log, stop, resume, keep secrets."""
 
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -127,6 +129,29 @@ async def test_the_agent_keeps_its_secrets_to_itself(server: FakeAgentServer, be
         arguments = command_line(pid)
         for secret in (server.join_token, server.credential, "job-token-secret"):
             assert secret.encode() not in arguments
+
+
+@pytest.mark.parametrize("crash", ["none", "supervisor", "machine"])
+async def test_secrets_are_gone_from_the_machine_with_the_attempt(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path, crash: str
+) -> None:
+    """However it ends: by itself, with a supervisor that is killed, or with everything at once and an agent later."""
+    agent = begin()
+    secret = "s3cret-of-the-job"
+    run = "import time, os; print(len(os.environ['MINE']), flush=True)" + (
+        "" if crash == "none" else "; time.sleep(600)"
+    )
+    await server.send(a_start(tmp_path, "", argv=[sys.executable, "-c", run], env={"MINE": secret}))
+    await server.report("started")
+    if crash != "none":
+        for pid in ([agent.pid] if crash == "machine" else []) + agent.supervisors():
+            os.kill(pid, signal.SIGKILL)
+    if crash == "machine":
+        begin()
+    await server.report("ended")
+    states = [path for path in agent.state.rglob("*") if path.is_file()]
+    assert states
+    assert not [path for path in states if secret.encode() in path.read_bytes()]
 
 
 async def test_a_gang_over_two_machines_meets_at_the_prepared_port(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.newcomer import unused_port
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
+from workers.control_groups import find_group_parent
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +69,29 @@ def test_a_command_runs_in_the_jobs_place_with_its_input_and_code(running: tuple
     assert "No such file" in gone.stderr
     audit = server.call("GET", "/audit")[1]
     assert any(row["subject"] == f"session with job {job}" and row["after"]["argv"][0] == "bash" for row in audit)
+
+
+@pytest.mark.parametrize("given", ["</dev/null", "<&-", "0>/dev/null", "<$FILE", "pipe"])
+def test_a_command_ends_whatever_its_caller_has_for_input(running: tuple[RealServer, int, int], given: str) -> None:
+    """From cron, CI, behind nohup, with a closed input: the command sees the end of its input, and its code comes."""
+    server, job, _ = running
+    file = server.data.parent / "input.txt"
+    file.write_text("of a file\n")
+    line = f"{WALRAS} exec {job} -- sh -c 'cat; echo end; exit 5'"
+    line = f"echo of a pipe | {line}" if given == "pipe" else f"{line} {given}"
+    env = environment(server, FILE=str(file))
+    done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, timeout=60, check=False)
+    first = {"<$FILE": "of a file\n", "pipe": "of a pipe\n"}.get(given, "")
+    assert (done.stdout, done.stderr, done.returncode) == (f"{first}end\n", "", 5)
+
+
+@pytest.mark.skipif(find_group_parent()[0] is None, reason="no control group can be made here")
+def test_what_a_session_starts_is_in_the_jobs_control_group(running: tuple[RealServer, int, int]) -> None:
+    """So it counts in the job's limits, and the kernel ends it with the attempt even if it hides."""
+    server, job, _ = running
+    line = "env -i setsid cat /proc/self/cgroup"
+    own = walras(server, "exec", str(job), "--", "sh", "-c", line).stdout
+    assert f"/walras-attempts/{job}-1-" in own
 
 
 def test_a_log_is_shown_from_its_end_or_from_a_time(running: tuple[RealServer, int, int]) -> None:

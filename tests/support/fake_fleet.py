@@ -158,6 +158,7 @@ class FakeFleet:
         exit_code: int | None = 0,
         steps: float | None = None,
         exceeded: str = "",
+        own_fault: bool = False,
         *,
         unfinished: bool = False,
     ) -> list[cmd.Command]:
@@ -177,6 +178,7 @@ class FakeFleet:
                 steps,
                 exceeded=exceeded,
                 unfinished=unfinished,
+                own_fault=own_fault,
             )
         )
 

@@ -18,6 +18,10 @@ class FakeGpu:
     utilization: Any = 97
     power_mw: Any = 312_500
     temperature: Any = 71
+    #: Uncorrectable memory errors, whether rows could not be replaced, and why its clocks are held down.
+    ecc: Any = 0
+    remap_failed: bool = False
+    throttled: int = 0
     #: Slices of a divided GPU, by place; None: no slice there. Not divided: None in the list's place.
     slices: list["FakeGpu | None"] | None = None
 
@@ -29,6 +33,8 @@ class FakeNvml:
     gpus: list[FakeGpu]
     opened: int = 0
     closed: int = 0
+    #: Xid errors that nobody was told yet.
+    xids: list[tuple[FakeGpu, int]] = field(default_factory=list)
     NVML_DEVICE_MIG_ENABLE: int = 1
     NVMLError: type[Exception] = field(default=OSError)
 
@@ -49,6 +55,12 @@ class FakeNvml:
             "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=self._value(gpu.utilization)),
             "nvmlDeviceGetPowerUsage": lambda gpu: self._value(gpu.power_mw),
             "nvmlDeviceGetTemperature": lambda gpu, _: self._value(gpu.temperature),
+            "nvmlDeviceGetTotalEccErrors": lambda gpu, kind, counter: self._value(gpu.ecc),
+            "nvmlDeviceGetRemappedRows": lambda gpu: (0, 0, 0, int(gpu.remap_failed)),
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.throttled,
+            "nvmlEventSetCreate": lambda: object(),
+            "nvmlDeviceRegisterEvents": lambda gpu, kinds, events: None,
+            "nvmlEventSetWait_v2": self._next_event,
             "nvmlDeviceGetMigMode": lambda gpu: (int(gpu.slices is not None), 0),
             "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
             "nvmlDeviceGetMigDeviceHandleByIndex": self._slice,
@@ -63,6 +75,12 @@ class FakeNvml:
             if gpu.uuid == uuid:
                 return gpu
         raise self.NVMLError("not found")
+
+    def _next_event(self, events: object, timeout_ms: int) -> SimpleNamespace:
+        if not self.xids:
+            raise self.NVMLError("timeout")
+        gpu, number = self.xids.pop(0)
+        return SimpleNamespace(device=gpu, eventType=8, eventData=number)
 
     def _slice(self, gpu: FakeGpu, place: int) -> FakeGpu:
         found = (gpu.slices or [])[place : place + 1]

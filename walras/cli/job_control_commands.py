@@ -357,7 +357,7 @@ def logs_command(
         return
 
     async def print_all(client: "Client") -> int:
-        text, is_empty, start = LogText(), tail is None and since is None, 0
+        text, is_empty, start = LogText(as_shown=not follow), tail is None and since is None, 0
         if not is_empty:
             within_s = None if since_s is None else round(since_s)
             start = await client.log_start(job_id, attempt=attempt, rank=ranks, tail=tail, since_s=within_s)

@@ -354,7 +354,7 @@ def offers_command(
     if market or cluster is not None:
         _show_market(cluster if market else None, since, output, header=not no_header)
         return
-    from walras.spec.field_types import canonical_accelerator
+    from walras.spec.accelerator_names import canonical_accelerator
 
     wanted = accelerator
     if accelerator is not None:

@@ -176,6 +176,15 @@ RunsAsOption = Annotated[
 ]
 
 
+PassEnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--pass-env", help="Name of a variable of the agent that jobs get, too; may be repeated."),
+]
+GpuUuidsOption = Annotated[
+    bool, typer.Option("--gpu-uuids", help="Tell jobs the UUIDs of their GPUs instead of the numbers.")
+]
+
+
 def agent_command(
     server: Annotated[
         list[str], typer.Option("--server", help="URL of the server; several are tried in turn, if it may move.")
@@ -198,14 +207,14 @@ def agent_command(
     address: AddressOption = None,
     attempt_disk: AttemptDiskOption = None,
     runs_as: RunsAsOption = None,
+    pass_env: PassEnvOption = None,
+    gpu_uuids: GpuUuidsOption = False,
 ) -> None:
     """Run the agent of this machine until SIGTERM or Ctrl-C; jobs that run outlive it."""
-    from walras.spec.field_types import canonical_accelerator
+    from walras.spec.accelerator_names import canonical_accelerator
 
     if speeds is not None and not emulated:
         raise UserError("speeds are for emulated accelerators", field="--speeds", fix="add --emulated")
-    if market not in _MARKETS:
-        raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
     try:
         count, types = _accelerators(accelerators)
         memory_bytes = parse_size(memory) if memory is not None else None
@@ -231,7 +240,7 @@ def agent_command(
                 types=types,
                 cpus=cpus,
                 memory_bytes=memory_bytes,
-                market=_MARKETS[market],
+                market=_known_market(market),
                 zone=zone,
                 nominal_speed=nominal_speed,
                 emulated=emulated,
@@ -241,9 +250,17 @@ def agent_command(
                 address=address,
                 attempt_disk_bytes=attempt_disk_bytes,
                 runs_as=runs_as,
+                pass_env=tuple(pass_env or ()),
+                gpu_uuids=gpu_uuids,
             )
         )
     )
+
+
+def _known_market(market: str) -> Literal["owned", "on_demand", "spot"]:
+    if market not in _MARKETS:
+        raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
+    return _MARKETS[market]
 
 
 def _accelerators(text: str | None) -> "tuple[int | None, tuple[TypeCount, ...]]":

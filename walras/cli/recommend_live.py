@@ -155,12 +155,14 @@ def rentable_pool(view: "PoolView") -> "RentablePool":
 
 def with_measured_speeds(spec: "JobSpec", configurations: list[dict[str, Any]]) -> "JobSpec":
     """Returns the job with the speeds that the server measured of its kind in the place of those that it declares."""
+    from walras.spec.accelerator_names import named_type
+
     wanted = {demand.accelerator: demand.count for demand in spec.resources.accelerators}
     found = {
         str(each["accelerator"]): float(each["steps_per_s"])
         for each in configurations
         if each["source"] == "measured"
-        and wanted.get(each["accelerator"], wanted.get("*")) == each["accelerators"]
+        and wanted.get(named_type(wanted, each["accelerator"]) or "*") == each["accelerators"]
         and each["steps_per_s"] > 0
     }
     return spec.model_copy(update={"throughput": {**spec.throughput, **found}}) if found else spec

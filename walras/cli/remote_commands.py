@@ -5,10 +5,11 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -129,18 +130,34 @@ def _write(stream: Any, content: bytes) -> None:
 
 async def _send_input(socket: Any) -> None:
     """Sends what is typed or piped in, and then the end of input."""
-    from walras.remote_session import PIECE_BYTES, Channel, send_note, send_stream
+    from walras.remote_session import Channel, send_note, send_stream
 
-    reader = asyncio.StreamReader(limit=PIECE_BYTES)
-    try:
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb"))
-    except (ValueError, OSError):  # a plain file: all of its content is there
-        content = await asyncio.to_thread(sys.stdin.buffer.read)
-        reader.feed_data(content)
-        reader.feed_eof()
-    await send_stream(socket, Channel.MAIN, reader.read)
+    await send_stream(socket, Channel.MAIN, await _own_input())
     await send_note(socket, type="eof")
+
+
+async def _own_input() -> "Callable[[int], Awaitable[bytes]]":
+    """Returns how this program's input is read, whatever it is: a terminal, a pipe, a file, /dev/null, nothing."""
+    from walras.remote_session import PIECE_BYTES
+
+    async def read_nothing(_: int) -> bytes:
+        return b""
+
+    async def read_file(most: int) -> bytes:
+        try:
+            return await asyncio.to_thread(os.read, 0, most)
+        except OSError:  # nohup leaves an input that cannot be read
+            return b""
+
+    if sys.stdin is None:  # it was closed, and its number may be that of another file by now
+        return read_nothing
+    kind = os.fstat(0).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(0)):
+        return read_file
+    reader = asyncio.StreamReader(limit=PIECE_BYTES)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb"))
+    return reader.read
 
 
 @contextlib.contextmanager

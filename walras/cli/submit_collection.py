@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from walras.cli.session import with_client
-from walras.cli.terminal_output import OutputFormat, show_json, show_line, warn
+from walras.cli.terminal_output import OutputFormat, say_progress, show_json, show_line, warn
 from walras.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def submit_collection(
 
     async def send(client: "Client") -> "list[SubmitResult]":
         for folder, tree in trees.values():
-            await client.send_folder(folder, tree)
+            await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
         results: list[SubmitResult] = []
         for begin in range(0, len(ready), _SENT_AT_ONCE):
             part = [spec for _, spec, _ in ready[begin : begin + _SENT_AT_ONCE]]

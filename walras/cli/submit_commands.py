@@ -24,7 +24,17 @@ from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, p
 from walras.cli.session import remember_submitted_job, with_client
 from walras.cli.stated_facts import with_facts_of_file
 from walras.cli.submit_collection import SubmittedCollection, check_options, read_collection, submit_collection
-from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
+from walras.cli.terminal_output import (
+    Column,
+    Listing,
+    OutputFormat,
+    dash,
+    say_progress,
+    show_json,
+    show_line,
+    show_listing,
+    warn,
+)
 from walras.cli.what_if_text import show_menu, take_from_menu
 from walras.errors import ConfigError, JobSpecError
 from walras.server_access import server_access
@@ -180,7 +190,7 @@ def submit_command(
 
     async def send(client: "Client") -> "SubmitResult":
         if tree is not None:
-            await client.send_folder(folder, tree)
+            await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
         return await client.submit(spec)
 
     submitted = with_client(send)

@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import unicodedata
 from asyncio import sleep as pause
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -73,10 +74,23 @@ def _is_plain(character: str) -> bool:
     return category[0] != "C" and category not in ("Zl", "Zp")
 
 
-class LogText:
-    """Decodes a log for a terminal piece by piece; pieces may end inside a character or an escape sequence."""
+#: Seconds between two lines of `say_progress`.
+_PROGRESS_EVERY_S = 3.0
+#: Characters of a line for whose end `LogText` waits.
+_LONGEST_LINE = 64 * 1024
 
-    def __init__(self) -> None:
+
+class LogText:
+    """Decodes a log for a terminal piece by piece; pieces may end inside a character or an escape sequence.
+
+    `as_shown`: of a line that a program wrote over again and again (a progress bar) only what a terminal shows in the
+    end. Without it each state is a line.
+    """
+
+    def __init__(self, *, as_shown: bool = False) -> None:
+        self._as_shown = as_shown
+        #: With `as_shown`: the last state of the line that has not ended yet.
+        self._line = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
 
@@ -85,7 +99,23 @@ class LogText:
         text = self._pending + self._decoder.decode(piece, final)
         cut = len(text) if final else self._certain(text)
         self._pending = text[cut:]
-        return safe_text(text[:cut], lines=True)
+        certain = text[:cut]
+        return safe_text(self._collapsed(certain, final) if self._as_shown else certain, lines=True)
+
+    def _collapsed(self, text: str, final: bool) -> str:
+        """Returns the lines that have ended, each in its last state, and keeps the one that has not."""
+        whole = self._line + text.replace("\r\n", "\n")
+        ended, mark, self._line = whole.rpartition("\n")
+        if final or len(self._line) > _LONGEST_LINE:
+            ended, mark, self._line = whole, "", ""
+        self._line = self._last_state(self._line)
+        return "\n".join(map(self._last_state, ended.split("\n"))) + mark
+
+    @staticmethod
+    def _last_state(line: str) -> str:
+        """Returns what stands last of a line, whose end may come later."""
+        states = line.split("\r")
+        return next((state for state in reversed(states) if state), "")
 
     @staticmethod
     def _certain(text: str) -> int:
@@ -233,6 +263,22 @@ def show_json(data: Any) -> None:
 def show_line(text: str) -> None:
     """Prints one line on standard output, made safe."""
     sys.stdout.write(safe_text(text) + "\n")
+
+
+def say_progress(text: str) -> Callable[[int, int], None]:
+    """Returns what says on standard error how far something is, every few seconds, if it takes as long.
+
+    `text`: with places for what is done and for all of it.
+    """
+    said_at = time.monotonic()
+
+    def told(done: int, of: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= _PROGRESS_EVERY_S:
+            said_at = time.monotonic()
+            warn(text.format(f"{done:,}", f"{of:,}"))
+
+    return told
 
 
 def warn(text: str, *hints: str) -> None:

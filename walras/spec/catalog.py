@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from walras.errors import ConfigError
+from walras.spec.accelerator_names import canonical_accelerator, covers, family_of, sheet_names
 from walras.spec.field_types import (
     AcceleratorName,
     Memory,
@@ -23,8 +24,6 @@ from walras.spec.field_types import (
     PoolWord,
     ShownName,
     WholeNumber,
-    canonical_accelerator,
-    sheet_names,
 )
 from walras.spec.file_model import FileModel, ModelT, check_model, load_mapping
 from walras.spec.shipped_files import SHIPPED_CONFIGS
@@ -93,12 +92,19 @@ class Catalog:
         """Returns the data sheet of a type, also under the name by which a driver's report has it; None without one."""
         return next((self.accelerators[name] for name in sheet_names(accelerator) if name in self.accelerators), None)
 
+    def means(self, names: Iterable[str], accelerator: str) -> bool:
+        """Returns whether one of the names means this type, which may be listed without its memory."""
+        sheet = self.sheet(accelerator)
+        size = "" if sheet is None else f"-{round(sheet.memory / 10**9)}gb"
+        whole = (accelerator, accelerator + size if family_of(accelerator) == accelerator else accelerator)
+        return any(covers(name, each) for name in names for each in whole)
+
     def offers(self, cloud: str | None = None, accelerator: str | None = None) -> list[CatalogInstance]:
         """Returns the machines of a cloud with an accelerator (None: any), cheapest hour of an accelerator first."""
         found = (
             entry
             for entry in self.instances
-            if cloud in (None, entry.cloud) and accelerator in (None, entry.accelerator)
+            if cloud in (None, entry.cloud) and (accelerator is None or self.means((accelerator,), entry.accelerator))
         )
         return sorted(found, key=lambda entry: (entry.usd_per_accelerator_h, entry.cloud, entry.instance, entry.region))
 

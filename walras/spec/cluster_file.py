@@ -15,6 +15,7 @@ from walras.checkpoint_store import check_store
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.machine_lifetime import checked_lifetime
+from walras.spec.accelerator_names import sheet_names
 from walras.spec.field_types import (
     AcceleratorName,
     Length,
@@ -23,7 +24,6 @@ from walras.spec.field_types import (
     PoolWord,
     ShownName,
     WholeNumber,
-    sheet_names,
 )
 from walras.spec.file_model import FieldMistake, FileModel, load_mapping, nearest_word
 from walras.spec.provider_settings import ProviderSections

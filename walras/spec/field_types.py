@@ -23,14 +23,9 @@ from pydantic import (
 )
 
 from walras.job_request import ANY_ACCELERATOR, Demand
+from walras.spec.accelerator_names import canonical_accelerator
 from walras.spec.text_formats import written_text
 from walras.units import parse_length, parse_minimum_count, parse_minimum_size
-
-_ACCELERATOR_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}", re.ASCII)
-#: Words for the vendor or the form factor, which do not belong to a canonical name.
-_VENDOR_WORDS = re.compile(
-    r"(?:nvidia|amd|tesla|geforce|instinct|sxm\d*|pcie|nvl|hbm\w*|oam|mxm|accelerator)", re.ASCII
-)
 
 
 def shown_name(text: str) -> str:
@@ -48,26 +43,6 @@ def shown_name(text: str) -> str:
 
 #: A name of a person, project, job, profile: one line of visible characters.
 ShownName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(shown_name)]
-
-
-def canonical_accelerator(text: object) -> str:
-    """`A100-SXM4-40GB`, `NVIDIA A100 40GB` and `a100_40gb` all become `a100-40gb`. Raises ValueError otherwise."""
-    if not isinstance(text, str) or len(text) > 100:
-        raise ValueError("an accelerator type is a name such as 'a100', 'v100', 'a100-40gb'")
-    words = re.split(r"[\s_-]+", text.strip().lower())
-    name = "-".join(word for word in words if word and not _VENDOR_WORDS.fullmatch(word))
-    if name in ("any", ANY_ACCELERATOR) or not _ACCELERATOR_NAME.fullmatch(name):
-        raise ValueError(f"{text!r} is not an accelerator type; write a name such as 'a100', 'v100', 'a100-40gb'")
-    return name
-
-
-def sheet_names(accelerator: str) -> tuple[str, ...]:
-    """Returns the canonical names under which the data sheet of a type may stand, its own first.
-
-    A product name that a driver tells becomes one with the memory (`h100-80gb`) or with hyphens (`rtx-2080-ti`).
-    """
-    short = re.sub(r"-\d+gb$", "", accelerator)
-    return tuple(dict.fromkeys((accelerator, short, accelerator.replace("-", ""), short.replace("-", ""))))
 
 
 #: The canonical name of one accelerator type.

@@ -35,6 +35,7 @@ from walras.wire import (
     UnknownCommand,
 )
 from workers import processes
+from workers.agent import launch
 from workers.agent.checkpoint_places import localized, opened_store, remove_old_copies
 from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.follower import Follower
@@ -47,8 +48,8 @@ from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.agent.starting import AttemptStarts, StartFailure
-from workers.device_sampler import DeviceSampler
-from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port, look_at_devices
+from workers.device_health import watched_devices
+from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
 from workers.preparation.environments import tools_here
 from workers.preparation.folder_cache import PREPARED_FOLDER
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
@@ -87,7 +88,7 @@ class Agent:
         self._followers: dict[AttemptKey, Follower] = {}
         self._sessions = RemoteSessions(client)
         self._acks: list[int] = []
-        self._sampler = DeviceSampler(machine.accelerators.cuda_names, look_at_devices)
+        self._sampler = watched_devices(machine.accelerators.cuda_names)
         self._cached = CachedInputs(machine.state / PREPARED_FOLDER)
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
@@ -376,6 +377,7 @@ class Agent:
                 self._resume_attempt(known, folder)
             else:
                 self._refuse_unstarted(known, folder)
+        launch.forget_ended(self._machine.state / "attempts", {each.place.folder for each in self._followers.values()})
 
     def _resume_attempt(self, known: KnownAttempt, folder: Path) -> None:
         key = (known.job_id, known.attempt, known.incarnation)

@@ -33,6 +33,7 @@ from workers.supervisor_protocol import (
     find_attempt_end,
     find_descendants,
     find_supervisor,
+    forget_environment,
     rank_log,
     read_attempt_journal,
 )
@@ -46,7 +47,9 @@ MAX_LINE_BYTES = 1024 * 1024
 FROZEN_MARGIN_S = 5.0
 LOOK_EVERY_S = 1.0
 #: Fields that the report of an end takes from the supervisor's record.
-_TOLD_OF_AN_END = ("cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded", "asked", "unfinished")
+_TOLD_OF_AN_END = (
+    "cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded", "asked", "unfinished", "own_fault",
+)  # fmt: skip
 
 
 class Follower:
@@ -311,6 +314,7 @@ class Follower:
             return None
 
     def _report_end(self, ended: JournalEvent) -> None:
+        forget_environment(self._folder)
         job_id, attempt = self.key
         last = self._progress_report()
         fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}

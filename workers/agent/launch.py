@@ -27,6 +27,7 @@ import workers
 from walras.clocks import SYSTEM_CLOCKS, Clocks, random_hex
 from walras.contract import SIGKILL
 from walras.errors import ConfigError
+from walras.spec.accelerator_names import named_type
 from walras.wire import StartCommand
 from workers import processes
 from workers.accounts import Account
@@ -35,8 +36,8 @@ from workers.control_groups import GroupParent, remove_group
 from workers.devices import Accelerators, AttemptKey, Host, mps_folder
 from workers.preparation.folder_cache import PREPARED_FOLDER
 from workers.preparation.launcher import prepared_argv
-from workers.rank_environment import RankSettings, build_client_folder, rank_environment
-from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, write_plan
+from workers.rank_environment import RankSettings, build_client_folder, narrowed_devices, rank_environment
+from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, forget_environment, write_plan
 
 #: The kernel's limit for the path of a Unix socket is 107 bytes.
 MAX_SOCKET_FOLDER_BYTES = 80
@@ -119,7 +120,8 @@ def load_emulated_speeds(path: Path) -> Speeds:
 
 def pace_of(speeds: Speeds, kind: str, accelerator: str) -> float | None:
     """Returns the steps per second of a gang of this kind; None: no limit."""
-    return speeds.get(kind, {}).get(accelerator)
+    own = speeds.get(kind, {})
+    return own.get(named_type(own, accelerator) or accelerator)
 
 
 LOG_CAP_BYTES = 64 * 1024**2
@@ -160,6 +162,10 @@ class AgentMachine:
     groups: GroupParent | None = None
     #: The accounts of ranks, by the user of the job; None: the agent's own.
     run_as: RunAs | None = None
+    #: Whether jobs are told UUIDs of their devices instead of numbers.
+    devices_by_uuid: bool = False
+    #: Names of further variables of `environ` that jobs get.
+    pass_env: frozenset[str] = frozenset()
 
     @property
     def notices(self) -> Path:
@@ -234,12 +240,15 @@ def make_attempt_plan(
         client_folder=build_client_folder(machine.state),
         rank_socket=rank_socket,
         cookie=cookie,
-        visible_devices=machine.accelerators.visible_devices(command.devices),
+        visible_devices=machine.accelerators.visible_devices(command.devices, by_uuid=machine.devices_by_uuid),
+        device_names=machine.accelerators.names_of(command.devices),
         device_numbers=machine.accelerators.numbers_of(command.devices),
         pace=pace_of(machine.speeds, command.kind, command.accelerator) if machine.is_emulated else None,
         mps_folder=mps_folder(machine.environ) if machine.accelerators.cuda_names else "",
         threads=1 if machine.is_emulated else max(1, int(machine.host.cpus) // count),
+        pass_env=machine.pass_env,
     )
+    _, note = narrowed_devices(settings, command.env.get("CUDA_VISIBLE_DEVICES"))
     return AttemptPlan(
         job_id=command.job_id,
         attempt=command.attempt,
@@ -270,6 +279,7 @@ def make_attempt_plan(
         uid=0 if account is None else account.uid,
         gid=0 if account is None else account.gid,
         groups=[] if account is None else list(account.groups),
+        notes=[note] if note else [],
     )
 
 
@@ -310,15 +320,17 @@ async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
         processes.send_signal([supervisor.pid], SIGKILL)
     await asyncio.to_thread(processes.kill_carriers, plan.cookie, 5.0)
     await asyncio.to_thread(remove_group, plan.group)
+    await asyncio.to_thread(forget_environment, folder)
     return f"the supervisor did not start (code {code}): {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
 
 
 async def kill_supervisor(folder: Path) -> None:
-    """Kills the supervisor of this folder, and returns once it is dead."""
+    """Kills the supervisor of this folder, and returns once it is dead and what it knew of secrets is gone."""
     supervisor = find_supervisor(folder)
     while supervisor is not None and supervisor.is_alive:
         processes.send_signal([supervisor.pid], SIGKILL)
         await asyncio.sleep(_KILL_AGAIN_S)
+    forget_environment(folder)
 
 
 def _last_words(folder: Path) -> str:
@@ -332,6 +344,12 @@ def make_attempt_folder(folder: Path) -> None:
     """Creates the folder of an attempt. Raises OSError; FileExistsError if an attempt of this name had one."""
     folder.mkdir(parents=True, mode=0o700)
     (folder / "work").mkdir()
+
+
+def forget_ended(attempts: Path, running: Iterable[Path]) -> None:
+    """Removes the secrets of attempts that ended while no agent was here, be it in a crash of the machine."""
+    for folder in set(attempts.glob("*")).difference(running):
+        forget_environment(folder)
 
 
 def remove_old_folders(attempts: Path, open_keys: list[AttemptKey], kept_folders: int) -> None:

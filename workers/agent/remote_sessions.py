@@ -1,8 +1,9 @@
 """Sessions with attempts of this machine: a command or a shell beside the job, or a connection to one of its ports.
 
 The server announces a session with the answer to a heartbeat, and the agent opens a websocket for it: no connection is
-made to a machine. Processes of a session have the environment, the folder and the cookie of the job's first rank here,
-so that they end with the attempt. Connections are made only to ports on which processes of the attempt listen.
+made to a machine. Processes of a session have the environment, the folder, the control group and the cookie of the
+job's first rank here: they count in the job's limits and end with the attempt. Connections are made only to ports on
+which processes of the attempt listen.
 """
 
 import asyncio
@@ -39,9 +40,16 @@ from workers import processes
 from workers.accounts import become, files_as
 from workers.agent.run_as import OWN_FOLDER
 from workers.agent.server_client import ServerClient
+from workers.control_groups import enter_group
 from workers.devices import AttemptKey
 from workers.preparation.launcher import ENVIRONMENT_FILE
-from workers.supervisor_protocol import AttemptPlan, find_supervisor, read_ranks_file
+from workers.supervisor_protocol import (
+    JOURNAL_FILE,
+    AttemptPlan,
+    find_supervisor,
+    read_attempt_journal,
+    read_ranks_file,
+)
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +82,12 @@ class AttemptPlace:
             prepared = {}
         own = {name: value for name, value in prepared.items() if isinstance(value, str) and "\0" not in name + value}
         return {**self.plan.env, **first, **own}
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the supervisor has begun to end the attempt."""
+        events, _ = read_attempt_journal(self.folder / JOURNAL_FILE)
+        return any(event.get("type") in ("stopping", "lease_expired", "ended") for event in events)
 
 
 class PlacedAttempt(Protocol):
@@ -160,11 +174,12 @@ class _Refused(Exception):
 
 
 def _begin_as(plan: AttemptPlan) -> None:
-    """Takes the rights of the job's ranks, and restores SIGHUP.
+    """Enters the control group of the job's ranks, takes their rights, and restores SIGHUP.
 
     An agent started with nohup ignores hang-ups, and a shell could not undo that for its children.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    enter_group(plan.group)
     become(plan.uid, plan.gid, plan.groups)
 
 
@@ -201,7 +216,7 @@ async def _run_command(socket: aiohttp.ClientWebSocketResponse, place: AttemptPl
         asyncio.create_task(send_stream(socket, Channel.MAIN, process.stdout.read)),
         asyncio.create_task(send_stream(socket, Channel.ERRORS, process.stderr.read)),
     ]
-    await _until_over(socket, process, asyncio.create_task(take_input()), outputs)
+    await _until_over(socket, place, process, asyncio.create_task(take_input()), outputs)
 
 
 async def _run_shell(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlace, asked: SessionAsked) -> None:
@@ -254,7 +269,7 @@ async def _run_shell(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlac
 
     try:
         output = asyncio.create_task(send_stream(socket, Channel.MAIN, read))
-        await _until_over(socket, process, asyncio.create_task(take_input()), [output])
+        await _until_over(socket, place, process, asyncio.create_task(take_input()), [output])
     finally:
         transport.close()
 
@@ -278,11 +293,15 @@ def _note_of(message: aiohttp.WSMessage) -> SessionNote | None:
 
 async def _until_over(
     socket: aiohttp.ClientWebSocketResponse,
+    place: AttemptPlace,
     process: asyncio.subprocess.Process,
     taking: "asyncio.Task[None]",
     outputs: "list[asyncio.Task[None]]",
 ) -> None:
-    """Reports how the process ended; ends it and its session if the caller leaves first."""
+    """Reports how the process ended, unless the end of the attempt killed it.
+
+    Ends the process and its session if the caller leaves first.
+    """
     leader = processes.name_process(process.pid)
     ending = asyncio.create_task(process.wait())
     try:
@@ -290,6 +309,8 @@ async def _until_over(
         if ending.done():
             await asyncio.wait(outputs, timeout=_GRACE_S)
             code = ending.result()
+            if code == -signal.SIGKILL and place.is_ending:
+                return
             await send_note(socket, type="exit", code=code if code >= 0 else 128 - code)
     finally:
         for task in (taking, *outputs):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,10 @@ class AgentOptions:
     attempt_disk_bytes: int = 0
     #: File of the accounts of ranks (`workers/agent/run_as.py`). None: the agent's own account.
     runs_as: Path | None = None
+    #: Names of variables of the agent that jobs get beside the usual ones (`workers/rank_environment.py`).
+    pass_env: tuple[str, ...] = ()
+    #: Whether jobs are told UUIDs of their GPUs instead of numbers.
+    gpu_uuids: bool = False
 
 
 log = logging.getLogger(__name__)
@@ -85,6 +90,7 @@ def run_agent(options: AgentOptions) -> int:
         UserError: contradictory options.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    _check_passed(options.pass_env, os.environ)
     parts = own_parts(options, os.environ)
     try:
         whole = AgentStore(options.state)
@@ -102,6 +108,19 @@ def run_agent(options: AgentOptions) -> int:
     finally:
         for store in stores:
             store.close()
+
+
+def _check_passed(names: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for a name that no job may get; warns of one that the agent itself does not have."""
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", name, re.ASCII) or name.startswith("WALRAS_"):
+            raise ConfigError(
+                f"{name[:60]!r} cannot be passed to jobs",
+                field="--pass-env",
+                fix="give the name of a variable; those that begin with WALRAS_ are the agent's own",
+            )
+        if name not in environ:
+            log.warning("--pass-env %s: the agent has no such variable", name)
 
 
 def _lasting_token_file(options: AgentOptions) -> Path | None:
@@ -211,6 +230,8 @@ def _machine(options: AgentOptions, part: MachinePart, environ: Mapping[str, str
         attempt_disk_bytes=options.attempt_disk_bytes,
         run_as=load_run_as(options.runs_as) if options.runs_as is not None else None,
         whole=options.state.absolute() if part.machine else None,
+        devices_by_uuid=options.gpu_uuids,
+        pass_env=frozenset(options.pass_env),
     )
 
 

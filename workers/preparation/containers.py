@@ -14,8 +14,9 @@ from pathlib import Path
 
 from walras.errors import ConfigError
 from walras.machine_tools import RUNTIMES
-from workers.preparation.environments import find_tool
+from workers.preparation.environments import find_tool, works_here
 from workers.preparation.folder_cache import CacheBounds, FolderCache
+from workers.preparation.inputs import MachineUnable
 
 IMAGE_BOUNDS = CacheBounds(entries=20, size_bytes=200 * 1000**3)
 #: Variables that belong to the machine or to the image; a rank in an image gets the image's.
@@ -87,11 +88,11 @@ def container_argv(
 
 
 def find_runtime() -> tuple[str, str]:
-    """Returns the name and path of the first runtime that this machine has. Raises ConfigError if it has none."""
+    """Returns the name and path of the first runtime that works here. Raises MachineUnable if none does."""
     for name in RUNTIMES:
-        if program := find_tool(name):
+        if (program := find_tool(name)) and works_here(name, program):
             return name, program
-    raise ConfigError(f"this machine has none of {', '.join(RUNTIMES)} to run an image with", field="image")
+    raise MachineUnable(f"this machine has none of {', '.join(RUNTIMES)} that works to run an image with")
 
 
 def bring_image(cache: FolderCache, runtime: str, program: str, image: str, env: dict[str, str]) -> str:

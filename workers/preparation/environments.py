@@ -18,12 +18,14 @@ from walras.errors import ConfigError
 from walras.job_needs import GitNeed, PythonNeed
 from walras.machine_tools import PACKAGES, PROGRAMS, RUNTIMES
 from workers.preparation.folder_cache import CacheBounds, FolderCache
-from workers.preparation.inputs import CannotFetch
+from workers.preparation.inputs import CannotFetch, MachineUnable
 
 ENVIRONMENT_BOUNDS = CacheBounds(entries=20, size_bytes=100 * 1000**3)
 CODE_BOUNDS = CacheBounds(entries=50, size_bytes=20 * 1000**3)
 SETUP_BOUNDS = CacheBounds(entries=50, size_bytes=50 * 1000**3)
 _GIT_TIMEOUT_S = 1800.0
+#: How long docker's daemon may take to answer; agents ask it between heartbeats.
+_DAEMON_TIMEOUT_S = 3.0
 _FILE_MOST = 16 * 1024 * 1024
 
 
@@ -33,9 +35,22 @@ def find_tool(name: str) -> str:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name) or ""
 
 
+def works_here(name: str, program: str) -> bool:
+    """Returns whether a tool can do its work: docker is only a client of a daemon, which must answer."""
+    if name != "docker":
+        return True
+    asked = [program, "version", "--format", "{{.Server.Version}}"]
+    try:
+        done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DAEMON_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
 def tools_here() -> list[str]:
     """Returns the tools for jobs that this machine has."""
-    programs = [name for name in (*RUNTIMES, *PROGRAMS) if find_tool(name)]
+    found = {name: find_tool(name) for name in (*RUNTIMES, *PROGRAMS)}
+    programs = [name for name, program in found.items() if program and works_here(name, program)]
     return programs + [name for name in PACKAGES if find_spec(name) is not None]
 
 
@@ -51,7 +66,7 @@ def bring_python(cache: FolderCache, need: PythonNeed, setup: str, code: str, wo
     """
     uv = find_tool("uv")
     if not uv:
-        raise ConfigError("this machine has no uv to make a Python environment with", fix="pip install uv there")
+        raise MachineUnable("this machine has no uv to make a Python environment with")
     files = [_read(work, name) for name in _files_of(need)]
     if _names_local_files([*need.packages, *"\n".join(files).splitlines()]):
         files.append(code)
@@ -159,7 +174,7 @@ def bring_commit(cache: FolderCache, need: GitNeed, work: Path, env: dict[str, s
     """
     git = find_tool("git")
     if not git:
-        raise ConfigError("this machine has no git", field="workdir.git")
+        raise MachineUnable("this machine has no git")
     asking = env | {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file"}
 
     def make(place: Path) -> None:

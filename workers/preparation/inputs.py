@@ -34,6 +34,10 @@ class CannotFetch(ClusterError):
     """The data could not be fetched now: a retry, or another machine, may succeed."""
 
 
+class MachineUnable(ClusterError):
+    """This machine lacks a tool that the job needs, or has one that does not work: the job is not at fault."""
+
+
 def bring_inputs(cache: FolderCache, inputs: dict[str, InputNeed], target: Path, env: dict[str, str]) -> None:
     """Creates `target` with a link for each input.
 

@@ -3,7 +3,8 @@
 So preparation counts as part of the job: its output is in the rank's log, a stop ends it, its limits apply to it, and
 it survives the agent. Ranks of one machine prepare one after another, and all but the first find the result. A failure
 that a retry cannot change ends the rank with `EXIT_NOT_PREPARED`, after which the job is not retried; a failure that
-another machine or time may cure ends it with the code that requests a restart.
+time may cure ends it with the code that requests a restart; the want of a tool that the machine should have ends it
+with `EXIT_MACHINE_UNABLE`, after which the job goes elsewhere.
 """
 
 import fcntl
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from walras.contract import EXIT_CHECKPOINTED, EXIT_NOT_PREPARED
+from walras.contract import EXIT_CHECKPOINTED, EXIT_MACHINE_UNABLE, EXIT_NOT_PREPARED
 from walras.errors import UserError
 from walras.job_needs import JobNeeds
 from workers.preparation.containers import (
@@ -33,7 +34,7 @@ from workers.preparation.environments import (
     run_setup,
 )
 from workers.preparation.folder_cache import FolderCache
-from workers.preparation.inputs import INPUT_BOUNDS, CannotFetch, bring_inputs
+from workers.preparation.inputs import INPUT_BOUNDS, CannotFetch, MachineUnable, bring_inputs
 from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
 from workers.supervisor_protocol import read_ranks_file, write_durably
 
@@ -109,6 +110,9 @@ def _prepare_patiently(
             return 0, own, inside(argv, own)
         except CannotFetch as error:
             _tell(f"not prepared: {error}" + ("; trying again" if left else "; the job is queued again"))
+        except MachineUnable as error:
+            _tell(f"not prepared: {error}; the job goes to another machine")
+            return EXIT_MACHINE_UNABLE, env, argv
         except (UserError, OSError) as error:
             _tell(f"not prepared: {error}")
             return EXIT_NOT_PREPARED, env, argv

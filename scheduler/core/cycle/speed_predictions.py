@@ -31,7 +31,7 @@ from scheduler.core.state.ledger import Ledger
 from scheduler.core.state.throughput import MeasuredCell, ScoredBelief, SpeedSource
 from walras.job_request import Kind
 from walras.model_facts import ModelFacts
-from walras.spec.field_types import sheet_names
+from walras.spec.accelerator_names import sheet_names
 
 #: A cell of the throughput table: kind, accelerator type, accelerators.
 CellKey = tuple[Kind, str, int]

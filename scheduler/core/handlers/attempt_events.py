@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
-from scheduler.core.commands import NodeCordoned, Revoke
+from scheduler.core.commands import Revoke
 from scheduler.core.events import (
     AttemptEnded,
     AttemptProgressed,
@@ -19,19 +19,19 @@ from scheduler.core.events import (
     Prepared,
     RoundEnded,
 )
-from scheduler.core.handlers.machine_facts import parts_of_its_machine
+from scheduler.core.handlers.quarantine import blame, clear_failures, is_jobs_fault
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
 from scheduler.core.rules import OWED
-from scheduler.core.state.fleet import FleetMachine, MachineCondition
+from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import note_length
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
-from walras.contract import EXIT_CHECKPOINTED, EXIT_NOT_PREPARED, SIGKILL
+from walras.contract import EXIT_CHECKPOINTED, EXIT_MACHINE_UNABLE, EXIT_NOT_PREPARED, SIGKILL
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -143,9 +143,6 @@ IDLE_YIELDS_MAX = 5
 REFUSALS_MAX = 5
 #: Maximum factor of the exponential backoff.
 BACKOFF_MAX = 32
-#: At most one in this many of a pool's owned machines (one, if there are fewer) is quarantined because jobs failed
-#: there.
-QUARANTINE_ONE_IN = 4
 
 
 #: Detail of a requeue whose cause is a torn or missing checkpoint.
@@ -182,7 +179,7 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     is_clean = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None
     succeeded = is_clean and (not event.unfinished or _has_all_steps(job))
     if succeeded:
-        _clear_failures(cycle, job)
+        clear_failures(cycle, job)
     release_attempt(cycle, job)
     if succeeded:
         end_job(cycle, job, JobState.SUCCEEDED, AttemptState.SUCCEEDED)
@@ -200,6 +197,8 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         _yielded(cycle, job)
     elif job.lost_checkpoint:
         requeue_after_infra_failure(cycle, job, AttemptState.FAILED, Reason.INFRA_CHECKPOINT_LOST, _LOST_TEXT)
+    elif event.exit_code == EXIT_MACHINE_UNABLE and job.idle_yields < IDLE_YIELDS_MAX:
+        _machine_was_unable(cycle, job, event)
     else:
         _failed(cycle, job, event, node_id)
 
@@ -212,6 +211,16 @@ def _end_as_asked(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
     state, attempt_state = _ENDS_ASKED_FOR[reason]
     detail = f"ran {job.request.max_runtime_s:g} s, its limit" if reason is Reason.POLICY_MAX_RUNTIME else ""
     end_job(cycle, job, state, attempt_state, reason, detail)
+
+
+def _machine_was_unable(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
+    """Requeues a job whose machine lacked a tool, at no cost to its retries; after several in a row it has failed."""
+    job.idle_yields += 1
+    _back_off(cycle, job, job.idle_yields)
+    blame(cycle, job, event.node_id)
+    detail = f"{event.node_id} lacks a tool to prepare it: its log says which"
+    blamed = _place_of(job, event.node_id)
+    requeue_after_infra_failure(cycle, job, AttemptState.FAILED, Reason.INFRA_START_REFUSED, detail, blamed)
 
 
 def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
@@ -268,7 +277,7 @@ def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Rea
     release_attempt(cycle, job)
     if job.lost_checkpoint and reason is not Reason.USER_CANCELLED:  # the checkpoint is at fault, not the machine
         reason, node_id = Reason.INFRA_CHECKPOINT_LOST, None
-    _blame(cycle, job, node_id)
+    blame(cycle, job, node_id)
     if reason is Reason.USER_CANCELLED or job.revoked in _ENDS_ASKED_FOR:
         _end_as_asked(cycle, job, job.revoked or reason)
     else:
@@ -389,7 +398,8 @@ def _yielded(cycle: Cycle, job: JobRecord) -> None:
 
 def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId | None) -> None:
     """Handles a failure of the job itself: it is retried if its rule allows, else it has failed."""
-    _blame(cycle, job, node_id)
+    if not is_jobs_fault(event):
+        blame(cycle, job, node_id)
     reason = Reason.USER_EXIT_CODE if event.signal is None else Reason.USER_SIGNAL
     detail = f"exit code {event.exit_code}" if event.signal is None else f"signal {event.signal}"
     if event.exceeded == "memory":
@@ -415,48 +425,6 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
 def _back_off(cycle: Cycle, job: JobRecord, times: int) -> None:
     job.ready_at = cycle.now + cycle.policy.rules.backoff_s * min(2 ** (times - 1), BACKOFF_MAX)
     cycle.timers.set(job.ready_at, "ready", job.job_id)
-
-
-def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
-    """Records where the job failed. A machine on which distinct jobs fail and none succeeds is quarantined."""
-    machine = None if node_id is None else cycle.ledger.fleet.machine(node_id)
-    if machine is None:
-        return
-    rules = cycle.policy.rules
-    machine.failures.append((cycle.now, job.job_id))
-    recent = {job_id for at, job_id in machine.failures if at >= cycle.now - rules.quarantine_window_s}
-    up = [each for each in parts_of_its_machine(cycle, machine) if each.condition is MachineCondition.UP]
-    if len(recent) < rules.quarantine_jobs or machine not in up or not all(_may_quarantine(cycle, each) for each in up):
-        return
-    detail = f"{len(recent)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
-    cycle.solves.problem_changed = True
-    for each in up:
-        cycle.ledger.fleet.set_condition(each, MachineCondition.QUARANTINED, detail)
-        cycle.commands.append(NodeCordoned(each.node_id, detail))
-        if each.token:
-            cycle.backlog.emptied[each.row] = None
-
-
-def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:
-    """Returns whether enough other machines remain: where jobs fail on all machines alike, the jobs are at fault.
-
-    A rented machine is exchanged for another one. Of a pool's owned machines, faulty jobs must not quarantine the last
-    one, nor most of them.
-    """
-    if machine.token:
-        return True
-    members = cycle.ledger.fleet.pools[machine.pool].members.values()
-    others_up = any(each.condition is MachineCondition.UP for each in members if each is not machine)
-    aside = sum(each.condition is MachineCondition.QUARANTINED for each in members)
-    return others_up and aside < max(1, len(members) // QUARANTINE_ONE_IN)
-
-
-def _clear_failures(cycle: Cycle, job: JobRecord) -> None:
-    """Clears recorded failures on machines where the job succeeded, since they no longer point to the machines."""
-    for row, _ in job.place:
-        machine = cycle.ledger.fleet.machines[row]
-        if machine is not None:
-            machine.failures.clear()
 
 
 def _stopped_text(event: AttemptEnded) -> str:

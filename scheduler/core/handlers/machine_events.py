@@ -20,7 +20,7 @@ from scheduler.core.events import (
     Proposal,
     RentFailed,
 )
-from scheduler.core.handlers import deadlines
+from scheduler.core.handlers import deadlines, quarantine
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
 from scheduler.core.handlers.machine_facts import join_parts, settle_tools, take_tools
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
@@ -344,7 +344,7 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
     if cycle.ledger.fleet.pools[machine.pool].pool.drained:
         return
     machine.failures.clear()
-    machine.gentle_until = -inf
+    machine.standing.on_trial, machine.standing.times_aside, machine.gentle_until = False, 0, -inf
     machine.warning_s, machine.is_sent_away = None, False
     for job in _jobs_on(cycle, machine):
         job.is_aside = False
@@ -446,8 +446,7 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
 
 def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
     """Marks a machine as quarantined that was so before the core was restarted."""
-    if machine.condition is MachineCondition.UP:
-        cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)
-        if machine.token:
-            # Not at once, because a restarted core hears of a machine before it hears of the job there.
-            _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)
+    quarantine.restore_quarantine(cycle, machine, event)
+    if machine.token and machine.condition is MachineCondition.QUARANTINED:
+        # Not at once, because a restarted core hears of a machine before it hears of the job there.
+        _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)

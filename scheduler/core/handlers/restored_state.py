@@ -132,7 +132,8 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     for node_id, failures in event.failures:
         machine = ledger.fleet.machine(node_id)
         if machine is not None:
-            machine.failures.extend((at, job_id) for at, job_id in failures)
+            # The release before did not note users.
+            machine.failures.extend((at, job_id, next(iter(user), "")) for at, job_id, *user in failures)
     for pool_id, times, not_before, problem in event.pools:
         row = ledger.fleet.pool_row(pool_id)
         if row is not None:

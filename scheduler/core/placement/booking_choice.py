@@ -15,6 +15,7 @@ from scheduler.core.state.fleet import FleetMachine, PoolState
 from scheduler.core.state.ledger import Ledger
 from walras.cluster import NodeId
 from walras.job_request import JobId
+from walras.spec.accelerator_names import covers
 
 #: Number of jobs that are named.
 _NAMED_MAX = 5
@@ -95,7 +96,7 @@ def best_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking) 
     """Returns machines of the wanted type that the booking does not have yet, the best first."""
     found = []
     for state in ledger.fleet.pools:
-        if state.rented or state.pool.removed or state.pool.shape.accelerator != wanted.accelerator:
+        if state.rented or state.pool.removed or not covers(wanted.accelerator, state.pool.shape.accelerator):
             continue
         for machine in state.members.values():
             if machine.condition in STAYING and machine.node_id not in wanted.node_ids:

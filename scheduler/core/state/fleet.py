@@ -14,6 +14,7 @@ from math import inf
 
 from scheduler.core.state.job_classes import PoolParts, ResourceShape, ToolSets
 from scheduler.core.state.machine_lifetimes import MachineLifetimes
+from scheduler.core.state.standing import MachineStanding
 from scheduler.core.state.tools_and_data import DataCaches, PoolTools
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
@@ -55,8 +56,7 @@ class FleetMachine:
     #: Since when a rented machine is paid for; its billing steps are counted from then.
     paid_since: float = 0.0
     whole: str = ""  # name of the machine with several accelerator types of which this is a part; empty: it is whole
-    #: Since when it holds no job.
-    idle_since: float = 0.0
+    idle_since: float = 0.0  # since when it holds no job
     #: Since when no paying job is planned on a rented machine; inf: one is.
     unpaid_since: float = inf
     #: Nothing was heard of it, so nobody knows what runs there; it may be drained or put aside as well.
@@ -83,14 +83,14 @@ class FleetMachine:
     tools: frozenset[str] | None = None
     #: Tools as its pool counts it: its own and those needed by jobs that run there (`machine_facts`).
     counted_tools: frozenset[str] | None = None
-    #: Keys of data in its cache.
-    data: frozenset[str] = frozenset()
+    data: frozenset[str] = frozenset()  # keys of data in its cache
     #: What it reported of downloads, as in `NodeData`.
     fetched: tuple[tuple[str, int, float], ...] = ()
     #: A person or the scheduler has it leave, so its end says nothing about machines' lifetimes.
     is_sent_away: bool = False
-    #: (instant, job) of failures that may be the machine's fault.
-    failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
+    standing: MachineStanding = field(default_factory=MachineStanding)
+    #: (instant, job, its user) of failures that may be the machine's fault.
+    failures: deque[tuple[float, JobId, str]] = field(default_factory=lambda: deque(maxlen=16))
 
     def age_h(self, at: float) -> float:
         """Returns hours since a rented machine was first paid for, or an owned one joined."""

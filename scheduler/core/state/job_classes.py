@@ -28,6 +28,7 @@ from walras.job_request import (
     ToolNeeds,
     can_prepare,
 )
+from walras.spec.accelerator_names import covers
 
 #: Maximum of placements considered for one plan of several types: choices of an owned pool for each type.
 PLAN_PLACES_MAX = 16
@@ -296,9 +297,8 @@ class JobClasses:
         """Takes over the speeds that a submitter declared."""
         for accelerator, steps_per_s in job.declared:
             for demand in job.demands:
-                if demand.accelerator in (accelerator, ANY_ACCELERATOR) and self._table.declare(
-                    job.kind, accelerator, demand.count, steps_per_s
-                ):
+                speaks_of = demand.types_of((accelerator,)) or covers(accelerator, demand.accelerator)
+                if speaks_of and self._table.declare(job.kind, accelerator, demand.count, steps_per_s):
                     self.refresh_kind(job.kind)
 
     def pools_changed(self, pools: Sequence[Pool], tools: Sequence[ToolSets] = (), paces: Sequence[float] = ()) -> None:

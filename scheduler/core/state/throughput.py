@@ -17,6 +17,7 @@ from scheduler.core.speed_events import PredictedSpeed
 from walras.cluster import PoolId
 from walras.job_request import Kind
 from walras.model_facts import ModelFacts, merge_facts
+from walras.spec.accelerator_names import covers, family_of
 
 #: A published speed changes only when the median of the newest samples leaves this relative band around it. Smaller
 #: noise would make every solve different from the last.
@@ -214,7 +215,10 @@ class ThroughputTable:
         return ((source, self.speed(kind, accelerator, count, nominal).steps_per_s, None, None),)
 
     def declare(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
-        """Records a submitter's figure, used until a speed is measured. Returns whether it is new."""
+        """Records a submitter's figure, used until a speed is measured. Returns whether it is new.
+
+        The figure of a family (`a100`) holds for each of its types that has none of its own.
+        """
         cells = self._cells.setdefault(kind, {})
         if (accelerator, count) in cells:
             return False
@@ -229,6 +233,10 @@ class ThroughputTable:
         kind of which nothing is known is assumed to run at nominal speed.
         """
         cells = self._cells.get(kind)
+        if cells and (accelerator, count) not in cells:
+            of_family = cells.get((family_of(accelerator), count))
+            if of_family is not None and of_family.source is SpeedSource.DECLARED:
+                return BelievedSpeed(of_family.published, of_family.source)
         if kind in self._like and (accelerator, count) not in (cells or ()):
             like, factor = self._like[kind]
             found = self.speed(like, accelerator, count, nominal)
@@ -251,7 +259,8 @@ class ThroughputTable:
         (near, size), known = min(
             cells.items(), key=lambda item: (item[0][1] != count, -item[1].source, item[0][1], item[0][0])
         )
-        scale = nominal.get(accelerator, 1.0) / nominal.get(near, 1.0) * (count / size)
+        same_family = next((name for name in (accelerator, *sorted(nominal)) if covers(near, name)), near)
+        scale = nominal.get(accelerator, 1.0) / nominal.get(same_family, 1.0) * (count / size)
         return BelievedSpeed(_three_digits(known.published * scale), SpeedSource.PREDICTED)
 
 

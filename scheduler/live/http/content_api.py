@@ -15,8 +15,8 @@ from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.http.job_api import check_attempt_was_here
 from scheduler.live.http.requests import LARGE_BODY_BYTES, Audience, RequestContext, Route
 from scheduler.live.providers.agent_wheel import packed_wheel
-from walras.content import CHUNK_BYTES, ChunkName, ContentTree, unpack_chunk
-from walras.errors import ClusterError
+from walras.content import CHUNK_BYTES, PACK_CHUNKS, ChunkName, ContentTree, join_chunks, split_chunks, unpack_chunk
+from walras.errors import ClusterError, UserError
 from walras.job_request import JobId
 from walras.store_access import StoreAccess, StoreAccessRequest
 
@@ -30,6 +30,12 @@ class ChunkQuestion(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     names: list[ChunkName] = Field(max_length=_NAMES_MOST)
+
+
+class PackQuestion(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    names: list[ChunkName] = Field(min_length=1, max_length=PACK_CHUNKS)
 
 
 class ChunksMissing(BaseModel):
@@ -61,6 +67,36 @@ async def put_chunk(call: RequestContext) -> web.StreamResponse:
 
     await asyncio.to_thread(keep)  # it waits for the disk, so it must not take one of the few reader threads
     return web.Response(status=204)
+
+
+async def put_pack(call: RequestContext) -> web.StreamResponse:
+    """Takes many small chunks at once: a folder of 100,000 files would take as many requests."""
+    body = await call.body(CHUNK_BYTES + 1024)
+    encoding = call.request.query.get("encoding", "plain")
+
+    def keep() -> None:
+        try:
+            call.server.content.put_many(split_chunks(unpack_chunk(body, encoding)))
+        except OSError as error:
+            raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
+
+    await asyncio.to_thread(keep)
+    return web.Response(status=204)
+
+
+async def get_pack(call: RequestContext) -> web.StreamResponse:
+    question = await call.model(PackQuestion, LARGE_BODY_BYTES)
+
+    def read() -> bytes:
+        chunks, size = [], 0
+        for name in question.names:
+            chunks.append((name, call.server.content.get(name, check=False)))
+            size += len(chunks[-1][1])
+            if size > CHUNK_BYTES:
+                raise UserError(f"more than {CHUNK_BYTES:,} bytes in one pack", field="names", fix="ask for fewer")
+        return join_chunks(chunks)
+
+    return web.Response(body=await call.server.read(read), content_type="application/octet-stream")
 
 
 async def get_chunk(call: RequestContext) -> web.StreamResponse:
@@ -113,6 +149,10 @@ def content_routes() -> list[Route]:
               role=UserRole.USER, request=ChunkQuestion, response=ChunksMissing),
         Route("PUT", chunk, put_chunk, "Send a chunk", both, role=UserRole.USER, query=("encoding",), status=204),
         Route("GET", chunk, get_chunk, "Fetch a chunk", agent, response="application/octet-stream"),
+        Route("POST", f"{base}/packs", put_pack, "Send many small chunks", both, role=UserRole.USER,
+              query=("encoding",), status=204),
+        Route("POST", f"{base}/packs/fetch", get_pack, "Fetch many small chunks", agent, request=PackQuestion,
+              response="application/octet-stream"),
         Route("POST", f"{base}/trees", commit_tree, "Make a folder's list of files durable", both,
               role=UserRole.USER, request=ContentTree, response=TreeCommitted),
         Route("GET", "/agent/v1/wheel", get_wheel, "The release that rented machines install", Audience.JOIN,

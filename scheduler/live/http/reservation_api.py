@@ -23,6 +23,7 @@ from scheduler.live.store.booking_rows import BookingRow, booking_row
 from walras.cluster import NodeId
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.reservations import NewReservation, ReservationView
+from walras.spec.accelerator_names import covers
 from walras.spec.field_types import parse_instant
 from walras.spec.file_model import nearest_word
 
@@ -101,7 +102,7 @@ def _with_machines(call: RequestContext, declared: Sequence[Booking], wanted: Bo
         problem, nodes = check_machines(ledger, declared, wanted), wanted.node_ids
     else:
         types = {state.pool.shape.accelerator for state in ledger.fleet.pools if not state.pool.removed}
-        if wanted.accelerator not in types:
+        if not any(covers(wanted.accelerator, name) for name in types):
             near = nearest_word(wanted.accelerator, types)
             fix = f"did you mean {near}?" if near else f"this fleet has {', '.join(sorted(types)) or 'no machine yet'}"
             raise UserError(f"no accelerators of type {wanted.accelerator!r}", field="accelerator", fix=fix)

@@ -19,7 +19,7 @@ from scheduler.live.http.requests import RequestContext, Route, parse_json_body
 from scheduler.live.http.submission_api import tried_request
 from scheduler.live.services.job_submission import check_feasible
 from walras.errors import ClusterError, UserError
-from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest
+from walras.job_request import Demand, JobId, JobRequest
 from walras.spec.job_spec import JobSpec
 from walras.spec.job_travel import needs_of
 from walras.what_if import DifferenceView, JobDifferenceView, QuoteView, Triple, WayView, WhatIfRequest, WhatIfView
@@ -97,7 +97,7 @@ def _single_demands(call: RequestContext, request: JobRequest) -> list[Demand]:
     types = sorted({pool.shape.accelerator for pool in call.server.state.pools.values() if pool.shape.accelerators})
     found: dict[str, Demand] = {}
     for demand in request.demands:
-        for accelerator in types if demand.accelerator == ANY_ACCELERATOR else [demand.accelerator]:
+        for accelerator in demand.types_of(types) or [demand.accelerator]:
             found.setdefault(accelerator, Demand(accelerator, demand.count))
     return list(found.values())
 

@@ -15,6 +15,7 @@ from scheduler.core.commands import (
     Command,
     JobTransitioned,
     NodeCordoned,
+    NodeReadmitted,
     Prepare,
     ReleaseNode,
     Rent,
@@ -277,9 +278,19 @@ def _apply_node_cordoned(transaction: Transaction, command: NodeCordoned) -> Non
         return
     if node.row.cordon == "leaving":
         return  # that it leaves is recorded with the event, and why
+    if node.row.cordon != "quarantined" or node.row.detail != command.detail:
+        log.warning("%s takes no new jobs: %s", command.node_id, command.detail)
+    node.row.detail = command.detail if node.row.cordon else node.row.detail or command.detail
     node.row.cordon = "quarantined"
-    node.row.detail = node.row.detail or command.detail
     transaction.node_changed(node)
+
+
+def _apply_node_readmitted(transaction: Transaction, command: NodeReadmitted) -> None:
+    node = transaction.state.nodes.get(command.node_id)
+    if node is not None and node.row.cordon == "quarantined":
+        node.row.cordon, node.row.detail = "", command.detail
+        transaction.node_changed(node)
+        log.warning("%s takes jobs again: %s", command.node_id, command.detail or "its devices have passed the check")
 
 
 def _apply_budget_warned(_: Transaction, command: BudgetWarned) -> None:
@@ -308,6 +319,7 @@ _APPLY_COMMAND: dict[type[Command], Callable[[Transaction, Any], None]] = {
     JobTransitioned: _apply_job_transition,
     AttemptTransitioned: _apply_attempt_transition,
     NodeCordoned: _apply_node_cordoned,
+    NodeReadmitted: _apply_node_readmitted,
     BudgetWarned: _apply_budget_warned,
 }
 

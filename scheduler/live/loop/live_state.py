@@ -116,6 +116,8 @@ class LiveAttempt:
     loss_witnessed: bool = False
     #: Ranks of a part were told to stop before their work was done (by the reports of this process's life).
     is_unfinished: bool = False
+    #: The output of a rank that failed shows that the job is at fault.
+    own_fault: bool = False
     #: Attempts on its accelerators, itself included, since it was last charged; 0: not counted yet.
     sharers: int = 0
     #: Since when its accelerators have been idle, as far as this process saw; inf: they are not, or nobody knows. The
@@ -184,6 +186,8 @@ class LiveNode:
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
     #: What keeps the agent from taking more work, by its last heartbeat.
     problem: str = ""
+    #: Faults of its devices, as the core was told; empty: none.
+    unfit: str = ""
     #: A machine that is heard after this instant has outlived the notice of its end; None: no notice is known of.
     outlives_at: float | None = None
     #: The protocol version that the agent speaks; None until it is heard.

@@ -18,6 +18,7 @@ from scheduler.live.loop.transaction import Transaction
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Forbidden, NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.protocol import PROTOCOL, protocol_problem
+from walras.spec.accelerator_names import covers
 from walras.spec.catalog import catalog_speed
 from walras.spec.cluster_file import catalog_memory_bytes
 from walras.wire import ClusterIdentity, Heartbeat, Register
@@ -188,8 +189,11 @@ def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
     (1).
 
     Emulated accelerators have the speed that they state, which is no device's. The memory of an accelerator, which no
-    machine states, is filled in likewise.
+    machine states, is filled in likewise. A pool that is declared as a family (`h100`) keeps that name for what its
+    machines find (`h100-80gb`).
     """
+    if declared is not None and covers(declared.shape.accelerator, pool.shape.accelerator):
+        pool = replace(pool, shape=replace(pool.shape, accelerator=declared.shape.accelerator))
     known_bytes = None if declared is None else declared.shape.accelerator_memory_bytes
     memory_bytes = catalog_memory_bytes(pool.shape.accelerator) if known_bytes is None else known_bytes
     shape = replace(pool.shape, accelerator_memory_bytes=memory_bytes)

@@ -365,6 +365,7 @@ def _part_ended(
     part.steps, part.exceeded = report.steps, report.exceeded
     attempt.loss_witnessed = attempt.loss_witnessed or report.witnessed
     attempt.is_unfinished = attempt.is_unfinished or report.unfinished
+    attempt.own_fault = attempt.own_fault or report.own_fault
     end_part(transaction, part, report.cause)
     if is_late or (_has_failed(part) and part.exit_code != EXIT_CHECKPOINTED):
         stop_other_parts(transaction, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
@@ -423,6 +424,7 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
             attempt.loss_witnessed and cause is EndCause.SUPERVISOR_LOST,
             failed.exceeded,
             attempt.is_unfinished,
+            attempt.own_fault,
         ),
     )
 

@@ -15,6 +15,7 @@ from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from walras.api import DryRun
 from walras.job_request import JobRequest, Kind
+from walras.spec.accelerator_names import named_type
 from walras.states import Reason
 
 
@@ -84,8 +85,9 @@ def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]
             continue
         speed = ledger.table.speed(request.kind, accelerator, count, nominal)
         source, steps_per_s = speed.source.name.lower(), speed.steps_per_s * state.pace
-        if accelerator in declared and source != "measured":
-            source, steps_per_s = "declared", declared[accelerator] * state.pace
+        stated = named_type(declared, accelerator)
+        if stated is not None and source != "measured":
+            source, steps_per_s = "declared", declared[stated] * state.pace
         price = 0.0 if quote is None or state.row >= len(quote.prices) else float(quote.prices[state.row])
         usd_per_h = state.pool.usd_per_h * count / state.pool.shape.accelerators
         found.append(

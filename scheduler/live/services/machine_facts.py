@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterable
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import NodeData, NodeJoined, NodePrivate, NodeTools
+from scheduler.core.events import NodeData, NodeFit, NodeJoined, NodePrivate, NodeTools, NodeUnfit
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.departures import is_drained_by_admin
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
+from walras.device_samples import faults_text
 from walras.job_request import JobId, can_prepare
 from walras.wire import Heartbeat
 
@@ -39,8 +40,10 @@ def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | No
 
 
 def has_new_facts(node: LiveNode, message: Heartbeat) -> bool:
-    """Returns whether a heartbeat reports tools or inputs that are not known yet."""
+    """Returns whether a heartbeat reports tools, inputs or faults of devices that are not known yet."""
     has_tools = message.tools is not None and dump_tools(message.tools) != node.row.tools
+    if message.devices is not None and faults_text(message.devices) != node.unfit:
+        return True
     return has_tools or (message.data is not None and tuple(sorted(set(message.data))) != node.data)
 
 
@@ -58,6 +61,9 @@ def take_facts(transaction: Transaction, node: LiveNode, message: Heartbeat) -> 
         node.fetched = tuple((key, told[key].size_bytes, told[key].seconds) for key in sorted(told))
         if node.is_member:
             emit(transaction, NodeData(at, node_id, node.data, node.fetched))
+    if message.devices is not None and (faults := faults_text(message.devices)) != node.unfit and node.is_member:
+        node.unfit = faults
+        emit(transaction, NodeUnfit(at, node_id, faults) if faults else NodeFit(at, node_id))
 
 
 def tools_note(core: SchedulerCore, job_id: JobId) -> str:

@@ -29,6 +29,7 @@ from scheduler.live.store.report_rows import (
 from walras.cluster_report import ClusterReport, RegretView, ReportRow, TypeUse
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import ANY_ACCELERATOR, JobRequest
+from walras.spec.accelerator_names import covers
 from walras.states import JobState
 
 #: The most projects with a bound of their own: those with most jobs.
@@ -180,9 +181,10 @@ def _past_job(
 
 def _counts(request: JobRequest, types: Sequence[str]) -> dict[str, int]:
     """Returns the gang's size by accelerator type that the job accepts."""
-    named = {each.accelerator: each.count for each in request.demands}
-    anywhere = named.pop(ANY_ACCELERATOR, None)
-    return named if anywhere is None else dict.fromkeys(types, anywhere) | named
+    named = {each.accelerator: each.count for each in request.demands if each.accelerator != ANY_ACCELERATOR}
+    here = {name: demand.count for name in types if (demand := request.demand_on(name)) is not None}
+    # Types that the fleet does not have stay: a job of the past may have run on one.
+    return {name: count for name, count in named.items() if not any(covers(name, each) for each in here)} | here
 
 
 def _count_interrupted(sums: _Sums, attempts: Sequence[PastAttemptRow]) -> None:

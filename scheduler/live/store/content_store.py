@@ -7,12 +7,13 @@ them in threads.
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,6 +28,8 @@ TREE_BYTES = 64 * 1024 * 1024
 FREE_LEAST_BYTES = 256 * 1024 * 1024
 #: How many lists of chunks are kept in memory, so that a fetch through a job reads its list once.
 _LISTS_KEPT = 8
+#: How many files are made durable one by one; of more the whole disk is waited for at once.
+_ONE_BY_ONE = 100
 #: How many chunks are remembered as durable: 100 MB of memory at most, for 4 TB of content.
 _SYNCED_KEPT = 1_000_000
 
@@ -67,6 +70,24 @@ class ContentStore:
         if not self._keep(name):
             self._write(name, content)
 
+    def put_many(self, chunks: Iterable[tuple[str, bytes]]) -> None:
+        """Store small chunks; the disk is waited for once for all of them. Raises as `put`."""
+        drafts: dict[Path, Path] = {}
+        try:
+            for name, content in chunks:
+                check_chunk(name, content)
+                path = self._path(name)
+                if path not in drafts and not self._keep(name):
+                    drafts[path] = self._write_draft(path, content)
+            if drafts:
+                _sync_all(drafts.values())
+            for path, draft in drafts.items():
+                os.replace(draft, path)
+        finally:
+            for draft in drafts.values():
+                draft.unlink(missing_ok=True)
+        self._note_synced([path.name for path in drafts])
+
     def get(self, name: str, *, check: bool = True) -> bytes:
         """Returns a chunk. Raises NotFound, or DamagedContent where the disk has changed its bytes.
 
@@ -94,13 +115,16 @@ class ContentStore:
             raise DamagedContent(f"a list of {len(tree.files)} files is too long")
         with self._lock:
             unsure = [name for name in sizes if name not in self._synced]
-        for name in unsure:
-            _sync(self._path(name))
+        if len(unsure) > _ONE_BY_ONE:
+            _sync_all([self._path(name) for name in unsure])
+        else:
+            for name in unsure:
+                _sync(self._path(name))
         if not self._keep(tree.name):
             self._write(tree.name, encoded)
         _sync(self._path(tree.name))
-        for folder in {self._path(name).parent for name in (*sizes, tree.name)}:
-            _sync(folder)
+        for prefix in {name[:2] for name in (*sizes, tree.name)}:
+            _sync(self._folder / prefix)
         _sync(self._folder)
         return tree.name
 
@@ -189,23 +213,49 @@ class ContentStore:
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if shutil.disk_usage(path.parent).free < FREE_LEAST_BYTES:
-            raise ClusterError(f"the server's content store is full: less than {FREE_LEAST_BYTES:,} bytes are free")
-        draft = path.with_name(f".{name}.{random_hex(None, 8)}")
+        draft = self._write_draft(path, content)
         try:
-            with open(draft, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())  # beside other uploads: syncing all at once at the commit takes longer
+            _sync(draft)  # beside other uploads: syncing all at once at the commit takes longer
             os.replace(draft, path)
-            with self._lock:
-                self._synced[name] = None
-                while len(self._synced) > _SYNCED_KEPT:
-                    self._synced.popitem(last=False)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+        self._note_synced([name])
+
+    def _write_draft(self, path: Path, content: bytes) -> Path:
+        """Writes the bytes beside the chunk's place, not yet durable. Raises ClusterError if the disk lacks space."""
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if shutil.disk_usage(path.parent).free < FREE_LEAST_BYTES:
+            raise ClusterError(f"the server's content store is full: less than {FREE_LEAST_BYTES:,} bytes are free")
+        draft = path.with_name(f".{path.name}.{random_hex(None, 8)}")
+        try:
+            with open(draft, "xb") as file:
+                file.write(content)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        return draft
+
+    def _note_synced(self, names: Iterable[str]) -> None:
+        with self._lock:
+            for name in names:
+                self._synced[name] = None
+            while len(self._synced) > _SYNCED_KEPT:
+                self._synced.popitem(last=False)
+
+
+def _sync_all(paths: Collection[Path]) -> None:
+    """Waits until these files, all on one disk, are durable."""
+    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+    if syncfs is not None:
+        descriptor = os.open(next(iter(paths)), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if syncfs(descriptor) == 0:
+                return
+        finally:
+            os.close(descriptor)
+    for path in paths:
+        _sync(path)
 
 
 def _sync(path: Path) -> None:

@@ -51,7 +51,7 @@ SIA = "sia-sosp23"
 SIA_GAVEL_RULES = RoundRules(mechanism=SIA, round_s=360.0, resolve_min_s=0.0, idle_to_round_end=True)
 _GAVEL = "gavel"
 #: Sia's names of the measured types, by Walras's names.
-_SIA_TYPES = {"t4": "aws", "a100-40gb": "dgx-ext", "rtx-2080ti": "rtx"}
+_SIA_TYPES = {"t4": "aws", "a100-40gb": "dgx-ext", "rtx-2080-ti": "rtx"}
 
 
 def sia_policy_names() -> tuple[str, ...]:

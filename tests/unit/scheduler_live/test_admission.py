@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
-from walras.errors import JobSpecError
+from walras.errors import Conflict, JobSpecError
 
 API = "/api/v1"
 OWNED = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GB", "machines": 1}
@@ -78,6 +78,35 @@ async def test_a_near_miss_is_named(declared: Face) -> None:
     await FakeAgent(declared.world, "n1", shape="big", accelerator="a100").register()
     _, problem = await declared.json("POST", f"{API}/jobs", wanting("a10:1"))
     assert "did you mean 'a100'?" in problem["fix"]
+
+
+async def test_a_family_is_a_choice_of_the_sizes_that_the_fleet_has(declared: Face) -> None:
+    """`h100:1` may run on each H100 of the fleet at its declared speed; a wrong size is answered with a right one."""
+    for number, name in enumerate(("h100-80gb", "h100-94gb", "a100-40gb"), start=1):
+        await FakeAgent(declared.world, f"n{number}", shape=name, accelerator=name).register()
+    job = wanting("NVIDIA H100:1", throughput={"h100": 4, "h100-94gb": 5}, steps=100)
+    status, told = await declared.json("POST", f"{API}/jobs:dryrun", job)
+    assert status == 200
+    ways = {each["accelerator"]: (each["steps_per_s"], each["source"]) for each in told["configurations"]}
+    assert ways == {"h100-80gb": (4.0, "declared"), "h100-94gb": (5.0, "declared")}
+    status, quoted = await declared.json("POST", f"{API}/jobs:quote", job)
+    assert status == 200
+    assert {each["way"] for each in quoted["ways"] if each["way"]} == {"1 x h100-80gb", "1 x h100-94gb"}
+    _, problem = await declared.json("POST", f"{API}/jobs", wanting("h100-40gb:1"))
+    assert "did you mean 'h100-" in problem["fix"]
+    _, problem = await declared.json("POST", f"{API}/jobs", wanting("h100:64"))
+    assert "the most there can be is h100-80gb" in problem["detail"]
+
+
+async def test_machines_join_a_pool_that_is_declared_as_a_family(tmp_path: Path) -> None:
+    """A cluster file that says `h100` takes machines that find 80 GB, and not those that find something else."""
+    pool = {**OWNED, "accelerator": "h100", "memory": "16GiB"}
+    async with facing(tmp_path, cluster={"pools": [pool]}) as face:
+        await FakeAgent(face.world, "n1", shape="ax2", accelerator="h100-80gb", accelerators=2).register()
+        assert {each.shape.accelerator for each in face.world.live_state.pools.values()} == {"h100"}
+        assert (await face.json("POST", f"{API}/jobs", wanting("h100:2")))[0] == 201
+        with pytest.raises(Conflict, match="accelerator is a100-80gb here, h100 there"):
+            await FakeAgent(face.world, "n2", shape="ax2", accelerator="a100-80gb", accelerators=2).register()
 
 
 async def test_an_empty_fleet_admits_and_explains(tmp_path: Path) -> None:

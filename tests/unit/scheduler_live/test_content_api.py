@@ -1,7 +1,9 @@
 """Content through the server: chunks are sent once, a tree counts once it is whole, and names open nothing to users."""
 
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,18 @@ from scheduler.live.services.content_sweep import sweep_content
 from scheduler.live.store import content_store
 from scheduler.live.store.content_store import ContentStore
 from tests.support.http_face import Face, facing
-from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, chunk_name, find_chunks, hash_folder
+from walras.content import (
+    CHUNK_BYTES,
+    ContentTree,
+    DamagedContent,
+    chunk_name,
+    find_chunks,
+    hash_folder,
+    join_chunks,
+)
 from walras.content_transfer import ContentTransfer
 from walras.errors import ClusterError, Conflict, NotFound
-from walras.transport import Patience, Transport
+from walras.transport import ApiCall, Patience, Transport
 
 pytestmark = pytest.mark.sql
 
@@ -51,6 +61,70 @@ async def test_a_folder_travels_from_a_user_to_a_machine(tmp_path: Path) -> None
             assert await ContentTransfer(machine).fetch(tree.name, tmp_path / "to") == tree
     assert hash_folder(tmp_path / "to", files) == tree
     assert sorted(os.listdir(tmp_path)) == ["from", "server", "to"]
+
+
+class CountedTransport(Transport):
+    """Counts the requests by their path's third word."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked: Counter[str] = Counter()
+
+    def open(self, call: ApiCall, **more: Any) -> Any:
+        self.asked[call.path.split("/")[3]] += 1
+        return super().open(call, **more)
+
+
+async def test_many_small_files_travel_in_few_requests(tmp_path: Path) -> None:
+    """Beside large ones, with progress, both ways: a folder of 100,000 files is no 100,000 requests."""
+    files = {f"d{number % 7}/f{number}.txt": b"%d" % (number % 2900) for number in range(3000)}
+    tree = folder_of(tmp_path / "from", files | {"large": os.urandom(CHUNK_BYTES + 1), "empty": b""})
+    async with facing(tmp_path / "server") as face:
+        url = str(face.client.make_url("/")).rstrip("/")
+        told: list[tuple[int, int]] = []
+        async with CountedTransport(url, face.token("ada", UserRole.USER), Patience(tries=1)) as user:
+            await ContentTransfer(user).send(tmp_path / "from", tree, lambda done, of: told.append((done, of)))
+            assert user.asked["chunks"] + user.asked["packs"] <= 6
+        assert told[-1] == (2902, 2902)
+        assert told == sorted(told)
+        async with CountedTransport(url, await agent_token(face), Patience(tries=1)) as machine:
+            await ContentTransfer(machine).fetch(tree.name, tmp_path / "to")
+            assert machine.asked["chunks"] + machine.asked["packs"] <= 6
+    assert hash_folder(tmp_path / "to", [file.path for file in tree.files]) == tree
+
+
+async def test_a_server_without_packs_gets_and_gives_one_chunk_a_time(tmp_path: Path) -> None:
+    """One of the release before answers 404."""
+    tree = folder_of(tmp_path / "from", {f"f{number}": b"%d" % number for number in range(50)})
+    async with facing(tmp_path / "server") as face:
+        async with connection(face, face.token("ada", UserRole.USER)) as user:
+            older = ContentTransfer(user)
+            older._has_packs = False
+            await older.send(tmp_path / "from", tree)
+        async with connection(face, await agent_token(face)) as machine:
+            older = ContentTransfer(machine)
+            older._has_packs = False
+            assert await older.fetch(tree.name, tmp_path / "to") == tree
+
+
+async def test_a_pack_that_lies_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """Other bytes, other sizes, no list, names that lead elsewhere; and users fetch no pack."""
+    good = (chunk_name(b"one"), b"one")
+    async with facing(tmp_path / "server") as face:
+        for body in (
+            join_chunks([good, (chunk_name(b"two"), b"six")]),
+            join_chunks([good])[:-1],
+            join_chunks([good]) + b"more",
+            join_chunks([good]).replace(good[0].encode(), b"../x"),
+            b"",
+            b"[]\n",
+            b'[["%s",-1]]\n' % good[0].encode(),
+        ):
+            status, problem = await face.json("POST", "/content/v1/packs", body)
+            assert status == 400, problem
+        assert not [path for path in (tmp_path / "server" / "content").rglob("*") if path.is_file()]
+        user = face.token("ada", UserRole.USER)
+        assert (await face.call("POST", "/content/v1/packs/fetch", {"names": [good[0]]}, token=user)).status == 403
 
 
 async def test_a_change_of_one_chunk_sends_one_chunk(tmp_path: Path) -> None:

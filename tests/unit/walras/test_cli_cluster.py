@@ -218,6 +218,18 @@ def test_logs_are_safe_wherever_the_pieces_end() -> None:
         assert text.feed(content[:cut]) + text.feed(content[cut:]) + text.feed(b"", final=True) == expected
 
 
+def test_a_line_that_is_written_over_counts_once(tmp_path: Path) -> None:
+    """Of a progress bar what a terminal shows in the end, wherever the pieces are cut; a line without an end, too."""
+    bar = "".join(f"\r{done:3d}%|{'#' * done}|" for done in range(101))
+    content = f"begin\r\n{bar}\nend\n\r 1%\r 2%\r".encode()
+    expected = f"begin\n100%|{'#' * 100}|\nend\n 2%"
+    for cut in (0, 7, 8, 9, 500, len(content) - 6, len(content) - 1, len(content)):
+        text = LogText(as_shown=True)
+        assert text.feed(content[:cut]) + text.feed(content[cut:]) + text.feed(b"", final=True) == expected
+    text = LogText(as_shown=True)
+    assert len(text.feed(b"x" * 100_000)) > 30_000
+
+
 def test_an_endless_escape_is_not_waited_for() -> None:
     """A sequence that never ends does not hold the log back, nor fill the memory."""
     text = LogText()

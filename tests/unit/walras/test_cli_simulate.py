@@ -125,7 +125,7 @@ TRACE = "at,name,kind,gang,duration_s\n"
         ("at,name,kind,gang,duration_s,depends_on\n0,a,k,1,5,b\n", "t.csv:2: depends_on names 'b'"),
         ("at,name,gang,duration_s\n0,a,1,5\n", "t.csv: in no format that is known"),
         ("at,name,kind,gang\n0,a,k,1\n", "has no length: neither steps nor a duration"),
-        (TRACE + "0,a,k,65,5\n", "wants 65 x a100-40gb or 65 x rtx-2080ti or 65 x t4; no pool is that large"),
+        (TRACE + "0,a,k,65,5\n", "wants 65 x a100-40gb or 65 x rtx-2080-ti or 65 x t4; no pool is that large"),
         (TRACE, "no job can be read in it"),
         ("", "t.csv: in no format"),
     ],

@@ -89,3 +89,25 @@ def test_the_home_folder_of_a_person_does_not_travel(tmp_path: Path, monkeypatch
     (tmp_path / "work").mkdir()
     (tmp_path / "work/train.py").write_text("print()")
     assert len(snapshot_folder(tmp_path / "work").files) == 1
+
+
+def test_all_that_cannot_travel_is_named_in_one_answer(tmp_path: Path) -> None:
+    """Links, names that are not UTF-8, pipes: each with its reason, so that nobody submits once for each of them."""
+    (tmp_path / "fine.py").write_text("x")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "link").symlink_to("../fine.py")
+    (tmp_path / "other").symlink_to("/etc")
+    os.mkfifo(tmp_path / "pipe")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff.bin")).write_text("x")
+    with pytest.raises(ConfigError) as refused:
+        snapshot_folder(tmp_path)
+    for told in (
+        "bad\ufffd.bin has a name that is not UTF-8",
+        "inner/link is no regular file but a link to ../fine.py",
+        "other is no regular file but a link to /etc",
+        "pipe is no regular file",
+    ):
+        assert told in str(refused.value)
+    assert ".walrasignore" in str(refused.value.fix)
+    (tmp_path / ".walrasignore").write_text("link\nother\npipe\nbad*\n")
+    assert [file.path for file in snapshot_folder(tmp_path).files] == [".walrasignore", "fine.py"]

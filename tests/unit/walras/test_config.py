@@ -7,8 +7,8 @@ import pytest
 
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
+from walras.spec.accelerator_names import canonical_accelerator
 from walras.spec.cluster_file import ClusterConfig
-from walras.spec.field_types import canonical_accelerator
 from walras.spec.file_model import load_mapping, load_yaml
 from walras.spec.workload_file import WorkloadFile
 

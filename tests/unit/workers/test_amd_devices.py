@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from walras.device_samples import DeviceSample
-from walras.spec.field_types import canonical_accelerator
+from walras.spec.accelerator_names import canonical_accelerator
 from workers.amd_devices import canonical_amd_name
 from workers.devices import Accelerators, detect_accelerators, detect_types, look_at_devices
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from walras.contract import EXIT_NOT_PREPARED
+from walras.contract import EXIT_MACHINE_UNABLE, EXIT_NOT_PREPARED
 from walras.errors import ConfigError, JobSpecError
 from walras.job_needs import JobNeeds
 from walras.spec.job_spec import parse_spec
 from walras.spec.job_travel import needs_of
-from workers.preparation.containers import ContainerPlace, bring_image, container_argv
+from workers.preparation.containers import ContainerPlace, bring_image, container_argv, find_runtime
+from workers.preparation.environments import tools_here
 from workers.preparation.folder_cache import CacheBounds, FolderCache
+from workers.preparation.inputs import MachineUnable
 from workers.preparation.launcher import prepared_argv, write_needs
 
 PLACE = ContainerPlace(
@@ -107,8 +109,21 @@ def test_a_machine_without_a_runtime_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         command, cwd=folder / "work", env={"PATH": str(env_path)}, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == EXIT_NOT_PREPARED
+    assert done.returncode == EXIT_MACHINE_UNABLE
     assert "none of apptainer, podman, docker" in done.stderr
+    assert "goes to another machine" in done.stderr
+
+
+def test_a_client_without_its_daemon_is_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine reports docker only while its daemon answers: one that is refused, or hangs, is as good as none."""
+    client = tmp_path / "docker"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for script, works in (("echo 27.1", True), ("echo 'Cannot connect to the Docker daemon' >&2; exit 1", False)):
+        client.write_text(f"#!/bin/sh\n{script}\n")
+        client.chmod(0o755)
+        assert ("docker" in tools_here()) == works
+    with pytest.raises(MachineUnable, match="none of apptainer, podman, docker"):
+        find_runtime()
 
 
 def test_a_file_is_for_apptainer_alone_and_has_to_be_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tests.support.fake_nvml import FakeGpu, nvml_with
 from walras.device_samples import DeviceSample, memory_text, power_text, temperature_text, utilization_text
-from walras.spec.field_types import canonical_accelerator
+from walras.spec.accelerator_names import canonical_accelerator
 from walras.wire import Heartbeat
 from workers.device_sampler import DeviceSampler, sample_devices
 from workers.devices import Accelerators, detect_accelerators

@@ -17,41 +17,17 @@ from workers.devices import (
     DeviceHold,
     DeviceHolds,
     bind_rendezvous_port,
-    canonical_gpu_name,
     mps_folder,
     own_address,
 )
 
-GIB = 2**30
-
-
-@pytest.mark.parametrize(
-    ("product", "memory", "name"),
-    [
-        ("NVIDIA A100-SXM4-40GB", 40 * GIB, "a100-40gb"),
-        ("NVIDIA A100 80GB PCIe", 80 * GIB, "a100-80gb"),
-        ("Tesla V100-SXM2-16GB", 16 * GIB, "v100-16gb"),
-        ("NVIDIA H100 80GB HBM3", 80 * GIB, "h100-80gb"),
-        ("NVIDIA H200", 141 * GIB, "h200"),
-        ("Tesla T4", 15 * GIB, "t4"),
-        ("Tesla K80", 11 * GIB, "k80"),
-        ("NVIDIA L40S", 45 * GIB, "l40s"),
-        ("NVIDIA A10G", 22 * GIB, "a10g"),
-        ("NVIDIA GeForce RTX 3090", 24 * GIB, "rtx-3090"),
-        ("NVIDIA RTX A6000", 48 * GIB, "rtx-a6000"),
-        ("Quadro RTX 6000", 24 * GIB, "rtx-6000"),
-        ("NVIDIA RTX 6000 Ada Generation", 48 * GIB, "rtx-6000-ada"),
-    ],
-)
-def test_accelerators_have_canonical_names(product: str, memory: int, name: str) -> None:
-    """What NVML calls a product becomes the name that pools use, with the memory where that is a choice."""
-    assert canonical_gpu_name(product, memory) == name
-
 
 def test_emulated_devices_see_no_gpu_and_real_ones_only_their_own() -> None:
-    """CUDA_VISIBLE_DEVICES names exactly the devices of the attempt."""
+    """CUDA_VISIBLE_DEVICES names exactly the devices of the attempt: by number, slices and on request by UUID."""
     assert Accelerators("a100", 2).visible_devices([0, 1]) == ""
-    assert Accelerators("h200", 2, ("GPU-a", "GPU-b")).visible_devices([1]) == "GPU-b"
+    two = Accelerators("h200", 2, ("GPU-a", "GPU-b"), (4, 6))
+    assert (two.visible_devices([1]), two.visible_devices([0, 1], by_uuid=True)) == ("6", "GPU-a,GPU-b")
+    assert Accelerators("h200-1g.18gb", 2, ("MIG-a", "MIG-b")).visible_devices([1]) == "MIG-b"
 
 
 def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
@@ -67,6 +43,12 @@ def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
     path.write_text("cnn: {a100: -1}\n")
     with pytest.raises(ConfigError, match=r"cnn\.a100"):
         load_emulated_speeds(path)
+
+
+def test_emulated_speeds_may_be_stated_for_a_family() -> None:
+    """`h100: 5` is the speed on any size of it, and a size with a number of its own has that."""
+    speeds = {"cnn": {"h100": 5.0, "h100-94gb": 6.0}}
+    assert [pace_of(speeds, "cnn", name) for name in ("h100-80gb", "h100-94gb", "a100-80gb")] == [5.0, 6.0, None]
 
 
 def test_devices_are_held_by_one_attempt() -> None:

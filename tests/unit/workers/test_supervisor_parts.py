@@ -14,7 +14,7 @@ from walras import contract
 from walras.training import supervisor_link
 from workers import processes
 from workers.rank_environment import build_client_folder
-from workers.ranks import RankOutput
+from workers.ranks import RankOutput, is_own_fault
 from workers.supervisor_protocol import MAX_LINE_BYTES, AttemptJournal, Channels, PeerRole, read_attempt_journal
 
 
@@ -125,3 +125,22 @@ def test_the_in_job_client_agrees_with_the_contract() -> None:
     shared = {"EXIT_CHECKPOINTED", "GRADIENT_NOISE_VALUE", "BANDWIDTH_VALUE", "DATA_WAIT_VALUE", "SAVES_VALUE"}
     for name in sorted(shared | {"CHOSEN_BATCH_VALUE", "UPDATE_GAIN_VALUE"}):
         assert getattr(supervisor_link, name) == getattr(contract, name)
+
+
+@pytest.mark.parametrize(
+    ("last", "own"),
+    [
+        ("ModuleNotFoundError: No module named 'trochvision'", True),
+        ("ImportError: cannot import name 'Foo' from 'bar' (/x/bar.py)", True),
+        ("  File 'a.py', line 3\n    x = (\nSyntaxError: '(' was never closed", True),
+        ("train.py: error: unrecognized arguments: --ephocs 3", True),
+        ("python: can't open file '/w/trian.py': [Errno 2] No such file or directory", True),
+        ("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", False),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", False),
+        ("RuntimeError: NCCL communicator was aborted", False),
+        ("", False),
+    ],
+)
+def test_errors_that_a_program_has_anywhere_are_told_from_a_machines(last: str, own: bool) -> None:
+    """By the end of its output, however much was printed before."""
+    assert is_own_fault(f"epoch 1\n{'x' * 5000}\nTraceback (most recent call last):\n{last}\n".encode()) is own

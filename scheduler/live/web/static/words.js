@@ -86,6 +86,7 @@ const REASONS = {
   "INFRA:LEASE_EXPIRED": "its machine was silent for too long",
   "INFRA:START_TIMEOUT": "it did not start in time",
   "INFRA:START_REFUSED": "its machine could not start it",
+  "INFRA:DEVICE_FAULT": "a GPU of its machine is at fault",
   "POLICY:PREEMPTED": "made way for another job",
   "POLICY:MOVED": "moved to other accelerators",
   "POLICY:RELEASED": "its rented machine was given back",

@@ -1,0 +1,115 @@
+"""Accelerator types have one name for agents, jobs, the catalog and importers."""
+
+import pytest
+
+from walras.job_request import ANY_ACCELERATOR, Demand, GangPlan, GangRequest
+from walras.spec.accelerator_names import canonical_accelerator, covers, detected_accelerator, family_of, named_type
+
+_GIB = 2**30
+
+#: What NVML reports of the commonest products, their memory in GiB, the canonical name, and what others call them.
+PRODUCTS = [
+    ("NVIDIA A100-SXM4-40GB", 40, "a100-40gb", ("A100-40GB", "nvidia_a100-sxm4-40gb", "a100_40gb", "A100 40 GB")),
+    ("NVIDIA A100-PCIE-40GB", 40, "a100-40gb", ("A100-PCIE-40GB", "NVIDIA-A100-PCIE-40GB", "a100_40")),
+    ("NVIDIA A100-SXM4-80GB", 80, "a100-80gb", ("A100-80GB", "nvidia_a100-sxm4-80gb", "A100-80GB-SXM", "a100_80")),
+    ("NVIDIA A100 80GB PCIe", 80, "a100-80gb", ("nvidia_a100_80gb_pcie", "nvidia-a100-80gb")),
+    ("NVIDIA H100 80GB HBM3", 80, "h100-80gb", ("nvidia_h100_80gb_hbm3", "nvidia-h100-80gb", "H100-SXM-80GB")),
+    ("NVIDIA H100 PCIe", 80, "h100-80gb", ("h100-pcie-80gb",)),
+    ("NVIDIA H100 NVL", 94, "h100-94gb", ("H100-NVL", "nvidia_h100_nvl")),
+    ("NVIDIA H200", 141, "h200", ("H200", "H200-141GB", "nvidia_h200")),
+    ("NVIDIA B200", 180, "b200", ("B200",)),
+    ("NVIDIA GH200 480GB", 96, "gh200", ("GH200", "nvidia_gh200_480gb")),
+    ("Tesla V100-SXM2-16GB", 16, "v100-16gb", ("tesla_v100-sxm2-16gb", "V100-16GB")),
+    ("Tesla V100-SXM2-32GB", 32, "v100-32gb", ("tesla_v100-sxm2-32gb", "V100-32GB", "v100_32")),
+    ("Tesla V100-SXM2-32GB-LS", 32, "v100-32gb", ()),
+    ("Tesla T4", 15, "t4", ("T4", "nvidia-tesla-t4", "tesla_t4", "t4-16gb")),
+    ("Tesla P100-PCIE-16GB", 16, "p100", ("P100", "nvidia-tesla-p100")),
+    ("Tesla K80", 11, "k80", ("K80", "nvidia-tesla-k80")),
+    ("NVIDIA A10", 22, "a10", ("A10", "nvidia_a10", "A10-24GB")),
+    ("NVIDIA A10G", 22, "a10g", ("A10G",)),
+    ("NVIDIA A30", 24, "a30", ("A30",)),
+    ("NVIDIA A40", 45, "a40", ("A40", "nvidia_a40")),
+    ("NVIDIA L4", 23, "l4", ("L4", "nvidia-l4")),
+    ("NVIDIA L40S", 45, "l40s", ("L40S", "nvidia_l40s")),
+    ("NVIDIA RTX A6000", 48, "rtx-a6000", ("A6000", "RTXA6000", "rtx_a6000", "nvidia_rtx_a6000")),
+    ("NVIDIA RTX 6000 Ada Generation", 48, "rtx-6000-ada", ("RTX6000-Ada", "nvidia_rtx_6000_ada_generation")),
+    ("Quadro RTX 6000", 24, "rtx-6000", ("QuadroRTX6000", "quadro_rtx_6000", "rtx6000")),
+    ("Quadro RTX 8000", 48, "rtx-8000", ("rtx8000",)),
+    ("NVIDIA GeForce RTX 3090", 24, "rtx-3090", ("rtx3090", "rtx-3090", "RTX 3090", "rtx_3090", "3090",
+                                                 "nvidia_geforce_rtx_3090", "NVIDIA-GeForce-RTX-3090")),
+    ("NVIDIA GeForce RTX 4090", 24, "rtx-4090", ("RTX4090", "4090", "geforce_rtx_4090", "RTX-4090-24GB")),
+    ("NVIDIA GeForce RTX 4090 Laptop GPU", 16, "rtx-4090-laptop", ("nvidia_geforce_rtx_4090_laptop_gpu",)),
+    ("NVIDIA GeForce RTX 4090 D", 24, "rtx-4090-d", ("rtx4090d",)),
+    ("NVIDIA GeForce RTX 5090", 32, "rtx-5090", ("RTX5090",)),
+    ("NVIDIA GeForce RTX 4070 Ti SUPER", 16, "rtx-4070-ti-super", ("rtx4070tisuper",)),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 96, "rtx-pro-6000", ("RTXPRO6000",)),
+    ("NVIDIA GeForce RTX 2080 Ti", 11, "rtx-2080-ti", ("rtx2080ti", "2080ti", "RTX-2080Ti", "geforce_rtx_2080_ti")),
+    ("NVIDIA GeForce GTX 1080 Ti", 11, "gtx-1080-ti", ("gtx1080ti", "1080ti")),
+    ("NVIDIA TITAN RTX", 24, "titan-rtx", ("titan_rtx", "titanrtx")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("product", "gib", "name", "others"), PRODUCTS)
+def test_a_product_has_one_name_whoever_writes_it(product: str, gib: int, name: str, others: tuple[str, ...]) -> None:
+    """What a driver reports, Slurm's gres, Kubernetes' labels, clouds and people write becomes the same name."""
+    assert detected_accelerator(product, gib * _GIB) == name
+    for text in (name, *others):
+        assert canonical_accelerator(text) == name, text
+    # A person who copies the driver's words may leave the size to it: then they mean the family.
+    assert covers(canonical_accelerator(product), name)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "meant", "not_meant"),
+    [
+        ("h100", ("h100", "h100-80gb", "h100-94gb"), ("h200", "h100-80gb-1g.10gb", "gh200")),
+        ("a100", ("a100-40gb", "a100-80gb"), ("a100-40gb-1g.5gb", "a10", "a100x")),
+        ("v100", ("v100-16gb", "v100-32gb"), ("v100s",)),
+        ("a100-80gb", ("a100-80gb",), ("a100", "a100-40gb")),
+        ("a100-1g.5gb", ("a100-40gb-1g.5gb",), ("a100-40gb",)),
+        ("rtx-4090", ("rtx-4090", "rtx4090"), ("rtx-4090-laptop", "rtx-4090-d")),
+        ("rtx-2080", ("rtx-2080",), ("rtx-2080-ti",)),
+    ],
+)
+def test_a_name_without_memory_means_every_size(
+    wanted: str, meant: tuple[str, ...], not_meant: tuple[str, ...]
+) -> None:
+    """A family covers all sizes of its product, never a slice, another board or another product."""
+    assert [name for name in (*meant, *not_meant) if covers(wanted, name)] == list(meant)
+
+
+def test_the_most_specific_demand_holds() -> None:
+    """A count for `a100-80gb` is that of this type; others of the family have the family's, the rest that of any."""
+    gang = GangRequest(demands=(Demand(ANY_ACCELERATOR, 8), Demand("a100", 4), Demand("a100-80gb", 2)))
+    found = [gang.demand_on(name) for name in ("a100-80gb", "a100-40gb", "t4")]
+    assert [each.count for each in found if each is not None] == [2, 4, 8]
+    assert GangRequest(demands=(Demand("a100", 4),)).demand_on("t4") is None
+    assert named_type(["a100", "a100-80gb"], "a100-80gb") == "a100-80gb"
+    assert named_type(["a100", "a100-80gb"], "a100-40gb") == "a100"
+    assert named_type(["a100"], "t4") is None
+
+
+def test_a_plan_may_name_families() -> None:
+    """A mix of `h100:2` and `v100:4` is the one that holds two H100s of one size and four V100s of one size."""
+    mix, alone = GangPlan((Demand("h100", 2), Demand("v100", 4)), 3.0), GangPlan((Demand("h100", 2),), 2.0)
+    gang = GangRequest(demands=(Demand("h100", 2),), plans=(mix, alone))
+    assert gang.plan_of({"h100-80gb": 2, "v100-16gb": 4}) is mix
+    assert gang.plan_of({"h100-94gb": 2}) is alone
+    assert gang.plan_of({"h100-80gb": 2, "v100-16gb": 2}) is None
+    assert gang.plan_of({"h100-80gb": 2, "h100-94gb": 4}) is None
+
+
+@pytest.mark.parametrize("text", ["", "any", "*", "a" * 60, "é100", "a100;rm", 7, "nvidia", "-"])
+def test_what_cannot_be_a_type_is_refused(text: object) -> None:
+    """A name that no machine could have is refused where it is written; a driver's odd name still gives a type."""
+    with pytest.raises(ValueError, match="accelerator type"):
+        canonical_accelerator(text)
+    if isinstance(text, str):
+        assert canonical_accelerator(detected_accelerator(text, 0))
+
+
+@pytest.mark.parametrize("name", [name for _, _, name, _ in PRODUCTS] + ["dgx-ext", "rx-7900-xtx", "cpu", "tpu-v4"])
+def test_a_canonical_name_is_its_own(name: str) -> None:
+    """So that what is stored, sent and read again stays what it was."""
+    assert canonical_accelerator(name) == name
+    assert canonical_accelerator(family_of(name)) == family_of(name)
