@@ -37,8 +37,9 @@ from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.generators import gavel_jobs, generator_request
 from simulator.workloads.speed_tables import read_pair_speeds, read_throughput_table
 from simulator.workloads.trace import Trace
-from tests.support.real_server import A, RealServer, wait_for
+from tests.support.real_server import A, RealServer
 from tests.support.shared_job import SCRIPT, THRASHING, WAITING
+from tests.support.waiting import wait_for
 from walras.job_request import DeviceShare, Kind
 from walras.spec.cluster_file import ClusterConfig
 

@@ -76,7 +76,7 @@ def _kills(kills: int) -> Measured:
     pool = A | {"accelerators": 4, "shape": "ax4", "cpus": 4}
     with tempfile.TemporaryDirectory() as folder:
         pair = StandbyPair(Path(folder), shared_postgres().new_database(), [pool], lease="60s")
-        ready = []
+        ready = list[float]()
         try:
             pair.start()
             for name in ("n1", "n2"):
@@ -86,7 +86,9 @@ def _kills(kills: int) -> Measured:
             for _ in range(kills):
                 time.sleep(2.0)
                 killed = pair.kill_leader()
-                ready.append(pair.until_one_leads(other_than=killed))
+                began = time.monotonic()
+                pair.until_one_leads(other_than=killed)
+                ready.append(time.monotonic() - began)
                 pair.restart(killed)
             submitter.over.set()
             submitter.join()

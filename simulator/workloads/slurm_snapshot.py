@@ -19,8 +19,9 @@ import yaml
 from simulator.workloads.formats import write_trace
 from simulator.workloads.trace import SkippedRows, Trace, TraceJob
 from walras.errors import ConfigError
+from walras.spec.accelerator_names import canonical_accelerator
 from walras.spec.cluster_file import ClusterConfig
-from walras.spec.field_types import canonical_accelerator, shown_name
+from walras.spec.field_types import shown_name
 from walras.spec.file_model import check_model
 
 #: Largest size of a snapshot's file, bytes.
