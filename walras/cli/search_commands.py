@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, example_or_path, parse_length_option
-from walras.cli.submit_commands import in_local_folder, read_job_file
+from walras.cli.job_files import read_job_file
+from walras.cli.submit_commands import in_local_folder
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.configuration_search import SearchAim, SearchStep
 from walras.errors import JobSpecError, UserError
