@@ -5,8 +5,8 @@ JOBS ?= 2
 # Tests start hundreds of processes. Where bytecode may not be kept, each of them compiles every file anew, pytest's too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install wheel sdist sbom docs pictures demo demo-web test test-all fuzz mutations gpu golden browser slurm \
-	postgresql torchx explore lint bench clean
+.PHONY: help install wheel sdist sbom docs pictures demo demo-web lint test test-all fast alone slow \
+	slow-live slow-computed on-postgresql fuzz soak mutations gpu golden browser slurm postgresql explore bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ sdist: .venv/.installed-dev ## build dist/walras-VERSION.tar.gz, the sources of 
 	$(BIN)/python -m build --sdist --no-isolation --outdir dist . >/dev/null
 
 sbom: .venv/.installed-dev ## write dist/walras-VERSION.cdx.json: what an installation consists of; WALRAS_SIGNING_KEY signs it
-	v=$$($(BIN)/walras version) && $(BIN)/python -m tests.support.software_bill dist/walras-$$v.cdx.json \
+	v=$$($(BIN)/walras --version) && $(BIN)/python -m tests.support.software_bill dist/walras-$$v.cdx.json \
 		$$(ls dist/walras-$$v-py3-none-any.whl dist/walras-$$v.tar.gz 2>/dev/null)
 
 docs: .venv/.installed-dev ## build the documents as a site, site/index.html; a warning is an error
@@ -53,27 +53,41 @@ lint: .venv/.installed-dev ## style, types, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What the fast tests passed on: this commit, what was changed since, and the reference data they were given.
-STATE = { git rev-parse HEAD && git diff HEAD && git ls-files -z --others --exclude-standard | xargs -0 -r sha256sum && \
-	echo "$$WALRAS_DATA $$WALRAS_REQUIRE"; } 2>&1 | sha256sum
+test: .venv/.installed-dev ## lint and the fast tests
+	@$(MAKE) --no-print-directory -j 2 lint fast
 
-test: lint ## lint and the fast tests
-	rm -f .venv/.fast-tests-passed
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not gpu" --durations=5
-	if git rev-parse --quiet --verify HEAD >/dev/null 2>&1; then $(STATE) > .venv/.fast-tests-passed; fi
+test-all: test ## lint and every test, real processes and PyTorch included
+	@$(MAKE) --no-print-directory -j 1 alone slow on-postgresql
 
-# The demo needs the machine to itself: beside other tests its ranks cannot keep their pace. So does whoever times the loop.
-# Fast tests that `make test` has just passed on the same files are not run a second time.
-test-all: lint ## lint and every test, real processes and PyTorch included
-	$(BIN)/python -m pytest -n 0 -m "alone and not gpu"
-	if [ "$$(cat .venv/.fast-tests-passed 2>/dev/null)" = "$$($(STATE))" ]; then which="slow and"; else which=""; fi; \
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$$which not alone and not gpu" --durations=10
-	WALRAS_TEST_STORE=postgresql $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not sqlite_file" tests/unit/scheduler_live
+PYTEST := $(BIN)/python -m pytest
+
+fast: .venv/.installed-dev ## the fast tests
+	$(PYTEST) -n $(JOBS) -m "not slow and not gpu" --durations=5
+
+alone: .venv/.installed-dev ## the tests that need the machine to themselves: beside others their ranks cannot keep their pace
+	$(PYTEST) -n 0 -m "alone and not gpu"
+
+slow: .venv/.installed-dev ## the other slow tests: real processes, which mostly wait, and long computations beside them
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-live slow-computed
+
+slow-live:
+	$(PYTEST) -n $$((2 * $(JOBS) + 1)) -m "slow and not alone and not gpu" --durations=10 tests/e2e
+
+# At a lower priority: who waits for a process is woken at once.
+slow-computed:
+	nice -n 10 $(PYTEST) -n $(JOBS) -m "slow and not alone and not gpu" --durations=10 --ignore=tests/e2e
+
+on-postgresql: .venv/.installed-dev ## the tests of a live server that reach SQL of their own, over PostgreSQL
+	WALRAS_TEST_STORE=postgresql $(PYTEST) -n $(JOBS) -m "sql and not slow and not sqlite_file" tests/unit/scheduler_live
 
 SEEDS ?= 200
 FIRST ?= 1
 fuzz: .venv/.installed-dev ## run SEEDS=N whole systems under faults, from seed FIRST=K; DONE=FILE: go on where one ended
 	$(BIN)/python -m tests.whole_system --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS) $(if $(DONE),--done $(DONE))
+
+soak: SEEDS = 20000
+soak: DONE ?= .venv/soaked-$(shell git rev-parse --short HEAD)
+soak: fuzz ## the same for hours, going on where it was interrupted on this commit
 
 mutations: .venv/.installed-dev ## plant bugs on purpose and count the seeds until each is found
 	$(BIN)/python -m tests.mutations
@@ -94,9 +108,6 @@ slurm: .venv/.installed-dev ## unpack the Slurm, SSH server and promtool that te
 postgresql: ## install the database that tests of several servers run (Debian; needs root)
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; }
-
-torchx: .venv/.installed-dev ## add the TorchX whose scheduler plug-in tests try (its release of today needs an older urllib3)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torchx-nightly
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"

@@ -1,1 +1,1 @@
-"""What docs/results.md states, measured. `python -m benchmarks` runs everything; see `benchmarks/__main__.py`."""
+"""What docs/results.md is made of. `python -m benchmarks` runs everything; see `benchmarks/__main__.py`."""

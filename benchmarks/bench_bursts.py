@@ -3,7 +3,7 @@
     python -m benchmarks bursts
 
 Nothing here is a policy of its own: both are the default policy, on a made-up cluster of 32 accelerators, of jobs drawn
-anew from each seed. CloudCoaster and BFTrainer, which do one thing each, are the systems beside it in docs/results.md.
+anew from each seed. CloudCoaster and BFTrainer do one thing each.
 
 `bursts`: long jobs fill the cluster for a day, worth nothing by the hour, and are not to be interrupted; short ones
 come all the time and 24 at once every three hours in the mean, each worth 10 USD an hour. The cluster alone, first come

@@ -10,12 +10,12 @@ What bounds that: the best plans for one law of spells by age (`spot_laws`), fit
 on all judged windows, and on those of each judged zone by themselves. The last is told what no policy here may know.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.needs import reference_data
 from benchmarks.spot_laws import FloatArray, LawPolicy, plan_for_law, spell_law
 from benchmarks.spot_runs import fitted_elsewhere
 from benchmarks.tables import Measured
@@ -44,10 +44,7 @@ _EXACT = 0.1
 
 def measure(scale: float) -> list[Measured]:
     """All windows of every variant, or a part of them spread over all zones."""
-    given = os.environ.get("WALRAS_DATA")
-    if not given:
-        raise SystemExit("WALRAS_DATA is not set: no market to run on")
-    data = Path(given)
+    data = reference_data()
     judged, scores = windows(data)[:: max(1, round(1 / scale))], recorded(data)
     measured = Measured("Frontier-CS cant_be_late, high availability", f"{len(judged)} windows of four zones")
     laws = _laws(data, judged)

@@ -11,39 +11,31 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks import zone_runs
-from benchmarks.collection_runs import measure_collections
-from benchmarks.price_runs import ladder, places
 from benchmarks.revocation_runs import Weather, losses
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Total, fitted, judged, starts, total, totalled
 from benchmarks.tables import Measured
-from benchmarks.transient_runs import ON_DEMAND_USD, SERVERS, STEPS, kinds, one_on_demand
 from optimizer.planning.deadline_job import GreedySpotPolicy, UniformProgress
-from optimizer.planning.price_moves import PricedPlace
 from optimizer.planning.reserved_capacity import QueueLoad, reserve_without_waiting
 from optimizer.planning.slack_policy import SlackPlan, SlackPolicy, fit_spot_markets, plan_slack
 from optimizer.planning.spot_replay import ReplayStart, replay_optimum, run_omniscient, zones_optimum
-from optimizer.planning.worker_clusters import cheapest_cluster, expected_run
 from simulator.ground_truth import AttemptCosts
 
 _STARTS_EACH = 60
-_JOBS = 60
 #: One week of slots.
 _WEEK = 7 * 24 * 6
 
 
 def measure(scale: float) -> list[Measured]:
     """A table for each question; without the reference data only those that need no recorded market."""
-    always = [measure_collections(_JOBS), _lost(scale), _reserved()]
+    always = [_lost(scale), _reserved()]
     given = os.environ.get("WALRAS_DATA")
     if not given:
         return always
     data = Path(given)
-    known = places(data)
-    ladders = [_ladder(known, days) for days in (4, 64)]
     each = max(1, round(_STARTS_EACH * scale))
     fitted_before = zone_runs.fitted(data)
     zones = [zone_runs.measure_zones(data, name, max(1, each // 2), fitted_before) for name in zone_runs.REGIONS]
-    return [_spot(data, each), *zones, *ladders, _transient(data), *always]
+    return [_spot(data, each), *zones, *always]
 
 
 def _spot(data: Path, each: int) -> Measured:
@@ -112,29 +104,6 @@ def _against_program(start: ReplayStart) -> float:
     exact = run_omniscient(JOB, start.ahead).cost
     program = zones_optimum(JOB, [start.ahead[0]], gap=1e-3)
     return ON_DEMAND_ALONE if program is None else abs(program.usd - exact)
-
-
-def _ladder(known: Sequence[PricedPlace], days: int) -> Measured:
-    rungs = ladder(known, days)
-    measured = Measured("where a job is cheapest as prices change", f"{days} days on one A100, GCP spot prices 2024-26")
-    for number, rung in enumerate(rungs):
-        least = rungs[number - 1].cheaper if number else None
-        measured.add(f"{rung.name}: cheaper than the base by", rung.cheaper, "x", at_least=least)
-    measured.add("moves per job", rungs[-1].moves, "moves")
-    return measured
-
-
-def _transient(data: Path) -> Measured:
-    k80, p100 = kinds(data)
-    eight, one = expected_run([k80] * 8, SERVERS, STEPS), expected_run([one_on_demand()], SERVERS, STEPS)
-    measured = Measured("ResNet-32 on transient workers", "64,000 steps, one server, lives and prices of early 2019")
-    measured.add("eight K80 against one", one.took_s / eight.took_s, "x", at_most=8.47, at_least=6.93)
-    measured.add("saved against eight on demand", 100 * (1 - eight.usd / ON_DEMAND_USD), "%", 69.2, 56.6)
-    ours = cheapest_cluster([k80, p100], SERVERS, STEPS, 8, eight.took_s)
-    if ours is not None:
-        measured.add("saved by the cheapest as fast", 100 * (1 - ours[1].usd / ON_DEMAND_USD), "%", at_least=65)
-        measured.add("its time", ours[1].took_s, "s", at_most=eight.took_s)
-    return measured
 
 
 def _lost(scale: float) -> Measured:

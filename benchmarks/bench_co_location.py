@@ -14,7 +14,6 @@ throws each other's state out with every step, though both state to need the dev
 separated. The figure is the sum of the parts of their speeds alone that they keep; 1 is one after the other.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linprog
 
+from benchmarks.needs import reference_data
 from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
@@ -60,15 +60,12 @@ def measure(scale: float, row: str) -> list[Measured]:
 
 
 def _simulated(scale: float) -> list[Measured]:
-    data = os.environ.get("WALRAS_DATA")
-    if not data:
-        return [Measured("Two jobs on one accelerator", "not measured: WALRAS_DATA is not set")]
+    data = reference_data()
     jobs = int(JOBS * scale)
     measured = Measured("Two jobs on one accelerator", f"{jobs} jobs of each of {len(_SEEDS)} seeds, {V100} V100")
     for policy in _POLICIES:
         alone, shared = (
-            [_run(Path(data) / "gavel", policy, jobs, seed, shares=shares) for seed in _SEEDS]
-            for shares in (False, True)
+            [_run(data / "gavel", policy, jobs, seed, shares=shares) for seed in _SEEDS] for shares in (False, True)
         )
         assert not any(each.violations for each in (*alone, *shared)), [each.violations for each in (*alone, *shared)]
         hours = [[_mean_jct_s(each) / 3600.0 for each in runs] for runs in (alone, shared)]

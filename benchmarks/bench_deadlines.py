@@ -6,11 +6,11 @@ Both play the same starts. The calculator sees at the start of each slot whether
 learns it by asking for one. The calculator's plan is fitted on traces of dates on which nothing is judged.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import zone_runs
+from benchmarks.needs import reference_data
 from benchmarks.scheduled_deadlines import ScheduledTotal, scheduled_total
 from benchmarks.spot_runs import JOB, Total, fitted_elsewhere, judged, starts, total, totalled
 from benchmarks.tables import Measured
@@ -28,10 +28,7 @@ ROWS = ("no-value", "value", *zone_runs.REGIONS)
 
 def measure(scale: float, row: str) -> list[Measured]:
     """The job alone on its market; `row`: whether an hour of it is said to be worth something, or a region."""
-    given = os.environ.get("WALRAS_DATA")
-    if not given:
-        raise SystemExit("WALRAS_DATA is not set: no market to run on")
-    data, each = Path(given), max(1, round(_STARTS_EACH * scale))
+    data, each = reference_data(), max(1, round(_STARTS_EACH * scale))
     if row in zone_runs.REGIONS:
         return [_zones(data, row, max(1, each // 2))]
     begun = starts(judged(data), each)

@@ -6,7 +6,6 @@ Each ground under the policy that is made for it, then Pollux's, Sia's and Arena
 Whole workloads, whatever the scale.
 """
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from time import process_time
 
 from benchmarks.arena_runs import arena_ground, finished_before, first_finished_mean_s, rounds_of_plan
 from benchmarks.elastic_runs import Run, pollux_recorded_p99_s, pollux_run, shockwave_run, sia_run
+from benchmarks.needs import NotHereError, reference_data
 from benchmarks.tables import Measured
 from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, TuningCost
 
@@ -65,8 +65,7 @@ def _pollux(data: Path, policy: str = "pollux") -> Measured:
 def _sia(data: Path, policy: str = "sia") -> Measured:
     found = Measured(f"Sia's philly-1 under `{policy}`", "160 jobs, 24 T4, 16 A100, 24 RTX 2080 Ti, steps of 60 s")
     if not (data / "restricted" / "sia_profiles").is_dir():
-        found.setting = "not measured: the restricted data is not there"
-        return found
+        raise NotHereError("the reference data has no folder restricted/sia_profiles")
     run = sia_run(data, policy)
     finished = [jct for name, jct in zip(run.names, run.jct_s, strict=True) if name not in UNFINISHED]
     found.add("average completion time of Sia's 158", sum(finished) / len(finished), "s", at_most=1_550.0)
@@ -122,7 +121,5 @@ ROWS = tuple(_ROWS)
 
 def measure(scale: float, row: str | None = None) -> list[Measured]:
     """A table for every row, or for one."""
-    given = os.environ.get("WALRAS_DATA")
-    if not given:
-        return [Measured("elastic policies on others' ground", "not measured: WALRAS_DATA is not set")]
-    return [_ROWS[name](Path(given)) for name in ([row] if row else ROWS)]
+    data = reference_data()
+    return [_ROWS[name](data) for name in ([row] if row else ROWS)]

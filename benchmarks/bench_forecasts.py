@@ -13,14 +13,13 @@ Seeds below 40 have served to look at.
 The row `rollout` is the time of a rollout of 1,000 active jobs.
 """
 
-import os
 from dataclasses import replace
 from itertools import islice, product
-from pathlib import Path
 from statistics import mean
 from time import process_time
 
 from benchmarks.forecast_runs import ForecastLooks, ForecastRun, Tally, forecast_run, generated_run
+from benchmarks.needs import reference_data
 from benchmarks.tables import Measured
 from scheduler.core.core import SchedulerCore
 from scheduler.forecast.core_copy import snapshot_at_once
@@ -111,7 +110,7 @@ def _prepare(workload: str, policy: str, seed: int, jobs: int) -> tuple[Scenario
 def _philly(policy: str, seed: int, jobs: int) -> tuple[Scenario, list[SimulatedJob]]:
     """A slice of Philly's jobs on so few machines that they wait."""
     first = _APART * (seed % _SLICES)
-    trace = read_trace(Path(os.environ["WALRAS_DATA"]) / "jobs" / "philly_2017.csv.gz")
+    trace = read_trace(reference_data() / "jobs" / "philly_2017.csv.gz")
     rows = list(islice(trace.jobs, first, first + jobs))
     pool = Pool(PoolId("p100"), Shape("p100x8", "p100", 8, 64.0, 2**39, nominal_speed=1.0))
     placing = TraceBinding({"p100": 1.0})

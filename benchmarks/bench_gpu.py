@@ -21,6 +21,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+from benchmarks.needs import NotHereError
 from benchmarks.tables import Measured
 from optimizer.planning.machine_recommendation import accelerator_specs
 from optimizer.prediction.predictor import KindFacts, Layout, SpeedCell
@@ -44,13 +45,13 @@ def measure(scale: float, row: str) -> list[Measured]:
     """The figures of one row."""
     found = gpus_here()
     if found is None:
-        return [Measured("One GPU", "not measured: this machine has no GPU that PyTorch can use")]
+        raise NotHereError("this machine has no GPU that PyTorch can use")
     if row == "speeds":
         return [_speeds(found.name, scale)]
     service = "multi-process service" if row == "mps" else "time slices"
     measured = Measured("Two jobs on one GPU", f"{found.name}, {service}")
     if row == "mps" and shutil.which("nvidia-cuda-mps-control") is None:
-        return [Measured(measured.title, "not measured: no nvidia-cuda-mps-control")]
+        raise NotHereError("this machine has no nvidia-cuda-mps-control")
     for what, envs in (("wait for most of a step", WAITING), ("keep the device busy", BUSY)):
         with tempfile.TemporaryDirectory() as folder:
             kept = _kept(Path(folder), found, envs, through_service=row == "mps")

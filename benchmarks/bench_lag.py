@@ -6,12 +6,12 @@ Rows 2,000 to 6,000 of Philly on three types of accelerators, max-min fairness w
 every exchange that pays for its restarts, and once by the rules as they are shipped. Two minutes.
 """
 
-import os
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.needs import reference_data
 from benchmarks.tables import Measured
 from benchmarks.traces import on_three_types
 from scheduler.core.rules import RoundRules
@@ -24,12 +24,9 @@ FIRST, JOBS = 2000, 4000
 
 
 def measure(scale: float) -> list[Measured]:
-    """A table for each rule; none without the data."""
-    data = os.environ.get("WALRAS_DATA")
-    if not data:
-        return []
+    """A table for each rule."""
     shipped = RoundRules().tolerated_lag
-    return [_run(Path(data), lag, max(50, round(JOBS * scale))) for lag in (0.0, shipped)]
+    return [_run(reference_data(), lag, max(50, round(JOBS * scale))) for lag in (0.0, shipped)]
 
 
 def _run(data: Path, lag: float, count: int) -> Measured:

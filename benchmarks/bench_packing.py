@@ -2,7 +2,8 @@
 
     python -m benchmarks packing
 
-2,048 jobs on three pools of 512 accelerators. Kinds: 60 models times gangs of 1/2/4/8 (.7/.1/.15/.05 of the jobs). A
+200 jobs on three pools of 50 accelerators: near the limit of pairs (`PAIR_COLUMNS_MOST`).
+Kinds: 60 models times gangs of 1/2/4/8 (.7/.1/.15/.05 of the jobs). A
 model demands part of an accelerator; two that demand more than one in sum share it in proportion, and three in ten
 pairs do not fit into its memory together. In classes: all jobs of a kind are equal. Distinct: every job has its own
 speed on every pool. Solvers run on one thread; processor seconds stand beside seconds because machines are shared.
@@ -19,7 +20,7 @@ from optimizer.policy import OrderPolicy, PolicySpec
 from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
 from optimizer.registry import make
 
-JOBS, POOLS, ACCELERATORS = 2048, 3, 512
+JOBS, POOLS, ACCELERATORS = 200, 3, 50
 _MODELS = 60
 _GANGS = np.array([1.0, 2.0, 4.0, 8.0])
 _OF_GANGS = (0.7, 0.1, 0.15, 0.05)
@@ -119,9 +120,9 @@ def measure(scale: float) -> list[Measured]:
             problem = problem_of(case)
             began, busy = perf_counter(), process_time()
             shares = _decide(problem, spec)
-            measured.add(case.name, perf_counter() - began, "s", at_most=5.0)
-            measured.add("   processor seconds", process_time() - busy, "s")
-            measured.add("   gap", shares.certificate.gap, "", at_most=1e-3)
+            measured.add(case.name, perf_counter() - began, "s")
+            measured.add("   processor seconds", process_time() - busy, "s", at_most=10.0)
+            measured.add("   gap", shares.certificate.gap, "", at_most=1e-9)
             measured.add("   violation", shares.certificate.violation, "", at_most=1e-9)
             measured.add("   pairs of jobs", float(len(shares.packed)), "")
         results.append(measured)

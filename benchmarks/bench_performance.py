@@ -2,16 +2,15 @@
 
     WALRAS_DATA=... python -m benchmarks performance
 
-Without the data only the figures of published tables and synthetic jobs are told. docs/results.md holds the tables.
+Without the data only the figures of published tables and synthetic jobs are told.
 """
 
 import os
-from dataclasses import replace
-from math import exp, sqrt
+from math import exp
 from pathlib import Path
 from random import Random
 from statistics import median
-from time import perf_counter, process_time
+from time import process_time
 
 from benchmarks.performance_scores import (
     Told,
@@ -25,20 +24,8 @@ from benchmarks.performance_scores import (
     with_tables,
 )
 from benchmarks.profiles import pair, pair_on_type, parted, singles
-from benchmarks.published import (
-    OFFERS,
-    P100_ONE_SERVER,
-    P100_TWO_SERVERS,
-    PLANS,
-    all_options,
-    resnet_110,
-    update_speeds,
-)
 from benchmarks.published_utilisation import utilisation_checks
-from benchmarks.scaling_laws import ScalingLaws, ShortRun, corner_runs, fit_scaling_laws
 from benchmarks.tables import Measured
-from optimizer.planning.machine_choice import RunGoal, choose_option, option_of, speed_windows
-from optimizer.planning.spot_training import fit_saturation
 from optimizer.prediction.affine_law import AffinePredictor
 from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
@@ -47,16 +34,12 @@ from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts, Layout, 
 from optimizer.prediction.table_predictors import MatrixCompletion, sheet_speed
 
 _HELD = 30
-_MANY = 14
-WORKERS, BATCHES = (8, 12, 16, 20), (384, 512, 768, 1024)
-#: A made-up job that is fastest with 12 workers: neither end of their range.
-LAWS = ScalingLaws((0.2, 0.012, 0.08), (0.55, 4.0), (60.0, 190.0), 50_000.0)
 
 
 def measure(scale: float) -> list[Measured]:
     """Tables in the order of the docstring; those of measured data only where there is some."""
     given = os.environ.get("WALRAS_DATA", "")
-    measured = [_published(), _spot(), _scavenger(max(2, round(200 * scale))), _cost(scale)]
+    measured = [_cost(scale)]
     if given:
         found = Path(given)
         measured += [
@@ -168,39 +151,6 @@ def _by_what_is_known(data: Path) -> Measured:
     return measured
 
 
-def _published() -> Measured:
-    measured = Measured("saturation of parameter servers", "CM-DARE, ResNet-32, fitted to 1 and 8 workers")
-    for what, table in (("1 server, P100", P100_ONE_SERVER), ("2 servers, P100", P100_TWO_SERVERS)):
-        law = fit_saturation([(1, table[0]), (8, table[7])])
-        worst = max(abs(law.steps_per_s(n) / speed - 1.0) for n, speed in enumerate(table, 1))
-        measured.add(f"{what}: largest error, 1 to 8 workers", 100 * worst, "%", at_most=10)
-    return measured
-
-
-def _spot() -> Measured:
-    measured = Measured("spotDNN's plans for ResNet-110", "instances that differ from the paper's")
-    for loss, deadline_s, paper in PLANS:
-        job, goal = resnet_110(loss), RunGoal(deadline_s=deadline_s)
-        most = job.link.most_workers
-        found = choose_option(speed_windows(OFFERS, job.time_s, update_speeds(job), most), goal)
-        every = choose_option((o for o in all_options(OFFERS, job.time_s) if sum(o.counts) <= most), goal)
-        assert found is not None
-        assert every is not None
-        apart = sum(abs(ours - theirs) for ours, theirs in zip(found.option.counts, paper, strict=True))
-        measured.add(f"loss {loss} within {deadline_s} s", apart, "", at_most=1 if loss == 0.7 else 0)
-        measured.add("   money over that of all sets", found.option.usd / every.option.usd, "x", at_most=1.0)
-        theirs_usd = option_of(OFFERS, paper, job.time_s(paper)).usd
-        measured.add("   time over the deadline", found.option.time_s / deadline_s, "x", at_most=1.0)
-        measured.add("   money over that of the paper's plan", found.option.usd / theirs_usd, "x", at_most=1.0)
-    offers, job = [replace(offer, most=_MANY) for offer in OFFERS], resnet_110(0.7)
-    began = perf_counter()
-    choose_option(
-        speed_windows(offers, job.time_s, update_speeds(job), job.link.most_workers), RunGoal(deadline_s=3700)
-    )
-    measured.add(f"{_MANY * len(offers)} instances: time of a plan", perf_counter() - began, "s", at_most=0.05)
-    return measured
-
-
 def _cost(scale: float) -> Measured:
     """Of learning and telling, as a server does after something new was measured."""
     measured = Measured(
@@ -234,42 +184,3 @@ def made_up(known: int, asked: int) -> tuple[list[Observation], list[SpeedCell],
     observations = [Observation(cells[n], speeds[n] * random.gauss(1.0, 0.03), 0.03, 4) for n in order[:known]]
     rest = order[known : known + asked]
     return observations, [cells[n] for n in rest], [speeds[n] for n in rest]
-
-
-def _scavenger(seeds: int) -> Measured:
-    measured = Measured(
-        "Scavenger's laws from four short runs",
-        f"synthetic, {seeds} seeds, 5 % noise an iteration, 20 iterations a run",
-    )
-    errors, late, dear = [], [], []
-    truths = {o.counts: o for o in LAWS.options(WORKERS, BATCHES, 0.13402)}
-    for seed in range(seeds):
-        laws = noisy_laws(Random(seed))
-        options = list(laws.options(WORKERS, BATCHES, 0.13402))
-        errors.append(sum(abs(o.time_s / truths[o.counts].time_s - 1.0) for o in options) / len(options))
-        fastest, cheapest = min(options, key=lambda o: o.time_s), min(options, key=lambda o: o.usd)
-        late.append(truths[fastest.counts].time_s / min(o.time_s for o in truths.values()))
-        dear.append(truths[cheapest.counts].usd / min(o.usd for o in truths.values()))
-    measured.add("error of time, mean of 16 configurations, median", 100 * median(errors), "%", at_most=4)
-    measured.add("   largest", 100 * max(errors), "%")
-    measured.add("fastest chosen, over the true fastest, worst", 100 * (max(late) - 1.0), "%", at_most=10)
-    measured.add("cheapest chosen, over the true cheapest, worst", 100 * (max(dear) - 1.0), "%", at_most=9)
-    return measured
-
-
-def noisy_laws(random: Random) -> ScalingLaws:
-    """Fitted to four corners: 5 % of noise in each of 20 iterations, 1 % on settled gradient noise, 2 % on epochs."""
-    runs = [
-        ShortRun(
-            workers,
-            batch,
-            LAWS.iteration_s(workers, batch) * sum(random.gauss(1.0, 0.05) for _ in range(20)) / 20,
-            (LAWS.noise[0] + LAWS.noise[1] / sqrt(batch)) * random.gauss(1.0, 0.01),
-        )
-        for workers, batch in corner_runs(WORKERS, BATCHES)
-    ]
-    earlier = [
-        (gamma, (LAWS.epochs[0] + LAWS.epochs[1] * gamma) * random.gauss(1.0, 0.02))
-        for gamma in (0.66, 0.68, 0.7, 0.72, 0.74, 0.76)
-    ]
-    return fit_scaling_laws(runs, earlier, LAWS.epoch_samples)

@@ -14,7 +14,7 @@ from time import perf_counter
 
 import numpy as np
 
-from benchmarks.instances import Drawn, Instance, draw
+from benchmarks.instances import Drawn, Instance, draw, optimality_gap
 from benchmarks.tables import Measured
 from optimizer.classes.class_problem import (
     ClassProblem,
@@ -27,7 +27,6 @@ from optimizer.classes.class_problem import (
 )
 from optimizer.decision import Status
 from optimizer.lp.dual_newton.price_solver import solve_by_prices
-from optimizer.lp.dual_newton.primal_recovery import optimality_gap
 from optimizer.problem import FloatArray, IntArray
 
 _GAP = 1e-4

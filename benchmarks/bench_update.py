@@ -9,14 +9,14 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.instances import Drawn, Instance, draw
-from benchmarks.tables import Measured
-from optimizer.classes.class_problem import MaxSum, NashWelfare, Objective
-from optimizer.lp.dual_newton.incremental_update import (
+from benchmarks.seeds.incremental_dual import (
     ArrivingMember,
     ClassMembers,
     IncrementalSolver,
     proportional_level,
 )
+from benchmarks.tables import Measured
+from optimizer.classes.class_problem import MaxSum, NashWelfare, Objective
 
 _EVENTS = 1200
 _GAPS = (50, 200, 1200)

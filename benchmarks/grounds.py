@@ -5,12 +5,12 @@ event, without a gate and at equal restart costs; it is the one that counts. x i
 no contention, over the same of the reference.
 """
 
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
 
+from benchmarks.needs import reference_data
 from optimizer.bounds.flow_time import flow_time_bound
 from optimizer.bounds.instance import SchedulingInstance
 from simulator.reports.baselines import BoundsChoice, JobBaselines
@@ -27,7 +27,7 @@ Retell = Callable[[Iterable[SimulatedJob]], Iterable[SimulatedJob]]
 
 def traces() -> Path:
     """The folder of Gavel's traces."""
-    return Path(os.environ["WALRAS_DATA"]) / "gavel" / "traces"
+    return reference_data() / "gavel" / "traces"
 
 
 @dataclass(frozen=True, slots=True)

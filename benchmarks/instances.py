@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import ClassProblem, NashWelfare, Objective
 
 FloatArray = NDArray[np.float64]
 
@@ -118,3 +118,10 @@ def _columns(
         both = np.minimum(speeds[np.arange(k), one], speeds[np.arange(k), other])
         speed.append(both * rng.uniform(0.8, 1.0, k))
     return np.stack(rows, axis=1), np.stack(counts, axis=1), np.stack(speed, axis=1)
+
+
+def optimality_gap(problem: ClassProblem, objective: Objective, reached: float, bound: float) -> float:
+    """Relative gap of bound and objective; for NashWelfare the gap of the mean weighted logarithm."""
+    if isinstance(objective, NashWelfare):
+        return max(bound - reached, 0.0) / max(float(problem.size @ objective.weight), 1e-300)
+    return max(bound - reached, 0.0) / max(abs(bound), abs(reached), 1e-12)

@@ -6,11 +6,10 @@ with at most eight accelerators and between ten minutes and a day and a half of 
 on in its own way (seeded). Spot machines live eight hours on average; nobody tells the scheduler.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from benchmarks.needs import reference_data
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
@@ -47,12 +46,9 @@ class Jobs:
     speeds: dict[SpeedKey, float]
 
 
-def trace(jobs: int) -> Jobs | None:
-    """The first so many; None without the reference data."""
-    data = os.environ.get("WALRAS_DATA")
-    if not data:
-        return None
-    read = read_trace(Path(data) / "jobs" / "philly_2017.csv.gz")
+def trace(jobs: int) -> Jobs:
+    """The first so many."""
+    read = read_trace(reference_data() / "jobs" / "philly_2017.csv.gz")
     usable = [
         row
         for row in read.jobs

@@ -53,6 +53,26 @@ class Measured:
         """Whether every figure with a target reaches it."""
         return all(figure.met for figure in self.rows)
 
+    def named(self) -> dict[str, Figure]:
+        """The figures by full name.
+
+        An indented one belongs to the last before it that is not indented; a second of the same name ends with `#2`.
+        """
+        found: dict[str, Figure] = {}
+        head = ""
+        for figure in self.rows:
+            bare = figure.what.strip()
+            if figure.what.startswith(" "):
+                bare = f"{head} / {bare}"
+            else:
+                head = bare
+            name, count = bare, 1
+            while name in found:
+                count += 1
+                name = f"{bare} #{count}"
+            found[name] = figure
+        return found
+
 
 def show(measured: Measured, console: Console) -> None:
     """Print as a table; a missed target is marked."""

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
 
+from benchmarks.needs import reference_data
 from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, Solve
@@ -191,7 +192,7 @@ class _Watch:
 
 def run(name: str, scale: float = 1.0) -> dict[str, float]:
     """One case in this process: its figures, and proof that it did the work."""
-    case, data = CASES[name], Path(os.environ["WALRAS_DATA"])
+    case, data = CASES[name], reference_data()
     if case.warm_up:
         before = case.prepare(data, case.warm_up)
         simulate(before.jobs, before.scenario)

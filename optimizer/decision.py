@@ -97,7 +97,7 @@ class SolveStage:
 
     Any non-negative prices give a valid bound (each job's best response to them is a small program of its own), so a
     checker need not trust them. Nor need it where jobs are co-located: any prices do that leave no column and no pair
-    worth more than it costs (`optimizer.lp.column_generation.pair_pricing`). Utilities are those in which the policy
+    worth more than it costs (`optimizer.lp.pair_program`). Utilities are those in which the policy
     states its targets.
     """
 

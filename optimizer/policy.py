@@ -267,7 +267,7 @@ SpaceSharing = Annotated[
     bool,
     Field(
         description="True: two jobs whose kinds are listed as a pair may share accelerators (space "
-        "sharing), each at reduced speed."
+        "sharing), each at reduced speed; at most 30,000 pairs of different jobs in all pools, some 200 jobs."
     ),
 ]
 

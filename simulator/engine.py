@@ -192,11 +192,6 @@ class Engine:
         for command in commands:
             carry_out[type(command)](at, command)
 
-    @property
-    def next_at(self) -> float:
-        """The instant of the next timer, one that was cancelled included; inf if there is none."""
-        return self._heap[0][0] if self._heap else inf
-
     def stop(self) -> None:
         """Ends the run after the present event."""
         self._stopped = True

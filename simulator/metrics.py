@@ -1,4 +1,4 @@
-"""Metrics of a run, computed from events and commands alone; the scheduler's ledger is never read.
+"""Metrics of a run, computed from events and commands alone, and from what the scheduler bills for rented machines.
 
 `docs/metrics.md` defines every metric. Memory is linear in active jobs, apart from what the sink keeps of ended ones.
 """
@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, nan
 
-from optimizer.policy import PlanPolicy
-from optimizer.registry import is_built_in, make, names
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
-from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PolicyChanged, PoolDeclared
+from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
 from simulator.engine import Engine
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, usd_of
-from walras.job_request import JobId, JobRequest
+from walras.job_request import JobId
 from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, JobState, Reason
 
 
@@ -96,6 +94,7 @@ class _Holding:
         "accelerators",
         "leased_at",
         "meter",
+        "most_usd_per_h",
         "part",
         "placement",
         "ran_s",
@@ -105,10 +104,13 @@ class _Holding:
         "usd_before",
     )
 
-    def __init__(self, placement: Placement, meter: PoolMeter, accelerators: int, at: float) -> None:
+    def __init__(
+        self, placement: Placement, meter: PoolMeter, accelerators: int, at: float, most_usd_per_h: float
+    ) -> None:
         self.placement = placement
         self.meter = meter
         self.accelerators = accelerators
+        self.most_usd_per_h = most_usd_per_h
         self.leased_at = self.settled_at = at
         self.accelerator_s = 0.0
         self.usd = 0.0
@@ -133,7 +135,9 @@ _LOSSES = frozenset({AttemptState.NODE_LOST, AttemptState.LEASE_EXPIRED, Attempt
 class MetricsCollector:
     """Computes the metrics of one run from its events and commands."""
 
-    def __init__(self, engine: Engine, sink: JobMetricsSink) -> None:
+    def __init__(
+        self, engine: Engine, sink: JobMetricsSink, most_usd_per_h: Callable[[JobId], float] = lambda job_id: inf
+    ) -> None:
         self.pools: dict[PoolId, PoolMeter] = {}
         #: Jobs that have not ended.
         self.open: dict[JobId, JobMetrics] = {}
@@ -147,15 +151,12 @@ class MetricsCollector:
         #: Jobs that agreed to share an accelerator.
         self._agreed: set[JobId] = set()
         self._pool_of: dict[NodeId, PoolId] = {}
-        #: Upper limit of a job's price per accelerator-hour on a rented machine, USD; None: the policy states none.
-        self._most_usd_per_h_of: Callable[[JobRequest], float] | None = None
-        #: The finite limits, by job.
-        self._most_usd_per_h: dict[JobId, float] = {}
+        #: Returns the upper limit of a job's price per accelerator-hour of the rented machine it is given, USD.
+        self._most_usd_per_h_of = most_usd_per_h
         self._engine = engine
         engine.on_event.update(
             {
                 JobSubmitted: self._submitted,
-                PolicyChanged: self._policy_changed,
                 PoolDeclared: self._declared,
                 NodeJoined: self._joined,
                 NodeLost: self._lost,
@@ -208,18 +209,8 @@ class MetricsCollector:
 
     # -- jobs
 
-    def _policy_changed(self, event: PolicyChanged) -> None:
-        spec = event.policy
-        # Reading which other packages are installed takes longer than a small run.
-        is_known = is_built_in(spec.name) or spec.name in names()
-        plans = is_known and isinstance(make(spec), PlanPolicy)
-        self._most_usd_per_h_of = event.rules.most_usd_per_h if plans else None
-
     def _submitted(self, event: JobSubmitted) -> None:
         job = event.job
-        most = inf if self._most_usd_per_h_of is None else self._most_usd_per_h_of(job)
-        if most < inf:
-            self._most_usd_per_h[job.job_id] = most
         if job.shared is not None:
             self._agreed.add(job.job_id)
         if not self.first_submitted_at <= event.at:
@@ -247,11 +238,11 @@ class MetricsCollector:
 
     def _leased(self, now: float, command: AttemptTransitioned, placement: Placement) -> None:
         assert command.job_id not in self._holdings, f"job {command.job_id} is granted two attempts at once"
-        parts = list[_Holding]()
+        parts, most = list[_Holding](), self._most_usd_per_h_of(command.job_id)
         for pool_id, accelerators in placement.by_pool.items():
             meter = self.pools[pool_id]
             meter.settle(now)
-            parts.append(_Holding(placement, meter, accelerators, now))
+            parts.append(_Holding(placement, meter, accelerators, now, most))
         self._holdings[command.job_id] = parts
         place = _placement_key(placement)
         sharers = self._sharers[place] = self._sharers.get(place, 0) + 1
@@ -313,9 +304,9 @@ class MetricsCollector:
             self._charge(now, there)
             if not others:
                 there.meter.held -= there.accelerators
-            usd, most = there.usd, self._most_usd_per_h.get(command.job_id, inf)
-            if most < inf and there.meter.pool.market is not Market.OWNED:
-                usd = min(usd, usd_of(most, there.accelerator_s))
+            usd = there.usd
+            if there.most_usd_per_h < inf and there.meter.pool.market is not Market.OWNED:
+                usd = min(usd, usd_of(there.most_usd_per_h, there.accelerator_s))
             measure.usd += usd
             accelerator = there.meter.pool.shape.accelerator
             measure.accelerator_s[accelerator] = measure.accelerator_s.get(accelerator, 0.0) + there.accelerator_s

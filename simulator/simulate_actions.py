@@ -28,7 +28,6 @@ from walras.spec.file_model import check_model, load_mapping
 if TYPE_CHECKING:
     from simulator.reports.policy_comparison import PolicyComparison
     from simulator.reports.recording import Recording
-    from simulator.reports.run_carbon import CarbonOptions
 
 _PIPE_WIDTH = 10_000
 #: Seconds before progress is shown.
@@ -51,20 +50,11 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
         document = summary_document(ran.summary, jobs, ran.baselines, describe_run(cell))
-        if ran.carbon is not None:
-            from simulator.reports.run_carbon import document_with_carbon
-
-            document = document_with_carbon(document, ran.carbon)
         stream_json(document, sys.stdout)
     else:
         from simulator.reports.report_page import print_run_summary
 
         print_run_summary(ran.summary, console, "" if cell.world == WALRAS else cell.world)
-        if ran.carbon is not None:
-            from simulator.reports.run_carbon import carbon_table
-
-            console.print(carbon_table(ran.carbon))
-            _print_left_out(console, list(ran.carbon.left_out))
         if out is not None:
             from simulator.reports.run_folder import REPORT_FILE
 
@@ -153,7 +143,6 @@ def simulate_compare(
             console.print(f"nothing here is random: {left} not run, the figures would be the same", highlight=False)
         for what, path in written:
             console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
-        _print_left_out(console, comparison.left_out)
         _print_violations(console, comparison.violations)
     rows = [row for rows in comparison.rows.values() for row in rows]
     return _exit_code([row.outcome for row in rows], comparison.violations)
@@ -182,11 +171,8 @@ def simulate_sweep(
     folder: Path,
     workers: ParallelWorkers,
     output: str,
-    carbon: "CarbonOptions | None" = None,
 ) -> int:
-    """Runs the grid of a file and of options, which override the file as `carbon` does. Returns 0 or 1 as
-    `simulate_compare` does.
-    """
+    """Runs the grid of a file and of options, which override the file. Returns 0 or 1 as `simulate_compare` does."""
     from simulator.reports.comparison_page import write_comparison_page
     from simulator.reports.figure_book import sweep_book
     from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
@@ -196,7 +182,7 @@ def simulate_sweep(
     grid = check_model(SweepGrid, {**data, **options}, source=str(spec) if spec is not None else "options")
     try:
         with RunProgress() as progress:
-            swept = run_sweep(grid, folder, replace(workers, watch=progress.watch), progress.runs, carbon)
+            swept = run_sweep(grid, folder, replace(workers, watch=progress.watch), progress.runs)
     except KeyboardInterrupt:
         kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
         Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
@@ -209,7 +195,6 @@ def simulate_sweep(
         for path in swept.rejected:
             console.print(f"not believed, and run again: {path}", style="yellow", markup=False)
         console.print(sweep_table(swept))
-        _print_left_out(console, swept.left_out)
         for what, file in (("all figures", folder / SWEEP_TABLE), ("page", page)):
             console.print(f"{what}: {file}", markup=False, highlight=False, soft_wrap=True)
         _print_violations(console, broken)
@@ -247,15 +232,6 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
             console.print(table)
         _print_violations(console, result.violations)
     return _exit_code(result.unexpected_outcomes, result.violations)
-
-
-def simulate_leaderboard(files: Sequence[Path], out: Path) -> int:
-    """Writes a page of the rows of result files of benches, best first. Returns the exit code."""
-    from simulator.reports.leaderboard import read_bench_file, write_leaderboard
-
-    write_leaderboard(out, [read_bench_file(path) for path in files])
-    _console().print(f"leaderboard: {out}", markup=False, highlight=False, soft_wrap=True)
-    return 0
 
 
 def simulate_worlds(output: str) -> int:
@@ -315,14 +291,6 @@ def _console() -> Console:
 
 def _exit_code(outcomes: Sequence[str], broken: Sequence[str]) -> int:
     return 1 if broken or any(outcome != RunOutcome.COMPLETE.value for outcome in outcomes) else 0
-
-
-def _print_left_out(console: Console, types: Sequence[str]) -> None:
-    if types:
-        text = (
-            f"left out of kWh and kg CO2, as their board power is unknown: {', '.join(types)}; state it: --watts TYPE=W"
-        )
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_violations(console: Console, broken: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ from simulator.simulated_jobs import (
 from simulator.world import MakeAttemptSimulator, SimulatedWorld
 from walras.cluster import PoolId
 from walras.errors import ConfigError
-from walras.job_request import JobRequest, Kind
+from walras.job_request import JobId, JobRequest, Kind
 from walras.states import JobState
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Simulation:
         self.engine = Engine(self.core, wiring.solver, scenario.solve_time)
         self.ended: list[JobMetrics] = []
         self._streams = streams = RandomStreams(scenario.seed)
-        self.metrics = MetricsCollector(self.engine, sink if sink is not None else self.ended.append)
+        self.metrics = MetricsCollector(self.engine, sink or self.ended.append, self._most_usd_per_h)
         self.machines = SimulatedMachines(self.engine, scenario.pools, streams.stream("boots"))
         self.world = SimulatedWorld(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
         self.faults = FaultInjector(self.engine, self.machines, self.world, scenario.faults, streams)
@@ -211,6 +211,10 @@ class Simulation:
             self.core.ledger.table.scored() if isinstance(self.core, SchedulerCore) else [],
             self._streams.drawn,
         )
+
+    def _most_usd_per_h(self, job_id: JobId) -> float:
+        ledger = self.core.ledger if isinstance(self.core, SchedulerCore) else None
+        return inf if ledger is None else ledger.most_usd_per_h(ledger.jobs[job_id])
 
     def _transitioned(self, now: float, command: JobTransitioned) -> None:
         self.world.transitioned(now, command)

@@ -155,11 +155,6 @@ class SimulatedWorld:
             listener(now, job, command.state)
         self._stop_if_done()
 
-    @property
-    def awaits_arrivals(self) -> bool:
-        """Whether jobs are still to be submitted."""
-        return self._arrivals_open
-
     def _stop_if_done(self) -> None:
         if not self._arrivals_open and not self.jobs:
             self._engine.stop()

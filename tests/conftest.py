@@ -12,6 +12,15 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
+#: A slow test that takes longer hangs. How long one takes that does not says more of the machine than of the code.
+SLOW_HANGS_AFTER_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_HANGS_AFTER_S))
+
 
 @pytest.fixture(scope="session")
 def reference_data() -> Path:

@@ -23,7 +23,7 @@ def name_of(path: Path) -> str:
 
 
 def command_tree() -> dict[str, set[str]]:
-    """Each command of the CLI (`policy set` for one of a group) with its options."""
+    """Each command of the CLI (`policy apply` for one of a group) with its options."""
     from walras.cli.main import app
 
     found: dict[str, set[str]] = {}
@@ -32,7 +32,8 @@ def command_tree() -> dict[str, set[str]]:
         children = getattr(command, "commands", None)
         if children:
             for name, child in children.items():
-                walk(child, (*words, name))
+                if not getattr(child, "hidden", False):
+                    walk(child, (*words, name))
         else:
             parameters = getattr(command, "params", [])
             options = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}

@@ -30,7 +30,6 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 @needs_sphinx
 @pytest.mark.slow
-@pytest.mark.timeout(320)
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """Every page is in the menu, every link leads somewhere, and no page fetches anything from another server."""
     done = build_site(ROOT, tmp_path)
@@ -47,7 +46,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 @needs_sphinx
 @pytest.mark.slow
-@pytest.mark.timeout(320)
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -44,16 +44,13 @@ from walras.cluster_report import ReportCalls
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.job_needs import JobOutputs
-from walras.job_notes import NoteCalls
 from walras.log_reading import LogCursor, follow_attempt, log_start, read_log
 from walras.overview import Overview
 from walras.overview_stream import follow_overview
 from walras.people import AuditView, WhoAmI
 from walras.people_client import PeopleCalls
 from walras.policy_views import PolicyCalls
-from walras.published_reports import PublishedReportCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
-from walras.shadow_views import ShadowCalls
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -75,12 +72,9 @@ _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 class Client(
     BudgetCalls,
-    NoteCalls,
     PeopleCalls,
     PolicyCalls,
-    PublishedReportCalls,
     ReportCalls,
-    ShadowCalls,
     UsageCalls,
     WhatIfCalls,
     WorthCalls,

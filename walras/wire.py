@@ -237,6 +237,8 @@ class EndedReport(AttemptReport):
     exceeded: Literal["", "memory", "disk"] = ""
     #: Whether the server had asked for this end. A server restored from a backup since then may not know.
     asked: bool = False
+    #: Whether its ranks were told to stop before they ended, and did not say that their work was done.
+    unfinished: bool = False
 
 
 class NoticeReport(Report):

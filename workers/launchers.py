@@ -1,9 +1,8 @@
 """Commands that start ranks themselves (torchrun, accelerate, deepspeed), or use all of a machine's devices at once.
 
 Such a command is started once on each machine. The variables PET_* are torchrun's: with them `torchrun train.py` forms
-the gang's world without arguments. A launcher hides two things by which an attempt is judged. It handles SIGTERM
-itself, before its ranks have saved, so the signal is sent only to the ranks. And it ends with exit code 1, whatever its
-ranks ended with, so the code is read from the report that torch prints last. Standard library only.
+the gang's world without arguments. A launcher ends with exit code 1, whatever its ranks ended with, so the code is read
+from the report that torch prints last. Standard library only.
 
 DeepSpeed's launcher reads no variables. Without arguments it uses the devices 0, 1, ... of the machine, whichever job
 holds them, and one fixed port; it knows devices by numbers, not by the UUIDs of CUDA_VISIBLE_DEVICES. Therefore bash,
@@ -12,8 +11,6 @@ which runs a job's `run`, gets a function of the launcher's name that adds the a
 
 import re
 from typing import TYPE_CHECKING
-
-from workers import processes
 
 if TYPE_CHECKING:
     from walras.wire import StartCommand
@@ -87,14 +84,6 @@ def with_ports(env: dict[str, str], port: int) -> dict[str, str]:
         return env
     address = env.get("PET_MASTER_ADDR", "127.0.0.1")
     return {"PET_MASTER_PORT": str(port), "PET_RDZV_ENDPOINT": f"{address}:{port}"} | env
-
-
-def ranks_below(pids: list[int]) -> list[int]:
-    """Returns the processes that a launcher started as ranks, and their descendants; all processes if there are none.
-
-    Launchers set RANK for the processes that they start, and do not have it themselves.
-    """
-    return processes.with_variable(pids, "RANK") or pids
 
 
 #: The part of torch's report on the rank that failed first.

@@ -111,10 +111,10 @@ def carriers(cookie: str) -> list[int]:
     return found
 
 
-def with_variable(pids: list[int], name: str) -> list[int]:
-    """Returns those of the processes whose environment has the variable."""
+def has_variable(pid: int, name: str) -> bool:
+    """Returns whether the process was started with the variable in its environment."""
     needle = f"{name}=".encode()
-    return [pid for pid in pids if any(entry.startswith(needle) for entry in _environment(pid))]
+    return any(entry.startswith(needle) for entry in _environment(pid))
 
 
 def _environment(pid: int) -> list[bytes]:

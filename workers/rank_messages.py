@@ -49,7 +49,7 @@ class CheckedMessage:
 def check_rank_message(message: SocketMessage) -> CheckedMessage:
     """Checks a message of a rank. Unknown types are accepted silently, because a newer client may send them."""
     match message.get("type"):
-        case "hello" | "finished" as kind:
+        case "hello" | "saving" | "saved" | "finished" as kind:
             return CheckedMessage({"type": kind})
         case "progress":
             return _checked_progress(message)

@@ -6,12 +6,14 @@ An output file keeps its beginning and its last 64 KiB, and marks where somethin
 import os
 import signal
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from workers import launchers, processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
+from workers.programs import Program, programs_below
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 TAIL_BYTES = 64 * 1024
@@ -106,6 +108,8 @@ class Ranks:
         self._folder = folder
         self._plan = plan
         self._group = 0
+        #: The job's programs as they were when SIGTERM was first due; None before.
+        self._programs: list[Program] | None = None
         #: Ranks in the order in which they ended.
         self.ended: list[Rank] = []
         #: Processor seconds of all reaped processes.
@@ -136,14 +140,30 @@ class Ranks:
                 if rank.pid == pid and not rank.has_ended:
                     self._record_end(rank, status)
 
-    def signal(self, number: int) -> None:
+    @property
+    def have_programs_ended(self) -> bool:
+        """Returns whether none is left of the programs that there were when SIGTERM was first due."""
+        return not any(program.name.is_alive for program in self._programs or ())
+
+    def terminate(self, spared: Collection[int] = (), *, handlers_only: bool = False) -> None:
+        """Sends SIGTERM, once, to each of the job's programs as they were at the first call.
+
+        What a script starts afterwards, to clean up, gets none. Spared are programs that are, or started, one of the
+        processes `spared`; with `handlers_only` also those that the signal could only kill.
+        """
+        if self._programs is None:
+            self._programs = programs_below(os.getpid())
+        for program in self._programs:
+            is_due = not program.was_signalled and program.pids.isdisjoint(spared) and program.name.is_alive
+            if is_due and (program.handles_term or not handlers_only):
+                program.was_signalled = True
+                processes.send_signal([program.name.pid], signal.SIGTERM)
+
+    def signal_all(self, number: int) -> None:
         """Signals every descendant, whatever session or group it has moved to."""
         if number == signal.SIGKILL:
             self.control_group.kill()
-        targets = processes.descendants(os.getpid())
-        if self._plan.is_launcher and number == signal.SIGTERM:
-            targets = launchers.ranks_below(targets)
-        processes.send_signal(targets, number)
+        processes.send_signal(processes.descendants(os.getpid()), number)
 
     def _record_end(self, rank: Rank, status: int) -> None:
         if os.WIFSIGNALED(status):

@@ -47,8 +47,9 @@ from workers.supervisor_protocol import (
 FAILURE_GRACE_S = 5.0
 #: Seconds for processes that are left after all ranks have ended.
 LEFTOVER_GRACE_S = 2.0
-#: Part of the grace period that an in-job client gets to checkpoint before SIGTERM.
-CHECKPOINT_PART = 0.75
+#: Part of the grace period after which SIGTERM goes to what was to end by itself: programs whose in-job client has not
+#: begun to save, and ranks after one of them has checkpointed.
+PATIENT_PART = 0.75
 #: Largest part of a lease that is spent on a graceful end.
 MAX_GRACE_PART = 1 / 3
 KILL_TIMEOUT_S = 10.0
@@ -67,11 +68,19 @@ class Ending:
     """The state of ending the ranks."""
 
     reason: str
+    #: SIGTERM to the job's programs, except those whose in-job client was asked by message.
     term_at: float
+    #: SIGTERM to those too, if they handle it and have not begun to save.
+    late_term_at: float
     kill_at: float
     #: The cause to report, unless the ranks end well on their own.
     cause: str = "exited"
+    #: Asked for by the scheduler, or for the lease: the whole grace belongs to every rank, however others end.
+    is_stop: bool = False
     was_termed: bool = False
+    was_termed_late: bool = False
+    #: SIGTERM went to what is left after the ranks and their programs.
+    was_cleared: bool = False
 
 
 class Supervisor:
@@ -101,6 +110,10 @@ class Supervisor:
         self._end_requested = False
         #: True: the server requested the end before any rank failed.
         self._is_asked = False
+        #: True: the ranks were told to stop before all had ended.
+        self._was_stopped = False
+        #: True: a training loop said that it had done its work.
+        self._is_finished = False
         self._notes = NotesOfJob()
         self._notes_recorded = 0
         self._wake_on_signals()
@@ -144,35 +157,36 @@ class Supervisor:
             self._end(now, self._lease_until - now, "lease is running out", "lease_expired")
 
     def _check_ranks(self, now: float) -> None:
-        """Ends the other ranks after the first failure, and leftover processes after the end of all ranks."""
+        """Ends the other ranks after the first failure, and leftover processes after the end of all programs."""
         failure = self._ranks.first_failure
-        if self._ranks.have_all_ended:
-            grace_s = LEFTOVER_GRACE_S
-        elif failure is not None:
+        if self._ranks.have_all_ended and self._ranks.have_programs_ended:
+            if self._ending is None:
+                self._ending = Ending("ranks ended", now, now, now + LEFTOVER_GRACE_S)
+            self._ending.kill_at = min(self._ending.kill_at, now + LEFTOVER_GRACE_S)
+        elif failure is not None and (self._ending is None or not self._ending.is_stop):
             # Ranks that checkpoint end one after the other, each when it is done.
-            grace_s = self._grace_s if failure.exit_code == EXIT_CHECKPOINTED else FAILURE_GRACE_S
-        else:
-            return
-        if self._ending is None:
-            is_checkpointed = failure is not None and failure.exit_code == EXIT_CHECKPOINTED
-            term_at = now if self._ranks.have_all_ended or not is_checkpointed else now + grace_s * CHECKPOINT_PART
-            self._ending = Ending("ranks ended", term_at=term_at, kill_at=now + grace_s)
-        elif self._ranks.have_all_ended:
-            self._ending.term_at = min(self._ending.term_at, now)
-            self._ending.kill_at = min(self._ending.kill_at, now + grace_s)
-        elif failure is not None and failure.exit_code != EXIT_CHECKPOINTED:
-            self._ending.kill_at = min(self._ending.kill_at, now + grace_s)
+            is_checkpointed = failure.exit_code == EXIT_CHECKPOINTED
+            grace_s = self._grace_s if is_checkpointed else FAILURE_GRACE_S
+            term_at = now + grace_s * PATIENT_PART if is_checkpointed else now
+            if self._ending is None:
+                self._ending = Ending("ranks ended", term_at, term_at, now + grace_s)
+            elif not is_checkpointed:
+                self._ending.kill_at = min(self._ending.kill_at, now + grace_s)
 
     def _end(self, now: float, grace_s: float, reason: str, cause: str = "exited") -> None:
-        """Asks the in-job client to checkpoint; plain scripts get SIGTERM at once. Never delays an earlier end."""
-        has_client = any(connection.handles_stop for connection in self._channels.of(PeerRole.RANK))
-        term_at = now + grace_s * CHECKPOINT_PART if has_client else now
-        kill_at = min(now + grace_s, self._lease_until)
+        """Asks the in-job client to checkpoint; other programs get SIGTERM at once. Never delays an earlier end.
+
+        Ranks that are over by now ended on their own, whatever is left of them.
+        """
+        self._ranks.reap()
+        self._was_stopped = self._was_stopped or not self._ranks.have_all_ended
+        late_term_at, kill_at = now + grace_s * PATIENT_PART, now + grace_s
         if self._ending is not None:
-            self._ending.term_at = min(self._ending.term_at, term_at)
+            self._ending.term_at = min(self._ending.term_at, now)
+            self._ending.late_term_at = min(self._ending.late_term_at, late_term_at)
             self._ending.kill_at = min(self._ending.kill_at, kill_at)
         else:
-            self._ending = Ending(reason, term_at, kill_at, cause)
+            self._ending = Ending(reason, now, late_term_at, kill_at, cause, is_stop=True)
             self._record({"type": "stopping", "reason": reason, "grace_s": grace_s})
         if grace_s > 0:
             self._channels.broadcast(PeerRole.RANK, {"type": "stop", "grace_s": grace_s, "reason": reason})
@@ -185,10 +199,24 @@ class Supervisor:
         if ending is None:
             return
         if now >= ending.kill_at:
-            self._ranks.signal(signal.SIGKILL)
-        elif now >= ending.term_at and not ending.was_termed:
+            self._ranks.signal_all(signal.SIGKILL)
+        elif self._ranks.have_all_ended and self._ranks.have_programs_ended:
+            if not ending.was_cleared:
+                ending.was_cleared = True
+                self._ranks.signal_all(signal.SIGTERM)
+        else:
+            self._terminate_programs(ending, now)
+
+    def _terminate_programs(self, ending: Ending, now: float) -> None:
+        clients = [connection for connection in self._channels.of(PeerRole.RANK) if connection.handles_stop]
+        saving = {connection.pid for connection in clients if connection.saves}
+        if now >= ending.term_at and not ending.was_termed:
             ending.was_termed = True
-            self._ranks.signal(signal.SIGTERM)
+            self._ranks.terminate({connection.pid for connection in clients} if ending.is_stop else saving)
+        if now >= ending.late_term_at and not ending.was_termed_late:
+            ending.was_termed_late = True
+            # Who does not handle the signal would only die before the grace is over.
+            self._ranks.terminate(saving, handlers_only=ending.is_stop)
 
     def _sleep_s(self) -> float:
         now = processes.boottime()
@@ -200,6 +228,8 @@ class Supervisor:
             wakes = [self._ending.kill_at, self._lease_until]
             if not self._ending.was_termed:
                 wakes.append(self._ending.term_at)
+            if not self._ending.was_termed_late:
+                wakes.append(self._ending.late_term_at)
         return min(LONGEST_SLEEP_S, max(0.0, min(wakes) - now))
 
     # ------------------------------------------------------------------------------------------- sockets and pipes
@@ -242,8 +272,12 @@ class Supervisor:
                 self._handle_progress(message, now)
             case "commit":
                 self._handle_commit(message)
+            case "saving":
+                connection.saves = True
+            case "saved":
+                connection.saves = self._ending is not None  # it leaves next
             case "finished":
-                connection.handles_stop = False
+                connection.handles_stop, self._is_finished = False, True
             case "note" if self._notes_recorded < MAX_NOTES:
                 self._notes_recorded += 1
                 self._record({"type": "note", "text": message["text"]})
@@ -319,6 +353,7 @@ class Supervisor:
                 "progress": self._progress,
                 "cpu_s": self._ranks.cpu_s,
                 "asked": self._is_asked,
+                "unfinished": self._is_unfinished,
                 "exceeded": "" if self._exceeded is None else self._exceeded.what,
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }
@@ -369,9 +404,14 @@ class Supervisor:
         failure = self._ranks.first_failure
         if self._has_expired:
             return "lease_expired"
-        if self._ending is None or failure is None or failure.exit_code == EXIT_CHECKPOINTED:
+        if self._ending is None or (failure is not None and failure.exit_code == EXIT_CHECKPOINTED):
             return "exited"
-        return self._ending.cause
+        return "exited" if failure is None and not self._is_unfinished else self._ending.cause
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether the ranks were told to stop before they ended, and nothing shows that their work was done."""
+        return self._was_stopped and not self._is_finished
 
     def _wake_on_signals(self) -> None:
         self._wake_pipe, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

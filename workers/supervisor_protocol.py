@@ -11,6 +11,7 @@ import os
 import selectors
 import socket
 import stat
+import struct
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -234,8 +235,12 @@ class Connection:
     is_open: bool = True
     #: Why the connection was closed, if the peer violated the protocol.
     fault: str = ""
+    #: The peer's process, by the kernel; 0: unknown.
+    pid: int = 0
     #: True for a rank with a training loop, which will act on a request to stop.
     handles_stop: bool = False
+    #: True while a rank saves, and in an attempt that ends also after it.
+    saves: bool = False
 
     def send(self, message: SocketMessage) -> None:
         """Queues a message and tries to send it at once; a peer that does not read is dropped."""
@@ -339,9 +344,15 @@ class Channels:
             accepted.close()
             return
         accepted.setblocking(False)
-        connection = Connection(accepted, role)
+        connection = Connection(accepted, role, pid=_peer(accepted))
         self.connections.append(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
+
+
+def _peer(connection: socket.socket) -> int:
+    """Returns the process that connected, whatever namespace it is in."""
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)
 
 
 def _listen(path: str) -> socket.socket:

@@ -51,6 +51,7 @@ def assign_jobs(
     limits: LimitedEntities | None = None,
     guarantees: GuaranteedEntities | None = None,
     unlisted: "UnlistedGangs | None" = None,
+    begin_class: Callable[[int], None] = lambda priority_class: None,
 ) -> None:
     """Assigns the free accelerators to jobs that have no place yet, one priority class after another, the highest
     first.
@@ -66,9 +67,11 @@ def assign_jobs(
         limits: limits of entities, which become rows after those of the pools; None: there are none.
         guarantees: guarantees of entities, kept among the jobs of one priority class; None: there are none.
         unlisted: gangs over several pools that jobs may have besides their columns, for the bound to cover.
+        begin_class: called with each priority class before its jobs compete; it may give some of them places.
     """
     classes, columns, p = problem.jobs.priority_class, problem.columns, len(problem.pools)
     for priority_class in np.unique(classes)[::-1].tolist():
+        begin_class(priority_class)
         competing = (classes == priority_class) & (draft.column < 0)
         question, kept = assignment_problem_of(problem, value, competing, draft.free, only_fitting=only_fitting)
         if not len(kept):

@@ -4,6 +4,7 @@
     p*  = min_c p_c
     D   = s p* / (w (1 + waited / length / patience)^aging)      accelerator-seconds still needed, discounted
     v_c = s^(1 - size) D^-gamma (p* / p_c)^eta                   s: accelerators of the best configuration
+    on rented machines, for a job worth V USD per hour:  v_c (1 - price of c / (V e_c)),  e_c its relative speed
 
 For an elastic job p* and s are those of its reference, the configuration of most steps per accelerator-second
 (`remaining_time.reference_configurations`), so that larger gangs are worth more than that: v grows with the root of
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
-from optimizer.classes.segments import sum_by
+from optimizer.classes.segments import max_by, sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
@@ -84,10 +85,33 @@ def column_values_of(
     value = np.zeros(c)
     job = columns.job[at]
     value[at] = priority[job] * (least_s[job] / felt_s[at]) ** terms.eta
+    value *= _surplus_shares(problem)
     if terms.usd > 0:
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count
         value = np.maximum(value - terms.usd * sum_by(columns.use_column, cost, c), 0.0)
     return ColumnValues(value, np.where(usable, ends_s, np.inf), size)
+
+
+def _surplus_shares(problem: Problem) -> FloatArray:
+    """Returns the part of what each column earns a job in USD that its market price leaves (c,).
+
+    It is 1 on owned machines and for jobs whose hour has no value in USD, 0 where the price is not earned.
+    """
+    columns, pools, stated = problem.columns, problem.pools, problem.jobs.value_usd_per_h
+    share = np.ones(len(columns))
+    if not (pools.held.any() and np.any(stated > 0)):
+        return share
+    usd_per_h = np.where(pools.held > 0, pools.usd_per_h, 0.0)
+    cost = sum_by(columns.use_column, usd_per_h[columns.use_pool] * columns.use_count, len(columns))
+    best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
+    earned = np.nan_to_num(stated)[columns.job] * np.divide(
+        columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0
+    )
+    pays = (cost > 0) & (np.nan_to_num(stated) > 0)[columns.job]
+    share[pays] = np.maximum(
+        1.0 - np.divide(cost[pays], earned[pays], out=np.ones(int(pays.sum())), where=earned[pays] > 0), 0.0
+    )
+    return share
 
 
 def _allowed(problem: Problem) -> BoolArray:

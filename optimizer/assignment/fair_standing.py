@@ -27,13 +27,17 @@ import numpy as np
 
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory
-from optimizer.problem import Entities, FloatArray, IntArray, Problem
+from optimizer.problem import BoolArray, Entities, FloatArray, IntArray, Problem
 
 #: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 #: Seconds for which a gang's accelerators must be owed before its project takes a place from another project that is
 #: entitled to part of it.
 _PATIENCE_S = 3600.0
+#: What a job that waits for more than is due to its project or user must be worth more than a running one.
+_FOR_MORE = 1.25
+#: The part of a turn that the restarts at its ends may take.
+_CHANGING = 0.02
 #: Jobs count as at least this long, in seconds. A job of unknown length counts as the service that it has had, so it is
 #: served soon at first.
 _SHORTEST_S = 120.0
@@ -92,7 +96,7 @@ class FairStanding:
 
 
 def fair_standing(
-    problem: Problem, memory: Memory, length_s: FloatArray, weight: float, half_life_s: float
+    problem: Problem, memory: Memory, length_s: FloatArray, worth: FloatArray, weight: float, half_life_s: float
 ) -> FairStanding | None:
     """Returns how far projects and users are behind now; None where no entity has a sibling and no deficit is
     remembered.
@@ -102,6 +106,7 @@ def fair_standing(
         memory: of the decision before this one; its entry `fair` is what `FairStanding.remembered` gave.
         length_s: seconds of each job on its best configuration; for a job of unknown length, the service that it has
             had (n,).
+        worth: of each job, in the place where it is worth most (n,).
         weight: what a job gains when those who own it are behind by its length, in multiples of its value.
         half_life_s: seconds after which a deficit counts half.
     """
@@ -123,21 +128,23 @@ def fair_standing(
         return None
     deficit, there = _deficits(problem, before, half_life_s), float((problem.pools.capacity * _counted(problem)).sum())
     entitled, behind_s = entitlements(entities, demand, there), np.zeros(g)
-    held, smallest = _holdings(problem, _running(problem))
     contested: list[int] = []
     for family in families:  # Parents come first: -1 stands before the projects' rows.
         if not len(family):
             continue
         if len(family) > 1:
-            tolerated = _tolerated(entitled, held, smallest)[family]
-            behind = np.maximum(0.0, deficit[family] - tolerated) / np.maximum(entitled[family], 1e-9)
+            behind = deficit[family] / np.maximum(entitled[family], 1e-9)
             behind_s[family] = np.minimum(behind - behind.min(), half_life_s)
             contested += family.tolist()
-    factor = _job_factors(problem, behind_s, weight / np.maximum(length_s, _SHORTEST_S))
+    due = entitled * (1.0 + behind_s / _turn_s(problem))
+    factor = _job_factors(problem, behind_s, due, weight / np.maximum(length_s, _SHORTEST_S), worth)
+    factor[_asks_for_more(problem, due, worth, np.array(contested, dtype=np.int64))] /= _FOR_MORE
     return FairStanding(problem.at, factor, entitled, deficit, np.array(contested, dtype=np.int64))
 
 
-def _job_factors(problem: Problem, behind_s: FloatArray, per_s: FloatArray) -> FloatArray:
+def _job_factors(
+    problem: Problem, behind_s: FloatArray, due: FloatArray, per_s: FloatArray, worth: FloatArray
+) -> FloatArray:
     """Returns the factor by which the value of each job is multiplied (n,).
 
     A user who is behind inside a project takes from its other users, not from other projects: a user's factor counts
@@ -147,27 +154,55 @@ def _job_factors(problem: Problem, behind_s: FloatArray, per_s: FloatArray) -> F
     Args:
         problem: n jobs, g entities.
         behind_s: seconds of its share that each entity is behind (g,).
+        due: accelerators up to which jobs of each entity gain by that (g,).
         per_s: what a second adds to the worth of each job, in multiples of that (n,).
+        worth: of each job, in the place where it is worth most (n,).
     """
     own, above = _lineage(problem)
     nested, waits = above >= 0, _running(problem) < 0
-    user = np.where(own >= 0, 1.0 + per_s * behind_s[own], 1.0)
+    mine, ours = _within(problem, own, due, worth), _within(problem, above, due, worth)
+    user_s = np.where(mine, behind_s[own], 0.0)
+    user = np.where(own >= 0, 1.0 + per_s * user_s, 1.0)
     if len(np.unique(np.where(nested, above, own))) < 2:
         return user
     first_s, inside = np.zeros(len(behind_s)), nested & waits
-    np.maximum.at(first_s, above[inside], behind_s[own[inside]])
+    np.maximum.at(first_s, above[inside], user_s[inside])
     first = 1.0 + per_s * first_s[above]
-    project = 1.0 + per_s * behind_s[above]
+    project = 1.0 + per_s * np.where(ours, behind_s[above], 0.0)
     return np.where(nested, np.minimum(1.0, user / first) * project, user)
 
 
-def _tolerated(entitled: FloatArray, held: FloatArray, smallest: FloatArray) -> FloatArray:
-    """Returns the accelerator-seconds of a deficit that are tolerated (g,): an hour of the smallest waiting gang,
-    where an entity holds something and lacks less than that gang.
+def _within(problem: Problem, entity: IntArray, due: FloatArray, worth: FloatArray) -> BoolArray:
+    """Returns whether each job is among those of its entity that fit in what is due to it, the most valuable first
+    (n,).
     """
-    lacks = entitled - held
-    is_part = (held > 0) & (lacks > 0) & (lacks < smallest) & np.isfinite(smallest)
-    return np.where(is_part, _PATIENCE_S * np.where(is_part, smallest, 0.0), 0.0)
+    jobs = problem.jobs
+    size = np.where(np.isfinite(jobs.gang), jobs.gang, 0.0)
+    order = np.lexsort((jobs.job_id, -worth, entity))
+    total = np.cumsum(size[order])
+    starts = np.flatnonzero(np.diff(entity[order], prepend=-2))
+    before = np.repeat(total[starts] - size[order][starts], np.diff(np.append(starts, len(order))))
+    fits = np.zeros(len(jobs), dtype=np.bool_)
+    fits[order] = total - before <= due[entity[order]] + _WHOLE
+    return fits
+
+
+def _asks_for_more(problem: Problem, due: FloatArray, worth: FloatArray, contested: IntArray) -> BoolArray:
+    """Returns which jobs wait for more than is due to a project or user that holds machines already (n,)."""
+    held, _ = _holdings(problem, _running(problem))
+    waits, found = _running(problem) < 0, np.zeros(len(problem.jobs), dtype=np.bool_)
+    for entity in _lineage(problem):
+        has_some = np.isin(entity, contested) & (held[entity] > 0)
+        found |= has_some & waits & ~_within(problem, entity, due, worth)
+    return found
+
+
+def _turn_s(problem: Problem) -> float:
+    """Returns the seconds for which a project or user keeps a place that another is entitled to a part of: long enough
+    that the restarts of changing places cost at most the part `_CHANGING` of it.
+    """
+    restart_s = problem.jobs.restart_s
+    return max(_PATIENCE_S, float(np.max(restart_s, initial=0.0)) / _CHANGING)
 
 
 def _running(problem: Problem) -> IntArray:
@@ -213,9 +248,13 @@ def _sizes(problem: Problem) -> FloatArray:
 
 
 def _counted(problem: Problem) -> FloatArray:
-    """Returns as how many accelerators one of each pool counts (p,)."""
+    """Returns as how many accelerators one of each pool counts (p,): those that money rents count nothing where others
+    are owned, so that what somebody is entitled to depends neither on the machines that are rented nor on who has them.
+    """
     pools = problem.pools
-    return pools.counted if len(pools.counted) else np.ones(len(pools))
+    counted = pools.counted if len(pools.counted) else np.ones(len(pools))
+    owned = pools.held <= 0
+    return np.where(owned, counted, 0.0) if np.any(pools.capacity[owned] > 0) else counted
 
 
 def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s: float) -> FloatArray:

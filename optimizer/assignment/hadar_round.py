@@ -6,8 +6,8 @@
 Without the moves, prices would push jobs to slow pools while fast pools stay idle. Forks: jobs that were placed take
 further parts on accelerators that stayed free, each part a whole gang in one pool with steps of its own, averaged now
 and then; so a fork's speed is the sum of its parts' speeds, less what averaging costs. No job waits because of a fork:
-forks take what is left. What is decided here is a heuristic: the guarantee of online admission needs bookings that are
-kept, and these are for one round.
+forks take what is left. What is decided here is a heuristic: the paper's guarantee needs bookings that are kept, and
+these are for one round.
 """
 
 from dataclasses import dataclass

@@ -66,13 +66,14 @@ def begin_plan(problem: Problem) -> PlanDraft:
     return PlanDraft(column, np.maximum(free, 0.0), np.zeros(len(pools)))
 
 
-def count_fixed(draft: PlanDraft, value: FloatArray) -> None:
+def count_fixed(draft: PlanDraft, value: FloatArray, jobs: BoolArray | None = None) -> None:
     """Adds the value of places given before jobs compete to both the value reached and its bound.
 
     Every plan that could be made now contains them: without them a plan of jobs that cannot be moved would prove
-    nothing. `value`: of each column (c,).
+    nothing. `value`: of each column (c,). `jobs`: whose places are counted (n,); None: all that have one.
     """
-    worth = float(value[draft.column[draft.column >= 0]].sum())
+    given = draft.column >= 0 if jobs is None else jobs
+    worth = float(value[draft.column[given]].sum())
     draft.reached += worth
     draft.bound += worth
 
@@ -103,7 +104,8 @@ def finish_plan(
     measure: PlanMeasure,
     first: Sequence[int] = (),
 ) -> Plan:
-    """Returns the plan, with each job's surplus at its prices; the jobs with most value per accelerator come first.
+    """Returns the plan, with each job's surplus at its prices; the jobs with most value per accelerator come first, one
+    priority class after another.
 
     Args:
         problem: n jobs, c columns.
@@ -111,7 +113,7 @@ def finish_plan(
         size: accelerators of each column (c,).
         draft: the column of each job.
         measure: the objective and its units.
-        first: rows of the jobs that come before all others, in their order.
+        first: rows of the jobs that come before all others of their class, in their order.
     """
     columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
     cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
@@ -122,7 +124,7 @@ def finish_plan(
     np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))
     rank = np.full(n, len(first), dtype=np.int64)
     rank[list(first)] = np.arange(len(first))
-    rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, -jobs.priority_class, rank))
+    rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, rank, -jobs.priority_class))
     bound = max(draft.bound, draft.reached)
     yardstick = BoundReport(
         measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True

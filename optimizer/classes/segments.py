@@ -5,7 +5,6 @@ has one entry more than there are owners: the entries of owner i are first[i]:fi
 matrix). Equal rows of a matrix are grouped by a 64-bit hash and then compared in full, so groups are exact.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,16 +59,6 @@ def wrapping_sums_by_owner(values: NDArray[np.uint64], first: IntArray) -> NDArr
 _DROPPED_BITS = 22
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroups:
-    """Equal rows. Groups are numbered by content, so that the order of the rows does not matter."""
-
-    #: Group of each row (r,).
-    member: IntArray
-    #: One row of each group (g,).
-    representative: IntArray
-
-
 def quantised_bits(values: FloatArray) -> IntArray:
     """Returns the bits of floats rounded to a relative 5e-10, half to even: a quantity computed twice gets the same
     bits.
@@ -95,24 +84,4 @@ def mix_bits(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     state ^= state >> np.uint64(27)
     state *= np.uint64(0x94D049BB133111EB)
     state ^= state >> np.uint64(31)
-    return state
-
-
-def group_rows(rows: IntArray) -> RowGroups:
-    """Returns the groups of equal rows of an integer matrix (r, k). They are exact: where two different rows share a
-    hash, whole rows are sorted.
-    """
-    if not len(rows):
-        return RowGroups(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    _, representative, member = np.unique(_hash(rows), return_index=True, return_inverse=True)
-    if not np.array_equal(rows, rows[representative[member]]):
-        _, representative, member = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return RowGroups(member.reshape(-1).astype(np.int64), representative.astype(np.int64))
-
-
-def _hash(rows: IntArray) -> NDArray[np.uint64]:
-    """Returns a 64-bit hash of each row."""
-    state = np.zeros(len(rows), dtype=np.uint64)
-    for column in np.ascontiguousarray(rows.T).view(np.uint64):
-        state = mix_bits(state + column)
     return state

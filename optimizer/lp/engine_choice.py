@@ -5,7 +5,7 @@
     exact_solver         MaxMin, MaxSum, NashWelfare                up to a few thousand columns
     dual_newton          the same, by Newton's method on prices     above; any number of classes
     interior_point       Lexicographic: MaxMin level by level       always; compiled where there is much to do
-    column_generation    MaxMin, MaxSum with co-located pairs       wherever jobs may be co-located
+    pair_program         MaxMin, MaxSum with co-located pairs       wherever jobs may be co-located
 
 A threshold counts columns of a class problem (configurations of classes of equal jobs), unless its name says
 otherwise. Answers on both sides of one carry the same certificate. They differ in time, in rounding and, where the
@@ -27,8 +27,6 @@ EXACT_FALLBACK_COLUMNS = 500_000
 
 #: HiGHS: up to here the dual simplex is faster than the interior point method without crossover.
 SIMPLEX_COLUMNS = 12_000
-#: The same for the master program of column generation, whose columns are denser.
-MASTER_SIMPLEX_COLUMNS = 6_000
 #: The same for a program stated in cvxpy, counted in rows.
 CVXPY_SIMPLEX_ROWS = 1_000
 
@@ -41,8 +39,8 @@ COMPILED_FILLING_COLUMNS = 10_000
 #: Columns from which loading compiled passes pays for one dual bound.
 COMPILED_BOUND_COLUMNS = 200_000
 
-#: Column generation starts with all sides of pairs when there are at most this many.
-ALL_PAIR_SIDES = 3_000
+#: The most pairs of different jobs, by pool, that may share accelerators in one problem: more are refused.
+PAIR_COLUMNS_MOST = 30_000
 
 #: Whether compiled code can be loaded: without numba every method runs as numpy.
 HAS_NUMBA = find_spec("numba") is not None

@@ -104,7 +104,7 @@ def solve(
 
         return fill_in_stages(request, objective.rule, memory)
     if request.packed and not isinstance(objective, NashWelfare):
-        from optimizer.lp.column_generation.colocated_stages import solve_colocated_in_stages  # imports highspy
+        from optimizer.lp.pair_program import solve_colocated_in_stages  # imports highspy
 
         packed = solve_colocated_in_stages(request, objective, leftover=leftover)
         if packed is not None:

@@ -69,21 +69,18 @@ def speed_windows(
     forecast: TimeForecast,
     speeds: Sequence[float],
     most: int,
-    held: tuple[int, ...] | None = None,
 ) -> Iterator[RunOption]:
     """Generates runs of at most `most` neighbours in the list of machines sorted by speed, slowest first, each set of
     counts once.
 
-    `held` counts machines that stay in any case (survivors of a revocation): they count towards `most` but not towards
-    the limit of an offer. Types that are not neighbours in speed are never combined, which keeps the search small.
+    Types that are not neighbours in speed are never combined, which keeps the search small.
     """
-    held = held or (0,) * len(offers)
     order = sorted(range(len(offers)), key=lambda index: (speeds[index], index))
     listed = [index for index in order for _ in range(offers[index].most)]
     seen: dict[tuple[int, ...], None] = {}
-    for size in range(most - sum(held) + 1):
+    for size in range(most + 1):
         for first in range(len(listed) - size + 1):
-            counts = list(held)
+            counts = [0] * len(offers)
             for index in listed[first : first + size]:
                 counts[index] += 1
             seen[tuple(counts)] = None

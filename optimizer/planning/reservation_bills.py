@@ -19,9 +19,6 @@ from optimizer.planning.reserved_capacity import (
     waits_for_reservation,
 )
 
-#: A user saves by leaving only above this part of the bill, so that rounding does not count.
-_LEAST_SAVED = 1e-9
-
 
 class PricingModel(StrEnum):
     """How the cost of a shared reservation is divided among users."""
@@ -47,11 +44,6 @@ class UserBill:
     def billed(self, model: PricingModel) -> float:
         """Returns the bill under a pricing model."""
         return self.one_price if model is PricingModel.ONE_PRICE else self.by_place
-
-    def saves_by_leaving(self, model: PricingModel) -> float:
-        """Returns how much cheaper the user would be alone; 0 if not at all."""
-        saved = self.billed(model) - self.alone
-        return saved if saved > _LEAST_SAVED * self.billed(model) else 0.0
 
 
 @dataclass(frozen=True, slots=True)

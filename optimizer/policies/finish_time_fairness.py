@@ -27,7 +27,7 @@ from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import MaxMin, ThemisTargets
 from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Memory, Quote, Shares
-from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate

@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin
 from optimizer.decision import Certificate, Memory, Quote, Shares
-from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate

@@ -17,7 +17,7 @@ from optimizer.classes.class_problem import (
 )
 from optimizer.classes.segments import sum_by
 from optimizer.decision import NO_PRICES, Certificate, Memory, Quote, Shares, Status
-from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate

@@ -27,7 +27,7 @@ from optimizer.classes.class_problem import (
 )
 from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Quote, Shares, StageKind, Status
-from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import (
     SolveInput,

@@ -167,11 +167,13 @@ class Walras:
         """Returns the values of all columns, with the terms they come from and the standing of projects and users."""
         from optimizer.assignment import column_values, remaining_time
         from optimizer.assignment.fair_standing import fair_standing
+        from optimizer.classes.segments import max_by
 
         measured_by = remaining_time.reference_configurations(problem)
         known = remaining_time.job_lengths_of(problem, measured_by.rate, self.hide_lengths)
         values = column_values.column_values_of(problem, known, measured_by, self._terms())
-        standing = fair_standing(problem, memory, known.total_s, self.fairness, self.fair_half_life)
+        worth = max_by(problem.columns.job, values.value, len(problem.jobs))
+        standing = fair_standing(problem, memory, known.total_s, worth, self.fairness, self.fair_half_life)
         if standing is not None:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
         return _ValuedColumns(measured_by, known, values, standing)
@@ -215,8 +217,16 @@ class Walras:
 
             modest = remaining_time.modest_columns(problem, valued.measured_by)
             ends_s = np.where(modest, valued.values.ends_s, np.inf)
-            place_overdue(problem, ends_s, first, plan.free, plan.column, self._guard())
             plan_draft.count_fixed(plan, value)
+            classes = problem.jobs.priority_class
+
+            def place_late(priority_class: int) -> None:
+                """Places the class's overdue jobs; those of higher classes have taken their part of the reserve."""
+                before = plan.column < 0
+                late = [row for row in first if classes[row] >= priority_class]
+                place_overdue(problem, ends_s, late, plan.free, plan.column, self._guard())
+                plan_draft.count_fixed(plan, value, before & (plan.column >= 0))
+
             assign_jobs(
                 problem,
                 value,
@@ -226,6 +236,7 @@ class Walras:
                 limits=limited_entities(problem),
                 guarantees=guaranteed_entities(problem),
                 unlisted=unlisted,
+                begin_class=place_late,
             )
         return plan
 

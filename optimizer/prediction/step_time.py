@@ -145,11 +145,6 @@ class StepParts:
         """Seconds of one update."""
         return max(self.passes * self.pass_s + self.exposed_s, self.passes * self.input_s)
 
-    @property
-    def input_stall_s(self) -> float:
-        """Seconds for which computation waits for its input."""
-        return max(0.0, self.passes * (self.input_s - self.pass_s) - self.exposed_s)
-
 
 def roofline_pass_s(cell: SpeedCell) -> float:
     """Least seconds of forward and backward pass over a local batch. Raises CannotPredict if the FLOPs are unknown."""

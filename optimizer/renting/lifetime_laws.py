@@ -124,11 +124,6 @@ class LifetimeRecord:
         """Returns how many of the machines ended; with `unwarned`, how many did so without a warning."""
         return sum(life.has_ended and not (unwarned and life.was_warned) for life in self.gone)
 
-    @property
-    def watched_h(self) -> float:
-        """Machine-hours for which machines were watched."""
-        return sum(life.until_h - life.from_h for life in self.gone)
-
 
 @dataclass(frozen=True, slots=True)
 class LearntLifetime:

@@ -53,11 +53,16 @@ def plan_in_market(
     if not np.any(value > 0):
         return *_without_payers(policy, problem, memory, leaves), rent_machines(problem, delay_usd_per_h)
     problem = _guaranteed_of_owned(problem)
-    rental = rent_machines(_without_outranked(policy, problem, memory, value), delay_usd_per_h)
-    market = _Market.of(problem, value, rental)
-    if market.is_whole:
-        return *policy.decide(problem, memory), rental
-    plan, told = policy.decide(market.question, memory)
+    problem = replace(problem, jobs=replace(problem.jobs, value_usd_per_h=np.where(value > 0, value, np.nan)))
+    market = _Market.of(problem, value)
+    rental = rent_machines(market.without_riders(policy, memory), 0.0)
+    rented = problem.pools.held
+    if rental is not None and rental.status is Status.OPTIMAL:
+        rented = rental.accelerators
+    question = market.question(rented)
+    plan, told = policy.decide(question, memory)
+    if np.any(question.pools.capacity > problem.pools.capacity + _SAME_USD):  # some are on their way
+        plan, told = policy.decide(market.meanwhile(question, plan), memory)
     plan = _over_all(problem, market.kept, plan)
     for group in ((value > 0) & leaves, (value <= 0) & leaves):
         plan = _let_ride(policy, problem, told, plan, group)
@@ -84,30 +89,64 @@ def _without_payers(policy: PlanPolicy, problem: Problem, memory: Memory, leaves
 class _Market:
     """The problem in which paid machines are only for payers."""
 
-    question: Problem
-    #: Which columns of the whole problem it contains (c,).
+    problem: Problem
+    #: Whether each job is a rider (n,).
+    rides: BoolArray
+    #: Whether machines of each pool are, or could be, rented (p,).
+    paid: BoolArray
+    #: The columns of the problem in which jobs may be as they are entitled or pay (c,).
     kept: BoolArray
-    #: Whether it is the whole problem.
-    is_whole: bool
 
     @classmethod
-    def of(cls, problem: Problem, value: FloatArray, rental: Rental | None) -> "_Market":
+    def of(cls, problem: Problem, value: FloatArray) -> "_Market":
         pools, columns = problem.pools, problem.columns
-        capacity = pools.capacity
-        # Machines not worth their price leave the problem once those that replace them are here.
-        if rental is not None and rental.status is Status.OPTIMAL and np.all(rental.accelerators <= pools.held + 1e-9):
-            capacity = capacity - pools.held + rental.accelerators
-        cost = sum_by(columns.use_column, _paid_usd_per_h(problem), len(columns))
+        paid = (pools.held > 0) | (pools.rentable > 0)
+        usd_per_h = np.where(paid, pools.usd_per_h, 0.0)[columns.use_pool] * columns.use_count
+        cost = sum_by(columns.use_column, usd_per_h, len(columns))
         best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
         worth = np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
         pays = (value[columns.job] > 0) & (worth >= cost * (1 - _SAME_USD))
-        kept = ~_uses(problem, pools.held > 0) | pays | _stays(problem)
-        if kept.all() and np.array_equal(capacity, pools.capacity):
-            return cls(problem, kept, is_whole=True)
+        return cls(problem, value <= 0, paid, ~_uses(problem, paid) | pays | _stays(problem))
+
+    def question(self, rented: FloatArray) -> Problem:
+        """Returns the problem with so many accelerators rented (p,), paid machines for payers alone."""
+        problem, pools = self.problem, self.problem.pools
         staying = accelerators_held(problem, np.flatnonzero(_stays(problem)))
-        capacity = np.maximum(capacity, staying)
-        question = limits_of_rest(problem, np.full(len(problem.jobs), -1), capacity)
-        return cls(_with_columns(question, kept), kept, is_whole=False)
+        capacity = np.maximum(pools.capacity - pools.held + rented, staying)
+        asked = limits_of_rest(problem, np.full(len(problem.jobs), -1), capacity)
+        asked = replace(asked, pools=replace(asked.pools, rented=np.where(self.paid, capacity, 0.0)))
+        return _with_columns(asked, self.kept)
+
+    def without_riders(self, policy: PlanPolicy, memory: Memory) -> Problem:
+        """Returns the problem as payers see it: without the owned places that riders have while payers may rent
+        whatever they can have and is worth its price.
+        """
+        problem, pools = self.problem, self.problem.pools
+        owned = np.where(self.paid, 0.0, pools.capacity)
+        if not (self.rides.any() and owned.any()):
+            return problem
+        asked = self.question(np.maximum(pools.rentable, pools.held))
+        plan, _ = policy.decide(asked, memory)
+        told, column = _whole(problem, _over_all(problem, self.kept, plan))
+        theirs = column[(column >= 0) & self.rides]
+        taken = np.where(self.paid, 0.0, accelerators_held(told, theirs))
+        left = replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0))
+        return replace(problem, pools=left, limits=limits_beside(told, theirs))
+
+    def meanwhile(self, question: Problem, plan: Plan) -> Problem:
+        """Returns the question about the present machines: nobody leaves a place that the plan keeps for it to a job
+        whose machine is on its way.
+        """
+        pools, columns = question.pools, question.columns
+        capacity = np.minimum(pools.capacity, self.problem.pools.capacity)
+        _, column = _whole(question, plan)
+        stays = np.zeros(len(question.jobs), dtype=np.bool_)
+        stays[columns.job[columns.running & np.isin(np.arange(len(columns)), column)]] = True
+        pinned = question.jobs.pinned if len(question.jobs.pinned) else np.zeros(len(stays), dtype=np.bool_)
+        jobs = replace(question.jobs, pinned=pinned | stays)
+        return replace(
+            question, jobs=jobs, pools=replace(pools, capacity=capacity, rented=np.minimum(pools.rented, capacity))
+        )
 
 
 def _guaranteed_of_owned(problem: Problem) -> Problem:
@@ -117,21 +156,6 @@ def _guaranteed_of_owned(problem: Problem) -> Problem:
         return problem
     owned = float((pools.capacity - pools.held).sum()) / max(float(pools.capacity.sum()), 1.0)
     return replace(problem, entities=replace(entities, guaranteed=entities.guaranteed * owned))
-
-
-def _without_outranked(policy: PlanPolicy, problem: Problem, memory: Memory, value: FloatArray) -> Problem:
-    """Returns the problem as payers see it, without the owned places that riders have by their rank."""
-    pools, rides = problem.pools, value <= 0
-    owned = np.where(pools.held > 0, 0.0, pools.capacity)
-    if not (rides.any() and owned.any()):
-        return problem
-    kept = ~_uses(problem, pools.held > 0) | _stays(problem)
-    plan, _ = policy.decide(_with_columns(problem, kept), memory)
-    told, column = _whole(problem, _over_all(problem, kept, plan))
-    theirs = column[(column >= 0) & rides]
-    taken = np.where(pools.held > 0, 0.0, accelerators_held(told, theirs))
-    left = replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0))
-    return replace(problem, pools=left, limits=limits_beside(told, theirs))
 
 
 def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, group: BoolArray) -> Plan:
@@ -145,7 +169,10 @@ def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, 
     free = np.maximum(free, 0.0)
     rest = limits_of_rest(told, column, free)
     # Gangs over several pools are made only for jobs entitled to them.
-    whole = replace(problem.jobs, mixes=np.zeros(0, dtype=np.bool_), fork_max=np.zeros(0))
+    nothing_stated = np.full(len(problem.jobs), np.nan)  # the price is nothing that they pay
+    whole = replace(
+        problem.jobs, mixes=np.zeros(0, dtype=np.bool_), fork_max=np.zeros(0), value_usd_per_h=nothing_stated
+    )
     left = replace(problem, jobs=whole, pools=rest.pools, entities=rest.entities, limits=rest.limits)
     more, _ = policy.decide(_with_columns(left, kept), memory)
     if more.added is not None:
@@ -193,12 +220,6 @@ def _short_of(problem: Problem, free: FloatArray) -> BoolArray:
     columns = problem.columns
     short = columns.use_count > free[columns.use_pool] + _SAME_USD
     return sum_by(columns.use_column, short.astype(np.float64), len(columns)) > 0
-
-
-def _paid_usd_per_h(problem: Problem) -> FloatArray:
-    """Returns the market price of each use of a rented pool, in USD per hour (u,); 0 for other uses."""
-    pools, columns = problem.pools, problem.columns
-    return np.where(pools.held > 0, pools.usd_per_h, 0.0)[columns.use_pool] * columns.use_count
 
 
 def _with_columns(problem: Problem, kept: BoolArray) -> Problem:

@@ -13,7 +13,7 @@ them.
 The tables are parameters, so one compiled program serves all states of a shape, padded to powers of two; a process
 compiles each shape once. Up to `engine_choice.CVXPY_MONEY_CELLS` this is how renting is decided; above, HiGHS is
 handed the matrices of the same program (`rental_program`). The same program over classes alone, for the price engine,
-is `money_tables.as_class_problem`. A test holds all three to 1e-6. Importing this module imports cvxpy (seconds).
+stands in the tests. A test holds all three to 1e-6. Importing this module imports cvxpy (seconds).
 """
 
 import warnings

@@ -287,6 +287,8 @@ class AttemptEnded:
     #: Whether the supervisor died while its machine and agent lived on, so that the job itself most likely caused it.
     witnessed: bool = False
     exceeded: str = ""  # limit ("memory", "disk") for which its machine ended it; empty: none
+    #: Whether its ranks were told to stop before they ended, and did not say that their work was done.
+    unfinished: bool = False
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ rules: {round_s: 360, resolve_min_s: 60}
 Rules are a value: another scheduler's mechanism differs in parameters, never by a flag.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from math import inf
@@ -140,14 +140,21 @@ class RoundRules:
             return stated[""], "project"
         return self.delay_usd_per_h, "policy" if self.delay_usd_per_h > 0 else ""
 
-    def most_usd_per_h(self, request: JobRequest) -> float:
-        """Returns what an accelerator-hour of a rented machine costs the job at most, USD.
+    def most_usd_per_h(self, request: JobRequest, relative_speed: float, accelerators: int) -> float:
+        """Returns what an accelerator-hour of a rented machine costs the job at most, USD: what the job gains there.
 
-        It is inf (the market price) for jobs with a value, and for jobs with a deadline, for which machines are rented
-        at any price.
+        It is inf (the market price) for jobs with a deadline, for which machines are rented at any price, and the spare
+        rate for jobs without a value.
+
+        Args:
+            request: the job.
+            relative_speed: its speed where it runs, as a part of its best speed.
+            accelerators: how many it holds there.
         """
-        pays = request.deadline_at < inf or self.value_of(request)[0] > 0
-        return inf if pays else self.spare_usd_per_h
+        if request.deadline_at < inf:
+            return inf
+        value = self.value_of(request)[0]
+        return value * relative_speed / max(accelerators, 1) if value > 0 else self.spare_usd_per_h
 
     @property
     def least_run_s(self) -> float:
@@ -158,6 +165,22 @@ class RoundRules:
     def owed_limit_s(self) -> float:
         """Returns the limit on owed time, positive or negative, in seconds of a gang."""
         return self.owed_limit_rounds * max(self.round_s, 1.0)
+
+
+#: Rules in which an organisation says what it decided about money and people. They outlive a change of the policy: a
+#: policy file that does not name them leaves them as they are.
+ORGANISATION = ("delay_usd_per_h", "values", "spare_usd_per_h", "budgets", "groups")
+
+
+def with_organisation_of(rules: RoundRules, stated: Container[str], before: RoundRules) -> RoundRules:
+    """Returns the rules with what they do not state about money and people as it was before.
+
+    Args:
+        rules: of another policy.
+        stated: names of the rules that its file states.
+        before: the rules in force.
+    """
+    return replace(rules, **{name: getattr(before, name) for name in ORGANISATION if name not in stated})
 
 
 # ------------------------------------------------------------------------------------------------ the policy file

@@ -2,7 +2,7 @@
 
 The copy decides; this world only executes its commands. A started job runs at the speed that the core assumes. A job
 that is asked to stop saves its work unless it has never been seen to save. A solve is answered at once near the
-present, and later the further ahead the future is (`Rollout.solve_slower`), so that a future of days does not cost
+present, and later the further ahead the future is (`_SOLVE_SLOWER`), so that a future of days does not cost
 thousands of solves; but before much has happened meanwhile (`_EVENTS_PER_JOB`), because under a plan a place
 that became free stays idle until the answer.
 """
@@ -50,7 +50,7 @@ from scheduler.forecast.future_jobs import JobTruth, RolledJob, drawn_steps, gue
 from scheduler.forecast.past_jobs import Arrival, DrawnLengths, PastJobs, as_newcomer, drawn_arrivals
 from walras.cluster import Market
 from walras.contract import EXIT_CHECKPOINTED
-from walras.job_request import JobId, JobRequest
+from walras.job_request import JobId
 from walras.states import JobState
 
 #: Maximum of seconds for saving; and spread of machines' boot times (standard deviation of the logarithm).
@@ -66,6 +66,9 @@ _LAST_PART, _TAIL = 0.15, 12.0
 #: A solve is answered at the latest after this many events for each of its jobs, which cost about as much as it did,
 #: and for each accelerator in use, since a twentieth of these may be free then.
 _EVENTS_PER_JOB, _EVENTS_PER_ACCELERATOR = 0.05, 0.1
+#: At t seconds ahead of the beginning, a solve takes this fraction of t, and two wakes are at least this fraction of t
+#: apart.
+_SOLVE_SLOWER, _WAKE_SLOWER = 0.1, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,6 @@ class RolloutLimits:
 
 class Rollout:
     """Rolls one copy forward. `jobs` has the results of jobs that were active at the beginning, or were added."""
-
-    #: At t seconds ahead of the beginning, a solve takes this fraction of t, and two wakes are at least this fraction
-    #: of t apart.
-    solve_slower, wake_slower = 0.1, 0.02
 
     def __init__(
         self,
@@ -119,8 +118,6 @@ class Rollout:
         self._answer: Solved | SolveFailed | None = None
         self._answered_by = inf
         self.events = 0
-        #: Why the first failed solve failed; empty if none did.
-        self.solve_failure = ""
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -207,7 +204,9 @@ class Rollout:
         # Not a job that is only tried: without it the others must have the same lengths.
         joins = had_s is not None
         self._truths[job.job_id] = truth = JobTruth(
-            self._drawn_steps(job.request, job.steps, had_s or 0.0, max(best, 1e-9), self._chance, joins=joins)
+            drawn_steps(
+                self._lengths, job.request, (job.steps, had_s or 0.0), max(best, 1e-9), self._chance, joins=joins
+            )
         )
         if not job.holds:
             return
@@ -228,12 +227,6 @@ class Rollout:
         if job.placement is not None and len(job.placement.parts) > 1 and len(job.prepared) < len(job.placement.parts):
             self._prepare(Prepare(job.job_id, job.attempt, job.placement))
 
-    def _drawn_steps(
-        self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random, *, joins: bool = False
-    ) -> float:
-        """Returns the drawn steps left."""
-        return drawn_steps(self._lengths, request, (steps, had_s), best, chance, joins=joins)
-
     def _next_arrival(self, arrived: Arrival | None) -> None:
         if arrived is not None:
             self._newcomers += 1
@@ -241,7 +234,7 @@ class Rollout:
             ledger = self._core.ledger
             best = max(ledger.classes.classes[ledger.classes.row(request)].best_rate, 1e-9)
             chance = Random(f"{self._luck}/{request.job_id}")
-            self._truths[request.job_id] = JobTruth(self._drawn_steps(request, 0.0, 0.0, best, chance))
+            self._truths[request.job_id] = JobTruth(drawn_steps(self._lengths, request, (0.0, 0.0), best, chance))
             self._send(JobSubmitted(self.now, request))
         following = next(self._arrivals, None)
         if following is not None:
@@ -382,7 +375,7 @@ class Rollout:
             self._send(NodeLost(self.now, node_id))
 
     def _wake(self, command: WakeAt) -> None:
-        at = max(command.at, self.now, self._woken_at + self.wake_slower * (self.now - self._began_at))
+        at = max(command.at, self.now, self._woken_at + _WAKE_SLOWER * (self.now - self._began_at))
         if at < self._wake_at:
             self._wake_at = at
             self._schedule(at, self._woke, at)
@@ -399,23 +392,15 @@ class Rollout:
             answer = Solved(self.now, command.request_id, self._solve(command))
         except Exception as error:  # a foreign policy may raise anything; that is its answer
             answer = SolveFailed(self.now, command.request_id, f"{type(error).__name__}: {error}"[:200])
-            self.solve_failure = self.solve_failure or answer.reason
-        self._answer, self._answered_by = answer, self.events + self._solve_events(command)
-        self._schedule(self.now + self._solve_s(), self._deliver, answer)
+        used = sum(state.capacity - state.free for state in self._core.ledger.fleet.pools)
+        within = min(_EVENTS_PER_JOB * len(command.problem.jobs), _EVENTS_PER_ACCELERATOR * used)
+        self._answer, self._answered_by = answer, self.events + within
+        self._schedule(self.now + _SOLVE_SLOWER * (self.now - self._began_at), self._deliver, answer)
 
     def _deliver(self, answer: Solved | SolveFailed) -> None:
         if answer is self._answer:
             self._answer, self._answered_by = None, inf
             self._send(answer)
-
-    def _solve_events(self, command: Solve) -> float:
-        """Returns the number of events after which a solve is answered at the latest."""
-        used = sum(state.capacity - state.free for state in self._core.ledger.fleet.pools)
-        return min(_EVENTS_PER_JOB * len(command.problem.jobs), _EVENTS_PER_ACCELERATOR * used)
-
-    def _solve_s(self) -> float:
-        """Returns the seconds that a solve requested now takes at most."""
-        return self.solve_slower * (self.now - self._began_at)
 
 
 _CARRY_OUT: dict[type, Callable[[Rollout, Any], None]] = {

@@ -44,7 +44,6 @@ from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyService
-from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.store_access import StoreAccessDesk
@@ -165,7 +164,6 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         start_forecasts=start_forecasts,
         whole_gangs=WholeGangBound(solver),
         policies=policies,
-        shadow=PolicyShadow(loop, store, policies, start_forecasts.past, loaded.shadow, config.clocks),
         providers=provisioner,
         admission=admission,
         views=ApiViews(clock, loop, start_forecasts.view),

@@ -26,7 +26,7 @@ from scheduler.live.assembly import (
 from scheduler.live.auth.tls_material import TlsFiles, TlsMaterial, load_tls, own_certificate
 from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
-from scheduler.live.loop.event_loop import collect_all_hourly, collect_young, freeze_gc
+from scheduler.live.loop.event_loop import Overloaded, collect_all_hourly, collect_young, freeze_gc
 from scheduler.live.loop.price_quotes import watch_prices
 from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_state, watch_months
 from scheduler.live.providers.live_provider import PricedProvider, QueueingProvider
@@ -38,7 +38,7 @@ from scheduler.live.services.idle_jobs import IdleJobs
 from scheduler.live.services.late_jobs import LateJobNotifications
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.retention import PruneReport
-from scheduler.live.store.store_interface import LeadershipLost, StoreUnavailable
+from scheduler.live.store.store_interface import EXIT_NOT_LEADING, LeadershipLost, StoreUnavailable
 from scheduler.live.store.store_opening import OpenedStore, open_store
 from walras.errors import ClusterError, ConfigError
 from walras.spec.cluster_file import ClusterConfig, KeepEntry, NotifyEntry
@@ -48,13 +48,12 @@ log = logging.getLogger(__name__)
 
 #: sysexits' EX_SOFTWARE: a bug ended the server; a restart begins from what was committed.
 EXIT_CRASHED = 70
-#: sysexits' EX_TEMPFAIL: another server leads, or the database is gone; when started again, this one stands by.
-EXIT_NOT_LEADING = 75
 _SHUTDOWN_S = 1.0
 #: The longest time, seconds, in which an orderly stop stores what only the core knows.
 _KEEP_STATE_WITHIN_S = 5.0
 _WATCH_AGAIN_S = 1.0
 _PRUNE_EVERY_S = 86_400.0
+_TURN_EVERY_S = 1.0
 #: Seconds after which an idle authenticated connection is closed.
 _KEEPALIVE_S = 75.0
 #: The most bytes of a body that are read from the network before the handler asks for them.
@@ -178,6 +177,8 @@ async def _serve(
         elif listening_port != wanted.port:
             log.warning("port %d, which agents call, is taken; the next start tries it again", wanted.port)
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
+        if opened.note_turn is not None:
+            tasks.append(asyncio.create_task(_note_turns(server, opened.note_turn), name="turns"))
         if (keep := None if config.cluster is None else config.cluster.keep) is not None:
             pruning = _prune_daily(server, opened.prune, config.folder, keep)
             tasks.append(asyncio.create_task(pruning, name="retention"))
@@ -225,7 +226,6 @@ async def _start_parts(
     await server.solver.start(rents=bool(providers))
     forecasting = _through_full_disks(server.start_forecasts.watch)
     tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
-    tasks.append(asyncio.create_task(_through_full_disks(server.shadow.watch), name="shadow"))
     telling = _through_full_disks(server.notifications.watch)
     tasks.append(asyncio.create_task(telling, name="notifications"))
     stuck_after_s = (NotifyEntry() if config.cluster is None else config.cluster.notify).stuck_after
@@ -309,6 +309,15 @@ async def _until_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any
 
 async def _until_lost(opened: OpenedStore) -> None:
     await opened.wait_until_lost()
+
+
+async def _note_turns(server: Server, note_turn: Callable[[], None]) -> None:
+    """Tell of the turns of the loop, for ever. A database that refuses to write does not make it hang."""
+    while True:
+        with contextlib.suppress(StoreUnavailable, Overloaded):
+            await server.loop.perform(lambda _: None)
+        note_turn()
+        await asyncio.sleep(_TURN_EVERY_S)
 
 
 async def _wait_for_stop(stop: asyncio.Event) -> None:

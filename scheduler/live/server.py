@@ -31,7 +31,6 @@ from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyService
-from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.store_access import StoreAccessDesk
 from scheduler.live.services.views import ApiViews
@@ -73,7 +72,6 @@ class Server:
     start_forecasts: StartForecasts
     whole_gangs: WholeGangBound
     policies: PolicyService
-    shadow: PolicyShadow
     providers: Provisioner
     admission: JobAdmission
     views: ApiViews

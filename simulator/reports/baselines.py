@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from math import inf, isfinite, nan
+from math import isfinite, nan
 
 import numpy as np
 
@@ -133,10 +133,6 @@ class JobBaselines:
     def deadline_at(self, job_id: JobId) -> float:
         """Returns the job's deadline; inf if it has none."""
         return self._deadline[self._row[job_id]]
-
-    def has_deadlines(self) -> bool:
-        """Returns whether any job has a deadline."""
-        return any(deadline < inf for deadline in self._deadline)
 
     # -- of all
 

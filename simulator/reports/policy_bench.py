@@ -29,7 +29,7 @@ from simulator.reports.run_summary import MetricDefinition, nonfinite_to_none
 from walras.errors import ConfigError, UserError
 
 #: Schema number of the result file.
-BENCH_SCHEMA = 3
+_SCHEMA = 3
 #: How the outcome of a run begins that ended with an error; the error follows.
 FAILED = "failed"
 _REASON_MAX = 300
@@ -101,7 +101,7 @@ def _execute(cell: BenchCell, metrics: Sequence[MetricDefinition], watch: RunWat
 def bench_json(result: BenchResult) -> dict[str, Any]:
     """Returns the result as plain data: the hash of each run's inputs, its figures, means and intervals."""
     return {
-        "schema": BENCH_SCHEMA,
+        "schema": _SCHEMA,
         "grounds": [
             {
                 "name": ground.name,

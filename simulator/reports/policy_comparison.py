@@ -23,7 +23,6 @@ from simulator.reports.repeated_runs import (
 )
 from simulator.reports.run_spec import RunSpec, may_be_without_chance
 from simulator.reports.run_summary import (
-    CARBON_METRICS,
     RUN_METRICS,
     TIME_METRICS,
     MetricDefinition,
@@ -112,14 +111,8 @@ class PolicyComparison:
 
     @property
     def metrics(self) -> tuple[MetricDefinition, ...]:
-        """Returns the metrics of the runs; energy and carbon where they were counted."""
-        is_counted = CARBON_METRICS[0].name in self.rows[self.policies[0]][0].values
-        return (*RUN_METRICS, *(CARBON_METRICS if is_counted else ()), *TIME_METRICS)
-
-    @property
-    def left_out(self) -> list[str]:
-        """Returns the accelerator types without known power draw: the energy and carbon of some run omit them."""
-        return sorted({name for rows in self.rows.values() for row in rows for name in row.left_out})
+        """Returns the metrics of the runs."""
+        return (*RUN_METRICS, *TIME_METRICS)
 
     @property
     def nothing_random(self) -> bool:
@@ -294,7 +287,6 @@ def comparison_json(comparison: PolicyComparison) -> dict[str, Any]:
         "intervals_over": _intervals_over(comparison),
         "outcomes": {policy: [row.outcome for row in rows] for policy, rows in comparison.rows.items()},
         "violations": comparison.violations,
-        **({"carbon_left_out": comparison.left_out} if CARBON_METRICS[0].name in measures else {}),
         "measures": measures,
     }
     data: dict[str, Any] = nonfinite_to_none(body)

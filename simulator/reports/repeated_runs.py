@@ -14,7 +14,7 @@ from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING
 
 from simulator.reports.run_spec import RunSpec, RunWatcher, execute_run
-from simulator.reports.run_summary import CARBON_METRICS, TIME_METRICS, metric_values
+from simulator.reports.run_summary import TIME_METRICS, metric_values
 from walras.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ class RunMetrics:
     detail: "RunDetail | None" = None
     #: Distributions of its jobs by name, of few numbers each; only if jobs were requested.
     spreads: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    #: Accelerator types that energy and carbon leave out, because their power is unknown.
-    left_out: tuple[str, ...] = ()
 
 
 def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None, depth: "RunDepth | None" = None) -> RunMetrics:
@@ -93,13 +91,7 @@ def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None, depth: "
         spreads = job_spreads(detail.jobs)
     summary = ran.summary
     values, costs = metric_values(summary), metric_values(summary, TIME_METRICS)
-    left_out: tuple[str, ...] = ()
-    if ran.carbon is not None:
-        values |= {measure.name: getattr(ran.carbon.total, measure.name) for measure in CARBON_METRICS}
-        left_out = tuple(ran.carbon.left_out)
-    return RunMetrics(
-        values, costs, summary.outcome, summary.violations, ran.depends_on_seed, detail, spreads, left_out
-    )
+    return RunMetrics(values, costs, summary.outcome, summary.violations, ran.depends_on_seed, detail, spreads)
 
 
 def execute_runs(

@@ -41,7 +41,6 @@ from walras.states import JobState
 
 if TYPE_CHECKING:
     from simulator.conditions import Conditions
-    from simulator.reports.run_carbon import CarbonOptions, RunCarbon
 
 #: Schema number of descriptions and of cells' files; a new number invalidates every cell.
 SCHEMA = 3
@@ -104,8 +103,6 @@ class RunSpec:
     world: str = WALRAS
     #: Such as `1001-2000`: metrics over jobs cover these, in order of arrival. None: all jobs.
     window: str | None = None
-    #: The grid that supplies the run; None: energy and carbon are not counted.
-    carbon: "CarbonOptions | None" = None
     #: The run ends at this instant, seconds; None: when all jobs have ended.
     until_s: float | None = None
 
@@ -138,8 +135,6 @@ class CompletedRun:
     skipped: SkippedRows = field(default_factory=SkippedRows)
     #: Whether another seed could give other metrics.
     depends_on_seed: bool = True
-    #: None: not counted.
-    carbon: "RunCarbon | None" = None
 
 
 def may_be_without_chance(run: RunSpec) -> bool:
@@ -152,13 +147,6 @@ def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunW
     window = parse_window(run.window)
     ready = prepare_run(run)
     baselines = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s, ready.least)
-    meter = None
-    if run.carbon is not None:
-        from simulator.reports.run_carbon import CarbonMeter
-
-        pools = [model.pool for model in ready.scenario.pools]
-        meter = CarbonMeter(run.carbon, pools, run.source.reading.slices, recorder)
-        recorder = meter.record
     result = simulate(
         baselines.recorded(ready.jobs), ready.scenario, recorder=recorder, watch=watch and partial(watch, ready.count)
     )
@@ -171,8 +159,7 @@ def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunW
         raise ConfigError(
             f"no job is number {window[0]}: there are {len(baselines)}", field="window", fix="begin earlier"
         )
-    carbon = None if meter is None else meter.finish(result.ended_at)
-    return CompletedRun(run, result, baselines, summarise_run(result, context), ready.skipped, by_chance, carbon)
+    return CompletedRun(run, result, baselines, summarise_run(result, context), ready.skipped, by_chance)
 
 
 def parse_window(text: str | None) -> tuple[int, int] | None:
@@ -343,7 +330,6 @@ def describe_run(run: RunSpec) -> dict[str, Any]:
         "bounds": run.bounds.value,
         **({} if run.window is None else {"window": parse_window(run.window)}),
         **({} if run.until_s is None else {"until_s": run.until_s}),
-        **({} if run.carbon is None else {"carbon": {**asdict(run.carbon), "file": _digest(Path(run.carbon.file))}}),
         **({} if run.conditions is None else {"conditions": _load_conditions(run.conditions).model_dump(mode="json")}),
     }
 

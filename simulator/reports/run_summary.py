@@ -387,9 +387,6 @@ TIME_METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("wall_s", "took", "s", None),
 )
 
-#: Energy and carbon, of runs that count them (`simulator.reports.run_carbon`).
-CARBON_METRICS = (MetricDefinition("kwh", "energy", "kWh"), MetricDefinition("kg_co2", "carbon", "kg CO2"))
-
 
 def metric_values(summary: RunSummary, measures: Iterable[MetricDefinition] = RUN_METRICS) -> dict[str, float]:
     """Returns the metrics by name; nan for one that does not exist."""

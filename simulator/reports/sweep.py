@@ -28,10 +28,9 @@ from simulator.reports.repeated_runs import (
     execute_runs,
     parse_seeds,
 )
-from simulator.reports.run_carbon import CarbonOptions, parse_carbon_options
 from simulator.reports.run_detail import RunDepth, RunLevels
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, run_key
-from simulator.reports.run_summary import CARBON_METRICS, RUN_METRICS, TIME_METRICS, MetricDefinition, nonfinite_to_none
+from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
 from simulator.reports.sweep_store import SweepStore
 from simulator.workloads.trace_source import ReadOptions
 from simulator.worlds.world_registry import WALRAS
@@ -44,29 +43,6 @@ _GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=100
 
 #: Fields that say how a trace is read.
 _READING = ("skip_bad_rows", "sort", "only", "since", "until", "sample", "first", "columns", "slices")
-
-
-class GridCarbon(FileModel):
-    """The power grid that supplies every run: what `--carbon` and its options say, under the same names."""
-
-    file: _GridName
-    #: Zones of the file by zones of the cluster, "" for all others.
-    zones: Annotated[dict[str, str], Field(default_factory=dict)]
-    #: The file's column names, by Walras's names.
-    columns: Annotated[dict[str, str], Field(default_factory=dict)]
-    #: The instant at which the runs begin; None: the first of the file.
-    begins: str | None = None
-    #: Power usage effectiveness.
-    pue: float = 1.0
-    #: Watts of one accelerator by type, in place of the data sheets'.
-    watts: Annotated[dict[str, float], Field(default_factory=dict)]
-
-    def options(self) -> CarbonOptions:
-        """Returns the options of a run. Raises ConfigError that names the field."""
-        zones, columns, watts = (
-            [f"{ours}={theirs}" for ours, theirs in pairs.items()] for pairs in (self.zones, self.columns, self.watts)
-        )
-        return parse_carbon_options(self.file, zones, columns, self.begins, self.pue, watts)
 
 
 class SweepGrid(FileModel):
@@ -108,8 +84,6 @@ class SweepGrid(FileModel):
     window: str | None = None
     bounds: BoundsChoice = BoundsChoice.CHEAP
     fairness: bool = False
-    #: None: energy and carbon are not counted.
-    carbon: GridCarbon | None = None
 
     other_words: ClassVar[dict[str, str]] = {
         "workload": "workloads", "cluster": "clusters", "policy": "policies", "seed": "seeds", "rate": "rates",
@@ -151,11 +125,8 @@ class GridPoint:
         return self.workload, self.cluster, self.rate_per_h, self.policy
 
 
-def grid_runs(grid: SweepGrid, carbon: CarbonOptions | None = None) -> list[tuple[GridPoint, RunSpec]]:
-    """Returns the runs in a fixed order; `carbon` overrides the grid's.
-
-    Raises ConfigError for too large a grid, or for rates without a generator.
-    """
+def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
+    """Returns the runs in a fixed order. Raises ConfigError for too large a grid, or for rates without a generator."""
     rates: tuple[float | None, ...] = grid.rates or (None,)
     sizes = (len(grid.workloads), len(grid.clusters), len(grid.policies), len(rates), len(grid.seeds))
     runs = 1
@@ -164,8 +135,6 @@ def grid_runs(grid: SweepGrid, carbon: CarbonOptions | None = None) -> list[tupl
     if not 1 <= runs <= RUNS_MAX:
         raise ConfigError(f"the grid has {runs:,} runs", field="seeds", fix=f"at most {RUNS_MAX:,}, at least one")
     _reject_idle_options(grid)
-    if carbon is None and grid.carbon is not None:
-        carbon = grid.carbon.options()
     cells = []
     for workload, cluster, rate, policy, seed in product(
         grid.workloads, grid.clusters, rates, grid.policies, grid.seeds
@@ -177,7 +146,7 @@ def grid_runs(grid: SweepGrid, carbon: CarbonOptions | None = None) -> list[tupl
             )
         source = replace(source, made=replace(source.made, rate_per_h=rate))
         place = GridPoint(workload, cluster, policy, rate, seed)
-        options = (grid.bounds, grid.fairness, grid.conditions, grid.world, grid.window, carbon)
+        options = (grid.bounds, grid.fairness, grid.conditions, grid.world, grid.window)
         cells.append((place, RunSpec(source, cluster, policy, seed, *options)))
     return cells
 
@@ -222,32 +191,19 @@ class SweepResult:
     #: Levels of the first seed, for the first settings of the grid.
     levels: dict[tuple[str, str, float | None, str], RunLevels] = field(default_factory=dict)
 
-    @property
-    def metrics(self) -> tuple[MetricDefinition, ...]:
-        """Returns the metrics of the runs; energy and carbon where they were counted."""
-        is_counted = bool(self.rows) and CARBON_METRICS[0].name in self.rows[0].values
-        return (*RUN_METRICS, *(CARBON_METRICS if is_counted else ()))
-
-    @property
-    def left_out(self) -> list[str]:
-        """Returns the accelerator types without known power draw: the energy and carbon of some run omit them."""
-        return sorted({name for row in self.rows for name in row.left_out})
-
 
 def run_sweep(
     grid: SweepGrid,
     folder: Path,
     workers: ParallelWorkers,
     on_progress: Callable[[int, int], None] = lambda done, runs: None,
-    carbon: CarbonOptions | None = None,
 ) -> SweepResult:
     """Runs what is missing, and writes `sweep.csv`. Calls `on_progress(done, all)` first and after each run.
-    `carbon` overrides the grid's.
 
     Raises ConfigError before any run if a file or a name is wrong, and whatever a run raises; runs that had ended by
     then are kept.
     """
-    cells = grid_runs(grid, carbon)
+    cells = grid_runs(grid)
     store, outcome = SweepStore(folder), SweepResult([place for place, _ in cells], [])
     in_levels = _places_with_levels(outcome.places)
     # Cells with equal keys (two names of one file) are one run.
@@ -296,7 +252,7 @@ def _places_with_levels(places: Sequence[GridPoint]) -> set[GridPoint]:
 
 def _write_table(file: TextIO, swept: SweepResult) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    measures = [measure.name for measure in (*swept.metrics, *TIME_METRICS)]
+    measures = [measure.name for measure in (*RUN_METRICS, *TIME_METRICS)]
     writer.writerow(["workload", "cluster", "policy", "rate_per_h", "seed", "outcome", *measures])
     for place, row in zip(swept.places, swept.rows, strict=True):
         values = {**row.values, **row.costs}
@@ -328,7 +284,6 @@ _TABLE_METRICS = (
     "usd",
     "preemptions",
     "deadline_misses",
-    *(measure.name for measure in CARBON_METRICS),
 )
 
 
@@ -339,7 +294,7 @@ def sweep_table(swept: SweepResult) -> Table:
     table = Table(title=f"{len(swept.rows)} runs, {swept.ran} of them now; means over seeds, ± 95 % interval")
     for title in ("workload", "cluster", *(("jobs/h",) if with_rates else ()), "policy"):
         table.add_column(title)
-    shown = [measure for measure in swept.metrics if measure.name in _TABLE_METRICS]
+    shown = [measure for measure in RUN_METRICS if measure.name in _TABLE_METRICS]
     for measure in ("seeds", *(metric_title(measure) for measure in shown)):
         table.add_column(measure, justify="right")
     for (workload, cluster, rate, policy), rows in by_setting.items():
@@ -359,7 +314,6 @@ def sweep_json(swept: SweepResult) -> dict[str, Any]:
         "runs": len(swept.rows),
         "ran": swept.ran,
         "rejected": swept.rejected,
-        **({"carbon_left_out": swept.left_out} if swept.metrics != RUN_METRICS else {}),
         "settings": [
             {
                 "workload": workload,
@@ -368,7 +322,7 @@ def sweep_json(swept: SweepResult) -> dict[str, Any]:
                 "policy": policy,
                 "measures": {
                     measure.name: asdict(estimate_mean([row.values[measure.name] for row in rows]))
-                    for measure in swept.metrics
+                    for measure in RUN_METRICS
                 },
             }
             for (workload, cluster, rate, policy), rows in runs_by_setting(swept).items()

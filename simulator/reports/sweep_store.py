@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from simulator.reports.repeated_runs import RunMetrics
 from simulator.reports.run_detail import SPREADS, RunLevels
-from simulator.reports.run_summary import CARBON_METRICS, RUN_METRICS, TIME_METRICS, nonfinite_to_none
+from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
 from walras.errors import ConfigError
 
 _CELLS = "cells"
@@ -64,8 +64,6 @@ class SweepStore:
             levels = json.dumps({"levels": kept, "sha256": _result_digest({"run": key}, kept)})
             self._put(self._levels_path(key), lambda file: file.write(levels))
         metrics = {name: getattr(row, name) for name in ("values", "costs", "outcome", "violations", "spreads")}
-        if row.left_out:
-            metrics["left_out"] = row.left_out
         body = nonfinite_to_none(metrics)
         text = json.dumps({"description": described, "row": body, "sha256": _result_digest(described, body)}, indent=1)
         self._put(self._cells / f"{key}.json", lambda file: file.write(text))
@@ -123,12 +121,10 @@ def _parse_result(content: bytes, described: Mapping[str, Any]) -> RunMetrics | 
         values, costs = (_numbers(body[name]) for name in ("values", "costs"))
         spreads = {name: tuple(float(value) for value in body["spreads"][name]) for name in SPREADS}
         broken = tuple(str(each) for each in body["violations"])
-        left_out = tuple(str(each) for each in body.get("left_out", ()))
-        row = RunMetrics(values, costs, str(body["outcome"]), broken, spreads=spreads, left_out=left_out)
+        row = RunMetrics(values, costs, str(body["outcome"]), broken, spreads=spreads)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    metrics = (*RUN_METRICS, *(CARBON_METRICS if "carbon" in described else ()))
-    values_known = row.values.keys() == {measure.name for measure in metrics}
+    values_known = row.values.keys() == {measure.name for measure in RUN_METRICS}
     costs_known = row.costs.keys() == {measure.name for measure in TIME_METRICS}
     return row if values_known and costs_known else None
 

@@ -1,32 +1,39 @@
-"""Reads the text of `squeue` and `sinfo` as a snapshot. The user runs `SQUEUE_COMMAND` and `SINFO_COMMAND`.
+"""Converts a snapshot of a Slurm queue to a trace and a cluster file, to see what Walras would do with it.
 
-Lines are cells separated by `|` under a header with Slurm's own titles; a name may hold `|` too. Accelerators are the
-number of `gpu` that a job asks for per machine, per task or in all, whichever of these columns a file has. A waiting
-job array counts as one job per remaining task.
+The user runs `_SQUEUE_COMMAND` and `_SINFO_COMMAND`. Lines are cells separated by `|` under a header with Slurm's own
+titles; a name may hold `|` too. Accelerators are the number of `gpu` that a job asks for per machine, per task or in
+all, whichever of these columns a file has. A waiting job array counts as one job per remaining task.
+
+A snapshot does not contain the future: all jobs arrive at its instant, and running jobs have only their remaining time.
+True run times are unknown, so the requested time counts, or a part of it that the user states (`used`). Jobs without
+accelerators, and machines that are out of use, are left out and named.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.workloads.queue_snapshots import (
-    SNAPSHOT_JOBS_MAX,
-    SNAPSHOT_NODES_MAX,
-    UNKNOWN_TYPE,
-    QueueSnapshot,
-    SnapshotJob,
-    SnapshotNode,
-    name_or_none,
-    read_snapshot_text,
-    type_named,
-)
-from walras.errors import ConfigError
+import yaml
 
-SQUEUE_COMMAND = (
+from simulator.workloads.formats import write_trace
+from simulator.workloads.trace import SkippedRows, Trace, TraceJob
+from walras.errors import ConfigError
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.field_types import canonical_accelerator, shown_name
+from walras.spec.file_model import check_model
+
+#: Largest size of a snapshot's file, bytes.
+_BYTES_MAX = 256 * 1024 * 1024
+_JOBS_MAX, _NODES_MAX = 1_000_000, 100_000
+_FIRST_FEW = 5
+#: The type of a machine or a job that states none.
+_UNKNOWN_TYPE = "gpu"
+_SQUEUE_COMMAND = (
     "squeue -a -O 'JobArrayID:|,UserName:|,Account:|,State:|,NumNodes:|,NumTasks:|,tres-per-node:|,tres-per-job:|,"
     "tres-per-task:|,tres-alloc:|,NumCPUs:|,TimeLimit:|,TimeLeft:|,PriorityLong:|,Name:' > squeue.txt"
 )
-SINFO_COMMAND = "sinfo -a -N -o '%N|%G|%c|%m|%T' > sinfo.txt"
+_SINFO_COMMAND = "sinfo -a -N -o '%N|%G|%c|%m|%T' > sinfo.txt"
 _QUEUE_COLUMNS = ("JOBID", "USER", "STATE", "NODES", "TRES_PER_NODE", "TIME_LIMIT")
 _NODE_COLUMNS = ("NODELIST", "GRES", "CPUS", "MEMORY", "STATE")
 _LONGEST_LINE = 64 * 1024
@@ -45,16 +52,74 @@ _UNLIMITED = frozenset({"UNLIMITED", "NOT_SET", "PARTITION_LIMIT"})
 _UNKNOWN = frozenset({"INVALID", "N/A", ""})
 _MIB = 2**20
 #: Seconds of a job in a partition without a limit.
-UNLIMITED_S = 7 * 86_400.0
+_UNLIMITED_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotJob:
+    """A job that waits or runs."""
+
+    name: str
+    gang: int
+    #: Seconds that it may still take, by its requested time.
+    left_s: float
+    is_running: bool
+    user: str = ""
+    project: str = "default"
+    #: "": any type.
+    accelerator: str = ""
+    nodes: int = 1
+    #: Processors per accelerator.
+    cpus: float = 0.0
+    #: Higher goes first.
+    order: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNode:
+    """A machine in use."""
+
+    name: str
+    accelerator: str
+    accelerators: int
+    cpus: float
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class QueueSnapshot:
+    """The contents of a snapshot, and what was left out of it with the reasons."""
+
+    jobs: list[SnapshotJob] = field(default_factory=list)
+    nodes: list[SnapshotNode] = field(default_factory=list)
+    skipped: int = 0
+    first_skipped: list[str] = field(default_factory=list)
+
+    def skip(self, why: str) -> None:
+        """Counts something that is left out, and keeps the first few reasons."""
+        self.skipped += 1
+        if len(self.first_skipped) < _FIRST_FEW:
+            self.first_skipped.append(why)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSnapshot:
+    """The result of writing a snapshot."""
+
+    jobs: int
+    running: int
+    machines: int
+    accelerators: int
+    skipped: SkippedRows
 
 
 def read_slurm_snapshot(queue: Path, machines: Path) -> QueueSnapshot:
     """Reads both files. Raises ConfigError that names file and line of text that is no such listing."""
     snapshot = QueueSnapshot()
     seen: set[str] = set()
-    for row in _rows(machines, _NODE_COLUMNS, SINFO_COMMAND):
+    for row in _rows(machines, _NODE_COLUMNS, _SINFO_COMMAND):
         _add_node(snapshot, row, seen)
-    for row in _rows(queue, _QUEUE_COLUMNS, SQUEUE_COMMAND):
+    for row in _rows(queue, _QUEUE_COLUMNS, _SQUEUE_COMMAND):
         _add_jobs(snapshot, row)
     return snapshot
 
@@ -66,7 +131,7 @@ class _Row(dict[str, str]):
 
 
 def _rows(path: Path, required: tuple[str, ...], command: str) -> Iterator[_Row]:
-    lines = read_snapshot_text(path).splitlines()
+    lines = _read_text(path).splitlines()
     titles = [title.strip().upper() for title in lines[0].split("|")] if lines else []
     missing = [title for title in required if title not in titles]
     if missing:
@@ -95,14 +160,14 @@ def _cells(line: str, titles: list[str]) -> list[str]:
 
 
 def _add_node(snapshot: QueueSnapshot, row: _Row, seen: set[str]) -> None:
-    name = name_or_none(row["NODELIST"])
+    name = _name_or_none(row["NODELIST"])
     if name is None:
         raise ConfigError(f"{row.where}: NODELIST is {row['NODELIST'][:40]!r}", fix="correct the line")
     if name in seen:
         return  # a node has a line for each of its partitions
     seen.add(name)
-    if len(seen) > SNAPSHOT_NODES_MAX:
-        raise ConfigError(f"{row.where}: more than {SNAPSHOT_NODES_MAX:,} machines", fix="is it one cluster?")
+    if len(seen) > _NODES_MAX:
+        raise ConfigError(f"{row.where}: more than {_NODES_MAX:,} machines", fix="is it one cluster?")
     state = row["STATE"].lower().rstrip("*~#!%$@^-+")
     if not state.startswith(_IN_USE):
         snapshot.skip(f"machine {name} is {state}")
@@ -127,25 +192,25 @@ def _add_jobs(snapshot: QueueSnapshot, row: _Row) -> None:
     if len(asked) != 1:
         what = "accelerators of several types" if asked else "no accelerator"
         if not asked and "TRES_PER_JOB" not in row:
-            what += f" per machine; what --gpus asks for is told by: {SQUEUE_COMMAND}"
+            what += f" per machine; what --gpus asks for is told by: {_SQUEUE_COMMAND}"
         snapshot.skip(f"job {number[:60]} asks for {what}")
         return
     ((accelerator, gang),) = asked.items()
     is_running = state in _RUNNING
     left_s = _seconds(row, "TIME_LEFT") if is_running and row.get("TIME_LEFT", "").upper() not in _UNKNOWN else None
     left_s = _seconds(row, "TIME_LIMIT") if left_s is None else left_s
-    title = name_or_none(row.get("NAME", "")) or "job"
+    title = _name_or_none(row.get("NAME", "")) or "job"
     tasks = _tasks(row, number)
-    if len(snapshot.jobs) + tasks > SNAPSHOT_JOBS_MAX:
-        raise ConfigError(f"{row.where}: more than {SNAPSHOT_JOBS_MAX:,} jobs", fix="is it a queue?")
+    if len(snapshot.jobs) + tasks > _JOBS_MAX:
+        raise ConfigError(f"{row.where}: more than {_JOBS_MAX:,} jobs", fix="is it a queue?")
     job = SnapshotJob(
         name=f"{number.split('_')[0].split('[')[0]} {title}"[:200],
         gang=gang,
         left_s=left_s,
         is_running=is_running,
-        user=name_or_none(row["USER"]) or "",
-        project=name_or_none(row.get("ACCOUNT", "")) or "default",
-        accelerator="" if accelerator == UNKNOWN_TYPE else accelerator,
+        user=_name_or_none(row["USER"]) or "",
+        project=_name_or_none(row.get("ACCOUNT", "")) or "default",
+        accelerator="" if accelerator == _UNKNOWN_TYPE else accelerator,
         nodes=nodes,
         cpus=_whole(row, "CPUS") / gang if row.get("CPUS") else 0.0,
         order=float(_whole(row, "PRIORITY")) if row.get("PRIORITY", "").isdigit() else 0.0,
@@ -187,11 +252,11 @@ def _accelerators(text: str) -> dict[str, int]:
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         found = _GPU.fullmatch(part.strip())
         if found is not None and int(found["count"] or 1):
-            accelerator = type_named(found["type"] or "")
+            accelerator = _type_named(found["type"] or "")
             held[accelerator] = held.get(accelerator, 0) + int(found["count"] or 1)
     # Slurm lists a total (gres/gpu=4) beside the types of it (gres/gpu:a100=4).
-    if len(held) > 1 and held.get(UNKNOWN_TYPE) == sum(held.values()) - held.get(UNKNOWN_TYPE, 0):
-        del held[UNKNOWN_TYPE]
+    if len(held) > 1 and held.get(_UNKNOWN_TYPE) == sum(held.values()) - held.get(_UNKNOWN_TYPE, 0):
+        del held[_UNKNOWN_TYPE]
     return held
 
 
@@ -207,7 +272,7 @@ def _seconds(row: _Row, column: str) -> float:
     """Returns the seconds of `1-12:00:00`, `12:00:00`, `30:00` or `30` (minutes)."""
     text = row[column].upper()
     if text in _UNLIMITED or text in _UNKNOWN:
-        return UNLIMITED_S
+        return _UNLIMITED_S
     found = _TIME.fullmatch(text)
     if found is None:
         raise ConfigError(f"{row.where}: {column} is {text[:40]!r}", fix="write a time such as 1-12:00:00")
@@ -219,3 +284,119 @@ def _seconds(row: _Row, column: str) -> float:
     else:
         hours, (minutes, seconds) = 0, [*clock, 0][:2]
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _read_text(path: Path) -> str:
+    """Returns the text of a file. Raises ConfigError for one that is missing, not text, or too large."""
+    try:
+        if path.stat().st_size > _BYTES_MAX:
+            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="is it a snapshot?")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text", fix="write the command's output into it as it is") from None
+
+
+def _type_named(text: str) -> str:
+    """Returns the canonical name of a type; a name that is none counts as unknown."""
+    try:
+        return canonical_accelerator(text) if text else _UNKNOWN_TYPE
+    except ValueError:
+        return _UNKNOWN_TYPE
+
+
+def _name_or_none(text: str) -> str | None:
+    """Returns a name that a terminal can show, or None."""
+    try:
+        return shown_name(text)[:200] if text else None
+    except ValueError:
+        return None
+
+
+def write_snapshot(
+    snapshot: QueueSnapshot, source: str, out: Path, cluster: Path, *, used: float, force: bool
+) -> WrittenSnapshot:
+    """Writes the jobs as a trace and the machines as a cluster file.
+
+    `used`: the part of the requested time that jobs really take, above 0. Raises ConfigError where there is no job or
+    no machine, and where a file cannot be written.
+    """
+    if not 0 < used <= 1:
+        raise ConfigError(f"used {used:g}", field="used", fix="give a part, above 0 and at most 1")
+    why = f": {'; '.join(snapshot.first_skipped)}" if snapshot.first_skipped else ""
+    if not snapshot.nodes:
+        raise ConfigError(f"{source}: no machine with accelerators is in use{why}", fix="add the machines' snapshot")
+    if not snapshot.jobs:
+        raise ConfigError(f"{source}: no job asks for accelerators{why}", fix="is it the right snapshot?")
+    if cluster.exists() and not force:
+        raise ConfigError(f"{cluster} exists", field="cluster", fix="choose another name, or --force")
+    config = _cluster_data(snapshot.nodes)
+    check_model(ClusterConfig, config, source=source)
+    types = {node.accelerator for node in snapshot.nodes}
+    write_trace(Trace(source, "snapshot", _trace_jobs(snapshot.jobs, types, used)), out, force=force)
+    about = "# Machines of a snapshot. Say how fast types are against each other: nominal_speed, or speeds by kind.\n"
+    try:
+        cluster.write_text(about + yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{cluster}: {error.strerror or error}", field="cluster", fix="check the path") from None
+    return WrittenSnapshot(
+        len(snapshot.jobs),
+        sum(job.is_running for job in snapshot.jobs),
+        len(snapshot.nodes),
+        sum(node.accelerators for node in snapshot.nodes),
+        SkippedRows(snapshot.skipped, tuple(snapshot.first_skipped)),
+    )
+
+
+def _trace_jobs(jobs: Iterable[SnapshotJob], types: set[str], used: float) -> list[TraceJob]:
+    """Returns the jobs as rows of a trace, running ones first, each name once.
+
+    A type that no machine has is kept, so that such a job is refused by name; the unknown type becomes any type.
+    """
+    rows: list[TraceJob] = []
+    names: dict[str, int] = {}
+    for job in sorted(jobs, key=lambda job: (not job.is_running, -job.order)):
+        names[job.name] = names.get(job.name, 0) + 1
+        name = job.name if names[job.name] == 1 else f"{job.name} ({names[job.name]})"
+        wanted = "" if job.accelerator == _UNKNOWN_TYPE and _UNKNOWN_TYPE not in types else job.accelerator
+        rows.append(
+            TraceJob(
+                0.0,
+                name,
+                "any",
+                job.gang,
+                (wanted,) if wanted else (),
+                duration_s=max(1.0, job.left_s * used),
+                estimate_s=max(1.0, job.left_s),
+                user=job.user,
+                project=job.project,
+                nodes=job.nodes,
+                cpus=job.cpus,
+            )
+        )
+    return rows
+
+
+def _cluster_data(nodes: Sequence[SnapshotNode]) -> dict[str, object]:
+    """Returns a cluster file's data: a pool for each shape of machines."""
+    counts: dict[tuple[str, int, float, int], int] = {}
+    for node in nodes:
+        shape = (node.accelerator, node.accelerators, node.cpus, node.memory_bytes)
+        counts[shape] = counts.get(shape, 0) + 1
+    pools, taken = [], dict[str, int]()
+    for (accelerator, accelerators, cpus, memory_bytes), machines in sorted(counts.items()):
+        shape_name = f"{accelerator}x{accelerators}"
+        taken[shape_name] = taken.get(shape_name, 0) + 1
+        pools.append(
+            {
+                "shape": shape_name if taken[shape_name] == 1 else f"{shape_name}-{taken[shape_name]}",
+                "accelerator": accelerator,
+                "accelerators": accelerators,
+                "cpus": cpus,
+                "memory": f"{memory_bytes // 2**20}MiB",
+                "nominal_speed": 1,
+                "machines": machines,
+            }
+        )
+    return {"pools": pools}

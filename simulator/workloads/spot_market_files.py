@@ -1,4 +1,4 @@
-"""Files about spot markets: availability of machines, their lifetimes, and their prices.
+"""Files about spot markets: when machines were available.
 
 CSV with a header, plain or gzip, read with the same bounds and errors as a trace of jobs.
 """
@@ -13,8 +13,6 @@ from walras.units import MAX_LENGTH_S
 
 #: Largest number of slots of one file, over all its traces.
 _MOST_SLOTS = 1_000_000
-_MOST_LIVES = 100_000
-_MOST_CHANGES = 20_000
 
 
 def read_spot_availability(
@@ -53,44 +51,3 @@ def _end_s(row: TraceRow, since_s: float) -> float:
     if row.text("start_s") and not isclose(row.number("start_s"), since_s, rel_tol=1e-9, abs_tol=1e-6):
         raise row.error("start_s", f"is {row.text('start_s')}, the row before ends at {since_s:g}", "leave no gap")
     return row.number("end_s", above=since_s, most=MAX_LENGTH_S)
-
-
-def read_machine_lifetimes(path: str | Path) -> list[tuple[float, bool]]:
-    """Returns seconds that machines lived, each with whether it was revoked (else it was still alive when last seen).
-
-    Columns: `lifetime_s`, and `taken` (1 or 0) if some were alive; without it all were revoked.
-
-    Raises:
-        ConfigError: naming the file, the line and the column of what is wrong.
-    """
-    source = TraceSource(path, ReadOptions())
-    lines = source.lines()
-    table = header_row_format(source, lines, ("lifetime_s",))
-    found: list[tuple[float, bool]] = []
-    for row in source.rows(lines, table):
-        life_s = row.number("lifetime_s", least=0, most=MAX_LENGTH_S)
-        found.append((life_s, row.whole("taken", least=0, most=1, default=1) == 1))
-        if len(found) > _MOST_LIVES:
-            raise row.error("lifetime_s", f"is one of more than {_MOST_LIVES:,}", "give fewer machines")
-    if not any(taken for _, taken in found):
-        raise ConfigError(f"{path}: no machine was taken", field="taken", fix="give at least one that was")
-    return found
-
-
-def read_price_changes(path: str | Path) -> dict[str, list[tuple[float, float]]]:
-    """Reads price changes by place, as (instant in seconds, USD per hour from then on), in the order of the file.
-
-    Columns: `place`, `at_s`, `usd_per_h`.
-
-    Raises:
-        ConfigError: naming the file, the line and the column of what is wrong.
-    """
-    source, found = TraceSource(path, ReadOptions()), dict[str, list[tuple[float, float]]]()
-    lines = source.lines()
-    table = header_row_format(source, lines, ("place", "at_s", "usd_per_h"))
-    for many, row in enumerate(source.rows(lines, table), 1):
-        change = row.number("at_s"), row.number("usd_per_h", least=0, most=1e6)
-        found.setdefault(row.name("place"), []).append(change)
-        if many > _MOST_CHANGES:
-            raise row.error("at_s", f"is one of more than {_MOST_CHANGES:,}", "give fewer changes")
-    return found

@@ -177,10 +177,9 @@ def _count_table(title: str, rows: Iterable[tuple[str, int, float]]) -> Descript
 
 
 def format_catalogue() -> list[tuple[str, str, str]]:
-    """Returns (what, name, about) of every format and generator, and of files about the power grid."""
+    """Returns (what, name, about) of every format and generator."""
     formats = [
         ("format, read and written" if each.name in WRITERS else "format, read", each.name, each.about)
         for each in FORMATS.values()
     ]
-    carbon = ("beside a workload", "carbon", "carbon intensity of the grid over time, for `simulate run --carbon`")
-    return [*formats, carbon, *(("generator", name, each.about) for name, each in GENERATORS.items())]
+    return [*formats, *(("generator", name, each.about) for name, each in GENERATORS.items())]

@@ -32,17 +32,17 @@ async def test_a_job_runs_from_start_to_end_with_its_logs_complete(
     assert server.logs[1, 1, 0] == b"hello\n" + b"x" * 600_000 + b"\n"
 
 
-async def test_commands_arrive_at_once_and_logs_within_2_s(
+async def test_commands_and_logs_do_not_wait_for_a_heartbeat(
     server: FakeAgentServer, begin: Begin, tmp_path: Path
 ) -> None:
-    """A long poll carries a command in well under a heartbeat, and output shows up while the job runs."""
-    server.heartbeat_s = 8.0
+    """A long poll carries a command at once, and output shows up while the job runs, in a small part of a heartbeat."""
+    server.heartbeat_s = 60.0
     begin()
     await server.until(lambda: len(server.heartbeats) >= 2, 30, "the agent waits for commands")
     says = "import time\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.2)"
     start = a_start(tmp_path, says, lease_s=600.0)
     await server.send(start)
-    await server.acknowledged(start.command_id, 5.0)
+    await server.acknowledged(start.command_id, 10.0)
     await server.report("started")
     # One line may be late where the machine stands still for a moment; the half of many is not.
     took_s: list[float] = []
@@ -51,7 +51,7 @@ async def test_commands_arrive_at_once_and_logs_within_2_s(
         await server.until(lambda before=before: len(server.logs[1, 1, 0]) > before, 20.0, "more output")  # type: ignore[misc]
         whole, _, _ = server.logs[1, 1, 0].rpartition(b"\n")
         took_s.append(time.monotonic() - float(whole.splitlines()[-1]))
-    assert sorted(took_s)[7] < 2.0
+    assert sorted(took_s)[7] < server.heartbeat_s / 10
 
 
 async def test_preempted_and_resumed_from_the_named_manifest(
@@ -59,13 +59,13 @@ async def test_preempted_and_resumed_from_the_named_manifest(
 ) -> None:
     """Stop: checkpoint, commit, 85. Start with that manifest: the loop goes on from there, at the emulated pace."""
     speeds = tmp_path / "speeds.yaml"
-    speeds.write_text("cnn: {a100: 40}\n")
+    speeds.write_text("cnn: {a100: 10}\n")
     begin(speeds=str(speeds))
     await server.send(a_start(tmp_path, LOOP))
 
     def keeps_its_pace() -> bool:
         found = server.of_type("progress")
-        return bool(found) and found[-1].steps_per_s == pytest.approx(40, rel=0.1)
+        return bool(found) and found[-1].steps_per_s == pytest.approx(10, rel=0.1)
 
     await server.until(keeps_its_pace, 60, "the emulated pace is measured")
     await server.send(a_stop())
@@ -73,7 +73,7 @@ async def test_preempted_and_resumed_from_the_named_manifest(
     committed = await server.report("committed")
     assert ended.exit_code == 85
     progress = server.of_type("progress")[-1]
-    assert progress.pace_steps_per_s == 40
+    assert progress.pace_steps_per_s == 10
     # The loop counts which part of a step waits for data (next to none here), once enough steps were seen.
     assert progress.first_values.pop(DATA_WAIT_VALUE, 0.0) < 0.2
     # The script says itself how often it saves: never, unless it is asked.

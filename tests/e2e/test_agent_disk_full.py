@@ -73,7 +73,7 @@ class AgentHere:
     def close(self) -> None:
         self.store.close()
         for path in self.state.glob(f"attempts/*/{PLAN_FILE}"):
-            processes.kill_carriers(read_plan(path.parent).cookie, 10.0)
+            processes.kill_carriers(read_plan(path.parent).cookie, 60.0)
 
 
 @pytest.fixture
@@ -87,19 +87,19 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(
     server: FakeAgentServer, here: AgentHere, tmp_path: Path
 ) -> None:
     """Longer than a lease: what runs goes on, what ends is reported, what is to start is refused with the reason."""
-    server.lease_s = 8.0
+    server.lease_s = 20.0
     async with here.running() as agent:
-        await server.send(a_start(tmp_path, LOOP, lease_s=8.0))
-        await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1], lease_s=8.0))
+        await server.send(a_start(tmp_path, LOOP, lease_s=20.0))
+        await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1], lease_s=20.0))
         await server.until(lambda: len(server.of_type("started")) == 2, 40, "both run")
         here.fill()
-        await server.send(a_start(tmp_path, LOOP, job_id=3, lease_s=8.0))
+        await server.send(a_start(tmp_path, LOOP, job_id=3, lease_s=20.0))
         refused = await server.report("refused")
         assert "cannot write its records" in here_problem(server)
         await server.send(a_stop())
         ended = await server.report("ended")
         assert (ended.job_id, ended.exit_code) == (1, 85)
-        await server.send(a_start(tmp_path, LOOP, job_id=4, lease_s=8.0))
+        await server.send(a_start(tmp_path, LOOP, job_id=4, lease_s=20.0))
         await server.until(lambda: len(server.of_type("refused")) == 2, 40, "the device is free, the disk still full")
         assert refused.job_id == 3
         assert server.of_type("refused")[1].detail.startswith("disk full: the agent cannot write its records")
@@ -109,7 +109,7 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(
         assert not agent.done()
         here.make_room()
         await server.until(lambda: here_problem(server) == "", 40, "the agent says that there is room")
-        await server.send(a_start(tmp_path, LOOP, job_id=5, lease_s=8.0))
+        await server.send(a_start(tmp_path, LOOP, job_id=5, lease_s=20.0))
         await server.until(lambda: len(server.of_type("started")) == 3, 40, "it takes work again")
         assert not agent.done()
     known = {job_id: here.store.attempt(job_id, 1) for job_id in (1, 2, 3, 4, 5)}

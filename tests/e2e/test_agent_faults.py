@@ -1,6 +1,5 @@
 """A real agent and real supervisors that are killed, frozen, restarted or out of touch with their server."""
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -13,7 +12,7 @@ from walras.wire import Heartbeat
 from workers import processes
 from workers.supervisor_protocol import JOURNAL_FILE, read_attempt_journal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 async def test_an_exit_85_that_happened_while_the_agent_was_dead_is_reported(
@@ -76,10 +75,10 @@ async def test_ranks_are_gone_at_expiry_when_no_agent_comes_back(
     server: FakeAgentServer, begin: Begin, tmp_path: Path
 ) -> None:
     """An agent that stays away: its supervisor ends the attempt by the end of the lease, and a later agent says so."""
-    server.lease_s = 5.0
+    server.lease_s = 15.0
     agent = begin()
-    ignore = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    await server.send(a_start(tmp_path, ignore, lease_s=5.0))
+    ignore = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    await server.send(a_start(tmp_path, ignore, lease_s=15.0))
     await server.report("started")
     agent.kill()
     until = agent.lease_until(1, 1)
@@ -88,7 +87,7 @@ async def test_ranks_are_gone_at_expiry_when_no_agent_comes_back(
     assert (await server.report("ended")).cause == "lease_expired"
     events, _ = read_attempt_journal(agent.state / "attempts" / "1-1" / JOURNAL_FILE)
     # Were they signalled at the end of the lease only, they would last for another third of it.
-    assert [event["at"] <= until + 1.2 for event in events if event["type"] == "ended"] == [True]
+    assert [event["at"] <= until + 3.0 for event in events if event["type"] == "ended"] == [True]
 
 
 async def test_a_server_that_is_away_for_less_than_the_lease_disturbs_nothing(
@@ -100,7 +99,7 @@ async def test_a_server_that_is_away_for_less_than_the_lease_disturbs_nothing(
     await server.report("progress")
     ranks = agent.alive()
     server.is_down = True
-    await asyncio.sleep(1.5)
+    await server.until(lambda: server.refused >= 3, 30, "calls fail")
     server.is_down = False
     steps = server.of_type("progress")[-1].steps
     await server.until(lambda: server.of_type("progress")[-1].steps > steps, 30, "progress arrives again")
@@ -125,7 +124,7 @@ async def test_a_killed_supervisor_is_reported_as_lost_with_nothing_left(
 async def test_a_fenced_attempt_is_stopped_at_once(server: FakeAgentServer, begin: Begin, tmp_path: Path) -> None:
     """An attempt whose fence is old gets no grace."""
     agent = begin()
-    await server.send(a_start(tmp_path, LOOP, lease_s=600.0, grace_s=90.0))
+    await server.send(a_start(tmp_path, LOOP, lease_s=6000.0, grace_s=600.0))
     await server.report("progress")
     server.fenced.add((1, 1))
     await server.report("ended", 20.0)
@@ -136,16 +135,16 @@ async def test_a_fenced_attempt_is_stopped_at_once(server: FakeAgentServer, begi
 async def test_a_machine_frozen_past_its_leases_reports_no_commit_when_it_thaws(
     server: FakeAgentServer, begin: Begin, tmp_path: Path
 ) -> None:
-    """SIGSTOP of agent, guardian, supervisor and ranks; after SIGCONT the ranks are gone within 1 s, uncommitted."""
-    server.lease_s = 5.0
+    """SIGSTOP of agent, guardian, supervisor and ranks; after SIGCONT the ranks are gone at once, uncommitted."""
+    server.lease_s = 12.0
     agent = begin()
-    await server.send(a_start(tmp_path, LOOP.replace("every_s=None", "every_s=0.2"), lease_s=5.0))
+    await server.send(a_start(tmp_path, LOOP.replace("every_s=None", "every_s=0.2"), lease_s=12.0))
     await server.report("committed")
     frozen = [agent.pid, *agent.guardians(), *agent.supervisors(), *agent.alive()]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
     frozen_at = processes.boottime()
-    await asyncio.sleep(5.5)
+    await server.until(lambda: processes.boottime() > frozen_at + server.lease_s + 0.5, 30, "the lease is over")
     for pid in reversed(frozen):
         os.kill(pid, signal.SIGCONT)
     await server.until(lambda: not agent.alive(), 1.0, "ranks gone after the thaw")

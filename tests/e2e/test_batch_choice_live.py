@@ -10,7 +10,7 @@ from tests.e2e.test_data_wait import said
 from tests.e2e.test_elastic_live import FAIR, PAIR
 from tests.support.real_server import RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "adaptive_job.py"
 #: Of 8 samples: with 16 times as many, still a quarter of a minute. In that time the urgent job has to come.

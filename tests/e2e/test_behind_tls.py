@@ -35,7 +35,7 @@ def certified(tmp_path: Path) -> ssl.SSLContext:
     """A self-signed certificate, cert.pem."""
     make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
     make += " -addext subjectAltName=DNS:localhost"
-    subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True, timeout=300)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     return context
@@ -111,7 +111,7 @@ async def test_a_server_with_its_own_certificate_is_reached_by_its_tokens_alone(
 
 async def _command(name: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[bytes]":
     return await asyncio.to_thread(
-        subprocess.run, [WALRAS, name], env=environment, capture_output=True, timeout=60, check=False
+        subprocess.run, [WALRAS, name], env=environment, capture_output=True, timeout=300, check=False
     )
 
 

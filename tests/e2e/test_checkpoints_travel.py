@@ -23,7 +23,7 @@ from workers.agent.checkpoint_places import local_folder
 
 __all__ = ["bucket_of_s3"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 #: Steps/s, once the job has been stopped as often as it is to be: until then it takes its time.
 SPEED = 20.0

@@ -12,7 +12,7 @@ import yaml
 from tests.e2e.test_elastic_spot_live import JOB, MARKET, SPOT
 from tests.support.real_server import WALRAS, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 #: More than it makes: it has trained enough once both jobs have moved, however long that takes.
 STEPS = 2000

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import sys, time

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.test_spot_money import JOB, POOL, RENTING, SPOT, SURE
 from tests.support.real_server import RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 NOBODY_PAYS = {**RENTING, "policy": {"name": "walras"}}
 NOBODY_PAYS["rules"] = {**RENTING["rules"], "delay_usd_per_h": 0, "restart_default_s": 2}

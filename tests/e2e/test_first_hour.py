@@ -18,7 +18,7 @@ import pytest
 from tests.support.installed import ROOT, build_wheel, clean_environment, install_wheel
 from tests.support.newcomer import NewcomersMachines, unused_port, wait_for_text
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 README = (ROOT / "README.md").read_text()
 MOST_COMMANDS = 6
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.attempts import ROOT
 from tests.support.real_server import A, RealServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "configs/jobs/training/fork_mlp.py"
 B = A | {"shape": "bx1", "accelerator": "b"}
@@ -51,7 +51,7 @@ def test_a_forked_job_ends_as_good_as_a_single_run_over_the_same_samples(server:
     placement = server.attempt(job)["placement"]
     assert sorted(placement) == ["n1:0", "n2:0"]
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    alone = json.loads(subprocess.check_output([sys.executable, SCRIPT, "--seed", "0"], env=base, timeout=60))
+    alone = json.loads(subprocess.check_output([sys.executable, SCRIPT, "--seed", "0"], env=base, timeout=300))
     first, second = _said(out)
     assert alone["steps"] == first["steps"] == second["steps"] == STEPS
     assert first["own_steps"] + second["own_steps"] == STEPS

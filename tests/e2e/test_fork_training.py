@@ -11,11 +11,11 @@ import pytest
 from tests.support.attempts import ROOT
 from tests.support.newcomer import unused_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "configs/jobs/training/fork_mlp.py"
 #: Steps per second of the parts. Slow enough for the pace to be kept beside other work on the machine.
-PACES = (80.0, 40.0)
+PACES = (40.0, 20.0)
 STEPS = 1335  # 15 epochs of 89 batches
 
 
@@ -24,7 +24,7 @@ def run(seed: int, paces: tuple[float, ...] = ()) -> list[dict[str, Any]]:
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if not paces:
         return [
-            json.loads(subprocess.check_output([sys.executable, SCRIPT, "--seed", str(seed)], env=base, timeout=150))
+            json.loads(subprocess.check_output([sys.executable, SCRIPT, "--seed", str(seed)], env=base, timeout=300))
         ]
     port = str(unused_port())
     gang = {"WORLD_SIZE": str(len(paces)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -37,7 +37,7 @@ def run(seed: int, paces: tuple[float, ...] = ()) -> list[dict[str, Any]]:
         for rank, pace in enumerate(paces)
     ]
     try:
-        said = [part.communicate(timeout=150)[0] for part in parts]
+        said = [part.communicate(timeout=300)[0] for part in parts]
         assert [part.returncode for part in parts] == [0] * len(parts)
     finally:
         for part in parts:
@@ -64,8 +64,8 @@ def test_a_fork_ends_with_the_loss_of_a_single_run_in_less_time_than_its_fast_pa
 
 def test_three_unlike_parts_each_do_their_share() -> None:
     """The split holds for more than two, and their one model is as good as a single run's."""
-    (alone,), parts = run(0), run(0, (80.0, 40.0, 20.0))
+    (alone,), parts = run(0), run(0, (40.0, 20.0, 10.0))
     assert sum(part["own_steps"] for part in parts) == STEPS
-    for part, pace in zip(parts, (80.0, 40.0, 20.0), strict=True):
-        assert part["own_steps"] == pytest.approx(STEPS * pace / 140.0, rel=0.15)
+    for part, pace in zip(parts, (40.0, 20.0, 10.0), strict=True):
+        assert part["own_steps"] == pytest.approx(STEPS * pace / 70.0, rel=0.15)
     assert parts[0]["loss"] == pytest.approx(alone["loss"], rel=0.02)

@@ -36,7 +36,7 @@ for line in LINES:
     send(line)
 send(b'{"type": "progress", "steps": 7, "values": {"loss": NaN, "accuracy": 0.5}}')
 print("all sent", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 LINES = [
     b'{"type":"progress","steps":NaN}',
@@ -99,7 +99,7 @@ async def test_a_job_that_kills_its_supervisor_is_seen_to(
     """The end is reported as a loss that the agent witnessed: the machine and the bystander live on."""
     begin()
     await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
-    await server.send(a_start(tmp_path, "import os, time; time.sleep(0.5); os.kill(os.getppid(), 9); time.sleep(60)"))
+    await server.send(a_start(tmp_path, "import os, time; time.sleep(0.5); os.kill(os.getppid(), 9); time.sleep(600)"))
     ended = await server.report("ended")
     assert (ended.job_id, ended.cause, ended.witnessed) == (1, "supervisor_lost", True)
     assert len({heartbeat.session for heartbeat in server.heartbeats}) == 1
@@ -128,7 +128,7 @@ async def test_files_that_a_job_exchanges_stop_nobody(
     """A pipe in the place of a file that the agent reads: the attempt ends, the agent and its other work go on."""
     agent = begin()
     await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
-    await server.send(a_start(tmp_path, "import time; time.sleep(60)"))
+    await server.send(a_start(tmp_path, "import time; time.sleep(600)"))
     await server.until(lambda: len(server.of_type("started")) == 2, 30, "both run")
     place = agent.state / "attempts" / "1-1" / name
     place.unlink()
@@ -150,7 +150,7 @@ async def test_a_supervisor_that_is_frozen_cannot_outstay_its_stop(
     agent = begin()
     go = tmp_path / "go"
     frozen = f"import os, signal, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
-    frozen += "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(90)"
+    frozen += "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
     await server.send(a_start(tmp_path, frozen))
     await server.report("started")
     go.touch()
@@ -192,7 +192,7 @@ async def test_a_rank_that_takes_more_memory_than_it_asked_for_is_ended_alone(
     """The report names the limit; a bystander that asked for none steps on."""
     begin()
     await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
-    hungry = "kept = [bytes([n]) * (32 << 20) for n in range(1, 9)]; import time; time.sleep(60)"
+    hungry = "kept = [bytes([n]) * (32 << 20) for n in range(1, 9)]; import time; time.sleep(600)"
     await server.until(lambda: steps_of_bystander(server) > 0, 20, "the bystander steps")
     await server.send(a_start(tmp_path, hungry, memory_bytes=128 << 20))
     await server.report("ended")

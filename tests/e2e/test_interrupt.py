@@ -41,7 +41,7 @@ def _interrupted(arguments: list[str], after_s: float, folder: Path) -> tuple[in
     except OSError:
         pass  # the terminal's other end is closed: the process is gone
     os.close(terminal)
-    return process.wait(20), said.decode(errors="replace")
+    return process.wait(300), said.decode(errors="replace")
 
 
 def _left_to_see(said: str) -> list[str]:
@@ -96,7 +96,7 @@ def test_ctrl_c_before_a_run_begins_ends_it_in_the_same_line(tmp_path: Path, pre
     """While its options are read, which loads the models, and before that, while the commands are put together."""
     words = ["simulate", "run", "generate:gavel", "--trace-jobs", "3", "--cluster", "gavel-36-36-36"]
     result = subprocess.run(
-        [sys.executable, "-c", pressed + COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", pressed + COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert (result.returncode, result.stdout, result.stderr.strip()) == (130, "", "walras: interrupted")
 

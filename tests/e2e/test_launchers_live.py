@@ -13,7 +13,7 @@ import pytest
 from tests.support.attempts import ROOT, SupervisedAttempt, wait_for
 from tests.support.real_server import FIFO, A, RealServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 JOB = ROOT / "tests/support/elastic_job.py"

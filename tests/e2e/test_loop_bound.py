@@ -91,7 +91,6 @@ async def _held_up(folder: Path, policy: str) -> dict[str, float]:
     return {what: seconds for seconds, what in sorted(watch.processor) if seconds > LONGEST_S}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("policy", ["fifo", "max_min_fairness", "walras"])
 async def test_no_callback_holds_up_the_loop_for_20_ms(tmp_path: Path, policy: str) -> None:

@@ -12,7 +12,7 @@ import yaml
 from tests.support.agent_process import AgentProcess
 from tests.support.real_server import FIFO, A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 #: What a driver would say of a machine with two A100 and a T4 between them on the bus.
 DRIVER = """

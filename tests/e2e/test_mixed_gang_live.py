@@ -14,7 +14,7 @@ import pytest
 from tests.support.attempts import ROOT
 from tests.support.real_server import A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 JOB = ROOT / "tests/support/mixed_job.py"
 #: Room for the gang in either pool, were nobody else there: three machines with one accelerator, and one with two.
@@ -80,7 +80,7 @@ class Trained:
 def _alone(folder: Path) -> Trained:
     folder.mkdir()
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WALRAS_STEPS": str(STEPS)}
-    subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=60, check=True)
+    subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=300, check=True)
     return Trained(folder)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
 from walras.notifications import is_signed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 class _Receiver(ThreadingHTTPServer):
@@ -57,7 +57,7 @@ def server(tmp_path: Path) -> Iterator[RealServer]:
 def _walras(server: RealServer, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
     return subprocess.run(
-        [WALRAS, "notify", *words], capture_output=True, text=True, timeout=60, input=given, env=environment
+        [WALRAS, "notify", *words], capture_output=True, text=True, timeout=300, input=given, env=environment
     )
 
 

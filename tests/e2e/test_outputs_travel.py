@@ -32,7 +32,7 @@ for step in loop.steps(range(100000)):
 
 def walras(server: RealServer, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    return subprocess.run([WALRAS, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([WALRAS, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_results_are_here_once_the_job_has_succeeded(tmp_path: Path) -> None:

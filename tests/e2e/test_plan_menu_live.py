@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.real_server import A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 PAIR = A | {"shape": "ax2", "accelerators": 2, "cpus": 4, "memory": "2GB"}
 B = A | {"shape": "bx1", "accelerator": "b"}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.real_server import FIFO, WALRAS, RealServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 POOL: dict[str, Any] = {
     "shape": "cpux2",
@@ -46,7 +46,7 @@ def walras(server: RealServer, *words: str, cwd: Path) -> subprocess.CompletedPr
     env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"), "KEY": "s3cret"}
     env["HOME"] = str(cwd.parent)  # the word `last` is of a home, and other tests submit beside this one
     return subprocess.run(
-        [WALRAS, *words], cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=200, check=False
+        [WALRAS, *words], cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -69,7 +69,9 @@ def test_a_job_is_profiled_on_a_machine_of_the_cluster(tmp_path: Path) -> None:
         assert found.returncode == 0, found.stderr
         data = json.loads((project / "out.json").read_text())
         assert (data["job"], data["ranks"], data["device"]) == ("slow", 1, "cpu")
-        assert 0.1 < data["stalls_s"]["prepare"] < 0.3, "four items of 30 ms a step, and what a busy machine adds"
+        stalls_s = data["stalls_s"]
+        assert stalls_s["prepare"] > 0.1, "four items of 30 ms a step"
+        assert max(stalls_s, key=stalls_s.__getitem__) == "prepare"
         assert "prepare" in found.stdout
         assert not (project / "walras-profile-report.json").exists()
         shown = walras(server, "profile", "show", "last", "-o", "json", cwd=project)

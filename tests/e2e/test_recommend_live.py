@@ -14,7 +14,7 @@ from tests.e2e.test_spot_money import JOB, SPOT, steps_of
 from tests.support.real_server import WALRAS, RealServer, wait_for
 from walras.cli.job_choice import instant_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 RENTED = {**SPOT, "market": "on_demand", "quota": 2}
 SLOW = {**RENTED, "shape": "kx1", "accelerator": "k80", "usd_per_h": 0.2}
@@ -24,7 +24,7 @@ FAST = {**RENTED, "shape": "vx1", "accelerator": "v100", "usd_per_h": 3.0}
 def command(server: RealServer, *words: str) -> "subprocess.CompletedProcess[str]":
     token = (server.data / "admin.token").read_text().strip()
     access = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN": token}
-    return subprocess.run([WALRAS, *words], env=access, capture_output=True, timeout=120, text=True, check=False)
+    return subprocess.run([WALRAS, *words], env=access, capture_output=True, timeout=300, text=True, check=False)
 
 
 def job_file(folder: Path, **fields: Any) -> Path:

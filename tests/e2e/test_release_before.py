@@ -18,7 +18,7 @@ import yaml
 from tests.support.attempts import ROOT
 from tests.support.real_server import FIFO, A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 #: What agents and servers in use may still run.
 RELEASE_BEFORE = "9c8db763a58cc23883e6874b1e9b333ec1a77d7f"
@@ -86,7 +86,7 @@ class MixedCluster:
         """Its jobs go on."""
         if self._agent is not None:
             self._agent.terminate()
-            self._agent.wait(15)
+            self._agent.wait(300)
 
     def log(self, job_id: int, attempt: int) -> list[str]:
         """What the first rank printed, wherever a server of either release keeps it."""
@@ -100,7 +100,7 @@ class MixedCluster:
     def close(self) -> None:
         if self._agent is not None:
             self._agent.kill()
-            self._agent.wait(10)
+            self._agent.wait(300)
         self.server.close()
 
     def _run(self, sources: Path, *words: object) -> subprocess.Popen[bytes]:

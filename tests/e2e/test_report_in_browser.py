@@ -26,7 +26,7 @@ def _report(folder: Path) -> Path:
     lines += [row + "," * (len(changed) - len(names)) for row in rows[1:]]
     trace.write_text("\n".join(lines) + "\n")
     run = [str(Path(sys.executable).with_name("walras")), "simulate", "run", str(trace), "--cluster", "gavel-12-12-12"]
-    subprocess.run([*run, "--policy", "walras", "--out", str(folder / "out")], check=True, timeout=120)
+    subprocess.run([*run, "--policy", "walras", "--out", str(folder / "out")], check=True, timeout=300)
     return folder / "out" / "report.html"
 
 
@@ -60,7 +60,7 @@ def test_the_slider_of_a_comparison_shows_each_time_by_keyboard(tmp_path: Path) 
     policy.write_text("policy: {name: max_min_fairness}\n")
     command = [str(Path(sys.executable).with_name("walras")), "simulate", "compare", str(WORKLOADS / "three-types.csv")]
     command += ["--cluster", "gavel-12-12-12", "--policy", "fifo", "--policy", str(policy), "--bounds", "none"]
-    subprocess.run([*command, "--out", str(tmp_path / "out")], check=True, timeout=240, capture_output=True)
+    subprocess.run([*command, "--out", str(tmp_path / "out")], check=True, timeout=300, capture_output=True)
     with browser() as page:
         from selenium.webdriver.common.keys import Keys
 

@@ -12,7 +12,7 @@ from tests.support.attempts import SupervisedAttempt, wait_for
 from tests.support.quiet_run import RESUME_JOB, run_alone
 
 #: Starting torch eight times takes a minute and a half on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 #: Steps/s by number of ranks. Slow enough to stop the job in the middle of an epoch, which has 26 steps (13 with two
 #: ranks), and long before the last one ends, though the one who stops it be held up for seconds.

@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
 
 def walras(server: RealServer, *words: str, **tokens: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "WALRAS_SERVER": server.url, **tokens}
-    return subprocess.run([WALRAS, *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([WALRAS, *words], env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_ranks_are_the_users_and_nothing_of_roots_is_theirs(server: RealServer) -> None:

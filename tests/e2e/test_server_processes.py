@@ -11,8 +11,9 @@ import pytest
 
 from scheduler.live.store.event_journal import replay_folder
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
+from workers.supervisor_protocol import rank_log
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 SPOT = {**A, "shape": "sx1", "accelerator": "s", "market": "spot", "provider": "local", "usd_per_h": 1.0, "quota": 1}
 RENTING = {
@@ -44,21 +45,22 @@ def test_an_acknowledged_submit_survives_kill_9_right_after_the_201(server: Real
         server.start()
         assert server.call("GET", f"/jobs/{number}")[1]["name"] == f"j{number}"
         assert server.call("POST", "/jobs", {"run": "true", "name": f"j{number}"}, key=f"k{number}") == (200, made)
-    told = subprocess.run([WALRAS, "admin", "replay", "--data", str(server.data)], capture_output=True, timeout=60)
+    told = subprocess.run([WALRAS, "admin", "replay", "--data", str(server.data)], capture_output=True, timeout=300)
     assert (told.returncode, told.stdout.splitlines()[-1]) == (0, b"identical")
     assert b"6 starts" in told.stdout
 
 
 def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server: RealServer, folder: Path) -> None:
     """kill -9 in mid-run: the same processes go on, every line once, one attempt; what ended meanwhile is known."""
-    server.start_agent()
+    agent = server.start_agent()
     script = "echo pid $$; i=0; until [ -e go ]; do i=$((i+1)); echo line $i; sleep 0.2; done"
     job_id = server.call("POST", "/jobs", {"run": script, "workdir": str(folder)})[1]["id"]
     short = server.call("POST", "/jobs", {"run": "echo next", "workdir": str(folder)})[1]["id"]
     wait_for(lambda: "line 3\n" in server.log(job_id, 1), 30, "the job runs")
     known = len(server.log(job_id, 1).splitlines())
     server.kill()
-    time.sleep(3.0)
+    lines = rank_log(agent.attempt_folder(job_id, 1), 0).read_text
+    wait_for(lambda: len(lines().splitlines()) > known + 8, 30, "it goes on while nobody serves it")
     server.start()
     assert server.state(job_id) == "RUNNING"
     (folder / "go").touch()
@@ -77,7 +79,7 @@ def test_control_c_ends_the_server_and_its_solver_without_a_traceback(server: Re
     assert server.process is not None
     for process in [*psutil.Process(server.process.pid).children(recursive=True), psutil.Process(server.process.pid)]:
         process.send_signal(signal.SIGINT)
-    assert server.process.wait(30) == 0
+    assert server.process.wait(300) == 0
     told = (server.folder / "server.log").read_text()
     assert "Traceback" not in told
     assert "SpawnProcess" not in told
@@ -88,7 +90,7 @@ def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(folder:
     server = RealServer(folder, [SPOT], RENTING, lease="150s")
     try:
         server.start()
-        spec = {"run": "for i in $(seq 300); do sleep 0.2; done", "workdir": str(folder)}
+        spec = {"run": "for i in $(seq 3000); do sleep 0.2; done", "workdir": str(folder)}
         job_id = server.call("POST", "/jobs", spec)[1]["id"]
         wait_for(lambda: server.state(job_id) == "RUNNING", 60, "a machine is rented and the job runs")
         machine = server.call("GET", "/nodes")[1][0]["node_id"]
@@ -120,7 +122,7 @@ def test_a_server_killed_while_it_starts_keeps_its_port(server: RealServer) -> N
         )
         time.sleep(0.25 * moment)
         starting.kill()
-        starting.wait(10)
+        starting.wait(300)
     server.start()
     assert server.url == url
 
@@ -128,6 +130,6 @@ def test_a_server_killed_while_it_starts_keeps_its_port(server: RealServer) -> N
 def test_a_second_server_on_the_same_folder_says_who_holds_it(server: RealServer) -> None:
     """Exit code 2 and the pid."""
     assert server.process is not None
-    second = subprocess.run([WALRAS, "server", "--data", str(server.data)], capture_output=True, timeout=60, text=True)
+    second = subprocess.run([WALRAS, "server", "--data", str(server.data)], capture_output=True, timeout=300, text=True)
     assert second.returncode == 2
     assert f"pid {server.process.pid}" in second.stderr

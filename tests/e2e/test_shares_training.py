@@ -14,14 +14,14 @@ import torch
 from tests.support.attempts import ROOT
 from tests.support.newcomer import unused_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.slow
 
 JOB = ROOT / "tests/support/mixed_job.py"
 #: Of a batch; the last of each epoch has half as many.
 BATCH, EPOCH = 12, 21
 STEPS = 63
 #: What a sample costs on each rank: 9 + 3 take as long as each other. Far more than other work on the machine adds.
-COSTS_S = (0.006, 0.018)
+COSTS_S = (0.018, 0.054)
 
 
 def train(folder: Path, costs_s: tuple[float, ...] = (), **more: str) -> list[list[tuple[float, list[int]]]]:
@@ -30,7 +30,7 @@ def train(folder: Path, costs_s: tuple[float, ...] = (), **more: str) -> list[li
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WALRAS_STEPS": str(STEPS)}
     env |= more
     if not costs_s:
-        subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=150, check=True)
+        subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=300, check=True)
         return [read(folder / "samples-0-0")]
     port = str(unused_port())
     env |= {"WORLD_SIZE": str(len(costs_s)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -44,7 +44,7 @@ def train(folder: Path, costs_s: tuple[float, ...] = (), **more: str) -> list[li
         for rank in range(len(costs_s))
     ]
     try:
-        said = [rank.communicate(timeout=150)[1] for rank in ranks]
+        said = [rank.communicate(timeout=300)[1] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0] * len(ranks), said
     finally:
         for rank in ranks:
@@ -77,14 +77,14 @@ def test_a_slow_rank_gets_fewer_samples_and_steps_become_shorter(tmp_path: Path)
     steps_s = [then - now for (now, _), (then, _) in pairwise(fast)]
     equal = [took_s for took_s, part in zip(steps_s, parts, strict=False) if part == (6, 6)]
     shared = [took_s for took_s, part in zip(steps_s, parts, strict=False) if part == parts[STEPS - 2]]
-    # 108 ms and 72 ms or less, measured in one run.
+    # 324 ms and 216 ms or less, measured in one run.
     assert median(shared) < 0.85 * median(equal)
 
 
 def test_equal_ranks_keep_equal_shares(tmp_path: Path) -> None:
     """Nothing to gain: nothing changes."""
     # The first correction is behind them then; a sample costs so much that one more or less is no matter of noise.
-    parts = train(tmp_path, (0.02, 0.02), WALRAS_STEPS=str(EPOCH))
+    parts = train(tmp_path, (0.06, 0.06), WALRAS_STEPS=str(EPOCH))
     assert all(len(samples) in {6, 3} for rank in parts for _, samples in rank)
 
 
@@ -93,7 +93,7 @@ def test_three_ranks_go_on_where_two_left_off(tmp_path: Path) -> None:
     ((*alone,),) = train(tmp_path / "alone")
     kept = str(tmp_path / "kept")
     two = train(tmp_path / "two", COSTS_S, MIXED_CHECKPOINTS=kept, WALRAS_STEPS="32")
-    three = train(tmp_path / "three", (*COSTS_S, 0.009), MIXED_CHECKPOINTS=kept)
+    three = train(tmp_path / "three", (*COSTS_S, 0.027), MIXED_CHECKPOINTS=kept)
     assert len(two[0][0][1]) == 6 < max(len(own) for _, own in two[0])
     steps = [*zip(*two, strict=True), *zip(*three, strict=True)]
     assert [sorted(sample for _, own in parts for sample in own) for parts in steps] == [

@@ -12,7 +12,7 @@ import pytest
 from tests.support.attempts import SupervisedAttempt, wait_for
 from workers.processes import boottime
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 Start = Callable[..., SupervisedAttempt]
 
@@ -135,10 +135,11 @@ def test_a_descendant_without_environment_is_found_too(start: Start) -> None:
     assert nameless() == []
 
 
-def test_killing_the_supervisor_ends_ranks_within_1_s_and_descendants_within_5_s(start: Start) -> None:
-    """kill -9 of a supervisor: ranks gone within 1 s, double-forked and nameless descendants within 5 s, no agent."""
-    attempt = start(STUBBORN + "\n", devices=[0, 1])
-    other = start(NAMELESS)
+def test_killing_the_supervisor_ends_ranks_and_descendants_at_once(start: Start) -> None:
+    """kill -9 of a supervisor: ranks gone, and double-forked and nameless descendants, long before a lease
+    ends, without an agent."""
+    attempt = start(STUBBORN + "\n", devices=[0, 1], lease_s=600.0)
+    other = start(NAMELESS, lease_s=600.0)
     for rank in (0, 1):
         attempt.wait_output("settled", rank=rank)
     other.wait_output("settled")
@@ -150,7 +151,7 @@ def test_killing_the_supervisor_ends_ranks_within_1_s_and_descendants_within_5_s
     wait_for(lambda: not attempt.alive() and not other.alive() and not nameless(), 4.0, "descendants gone")
 
 
-def test_killing_one_rank_of_two_stops_the_other_within_10_s(start: Start) -> None:
+def test_killing_one_rank_of_two_stops_the_other(start: Start) -> None:
     """The first failing rank ends the gang, even when the other ignores SIGTERM, and is the one on record."""
     attempt = start(STUBBORN, devices=[0, 1])
     for rank in (0, 1):
@@ -163,18 +164,18 @@ def test_killing_one_rank_of_two_stops_the_other_within_10_s(start: Start) -> No
 
 def test_nothing_survives_the_lease(start: Start) -> None:
     """Without renewal the ranks are signalled before the lease ends and gone when it has ended."""
-    attempt = start(STUBBORN, lease_s=9.0, grace_s=3.0)
+    attempt = start(STUBBORN, lease_s=30.0, grace_s=10.0)
     attempt.wait_output("settled")
-    ended = attempt.wait_event("ended", 30.0)
+    ended = attempt.wait_event("ended", 60.0)
     assert ended["cause"] == "lease_expired"
     # Were they signalled at the end of the lease only, they would last for the grace period more.
-    assert ended["at"] <= attempt.plan.lease_until + 2.0
+    assert ended["at"] <= attempt.plan.lease_until + 8.0
     assert attempt.alive() == []
 
 
 def test_a_renewed_lease_lasts(start: Start) -> None:
     """Renewal moves the end; a renewal that grants an instant already past moves nothing."""
-    attempt = start("import time; time.sleep(300)", lease_s=5.0, grace_s=0.2)
+    attempt = start("import time; time.sleep(300)", lease_s=15.0, grace_s=0.2)
     attempt.tell({"type": "renew", "until": attempt.plan.lease_until + 60.0, "lease_s": 60.0})
     attempt.tell({"type": "renew", "until": attempt.plan.lease_until - 60.0, "lease_s": 60.0})
     wait_for(lambda: boottime() > attempt.plan.lease_until + 0.5, 30.0, "the first lease is over")
@@ -205,11 +206,11 @@ def test_a_plain_script_gets_sigterm(start: Start) -> None:
 
 
 def test_a_machine_frozen_past_the_lease_commits_nothing_and_dies_at_once_when_it_thaws(start: Start) -> None:
-    """SIGSTOP of everything, the lease runs out, SIGCONT: gone within 1 s, and nothing counts as committed."""
-    attempt = start(LOOP.replace("every_s=None", "every_s=0.2"), lease_s=8.0, grace_s=0.5)
+    """SIGSTOP of everything, the lease runs out, SIGCONT: gone at once, and nothing counts as committed."""
+    attempt = start(LOOP.replace("every_s=None", "every_s=0.2"), lease_s=20.0, grace_s=0.5)
 
     def renewed_and_committed() -> bool:
-        attempt.tell({"type": "renew", "until": boottime() + 4.0, "lease_s": 4.0})
+        attempt.tell({"type": "renew", "until": boottime() + 12.0, "lease_s": 12.0})
         return bool(attempt.events("committed"))
 
     wait_for(renewed_and_committed, 30.0, "a commit before the freeze")
@@ -217,7 +218,7 @@ def test_a_machine_frozen_past_the_lease_commits_nothing_and_dies_at_once_when_i
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     committed_before = len(attempt.events("committed"))
-    until = max(attempt.plan.lease_until, boottime() + 4.0) + 0.5
+    until = max(attempt.plan.lease_until, boottime() + 12.0) + 0.5
     wait_for(lambda: boottime() > until, 30.0, "the lease is over")
     for pid in reversed(pids):  # the ranks thaw first and go on training
         os.kill(pid, signal.SIGCONT)

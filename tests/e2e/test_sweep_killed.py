@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.sweep_folders import done_cells, swept_figures
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-RUNS, PATIENCE_S = 6, 120.0
+RUNS, PATIENCE_S = 6, 600.0
 GRID = (
     *("--workload", "generate:poisson", "--cluster", "philly-512", "--policy", "fifo", "--rate", "240"),
     *("--seeds", "0-5", "--trace-jobs", "1500", "--bounds", "none", "-j", "2", "-o", "json"),
@@ -55,7 +55,7 @@ def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> No
             sleep(0.01)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(300)
     kept = len(done_cells(out))
     assert not (out / "sweep.csv").exists()
     assert swept(out) == RUNS - kept

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 MANY = A | {"shape": "ax4", "accelerators": 4, "cpus": 4, "memory": "2GB"}
 #: Notes its values, and how many of the sweep run beside it.

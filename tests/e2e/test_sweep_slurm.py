@@ -17,7 +17,7 @@ from tests.support.sweep_folders import swept_figures
 
 pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_sweep_runs_in_allocations_of_slurm(slurm: SlurmCluster, tmp_path: Pat
         assert min(asked(address)) >= 1, "one allocation did everything"
         program.stdin.write("\n")
         program.stdin.flush()
-        program.wait(60)
+        program.wait(300)
     wait_for(lambda: not slurm.jobs("RUNNING"), 30, "the allocations are given back", lambda: slurm.output("squeue"))
     alone = sweep(tmp_path / "alone")
     assert alone.returncode == 0, alone.stderr

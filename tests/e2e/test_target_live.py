@@ -15,7 +15,7 @@ import pytest
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
 from tests.support.target_job import SCRIPT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.slow
 
 #: What is said once the job is half-way is this near the truth.
 TOLERANCE = 0.25
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[RealServer]:
 
 def walras(server: RealServer, *args: str) -> str:
     env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    done = subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -61,7 +61,7 @@ def test_what_is_foreseen_comes_true(cluster: RealServer) -> None:
     cluster.start()
     assert explained(cluster, job)["target"]["points"] >= 8
     foreseen: dict[float, float] = {}
-    until = time.monotonic() + 270
+    until = time.monotonic() + 600
     while cluster.state(job) != "SUCCEEDED":
         assert time.monotonic() < until, "the job gets there"
         target = json.loads(walras(cluster, "explain", str(job), "-o", "json"))["target"]

@@ -15,10 +15,11 @@ from tests.support.browser import browser
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from tests.support.real_server import FIFO, A, RealServer
+from tests.support.waiting import PATIENCE
 from tests.support.web_scene import HOSTILE, device_samples, pools, scene, until_solved, write_log
 from walras.spec.file_model import load_mapping
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "tests" / "support" / "axe.min.js.gz"
@@ -34,7 +35,7 @@ PAGES = {
 
 
 def wait(page: Any, look: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
-    until = time.monotonic() + within_s
+    until = time.monotonic() + PATIENCE * within_s
     while not (seen := look()):
         assert time.monotonic() < until, f"{what}; the page says: {text_of(page)[:2000]}"
         time.sleep(0.05)

@@ -26,7 +26,7 @@ from tests.support.real_server import wait_for
 from workers.device_sampler import sample_devices
 from workers.devices import Accelerators
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

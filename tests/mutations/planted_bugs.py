@@ -121,8 +121,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "renewal_forgotten_by_server",
         _GATEWAY,
-        "            node.heard_at = now\n            node.leased_until = now + lease_s\n        known",
-        "            node.heard_at = now\n        known",
+        "        if node.is_member:\n            node.leased_until = self._loop.clock.now() + lease_s\n",
+        "",
     ),
     PlantedBug(
         "no_lease_after_restart",

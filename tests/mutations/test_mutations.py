@@ -1,9 +1,11 @@
-"""Every planted bug still fits the code: otherwise `make mutations` would count a bug that is not there."""
+"""What `make mutations` counts: bugs that still fit the code, found by seeds that keep every promise without them."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 
+from tests.mutations.__main__ import Hunt
 from tests.mutations.planted_bugs import BUGS, PlantedBug
 
 ROOT = Path(__file__).parents[2]
@@ -20,3 +22,39 @@ def test_a_bug_fits_exactly_one_place(bug: PlantedBug) -> None:
 def test_there_are_enough_of_them() -> None:
     """At least forty, each with a name of its own."""
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 40
+
+
+#: In place of the simulation: seed 2 breaks a promise in any case, seed 4 where the bug is planted.
+SEEDS = """
+import argparse, pathlib, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+parser.add_argument("--first", type=int, default=1)
+parser.add_argument("--seeds", type=int, default=1)
+options, _ = parser.parse_known_args()
+red = {2} | ({4} if "bug" in pathlib.Path("product.py").read_text() else set())
+if options.seed is not None:
+    sys.exit(options.seed in red)
+for seed in range(options.first, options.first + options.seeds):
+    if seed in red:
+        print(f"seed {seed}: a promise at 1 s")
+        sys.exit(1)
+print("none failed")
+"""
+
+
+def test_a_seed_that_is_red_without_the_bug_finds_none(tmp_path: Path) -> None:
+    """It is named and passed over: the next seed that is red finds the bug if it is green without it."""
+    simulation = tmp_path / "tests" / "whole_system"
+    simulation.mkdir(parents=True)
+    (simulation / "__init__.py").touch()
+    (simulation / "__main__.py").write_text(SEEDS)
+    (tmp_path / "product.py").write_text("right")
+    hunt = Hunt(tmp_path, argparse.Namespace(seconds=60.0, seeds=6, without="", having=""))
+    assert hunt.look_for(PlantedBug("one", "product.py", "right", "bug")) == (
+        True, "seed 4: a promise at 1 s; seed 2 is red without any bug",
+    )  # fmt: skip
+    assert hunt.look_for(PlantedBug("harmless", "product.py", "right", "well")) == (
+        False, "none failed; seed 2 is red without any bug",
+    )  # fmt: skip
+    assert (tmp_path / "product.py").read_text() == "right"

@@ -12,8 +12,8 @@ from optimizer.problem import Problem
 from optimizer.renting import rental_program
 from optimizer.renting.machine_rental import rent_machines
 from optimizer.renting.money_program import solve_money_program
-from optimizer.renting.money_tables import as_class_problem
 from optimizer.renting.rental_program import RentalProgram
+from tests.support.money_as_classes import as_class_problem
 
 SAME = 1e-6
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from markets import exact, levels, markets, nashes, totals
 from numpy_pass import numpy_engine
 
+from benchmarks.instances import optimality_gap
 from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.decision import Status
 from optimizer.lp.dual_newton.best_responses import class_worth
 from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.lp.dual_newton.price_solver import SolveLimits, solve_by_prices, solve_with_warm_start
-from optimizer.lp.dual_newton.primal_recovery import optimality_gap
 
 _SETTINGS = settings(max_examples=40, deadline=None)
 _GAP = 1e-4

@@ -10,12 +10,12 @@ from training import steady
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
-from scheduler.core.invariants import check_invariants
 from simulator.engine import RunOutcome
 from simulator.simulation import Simulation
 from simulator.workloads.trace import TraceJob
 from simulator.worlds.pollux.pollux_scenario import RESTART_S, T4_POOL, pollux_policy_names, pollux_scenario
 from simulator.worlds.pollux.pollux_training import pollux_workload
+from tests.support.core_invariants import check_invariants
 
 MACHINES = 3
 APPLICATIONS = {

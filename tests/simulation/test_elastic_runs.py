@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.core import invariants
 from scheduler.core.commands import Command, Revoke, Solve, Start
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.problem_snapshot import build_problem
@@ -20,6 +19,7 @@ from simulator.machines import PoolModel
 from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation, SimulationResult
 from tests.simulation import random_scenarios, test_random_runs
+from tests.support.core_invariants import check_invariants
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.states import JobState, Reason
@@ -52,7 +52,7 @@ class Story:
         core = test_random_runs.CheckedCore()
         scenario = Scenario((pool,), TRUTH, PolicySpec(self.policy), self.rules)
         result = Simulation(scenario, core=core).run(self.jobs, self._hear)
-        invariants.check_invariants(core)
+        check_invariants(core)
         assert not result.violations
         assert {job.state for job in result.jobs} == {JobState.SUCCEEDED}
         return result
@@ -156,7 +156,7 @@ def test_a_question_after_a_restart_knows_the_size_a_job_runs_with() -> None:
     assert core.ledger.is_resized(job)
     assert core.ledger.rate_of(job) == core.ledger.table.speed(KIND, "a100", 2, {}).steps_per_s
     assert build_problem(core.ledger).columns.running.tolist() == [False, True, False, False]
-    invariants.check_invariants(core)
+    check_invariants(core)
 
 
 def test_a_new_policy_begins_with_what_jobs_asked_for() -> None:

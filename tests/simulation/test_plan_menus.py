@@ -9,7 +9,6 @@ from optimizer.check.certificate import check_decision
 from optimizer.decision import Plan
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
-from scheduler.core import invariants
 from scheduler.core.commands import Command, Solve, Start
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
@@ -19,6 +18,7 @@ from simulator.reports.baselines import JobBaselines
 from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation, SimulationResult
 from tests.simulation import test_random_runs
+from tests.support.core_invariants import check_invariants
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, GangPlan, JobId, JobRequest, Kind
 from walras.states import JobState
@@ -67,7 +67,7 @@ class Story:
         scenario = Scenario(tuple(pools), TRUTH, PolicySpec(self.policy), RULES)
         baselines = JobBaselines(pools, TRUTH)
         result = Simulation(scenario, core=core).run(baselines.recorded(jobs), self._hear)
-        invariants.check_invariants(core)
+        check_invariants(core)
         assert not result.violations
         assert {job.state for job in result.jobs} == {JobState.SUCCEEDED}
         for job in result.jobs:

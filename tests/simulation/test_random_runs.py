@@ -2,13 +2,13 @@
 
 import pytest
 
-from scheduler.core import invariants
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
 from simulator.engine import RunOutcome
 from simulator.simulation import Simulation, SimulationResult
 from tests.simulation.random_scenarios import jobs_of, scenario_of
+from tests.support.core_invariants import check_invariants
 from walras.states import JobState
 
 #: Seeds in one test; eight tests make the 200 of `make test`.
@@ -27,7 +27,7 @@ class CheckedCore(SchedulerCore):
         commands = super().handle(event)
         self._handled += 1
         if self._handled % _CHECK_EVERY == 0:
-            invariants.check_invariants(self)
+            check_invariants(self)
         return commands
 
 
@@ -37,7 +37,7 @@ def run_seed(seed: int) -> SimulationResult:
     jobs = jobs_of(seed, scenario)
     core = CheckedCore()
     result = Simulation(scenario, core=core).run(jobs)
-    invariants.check_invariants(core)
+    check_invariants(core)
     assert result.violations == []
     assert result.outcome is RunOutcome.COMPLETE, f"{result.outcome}: {result.unfinished}"
     assert {measure.job_id for measure in result.jobs} == {job.request.job_id for job in jobs}

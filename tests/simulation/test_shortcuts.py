@@ -32,7 +32,7 @@ from tests.simulation.random_scenarios import jobs_of, scenario_of
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
-SEEDS = range(2000, 2040)
+SEEDS = range(2000, 2020)
 
 
 def run(seed: int, core: SchedulerCore | None = None) -> list[tuple[int, float, int]]:
@@ -189,15 +189,15 @@ def test_a_plan_that_holds_is_what_a_solve_would_give(monkeypatch: pytest.Monkey
         assert list(ordering._by_importance()) == problem.jobs.job_id[plan.rows].tolist()
 
     monkeypatch.setattr(PlanOrdering, "renew", compare)
-    for jobs, scenario in quiet_cases(range(24)):
+    for jobs, scenario in quiet_cases(range(10)):
         simulate(jobs, scenario)
-    assert renewed > 500
+    assert renewed > 200
 
 
 def test_plans_that_hold_start_and_stop_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without renewals each round asks for a plan, and every job starts, stops and ends at the same instants."""
-    cases = list(quiet_cases(range(12)))
-    for seed in SEEDS[:20]:
+    cases = list(quiet_cases(range(6)))
+    for seed in SEEDS[:10]:
         scenario = replace(scenario_of(seed), policy=PolicySpec("walras"), solve_time=SolveTime())
         cases.append((jobs_of(seed, scenario), scenario))
     renewing = [planned(jobs, scenario) for jobs, scenario in cases]

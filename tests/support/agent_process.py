@@ -86,12 +86,12 @@ class AgentProcess:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(300)
 
     def terminate(self) -> int:
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(10)
+        return self._process.wait(300)
 
     def wait(self, timeout_s: float) -> int:
         """The exit code of an agent that ends by itself."""
@@ -138,8 +138,8 @@ class AgentProcess:
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(300)
         processes.send_signal(self.supervisors(), 9)
         for path in self._files_of_attempts(PLAN_FILE):
-            assert processes.kill_carriers(read_plan(path.parent).cookie, 10.0)
+            assert processes.kill_carriers(read_plan(path.parent).cookie, 60.0)
         wait_for(lambda: not self.supervisors(), 5.0, "supervisors gone")

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import walras
+from tests.support.waiting import wait_for
 from workers import processes
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
@@ -27,15 +27,6 @@ from workers.supervisor_protocol import (
 )
 
 ROOT = Path(walras.__file__).parent.parent
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """The first true value of the condition; fails loudly after the timeout."""
-    until = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
-    return value
 
 
 def ask_status(control_socket: str) -> list[dict[str, Any]]:
@@ -106,7 +97,7 @@ class SupervisedAttempt:
         write_plan(self.folder, self.plan)
         env = {"PYTHONPATH": str(ROOT), "PATH": os.defpath}
         command = [sys.executable, "-P", "-m", "workers.supervisor", str(self.folder)]
-        subprocess.run(command, env=env, cwd="/", check=True, timeout=20, stdin=subprocess.DEVNULL)
+        subprocess.run(command, env=env, cwd="/", check=True, timeout=300, stdin=subprocess.DEVNULL)
         return self
 
     @property
@@ -150,5 +141,5 @@ class SupervisedAttempt:
         if (self.folder / SUPERVISOR_FILE).exists():
             processes.send_signal([self.supervisor_pid], signal.SIGCONT)
             processes.send_signal([self.supervisor_pid], signal.SIGKILL)
-        assert processes.kill_carriers(self.plan.cookie, 10.0)
+        assert processes.kill_carriers(self.plan.cookie, 60.0)
         shutil.rmtree(self._sockets, ignore_errors=True)

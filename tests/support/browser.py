@@ -1,12 +1,11 @@
 """A real browser for pages: Debian's Chromium by its own driver."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+from tests.support.not_here import not_here
 
 #: Chromium's own sandbox needs rights that containers rarely have; what it opens here is a file of ours.
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1000,900")
@@ -18,10 +17,7 @@ def browser() -> Iterator[Any]:
     """A browser; skips the test where there is none (WALRAS_REQUIRE=browser: fails)."""
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     if driver is None or chromium is None:
-        why = "no chromium and chromedriver here: apt-get install chromium chromium-driver"
-        if "browser" in os.environ.get("WALRAS_REQUIRE", "").split(","):
-            pytest.fail(f"WALRAS_REQUIRE asks for a browser: {why}")
-        pytest.skip(why)
+        not_here("browser", "no chromium and chromedriver here: apt-get install chromium chromium-driver")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

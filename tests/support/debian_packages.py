@@ -5,14 +5,13 @@
 Every checkout that uses this interpreter has them. Nothing of the system is changed, and nobody need be root.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import pytest
+from tests.support.not_here import not_here
 
 #: With the libraries that a small system may not have.
 PACKAGES = {
@@ -29,10 +28,7 @@ def unpacked(name: str) -> Path:
     """The folder of a group of packages; skips the test where it is not (WALRAS_REQUIRE=NAME: fails)."""
     folder = _folder(name)
     if not folder.is_dir():
-        why = f"no {name} here: `make slurm` unpacks Debian's"
-        if name in os.environ.get("WALRAS_REQUIRE", "").split(","):
-            pytest.fail(f"WALRAS_REQUIRE asks for {name}: {why}")
-        pytest.skip(why)
+        not_here(name, f"no {name} here: `make slurm` unpacks Debian's")
     return folder
 
 

@@ -5,12 +5,12 @@ Tests of agents run against it in their own event loop; tests of the real server
 """
 
 import asyncio
-import time
 from collections import defaultdict
 from typing import Any, Self
 
 from aiohttp import web
 
+from tests.support.waiting import until
 from walras.content import ContentTree, check_chunk, unpack_chunk
 from walras.wire import (
     AnyCommand,
@@ -42,6 +42,8 @@ class FakeAgentServer:
         self.fenced: set[tuple[int, int]] = set()
         #: While true, every call is answered with 503.
         self.is_down = False
+        #: Calls that were answered so.
+        self.refused = 0
         #: While false, reports are taken but never acknowledged.
         self.acknowledges = True
         #: Answers that carry commands are this long on their way.
@@ -108,16 +110,14 @@ class FakeAgentServer:
         await self.until(lambda: bool(self.of_type(kind)), timeout_s, f"report {kind}")
         return self.of_type(kind)[0]
 
-    async def until(self, condition: Any, timeout_s: float, what: str) -> None:
-        until = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < until, f"not within {timeout_s} s: {what}; reports: {self.reports[-5:]}"
-            await asyncio.sleep(0.02)
+    async def until(self, condition: Any, quiet_s: float, what: str) -> None:
+        await until(condition, quiet_s, what, lambda: self.reports[-5:])
 
     # ------------------------------------------------------------------------------------------- calls
 
     def _refusal(self, request: web.Request, token: str) -> web.Response | None:
         if self.is_down:
+            self.refused += 1
             return web.Response(status=503)
         if request.headers.get("Authorization") != f"Bearer {token}":
             return web.Response(status=401)

@@ -10,11 +10,11 @@ from scheduler.core import events as ev
 from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.handlers.restored_state import gather_state
-from scheduler.core.invariants import check_invariants
 from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.ledger import JobRecord, Ledger
+from tests.support.core_invariants import check_invariants
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
@@ -153,15 +153,30 @@ class FakeFleet:
             self.tell(ev.Prepared(self.at, job_id, attempt.number, part.node_id, "127.0.0.1", 29500))
 
     def end(
-        self, job_id: JobId, exit_code: int | None = 0, steps: float | None = None, exceeded: str = ""
+        self,
+        job_id: JobId,
+        exit_code: int | None = 0,
+        steps: float | None = None,
+        exceeded: str = "",
+        *,
+        unfinished: bool = False,
     ) -> list[cmd.Command]:
-        """The attempt's processes are gone."""
+        """The attempt's processes are gone; `unfinished`: they were told to stop before."""
         attempt = self.attempts.pop(job_id)
         node_id = attempt.placement.parts[0].node_id
         cause, signal = ev.EndCause.EXITED, 9 if exceeded else None
         return self.tell(
             ev.AttemptEnded(
-                self.at, job_id, attempt.number, cause, exit_code, signal, node_id, steps, exceeded=exceeded
+                self.at,
+                job_id,
+                attempt.number,
+                cause,
+                exit_code,
+                signal,
+                node_id,
+                steps,
+                exceeded=exceeded,
+                unfinished=unfinished,
             )
         )
 

@@ -148,7 +148,7 @@ class GpuMachine:
         self.server.close()
         if self._agent is not None:
             self._agent.kill()
-            self._agent.wait(10)
+            self._agent.wait(300)
 
 
 @contextlib.contextmanager
@@ -159,7 +159,7 @@ def multi_process_service(folder: Path) -> Iterator[dict[str, str]]:
         Path(place).mkdir(parents=True)
     program = shutil.which("nvidia-cuda-mps-control")
     assert program is not None
-    subprocess.run([program, "-d"], env=os.environ | environ, check=True, timeout=30)
+    subprocess.run([program, "-d"], env=os.environ | environ, check=True, timeout=300)
     try:
         yield environ
     finally:
@@ -171,7 +171,7 @@ def ask_multi_process_service(environ: dict[str, str], question: str) -> str:
     """Returns what the service's control program answers."""
     answer = subprocess.run(
         ["nvidia-cuda-mps-control"], env=os.environ | environ, input=f"{question}\n".encode(), capture_output=True,
-        timeout=30, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     return answer.stdout.decode()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.installed import clean_environment
+from tests.support.waiting import PATIENCE
 
 
 @dataclass
@@ -74,7 +75,7 @@ class NewcomersMachines:
             process.send_signal(signal.SIGTERM)
         for process in self.running:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
+                process.wait(300)
             process.kill()
         self.running.clear()
 
@@ -93,7 +94,7 @@ def unused_port() -> int:
 
 
 def wait_for_text(file: Path, text: str, timeout_s: float = 60.0) -> None:
-    until = time.monotonic() + timeout_s
+    until = time.monotonic() + PATIENCE * timeout_s
     while text not in file.read_text():
         assert time.monotonic() < until, f"{text!r} does not show in {file.read_text()}"
         time.sleep(0.1)

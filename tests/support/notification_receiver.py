@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from scheduler.core.events import JobCancelled
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.services.notification_addresses import read_address
 from tests.support.live_world import World
+from tests.support.waiting import until
 from walras.job_request import JobId
 from walras.notifications import NotificationKind
 
@@ -55,8 +56,8 @@ class Receiver:
     def bodies(self) -> list[dict[str, Any]]:
         return [json.loads(body) for _, body in self.requests]
 
-    async def has(self, count: int, within_s: float = 15.0) -> None:
-        await until(lambda: len(self.requests) >= count, within_s)
+    async def has(self, count: int) -> None:
+        await until(lambda: len(self.requests) >= count, 20.0, f"request {count} comes")
 
 
 @asynccontextmanager
@@ -82,13 +83,6 @@ async def add_channel(w: World, url: str, *kinds: str, user: str = "ada") -> tup
 
 def waiting_notifications(w: World) -> list[dict[str, Any]]:
     return [json.loads(row.body) for row in w.live_state.notifications.waiting.values()]
-
-
-async def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
-    deadline = asyncio.get_running_loop().time() + within_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not come"
-        await asyncio.sleep(0.02)
 
 
 def cancel_by_other(transaction: Any, job_id: JobId) -> None:

@@ -11,7 +11,7 @@ from strategies_problems import settings_of_problems
 
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin, MaxSum, TargetFunction
-from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.problem import Pairs, Problem

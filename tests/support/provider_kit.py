@@ -103,7 +103,7 @@ def stand_in_of_aws(address: str = "127.0.0.1") -> Iterator[str]:
         host, port = server.get_host_and_port()
         url = f"http://{host}:{port}"
         # What an earlier one of this process held is still there.
-        urlopen(Request(f"{url}/moto-api/reset", method="POST"), timeout=20).close()
+        urlopen(Request(f"{url}/moto-api/reset", method="POST"), timeout=300).close()
         yield url
     finally:
         server.stop()

@@ -7,19 +7,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import pytest
 import yaml
 
 from tests.support.agent_process import AgentProcess
+from tests.support.waiting import wait_for
 from walras.units import parse_size
+
+if TYPE_CHECKING:
+    import pytest
 
 WALRAS = str(Path(sys.executable).parent / "walras")
 #: First in line, first served; nothing is preempted unless a test does it.
@@ -29,20 +31,11 @@ CPU_POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2
 A = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory": "1GB", "emulated": True}
 
 
-def wait_for(look: Callable[[], Any], timeout_s: float, what: str, then: Callable[[], Any] = str) -> Any:
-    """The first truthy look; fails loudly at the end of the time, with what `then` says of the state at that time."""
-    until = time.monotonic() + timeout_s
-    while not (seen := look()):
-        assert time.monotonic() < until, f"not within {timeout_s} s: {what}; {then()}"
-        time.sleep(0.05)
-    return seen
-
-
 class RealServer:
     """`walras server` on a folder, and the agents that were started for it. `close` leaves no process."""
 
     def __init__(
-        self, folder: Path, pools: list[dict[str, Any]], policy: dict[str, Any], *, lease: str = "15s", **cluster: Any
+        self, folder: Path, pools: list[dict[str, Any]], policy: dict[str, Any], *, lease: str = "30s", **cluster: Any
     ) -> None:
         self.data = folder / "data"
         self.folder = folder
@@ -88,12 +81,12 @@ class RealServer:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(300)
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(300)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -116,7 +109,7 @@ class RealServer:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:
@@ -168,7 +161,7 @@ class RealServer:
     def recorded(self, job_id: int) -> list[tuple[int, int, str]]:
         """(attempt, step, path) of every checkpoint that counts, oldest first."""
         with contextlib.closing(
-            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=10)
+            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=300)
         ) as database:
             rows = database.execute(
                 "SELECT attempt, step, path FROM checkpoints WHERE job_id = ? ORDER BY attempt, step", [job_id]
@@ -178,7 +171,7 @@ class RealServer:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What a query of the database answers."""
         with contextlib.closing(
-            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=10)
+            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=300)
         ) as database:
             return database.execute(query).fetchall()
 
@@ -198,7 +191,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 @contextlib.contextmanager
-def server_and_cpu_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
+def server_and_cpu_machine(folder: Path, monkeypatch: "pytest.MonkeyPatch") -> Iterator[RealServer]:
     """A server and one machine of `CPU_POOL`, whose jobs find the programs of this environment first on their path."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     server = RealServer(folder, [CPU_POOL], FIFO)

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.debian_packages import unpacked
+from tests.support.waiting import PATIENCE
 
 #: Debian installs them under these names by links. Under others they do not know that they are daemons.
 _DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
@@ -148,7 +149,7 @@ class SlurmCluster:
                     for process in (*step.children(recursive=True), step):
                         process.kill()
         daemon.kill()
-        daemon.wait(10)
+        daemon.wait(300)
 
     def _steps(self, node: str | None = None) -> list[psutil.Process]:
         """The processes that look after the jobs: of a node, or of all."""
@@ -167,7 +168,7 @@ class SlurmCluster:
         return found
 
     def until_idle(self, timeout_s: float = 90.0) -> None:
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + PATIENCE * timeout_s
         while True:
             states = self.output("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split()
             if states == ["idle"] * len(NODES):
@@ -186,14 +187,14 @@ class SlurmCluster:
                     process.kill()
         for daemon in self._daemons.values():
             daemon.send_signal(signal.SIGKILL)
-            daemon.wait(10)
+            daemon.wait(300)
 
     # ------------------------------------------------------------------------------------------- its users
 
     def output(self, command: str, *arguments: str) -> str:
         """Run a command of Slurm and return what it prints."""
         line = [str(self.bin / command), *arguments]
-        ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30)
+        ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
         assert ran.returncode == 0, f"{' '.join(line)}: {ran.stderr}"
         return ran.stdout
 

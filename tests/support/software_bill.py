@@ -94,7 +94,7 @@ def sign_file(path: Path, key: Path) -> Path:
     try:
         subprocess.run(
             ["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, path],
-            check=True, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+            check=True, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except FileNotFoundError:
         raise SystemExit("ssh-keygen is not here: install OpenSSH's client to sign") from None

@@ -52,7 +52,7 @@ class SshServer:
         self._until_open()
 
     def _until_open(self) -> None:
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 300.0
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -63,7 +63,7 @@ class SshServer:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(300)
 
 
 @contextlib.contextmanager

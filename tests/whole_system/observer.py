@@ -36,9 +36,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from scheduler.core.invariants import check_invariants
 from scheduler.live.store.sql_store import SqlStore
 from scheduler.live.store.store_interface import WriteBatch
+from tests.support.core_invariants import check_invariants
 from tests.whole_system.fake_machine import Hooks, Machine, SimSupervisor
 from tests.whole_system.played_ranks import Run, Script
 from tests.whole_system.virtual_loop import VirtualLoop

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,8 @@ class PlayedChannels(Channels):
                 before = len(connection.inbox)
                 connection.receive()
 
-    def open(self, role: PeerRole, socket: SimSocket) -> None:
-        self.connections.append(Connection(socket, role))  # type: ignore[arg-type]
+    def open(self, role: PeerRole, socket: SimSocket, pid: int = 0) -> None:
+        self.connections.append(Connection(socket, role, pid=pid))  # type: ignore[arg-type]
 
     def close(self) -> None:
         self.is_closed = True
@@ -177,7 +177,7 @@ class PlayedRank:
         if self._script.saves_every_s is None and not self._script.nonsense:
             return
         self._socket = SimSocket(self._heard, lambda: None)
-        self._ranks.supervisor.channels.open(PeerRole.RANK, self._socket)
+        self._ranks.supervisor.channels.open(PeerRole.RANK, self._socket, self.pid)
         if self._script.saves_every_s is not None:
             self._say({"type": "hello"})
 
@@ -274,6 +274,15 @@ class PlayedRanks:
     def reap(self) -> bool:
         return not self.have_all_ended
 
-    def signal(self, number: int) -> None:
+    @property
+    def have_programs_ended(self) -> bool:
+        return self.have_all_ended
+
+    def terminate(self, spared: Collection[int] = (), *, handlers_only: bool = False) -> None:
+        for rank in self.all:
+            if rank.pid not in spared and not handlers_only:
+                rank.told(signal.SIGTERM)
+
+    def signal_all(self, number: int) -> None:
         for rank in self.all:
             rank.told(number)

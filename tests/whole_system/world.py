@@ -34,7 +34,6 @@ from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions
 from scheduler.live.providers import local_provider as local_module
 from scheduler.live.services import cluster_metrics as metrics_module
-from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.store_interface import StoreUnavailable
@@ -411,7 +410,6 @@ class World:
             (solver_pool_module, "new_worker_process", InlineWorker),
             # Nothing is decided by forecasts, and a rollout takes longer than the run.
             (StartForecasts, "watch", _rest),
-            (PolicyShadow, "watch", _rest),
             (worker_process_module, "new_worker_process", InlineWorker),
             (notices_module, "NOTICE_POLL_S", 4.0),
             (shipping_module, "SHIP_EVERY_S", 8.0),

@@ -30,7 +30,6 @@ from walras.cli.job_choice import (
     local_time,
     states_of,
 )
-from walras.cli.note_commands import note_lines, notes_of
 from walras.cli.people_commands import defaults_text
 from walras.cli.queue_order import look_at_queue
 from walras.cli.session import job_id_of, with_client
@@ -53,7 +52,6 @@ from walras.units import format_count, format_length, format_money
 if TYPE_CHECKING:
     from walras.api import AttemptView, CheckpointView, Explanation, JobDetail, JobView, SpeedView, TargetView
     from walras.client import Client
-    from walras.job_notes import NoteView
     from walras.kept_outputs import KeptFiles
 
 
@@ -128,26 +126,25 @@ def whoami_command(output: OutputOption = OutputFormat.TABLE) -> None:
 def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show everything about one job, including its attempts."""
     job_id = job_id_of(job)
-    detail, results, notes = with_client(lambda client: _shown(client, job_id))
+    detail, results = with_client(lambda client: _shown(client, job_id))
     if output is OutputFormat.JSON:
-        written = [note.model_dump(mode="json") for note in notes]
-        show_json({**detail.model_dump(mode="json"), "outputs": results.model_dump(mode="json"), "notes": written})
+        show_json({**detail.model_dump(mode="json"), "outputs": results.model_dump(mode="json")})
         return
     facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _job_facts(detail), None, STATE_STYLES)
     show_listing(facts, output, header=False)
     if detail.attempt_list:
         show_line("")
         show_listing(_attempt_listing(detail.attempt_list), output)
-    for line in kept_lines(results) + note_lines(notes):
+    for line in kept_lines(results):
         show_line(line)
 
 
-async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles, list[NoteView]]":
+async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]":
     from walras.kept_outputs import KeptFiles, kept_files
 
     detail = await client.job(job_id)
     results = await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
-    return detail, results, await notes_of(client, job_id)
+    return detail, results
 
 
 def explain_command(

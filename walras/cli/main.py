@@ -46,7 +46,6 @@ from walras.cli.job_control_commands import (
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.mcp_commands import mcp_command
-from walras.cli.note_commands import job_note_command
 from walras.cli.notify_commands import notify_commands
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
 from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
@@ -56,16 +55,12 @@ from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import attach_command, exec_command, forward_command
-from walras.cli.report_commands import report_commands
+from walras.cli.report_commands import report_command
 from walras.cli.reserve_commands import reservations_command, reserve_command
-from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
-from walras.cli.shadow_commands import shadow_commands
 from walras.cli.simulate_commands import simulate_commands
-from walras.cli.simulate_figures import FIGURE_COMMANDS
 from walras.cli.slurm_listings import SLURM_LISTINGS
-from walras.cli.snapshot_commands import SNAPSHOT_COMMANDS
-from walras.cli.solve_commands import check_command, solve_command
+from walras.cli.solve_commands import solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
 from walras.cli.top_commands import top_command
@@ -267,14 +262,9 @@ app = typer.Typer(
 )
 
 
-def version_command() -> None:
-    """Print the version."""
-    show_line(walras.__version__)
-
-
 def _version_and_done(wanted: bool) -> None:
     if wanted:
-        version_command()
+        show_line(walras.__version__)
         raise typer.Exit
 
 
@@ -306,11 +296,11 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "release": release_command,
     "update": update_command,
     "rerun": rerun_command,
-    "note": job_note_command,
     "whoami": whoami_command,
     "nodes": nodes_command,
     "prices": prices_command,
     "worth": worth_command,
+    "report": report_command,
     "money": money_command,
     "share": share_command,
     "reserve": reserve_command,
@@ -318,16 +308,13 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "whatif": what_if_command,
     "offers": offers_command,
     "recommend": recommend_command,
-    "search": search_command,
     "solve": solve_command,
-    "check": check_command,
     "server": server_command,
     "agent": agent_command,
     "demo": demo_command,
     "mcp": mcp_command,
     "init": init_command,
     "slurm-links": slurm_links_command,
-    "version": version_command,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
@@ -336,20 +323,14 @@ for _name, _command in SLURM_LISTINGS.items():
 admin_commands.command("credit")(credit_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)
-for _name, _command in FIGURE_COMMANDS.items():
-    simulate_commands.command(_name)(_command)
-for _name, _command in SNAPSHOT_COMMANDS.items():
-    workload_commands.command(_name)(_command)
 app.add_typer(agents_commands, name="agents")
 app.add_typer(plan_commands, name="plan")
-policy_commands.add_typer(shadow_commands, name="shadow")
 app.add_typer(policy_commands, name="policy")
 admin_commands.add_typer(pool_commands, name="pool")
 for _name, _group in PEOPLE_COMMANDS.items():
     admin_commands.add_typer(_group, name=_name)
 app.add_typer(admin_commands, name="admin")
 app.add_typer(notify_commands, name="notify")
-app.add_typer(report_commands, name="report")
 app.add_typer(simulate_commands, name="simulate")
 app.add_typer(workload_commands, name="workload")
 app.add_typer(profile_commands, name="profile")

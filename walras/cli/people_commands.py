@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from walras.cli.arguments import NoHeaderOption, OutputOption, parse_length_option
 from walras.cli.budget_commands import budget_line
@@ -338,29 +337,7 @@ def _share_row(share: "ShareView") -> list[str]:
 
 # ------------------------------------------------------------------------------------------ tokens
 
-#: Words that people try at a token, and the command for each.
-_TOKEN_WORDS = {
-    "ls": "list", "show": "list", "get": "list", "delete": "revoke", "rm": "revoke", "remove": "revoke",
-    "new": "create", "add": "create", "make": "create",
-}  # fmt: skip
-
-
-class _TokenGroup(TyperGroup):
-    """`walras admin token USER`, as releases before roles had it, still makes a token of that user."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        word = args[0]
-        if word in _TOKEN_WORDS:
-            raise UserError(f"there is no `walras admin token {word}`", fix=f"walras admin token {_TOKEN_WORDS[word]}")
-        if word not in self.commands:
-            warn(f"walras: `walras admin token {word}` is written `walras admin token create {word}` now")
-            args = ["create", *args]
-        return super().resolve_command(ctx, args)
-
-
-token_commands = typer.Typer(
-    help="The tokens of users: create, list and revoke them.", no_args_is_help=True, cls=_TokenGroup
-)
+token_commands = typer.Typer(help="The tokens of users: create, list and revoke them.", no_args_is_help=True)
 
 
 @token_commands.command("create")

@@ -1,25 +1,20 @@
-"""`walras plan`: what to rent, and how. Here the group, `plan capacity` and `plan collection`.
+"""`walras plan`: what to rent, and how. Here the group and `plan capacity`.
 
-`plan capacity` says how many accelerators to reserve for a workload, beside all on demand and beside lower bounds;
-`plan collection` says which machines to rent for a collection of jobs, within a deadline or a budget.
+`plan capacity` says how many accelerators to reserve for a workload, beside all on demand and beside lower bounds.
 """
 
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, parse_length_option, read_document
-from walras.cli.plan_mixes_commands import plan_mixes_command
-from walras.cli.plan_preemptible_commands import plan_checkpoint_command, plan_workers_command
-from walras.cli.plan_spot_commands import plan_moves_command, plan_spot_command
+from walras.cli.arguments import OutputOption, parse_length_option
+from walras.cli.plan_spot_commands import plan_spot_command
 from walras.cli.terminal_output import (
     Column,
     Listing,
     OutputFormat,
-    dash,
     ends_at_interrupt,
     show_json,
     show_line,
@@ -38,90 +33,8 @@ from walras.errors import UserError
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
-    from optimizer.planning.job_collection import CollectionPlan, PlanTotals
     from optimizer.planning.reserved_capacity import Defection, ReservationTerms
     from simulator.workloads.capacity_plans import CapacityPlan, CapacityPlans
-
-
-@ends_at_interrupt
-def plan_collection_command(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="YAML file of jobs with their speeds, and machines with prices.")
-    ],
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", help="Minimise cost with all jobs done within this time, such as 24h.")
-    ] = None,
-    budget: Annotated[
-        float | None, typer.Option("--budget", min=0, help="Minimise time at a cost of at most this many USD.")
-    ] = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Assign each job of a collection to a machine, with bounds on what any plan can reach. Needs no server."""
-    from optimizer.planning.job_collection import CollectionJob, MachineTypeOffer, make_collection_plan
-    from walras.spec.plan_files import CollectionFile
-
-    if (deadline is None) == (budget is None):
-        raise UserError(
-            "either money or time is minimised", field="--deadline", fix="give one of --deadline and --budget"
-        )
-    if budget is not None and not isfinite(budget):
-        raise UserError(f"{budget} is no budget", field="--budget", fix="an amount in USD, such as 140")
-    within_s = parse_length_option(deadline, "--deadline")
-    if within_s == 0:
-        raise UserError("a deadline is above 0", field="--deadline", fix="such as --deadline 24h")
-    given = read_document(file, CollectionFile)
-    found = make_collection_plan(
-        [MachineTypeOffer(machine.name, machine.usd_per_h, machine.count) for machine in given.machines],
-        [CollectionJob(job.name, job.steps, job.steps_per_s) for job in given.jobs],
-        within_h=None if within_s is None else within_s / SECONDS_PER_HOUR,
-        budget_usd=budget,
-    )
-    if output is OutputFormat.JSON:
-        show_json(
-            {
-                "deadline_h": None if within_s is None else within_s / SECONDS_PER_HOUR,
-                "budget_usd": budget,
-                **asdict(found),
-            }
-        )
-    else:
-        _show_collection(found, "time" if deadline is None else "money")
-
-
-def _show_collection(found: "CollectionPlan", minimised: str) -> None:
-    columns = [
-        Column("JOB", shrinks=True),
-        Column("MACHINE"),
-        Column("STARTS", right=True),
-        Column("TAKES", right=True),
-        Column("USD", right=True),
-    ]
-    rows = [
-        [
-            each.job,
-            f"{each.machine_type} {each.machine}",
-            _hours_text(each.starts_h),
-            _hours_text(each.hours),
-            format_money(each.usd),
-        ]
-        for each in found.jobs
-    ]
-    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
-    show_line("")
-    sums = [*(_sum_row(each, each.name) for each in (found.plan, *found.others))]
-    sums += [_sum_row(each, f"bound: {each.name}") for each in found.bounds]
-    titles = (Column("PLAN"), Column("USD", right=True), Column("TIME", right=True))
-    show_listing(Listing(titles, sums, None), OutputFormat.TABLE)
-    show_line(f"At most {found.above_bound:.1%} more {minimised} than the best plan in which no job moves.")
-
-
-def _sum_row(each: "PlanTotals", name: str) -> list[str]:
-    usd = None if each.usd is None else format_money(each.usd)
-    return [name, dash(usd), dash(None if each.time_h is None else _hours_text(each.time_h))]
-
-
-def _hours_text(hours: float) -> str:
-    return format_length(round(hours * SECONDS_PER_HOUR))
 
 
 plan_commands = typer.Typer(help="Plan what to rent, and how. Needs no server.", no_args_is_help=True)
@@ -133,11 +46,6 @@ def _plan() -> None:
 
 
 plan_commands.command("spot")(plan_spot_command)
-plan_commands.command("checkpoint")(plan_checkpoint_command)
-plan_commands.command("collection")(plan_collection_command)
-plan_commands.command("workers")(plan_workers_command)
-plan_commands.command("moves")(plan_moves_command)
-plan_commands.command("mixes")(plan_mixes_command)
 
 
 TraceArgument = Annotated[

@@ -1,8 +1,4 @@
-"""`walras plan spot` and `walras plan moves`: one job on markets that change, judged on recorded markets.
-
-`plan spot` says whether a job with a deadline should be on spot, on demand or on nothing; `plan moves` says where a job
-is cheapest as prices change, and whether to move it now.
-"""
+"""`walras plan spot`: whether a job with a deadline should be on spot, on demand or on nothing, on recorded markets."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.arguments import OutputOption, example_or_path, parse_length_option, read_document
+from walras.cli.arguments import OutputOption, example_or_path, parse_length_option
 from walras.cli.terminal_output import (
     Column,
     Listing,
@@ -24,13 +20,11 @@ from walras.cli.terminal_output import (
     show_listing,
 )
 from walras.contract import SECONDS_PER_HOUR
-from walras.errors import ConfigError, UserError
+from walras.errors import UserError
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
-    from optimizer.planning.price_moves import MovePlan, PricedPlace
     from optimizer.planning.spot_plan import CheckedBound, SpotPlan, SpotPolicyResult, SpotPresent
-    from walras.spec.plan_files import PlacesFile
 
 
 _MOST_ZONES = 8
@@ -206,88 +200,3 @@ def _check_line(checked: "CheckedBound") -> str:
         f"whole slots has a plan for {format_money(checked.program_usd)} and proves that none is below "
         f"{format_money(checked.at_least_usd)}."
     )
-
-
-@ends_at_interrupt
-def plan_moves_command(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="YAML file: the job's steps and its speed in each place, or example:NAME.",
-            callback=example_or_path("markets"),
-        ),
-    ],
-    prices: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PRICES",
-            help="Recorded prices, a CSV file with the columns place, at_s, usd_per_h, or example:NAME.",
-            callback=example_or_path("markets"),
-        ),
-    ],
-    starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Number of start times to simulate.")] = 20,
-    at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="Where the job runs now.")] = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Say where to run a job as prices change, and whether to migrate it now. Needs no server."""
-    from optimizer.planning.price_moves import MoveCost, make_move_plan
-    from walras.spec.plan_files import PlacesFile
-
-    given = read_document(file, PlacesFile)
-    if at is not None and at not in [place.name for place in given.places]:
-        raise UserError(f"no place {at[:100]!r} in {file}", field="--at", fix=f"such as {given.places[0].name}")
-    moving = MoveCost(given.moving.usd, given.moving.pause)
-    found = make_move_plan(_read_places(given, prices), given.steps, moving, starts, at)
-    if output is OutputFormat.JSON:
-        show_json(asdict(found))
-    else:
-        _show_move_plan(found, at)
-
-
-def _read_places(given: "PlacesFile", prices: Path) -> "list[PricedPlace]":
-    """Returns each place with its price over time. Raises ConfigError for a place without prices."""
-    from optimizer.planning.price_moves import PricedPlace, StepFunction
-    from simulator.workloads.spot_market_files import read_price_changes
-
-    known = read_price_changes(prices)
-    for place in given.places:
-        if place.name not in known:
-            raise ConfigError(f"{prices}: no price of {place.name}", field="place", fix="add rows, or leave it out")
-    return [PricedPlace(place.name, StepFunction.of(known[place.name]), place.steps_per_s) for place in given.places]
-
-
-def _show_move_plan(found: "MovePlan", at: str | None) -> None:
-    columns = [
-        Column(""),
-        Column("WAY", shrinks=True),
-        Column("USD", right=True),
-        Column("ABOVE BOUND", right=True),
-        Column("TIME", right=True),
-        Column("MOVES", right=True),
-    ]
-    rows = [
-        [
-            "" if place else ">",
-            each.name,
-            format_money(each.usd),
-            f"{each.above_bound:.1%}",
-            format_length(each.took_s),
-            f"{each.moves:.1f}",
-        ]
-        for place, each in enumerate(found.ways)
-    ]
-    rows.append(["", "bound", format_money(found.bound_usd), "-", "-", "-"])
-    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
-    show_line(
-        f"Means over {found.starts} starts; the bound knows all prices beforehand, and moves and waiting are free."
-    )
-    now = found.now
-    cheapest = f"Now the cheapest is {now.place}: {format_money(now.usd)} at its present price"
-    if now.move is None or now.stay_usd is None:
-        show_line(f"{cheapest}.")
-    elif now.place == at:
-        show_line(f"{cheapest}. The job is there.")
-    else:
-        verdict = "move" if now.move else "stay: less would be saved than the move costs"
-        show_line(f"{cheapest}, {format_money(now.stay_usd)} where the job is: {verdict}.")

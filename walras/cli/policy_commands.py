@@ -1,5 +1,6 @@
 """`walras policy`: the policies there are, the one in force and those before it, and another one in its place."""
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -73,18 +74,67 @@ _IfVersionOption = Annotated[
 
 
 @policy_commands.command("apply")
-@policy_commands.command("set", help="Do what `apply` does; its former name.")
 def policy_apply_command(
     wanted: _WantedArgument,
     reason: _ReasonOption = "",
     if_version: _IfVersionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate and try it; change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask where budgets or values would vanish.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Put a policy in force without a restart (administrators only)."""
+    """Put a policy in force without a restart (administrators only).
+
+    Budgets, groups and values that the file does not state stay as they are.
+    """
     written = policy_mapping(wanted)
-    view = with_client(lambda client: client.set_policy(written, dry_run=dry_run, reason=reason, if_version=if_version))
-    _show_applied(view, output, dry_run=dry_run)
+
+    async def look(client: "Client") -> "tuple[PolicyView, PolicyView]":
+        tried = await client.set_policy(written, dry_run=True, reason=reason, if_version=if_version)
+        return await client.policy(), tried
+
+    before, tried = with_client(look)
+    vanishing = _vanishing(before.rules, tried.rules)
+    if output is OutputFormat.TABLE:
+        for name, was, now in _differences(before, tried):
+            show_line(f"# {name}: {was} -> {now}")
+    if dry_run:
+        _show_applied(tried, output, dry_run=True)
+        return
+    if vanishing and not yes:
+        _confirm(f"this removes {', '.join(vanishing)}")
+    view = with_client(lambda client: client.set_policy(written, reason=reason, if_version=if_version))
+    _show_applied(view, output)
+
+
+def _differences(before: "PolicyView", after: "PolicyView") -> list[tuple[str, Any, Any]]:
+    """Returns what differs between two policies: field, before, after."""
+    was, now = (
+        {"policy": each.name, "parameters": each.parameters, **{f"rules.{k}": v for k, v in each.rules.items()}}
+        for each in (before, after)
+    )
+    return [
+        (name, was.get(name), now.get(name))
+        for name in sorted(was.keys() | now.keys())
+        if was.get(name) != now.get(name)
+    ]
+
+
+def _vanishing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Returns in words which budgets, groups and values of the rules before are not in those after."""
+    lost = []
+    for name, one in (("budgets", "budget"), ("groups", "group"), ("values", "value")):
+        gone = [each for each in before.get(name, ()) if each not in after.get(name, ())]
+        if gone:
+            lost.append(f"{len(gone)} {one}{'s' if len(gone) > 1 else ''}")
+    if before.get("delay_usd_per_h") and not after.get("delay_usd_per_h"):
+        lost.append("the value of an hour of jobs that state none")
+    return lost
+
+
+def _confirm(what: str) -> None:
+    """Asks a person; raises UserError where nobody can answer, or the answer is no."""
+    if not (sys.stdin.isatty() and typer.confirm(f"{what}. Go on?")):
+        raise UserError(f"{what}; nothing was changed", field="--yes", fix="say --yes, or name them in the file")
 
 
 @policy_commands.command("rollback")
@@ -95,12 +145,18 @@ def policy_rollback_command(
     reason: _ReasonOption = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Put a former version in force again, as a new one (administrators only)."""
+    """Put a former version in force again, as a new one (administrators only).
+
+    Budgets, groups and values stay as they are.
+    """
 
     async def go_back(client: "Client") -> "PolicyView":
         versions = await client.policy_versions()
         chosen = _version_of(versions, version)
-        written = {"policy": {"name": chosen.name, "parameters": chosen.parameters}, "rules": chosen.rules}
+        from scheduler.core.rules import ORGANISATION
+
+        rules = {name: value for name, value in chosen.rules.items() if name not in ORGANISATION}
+        written = {"policy": {"name": chosen.name, "parameters": chosen.parameters}, "rules": rules}
         why = reason or f"back to version {chosen.version}"
         return await client.set_policy(written, reason=why, if_version=versions[0].version)
 
@@ -294,14 +350,18 @@ def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat
 
 
 def policy_mapping(wanted: str) -> dict[str, Any]:
-    """Returns the content of a policy file, or that of a file which only names the policy."""
+    """Returns the content of a policy file, or of the shipped file of that name, or of one that only names it."""
     from optimizer.policy_files import is_policy_file
     from walras.spec.file_model import load_mapping
+    from walras.spec.shipped_files import shipped_files
 
     is_file = Path(wanted).suffix in (".yaml", ".yml", ".json") or (
         Path(wanted).is_file() and not is_policy_file(wanted)
     )
-    return load_mapping(Path(wanted)) if is_file else {"policy": {"name": wanted}}
+    if is_file:
+        return load_mapping(Path(wanted))
+    shipped = shipped_files("policies").get(wanted)
+    return {"policy": {"name": wanted}} if shipped is None else load_mapping(shipped)
 
 
 def _show_applied(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import NoHeaderOption, OutputOption, parse_length_option
-from walras.cli.publish_commands import PUBLISH_COMMANDS
 from walras.cli.session import with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
 from walras.errors import UserError
@@ -19,17 +18,7 @@ if TYPE_CHECKING:
 _WEEK, _MONTH = "7d", "30d"
 
 
-report_commands = typer.Typer(
-    help="Show how the cluster did lately; publish pages of simulations for others, list and fetch them.",
-    invoke_without_command=True,
-)
-for _name, _command in PUBLISH_COMMANDS.items():
-    report_commands.command(_name)(_command)
-
-
-@report_commands.callback()
 def report_command(
-    context: typer.Context,
     week: Annotated[bool, typer.Option("--week", help="The last 7 days, as without any of these.")] = False,
     month: Annotated[bool, typer.Option("--month", help="The last 30 days.")] = False,
     since: Annotated[str | None, typer.Option("--since", help="This time up to now, such as 24h or 14d.")] = None,
@@ -38,8 +27,6 @@ def report_command(
     no_header: NoHeaderOption = False,
 ) -> None:
     """Show how the cluster did, by project, beside a proved bound that no scheduler could have undercut."""
-    if context.invoked_subcommand is not None:
-        return
     if week + month + (since is not None) > 1:
         raise UserError("--week, --month and --since say different times", field="--since", fix="give one of them")
     since_s = parse_length_option(since or (_MONTH if month else _WEEK), "--since")

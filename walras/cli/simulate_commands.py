@@ -1,5 +1,5 @@
-"""`walras simulate`: runs workloads through the scheduler in virtual time, compares policies, sweeps grids, and
-replays live runs from their journals.
+"""`walras simulate`: runs workloads through the scheduler in virtual time, compares policies, sweeps grids, replays
+live runs from their journals, and draws the figures of runs that are over.
 """
 
 import inspect
@@ -14,10 +14,6 @@ import typer
 from walras.cli.arguments import OutputOption, parse_length_option
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
 from walras.cli.trace_options import (
-    CarbonColumnOption,
-    CarbonFromOption,
-    CarbonOption,
-    CarbonZoneOption,
     ColumnOption,
     FirstOption,
     FormatOption,
@@ -26,7 +22,6 @@ from walras.cli.trace_options import (
     MeasuredOption,
     OnlyOption,
     PrioritiesOption,
-    PueOption,
     RateOption,
     SampleOption,
     SinceOption,
@@ -38,17 +33,16 @@ from walras.cli.trace_options import (
     StretchOption,
     TraceJobsOption,
     UntilOption,
-    WattsOption,
     WorkloadArgument,
 )
 from walras.errors import UserError
 
 if TYPE_CHECKING:
-    from simulator.reports.run_carbon import CarbonOptions
     from simulator.reports.run_spec import RunSpec, WorkloadSource
     from simulator.workloads.trace_source import ReadOptions
 
 R = TypeVar("R")
+_FIGURES = "jct, slowdown, fairness, waiting, utilisation, prices, market-prices, money, means, loads, timeline"
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
 
@@ -186,25 +180,7 @@ def workload_source(
     return WorkloadSource(workload, format, reading, speeds, measured, learning, made)
 
 
-def carbon_options(
-    carbon: CarbonOption = None,
-    carbon_zone: CarbonZoneOption = None,
-    carbon_column: CarbonColumnOption = None,
-    carbon_from: CarbonFromOption = None,
-    pue: PueOption = 1.0,
-    watts: WattsOption = None,
-) -> "CarbonOptions | None":
-    """The grid that supplies a run; None: its carbon is not counted."""
-    if carbon is None:
-        if carbon_zone or carbon_column or carbon_from or watts or pue != 1.0:
-            raise UserError("energy is counted with --carbon alone", field="carbon", fix="give --carbon FILE")
-        return None
-    from simulator.reports.run_carbon import parse_carbon_options
-
-    return parse_carbon_options(carbon, carbon_zone or (), carbon_column or (), carbon_from, pue, watts or ())
-
-
-@with_options(source=workload_source, grid=carbon_options)
+@with_options(source=workload_source)
 def run_template(
     source: "WorkloadSource",
     cluster: ClusterOption,
@@ -213,14 +189,12 @@ def run_template(
     fairness: FairnessOption = False,
     world: WorldOption = "walras",
     window: WindowOption = None,
-    *,
-    grid: "CarbonOptions | None",
 ) -> "RunSpec":
     """Returns a run whose policy and seed are still to be said."""
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.run_spec import RunSpec
 
-    return RunSpec(source, cluster, "", 0, BoundsChoice(bounds.value), fairness, conditions, world, window, grid)
+    return RunSpec(source, cluster, "", 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
 
 
 @simulate_commands.command("run")
@@ -276,7 +250,6 @@ def simulate_compare_command(
 
 @simulate_commands.command("sweep")
 @ends_at_interrupt
-@with_options(grid=carbon_options)
 def simulate_sweep_command(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
@@ -315,8 +288,6 @@ def simulate_sweep_command(
     ] = None,
     learning: LearningOption = None,
     window: WindowOption = None,
-    *,
-    grid: "CarbonOptions | None",
     jobs: ParallelRunsOption = 1,
     backend: BackendOption = BackendName.LOKY,
     address: AddressOption = "",
@@ -346,7 +317,7 @@ def simulate_sweep_command(
     from simulator.simulate_actions import simulate_sweep
 
     workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(simulate_sweep(spec, given, out, workers, output.value, grid))
+    exit_with(simulate_sweep(spec, given, out, workers, output.value))
 
 
 @simulate_commands.command("bench")
@@ -400,3 +371,44 @@ def simulate_replay_command(
         recording = read_recording(source)
     from_s = parse_length_option(from_, "--from") or 0.0
     exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
+
+
+@simulate_commands.command("report")
+def simulate_report_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder given to `walras simulate run --out`.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The HTML file; default: report.html in the folder.")
+    ] = None,
+) -> None:
+    """Rebuild the HTML report of a finished run."""
+    from simulator.simulate_actions import simulate_report
+
+    exit_with(simulate_report(folder, out))
+
+
+@simulate_commands.command("plot")
+def simulate_plot_command(
+    figure: Annotated[
+        str,
+        typer.Argument(metavar="FIGURE", help=f"One of {_FIGURES}; timeline of one run, loads of a sweep."),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--from", help="The folder given to `walras simulate run`, `compare` or `sweep` as --out.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File to write: .png, .svg or .pdf.")],
+    setting: Annotated[
+        str | None, typer.Option("--setting", help="Of a sweep: the setting, as its page names it; default: the first.")
+    ] = None,
+) -> None:
+    """Draw one figure of a run, a comparison or a sweep into a file."""
+    from simulator.simulate_actions import simulate_plot
+
+    exit_with(simulate_plot(figure, folder, out, setting))
+
+
+@simulate_commands.command("worlds")
+def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the worlds for --world, and the policies of each."""
+    from simulator.simulate_actions import simulate_worlds
+
+    exit_with(simulate_worlds(output.value))

@@ -1,6 +1,6 @@
-"""`walras solve` and `walras check`: a policy's answer to a problem in a file, and whether an answer holds.
+"""`walras solve`: a policy's answer to a problem in a file, and whether an answer, of any solver, holds.
 
-Neither needs a server. The optimizer is imported only once there is a problem to solve.
+It needs no server. The optimizer is imported only once there is a problem to solve.
 """
 
 from enum import StrEnum
@@ -49,9 +49,26 @@ def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
 
 
 EXIT_DOES_NOT_HOLD = 1
-MemoryFile = Annotated[
+_USUAL_POLICY = "max_min_fairness"
+_PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        "-P",
+        metavar="NAME|FILE",
+        help=f"A policy name, a policy file, or example:NAME; default: {_USUAL_POLICY}.",
+        callback=example_or_path("policies"),
+    ),
+]
+_MemoryOption = Annotated[
     Path | None,
     typer.Option("--memory", metavar="FILE", help="State that the policy left last time: its JSON, or a whole answer."),
+]
+_AnswerOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--answer", metavar="FILE", help="Check this answer, from any solver, in the same way, and solve nothing."
+    ),
 ]
 
 
@@ -70,21 +87,12 @@ def solve_command(
             callback=example_or_path("problems"),
         ),
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            "-P",
-            metavar="NAME|FILE",
-            help="A policy name, a policy file, or example:NAME.",
-            callback=example_or_path("policies"),
-        ),
-    ] = "max_min_fairness",
+    policy: _PolicyOption = None,
     parameters: Annotated[
         list[str] | None,
         typer.Option("--parameter", "-s", metavar="NAME=VALUE", help="Set a parameter of the policy; repeatable."),
     ] = None,
-    memory: MemoryFile = None,
+    memory: _MemoryOption = None,
     delay_usd_per_h: Annotated[
         float,
         typer.Option(
@@ -96,6 +104,7 @@ def solve_command(
     check: Annotated[
         bool, typer.Option("--check", help="Check the answer with independent code; exit code 1 if it does not hold.")
     ] = False,
+    answer: _AnswerOption = None,
     schema: Annotated[
         DocumentKind | None,
         typer.Option("--schema", help="Print the JSON schema of problem or answer files, and exit."),
@@ -111,29 +120,28 @@ def solve_command(
         return
     if problem is None:
         raise UserError("no problem is given", field="PROBLEM", fix="give a file, or example:three_pools")
+    given = read_memory(memory) if memory is not None else None
+    if answer is not None:
+        if policy is not None or parameters or delay_usd_per_h or check:
+            raise UserError("an answer is checked, nothing is solved", field="--answer", fix="leave the others out")
+        _check_answer(problem, answer, given, output)
+        return
     question = _ProblemFile(problem)
     _warn_of_zero_speeds(question.document, problem)
-    spec = policy_from_option(policy, parameters or [])
-    given = read_memory(memory) if memory is not None else None
-    answer, decision = question.answered_by(spec, given, delay_usd_per_h)
+    spec = policy_from_option(policy or _USUAL_POLICY, parameters or [])
+    found, decision = question.answered_by(spec, given, delay_usd_per_h)
     if check:
-        answer = answer.model_copy(update={"check": question.checked(spec, decision, given, answer)})
+        found = found.model_copy(update={"check": question.checked(spec, decision, given, found)})
     if output is OutputFormat.JSON:
-        show_json(answer.model_dump(mode="json"))
+        show_json(found.model_dump(mode="json"))
     else:
-        show_answer(question.document, answer)
-    if answer.check is not None and not answer.check.holds:
+        show_answer(question.document, found)
+    if found.check is not None and not found.check.holds:
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
-@ends_at_interrupt
-def check_command(
-    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")],
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER", help="An answer to that problem, from any solver.")],
-    memory: MemoryFile = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Check an answer by recomputing everything from the problem; exit code 1 if it does not hold. Needs no server."""
+def _check_answer(problem: Path, answer: Path, given: "Memory", output: OutputFormat) -> None:
+    """Checks an answer by recomputing everything from the problem. Exits with 1 if it does not hold."""
     from optimizer.documents.answer_document import AnswerDocument
     from optimizer.documents.answer_reading import decision_of, problem_answered
 
@@ -141,7 +149,6 @@ def check_command(
     document = read_document(answer, AnswerDocument)
     question.problem = problem_answered(document, question.problem)
     spec, decision = decision_of(document, question.problem)
-    given = read_memory(memory) if memory is not None else None
     found = question.checked(spec, decision, given, document)
     if output is OutputFormat.JSON:
         show_json(found.model_dump(mode="json"))

@@ -1,6 +1,4 @@
-"""Options of commands that take a workload: how a trace is read, which part of it counts, what is generated, and the
-carbon of its energy.
-"""
+"""Options of commands that take a workload: how a trace is read, which part of it counts, and what is generated."""
 
 from typing import Annotated
 
@@ -79,44 +77,5 @@ LearningOption = Annotated[
     str | None,
     typer.Option(
         "--learning", help="World sia: folder with the applications' statistical efficiency; default: next to --speeds."
-    ),
-]
-CarbonOption = Annotated[
-    str | None,
-    typer.Option(
-        "--carbon", help="Also count kWh and kg CO2, by this file of the grid's gCO2 per kWh over time (CSV)."
-    ),
-]
-CarbonZoneOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--carbon-zone",
-        metavar="[POOLZONE=]ZONE",
-        help="With --carbon: zone of the file for all pools, or for those in a zone of the cluster; repeatable.",
-    ),
-]
-CarbonColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--carbon-column",
-        metavar="OURS=THEIRS",
-        help="With --carbon: what the file calls the column at, g_per_kwh or zone; repeatable.",
-    ),
-]
-CarbonFromOption = Annotated[
-    str | None,
-    typer.Option(
-        "--carbon-from", metavar="INSTANT", help="With --carbon: when the run begins; default: when the file does."
-    ),
-]
-PueOption = Annotated[
-    float, typer.Option("--pue", help="With --carbon: energy of the building per energy of the accelerators.")
-]
-WattsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--watts",
-        metavar="TYPE=W",
-        help="With --carbon: watts of one accelerator of a type, in place of its data sheet's; repeatable.",
     ),
 ]

@@ -173,6 +173,31 @@ def workload_get_command(
     show_line(f"{path}: {got.about}; {got.licence}, {origin}; format {got.format}")
 
 
+@workload_commands.command("from-slurm")
+def workload_from_slurm_command(
+    queue: Annotated[
+        Path, typer.Argument(metavar="SQUEUE", help="Output of squeue -a -O COLUMNS, as docs/workloads.md has it.")
+    ],
+    machines: Annotated[Path, typer.Argument(metavar="SINFO", help="Output of: sinfo -a -N -o '%N|%G|%c|%m|%T'")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Trace to write: .csv or .jsonl, optionally with .gz.")],
+    cluster: Annotated[Path, typer.Option("--cluster", help="Cluster file to write: .yaml.")],
+    used: Annotated[
+        float,
+        typer.Option("--used", metavar="PART", help="Part of the time asked for that jobs really take, such as 0.3."),
+    ] = 1.0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+) -> None:
+    """Turn a snapshot of a Slurm queue into a trace and a cluster file, to simulate what Walras would do with it."""
+    from simulator.workloads.slurm_snapshot import read_slurm_snapshot, write_snapshot
+
+    snapshot = read_slurm_snapshot(queue, machines)
+    written = write_snapshot(snapshot, str(queue), out, cluster, used=used, force=force)
+    if written.skipped.count:
+        warn(f"walras: {written.skipped.count} were left out; the first of them:", *written.skipped.first)
+    show_line(f"{written.jobs} jobs, {written.running} of them running, in {out}")
+    show_line(f"{written.machines} machines with {written.accelerators} accelerators in {cluster}")
+
+
 def _warn_of_skipped_rows(skipped: "SkippedRows") -> None:
     if skipped.count:
         warn(f"walras: {skipped.count} rows were skipped; the first of them:", *skipped.first)

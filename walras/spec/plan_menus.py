@@ -1,8 +1,8 @@
 """`plans:` of a job file: a menu of ways to run one job, each over accelerators of one type or several, with its speed.
 
 Where a model is trained over unlike accelerators with a pipeline cut for them, no rule says how fast a mixture is: its
-owner states that, from a profile or from `walras plan mixes`. The policy takes one way of the menu, by the prices of
-the types. What the rest of the job says must leave the choice of accelerators to the menu.
+owner states that, from measurements. The policy takes one way of the menu, by the prices of the types. What the rest of
+the job says must leave the choice of accelerators to the menu.
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,8 @@
             loop.report(loss=loss)
 
 Without a scheduler around it the same script runs as it is. Standard library only; torch is used where the script has
-imported it. No threads, no signal handlers, no atexit, no logging configuration.
+imported it. No signal handlers, no logging configuration; a thread between calls of `steps()`, and one in rank 0 of a
+gang.
 """
 
 from walras.training.batch_sharing import Shares

@@ -117,7 +117,7 @@ class BatchTuner:
         """Adds to rank 0's request what it wants of the batch; computes it again once per window. `noise`: None on
         other ranks.
         """
-        if noise is None or own.stop or own.park or own.samples:
+        if noise is None or own.stop or own.samples:
             return own
         if meter.samples != self._windows_seen:
             self._windows_seen = meter.samples

@@ -268,11 +268,15 @@ class Checkpoint:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def write_shared(self, folder: Path) -> None:
-        """Writes the state of every object (rank 0 calls it)."""
+    def states(self) -> dict[str, Any]:
+        """Returns the state of every object by its name."""
+        return {name: thing.state_dict() for name, thing in self._objects.items()}
+
+    def write_shared(self, folder: Path, states: Mapping[str, Any] | None = None) -> None:
+        """Writes the state of every object (rank 0 calls it). `states`: those to write; None: as they are now."""
         torch = sys.modules.get("torch")
         for name, thing in self._objects.items():
-            write_state(folder, name, thing.state_dict())
+            write_state(folder, name, thing.state_dict() if states is None else states[name])
             if torch is not None and not self._were_loadable:
                 _check_loadable(torch, folder, name)
         self._were_loadable = True

@@ -55,10 +55,10 @@ class Gang:
         if step < self._next_meeting:
             return ControlRequest()
         between = min(max(1, int((steps_per_s or 1.0) / MEETINGS_PER_S)), MAX_STEPS_BETWEEN)
-        own = [int(request.stop), int(request.save), int(request.park), request.samples, request.limit, request.noise]
-        stop, save, park, samples, limit, noise, between = self._largest([*own, between])
+        own = [int(request.stop), int(request.save), request.samples, request.noise]
+        stop, save, samples, noise, between = self._largest([*own, between])
         self._next_meeting = step + between
-        return ControlRequest(bool(stop), bool(save), bool(park), samples, limit, noise)
+        return ControlRequest(bool(stop), bool(save), samples, noise)
 
     def all_succeeded(self, succeeded: bool) -> bool:
         """Wait for every rank; returns True if all of them succeeded."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from walras.training import gang, loop_state, model_counting
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
 from walras.training.batch_tuning import NOISE_EVERY_AT_FIRST, BatchTuner, batch_tuner_for
+from walras.training.between_steps import FrozenState, PauseWatch, StuckWatch, holds_whole_state
 from walras.training.checkpoint import Checkpoint, TornCheckpoint, rank_values
 from walras.training.fork import Fork
 from walras.training.gang import Gang
@@ -39,10 +40,12 @@ from walras.training.supervisor_link import (
     GRADIENT_NOISE_VALUE,
     SAVES_AS_STATED,
     SAVES_VALUE,
+    ControlRequest,
     SupervisorLink,
-    TakeOver,
     read_job_environment,
 )
+
+_T = TypeVar("_T")
 
 #: Asked to stop, with nothing saved.
 EXIT_STOPPED = 143
@@ -50,6 +53,8 @@ EXIT_STOPPED = 143
 REPORT_EVERY_S = 0.5
 POLL_EVERY_S = 0.02
 DRAIN_S = 2.0
+#: What keeping the state of an epoch's end for a save in the evaluation may take: seconds, or a part of the epoch.
+FREEZING_S, FREEZING_PART = 0.05, 0.01
 #: The value that `next` returns after the last batch.
 _EXHAUSTED = object()
 
@@ -65,9 +70,9 @@ class Loop:
             it as `gradient_noise` (samples). Default: never; 10 for a job that chooses its batch.
         fork: the ranks are parts of a fork: each takes steps of its own, and all of them count.
         shares: the ranks share each batch by speed; `steps` is given whole batches, and yields this rank's parts.
-        on_change: the script bears being moved while it trains. Called with the samples of a step over all ranks
-            before the first step, and again whenever the loop goes on with another batch or from a later checkpoint:
-            sets what follows from the batch (the learning rate) and from `checkpoint.values`. Needs `epochs`.
+        on_change: the script bears another batch while it trains. Called with the samples of a step over all ranks
+            before the first step, and again whenever the loop goes on with another batch: sets what follows from the
+            batch (the learning rate). Needs `epochs`.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class Loop:
         self._place: DataPosition | None = None  # to go on from
         self._resumed: Path | None = None
         self._new_samples = 0  # of a step over all ranks, from the next one on; 0: as it is
-        self._has_changed, self._is_parking = True, False
+        self._has_changed = True
         self._is_ready = self._in_epochs = self._is_finished = False
         self._epoch_count: int | None = None
         #: All ranks have agreed to stop, and have saved if they could. A job at its last step still ends normally.
@@ -115,6 +120,12 @@ class Loop:
         self._facts = model_counting.ModelFactsReporter(self._values, self._settings, is_wanted=fork is None)
         self._readers = 1  # ranks that read batches of their own at each position; those of forks and shares do not
         self._saved_step = -1
+        self._is_in_step = self._is_step_counted = False
+        self._pause: PauseWatch | None = None  # nothing trains: a thread listens and saves
+        self._freezing_s = self._paused_at = 0.0
+        self._stuck: StuckWatch | None = None  # of rank 0 of a gang
+        self._settled: tuple[int, DataPosition, int] | None = None  # step, position and updates when a step ended last
+        self._save_turn = threading.RLock()
         self._saved_at = self._polled_at = self._reported_at = 0.0
 
     # ------------------------------------------------------------------------------------------- for the script
@@ -138,6 +149,7 @@ class Loop:
         (SystemExit, raised here), unless that was the last step of all.
         """
         self.resume()
+        self._end_pause()
         part, self._part = self._part, self._part + 1
         if self._place is not None and self._place.epoch == self.epoch and part < self._place.part:
             return
@@ -151,21 +163,50 @@ class Loop:
                 batch = self._next_batch(iterator)
                 if self._is_ending and (batch is not _EXHAUSTED or not self._may_be_done):
                     self._stop()
-                    iterator = self._begin(source, part)  # parked, and going on elsewhere
-                    continue
                 if batch is _EXHAUSTED:
                     break
                 if self._noise is not None and self._noise.samples is None:
                     self._noise.samples = self._samples(source, batch)
+                self._is_in_step, self._is_step_counted = True, False
+                self._settle()
                 yield batch
+                self._is_in_step = False
                 self._end_step()
         except GeneratorExit:
+            self._is_in_step = False
+            self._end_pause()
             self._count(time.monotonic())  # the script broke out in the middle of a step
             raise
         finally:
             self._report(time.monotonic())
         if self._is_at_limit and not self._in_epochs:
             self._finish()
+        else:
+            self._begin_pause()
+
+    def evaluating(self, batches: Iterable[_T]) -> Iterator[_T]:
+        """The batches of an evaluation. When the scheduler wants the attempt to end, it does so at the next of them.
+
+        What was trained is saved at once. Within `steps()` it ends the current step: update the weights before, and not
+        until the evaluation is over.
+        """
+        self.resume()
+        is_in_step = self._is_in_step
+        if is_in_step and not self._is_step_counted:
+            self._count(time.monotonic())
+            self._is_step_counted = True
+        if self._pause is None:
+            self._begin_pause()
+        try:
+            for batch in batches:
+                if self._pause is not None and self._pause.may_leave and self._gang.is_alone:
+                    self._end_pause()
+                    self._stop()
+                yield batch
+        finally:
+            self._meter.disturb()
+            if is_in_step:
+                self._end_pause()
 
     def _next_batch(self, iterator: Iterator[Any]) -> Any:
         """Returns the next batch, or `_EXHAUSTED`; measures how long the step waits for it."""
@@ -190,23 +231,31 @@ class Loop:
     def save(self) -> bool:
         """Save now, all ranks at the same step. False if there is nowhere to save to, or if it failed (and said so)."""
         self.resume()
+        self._end_pause()
         if self._checkpoint is None or not self._checkpoint.is_open:
             return False
         if self._gang.is_alone and self._gang.rank != 0:
             self._saved_step = self.step
             return True  # ranks that do not know each other: the first one's state stands for all
-        source = self._sources.last
-        size = None if source is None else source.batch_size
-        place = DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
-        choice = None if self._tuner is None else self._tuner.as_saved()
-        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings, choice)
-        is_saved = saver.save(self.step, place, self._seed, source)
+        with self._save_turn:  # a thread may be saving the step before
+            saver = self._saver(self._checkpoint)
+        is_saved = saver.save(self.step, self._position, self._seed, self._sources.last)
         self._meter.disturb()
         self._data_wait.disturb()
         self._saved_at = time.monotonic()
         if is_saved:
             self._saved_step = self.step
         return is_saved
+
+    def _saver(self, checkpoint: Checkpoint) -> CheckpointSaver:
+        choice = None if self._tuner is None else self._tuner.as_saved()
+        return CheckpointSaver(checkpoint, self._gang, self._link, self._log, self._settings, choice)
+
+    @property
+    def _position(self) -> DataPosition:
+        source = self._sources.last
+        size = None if source is None else source.batch_size
+        return DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
 
     def resume(self) -> bool:
         """Restore the checkpoint, if there is one. Called by `epochs` and `steps`; earlier by a script that wants
@@ -225,23 +274,11 @@ class Loop:
         self._readers = self._gang.world_size if self._fork is None and self._shares is None else 1
         self._link = SupervisorLink(self._settings.socket, self._gang.rank, os.getpid())
         self._tuner = batch_tuner_for(self._settings, self._gang, self._can_tune, self._log)
-        if not self._settings.stands_by:
-            self._open()
-        elif (go := self._link.stand_by()) is not None:
-            self._take_over(go)
-        else:
-            sys.exit(EXIT_STOPPED)
+        self._open()
         if self._fork is not None:
             self._fork.join(self._gang, self._seed)
         if self._shares is not None:
             self._seed = self._shares.join(self._gang, self._seed, self._settings.pace, self._values, self._log)
-
-    def _take_over(self, go: TakeOver) -> None:
-        """Continues training from where another process saved."""
-        self._settings = replace(self._settings, attempt=go.attempt, resume=go.resume)
-        self._limit = self._limit if go.steps is None else go.steps
-        self._new_samples = go.samples or 0
-        self._open()
 
     def _open(self) -> None:
         self._saved_at, self._meter = time.monotonic(), ThroughputMeter()
@@ -254,6 +291,8 @@ class Loop:
         # No rank saves before all ranks have looked for a checkpoint to resume from.
         self._gang.all_succeeded(True)
         if checkpoint is not None and checkpoint.is_open:
+            if self._saves_for_gang and self._stuck is None:
+                self._stuck = StuckWatch(self._link, lambda: self._save_settled(checkpoint))
             self._values.take({SAVES_VALUE: 1.0 if checkpoint.is_planned else SAVES_AS_STATED})
         if checkpoint is None or reference is None:
             return
@@ -312,8 +351,6 @@ class Loop:
             raise TypeError("on_change: it is not known how many samples are in a batch of this data")
         self._has_changed = False
         on_change(samples)
-        if self._gang.rank == 0:
-            self._link.send({"type": "batch", "samples": samples, "step": self.step})
 
     # ------------------------------------------------------------------------------------------- every step
 
@@ -333,6 +370,9 @@ class Loop:
         return None if each is None else each * self._readers
 
     def _count(self, at: float) -> None:
+        if self._is_step_counted:
+            self._is_step_counted = False
+            return
         if self._fork is None:
             self._stride = 1 if self._tuner is None else self._tuner.steps_done(self._limit, self.step)
             self.step, self._batch = self.step + self._stride, self._batch + 1
@@ -364,6 +404,7 @@ class Loop:
                 self._link.wait(wait_s)
                 now = time.monotonic()
         self._count(now)
+        self._settle()
         if now - self._polled_at >= POLL_EVERY_S:
             self._polled_at = now
             self._link.poll()
@@ -378,23 +419,86 @@ class Loop:
         opened = self._checkpoint if self._checkpoint is not None and self._checkpoint.is_open else None
         planned_s = self._link.checkpoint_every_s or self._settings.checkpoint_every_s
         is_due = opened is not None and (self._link.save_requested or opened.is_due(now - self._saved_at, planned_s))
-        can_move = self._on_change is not None and self._in_epochs
-        own = self._link.control_request(is_due=is_due, is_first=self._gang.rank == 0, can_move=can_move)
-        if self._tuner is not None and can_move:
+        own = ControlRequest(self._link.stop_requested, is_due and self._gang.rank == 0)
+        if self._tuner is not None and self._on_change is not None and self._in_epochs:
             own = self._tuner.with_request(own, self._meter, self._noise)
         agreed = self._gang.agree(self.step, own, self._steps_per_s if self._fork is None else self._meter.steps_per_s)
         if agreed.save:
             self._link.save_requested = False
         if self._tuner is not None and agreed.noise:
             self._new_samples = self._tuner.agreed(agreed)
-        elif agreed.samples:
-            self._new_samples, self._link.batch_requested = agreed.samples, None
-            self._limit = agreed.limit or self._limit
-        self._is_parking = self._is_parking or agreed.park
         is_due = agreed.save or (opened is not None and opened.is_due_at(self.step, self._stride))
-        if (is_due or agreed.stop or agreed.park) and self._saved_step != self.step:
+        if (is_due or agreed.stop) and self._saved_step != self.step:
             self.save()
-        self._is_ending = self._is_ending or agreed.stop or agreed.park
+        self._is_ending = self._is_ending or agreed.stop
+
+    # ------------------------------------------------------------------------------------------- between steps
+
+    def _begin_pause(self) -> None:
+        """Lets a thread answer the scheduler from now on, with the state as it is now. Rank 0's stands for all."""
+        checkpoint, now = self._checkpoint, time.monotonic()
+        if self._stuck is not None:
+            self._stuck.stepped_at = None
+        is_wanted = self._saves_for_gang or (
+            self._settings.is_scheduled and self._gang.is_alone and self._gang.rank == 0 and self._fork is None
+        )
+        if checkpoint is None or not checkpoint.is_open or not is_wanted or self._is_ending:
+            return
+        frozen = None
+        if self._saved_step != self.step:
+            if self._freezing_s > max(FREEZING_S, FREEZING_PART * (now - self._paused_at)):
+                return
+            self._link.send({"type": "saving"})  # an object's state may take its time
+            frozen = self._saver(checkpoint).freeze(self.step, self._position, self._seed, self._sources.last)
+            self._link.send({"type": "saved"})
+            self._freezing_s, self._paused_at = time.monotonic() - now, now
+            if frozen is None:
+                return
+        self._pause = PauseWatch(self._link, lambda: self._save_frozen(checkpoint, frozen))
+
+    @property
+    def _saves_for_gang(self) -> bool:
+        """Whether this rank may save for a gang without the others: rank 0, where every rank has all weights."""
+        if self._checkpoint is None or self._gang.is_alone or self._gang.rank != 0 or self._fork is not None:
+            return False
+        return self._settings.is_scheduled and holds_whole_state(self._checkpoint.objects)
+
+    def _settle(self) -> None:
+        """Notes where the job stands between two steps, for a gang that hangs in the next."""
+        if self._stuck is not None:
+            self._settled = self.step, self._position, self._stuck.updates
+            self._stuck.stepped_at = time.monotonic()
+
+    def _save_settled(self, checkpoint: Checkpoint) -> None:
+        """Called in a thread while the main one hangs in a step: saves the weights as they were before it."""
+        with self._save_turn:
+            settled, stuck = self._settled, self._stuck
+            if settled is None or stuck is None or self._saved_step == settled[0]:
+                return
+            step, place, updates = settled
+            saver = self._saver(checkpoint)
+            frozen = saver.freeze(step, place, self._seed, self._sources.last) if stuck.updates == updates > 0 else None
+            if frozen is None or stuck.updates != updates:
+                self._log(f"not saved after step {step}: the weights were about to change")
+            elif saver.save_alone(frozen):
+                self._saved_step = step
+                self._log(f"the gang hangs: rank 0 has saved step {step} without the others")
+
+    def _save_frozen(self, checkpoint: Checkpoint, frozen: FrozenState | None) -> bool:
+        """Called in the thread. `frozen`: None if all was saved when the pause began."""
+        if frozen is None or self._saved_step == frozen.step:
+            return True
+        is_saved = self._saver(checkpoint).save_alone(frozen)
+        if is_saved:
+            self._saved_step, self._saved_at = frozen.step, time.monotonic()
+        return is_saved
+
+    def _end_pause(self) -> None:
+        """Returns when no thread uses this loop any more."""
+        if self._pause is not None:
+            self._pause.end()
+            self._is_ending = self._is_ending or (self._pause.may_leave and self._gang.is_alone)
+            self._pause = None
 
     @property
     def _may_be_done(self) -> bool:
@@ -403,17 +507,9 @@ class Loop:
         return is_last or not self._in_epochs
 
     def _stop(self) -> None:
-        """Ends the process, or waits in memory until the job is to go on from here."""
+        """Ends the process."""
         saved = self._saved_step == self.step
         self._report(time.monotonic())
-        if saved and self._is_parking and not self._link.stop_requested:
-            self._is_ending = self._is_parking = False
-            if (go := self._link.stand_by()) is not None:
-                self._take_over(go)
-                if self._place is not None and self._place.part == self._part - 1:
-                    return
-                self._log("saved in another part of the epoch: this process cannot go on from there")
-        self._link.send({"type": "stopped", "step": self.step})
         self._link.drain(DRAIN_S)
         if not saved:
             self._log("asked to stop: nothing could be saved, this attempt's work is lost")
@@ -421,6 +517,10 @@ class Loop:
 
     def _finish(self) -> None:
         """Ends training: saves if steps were made since the last checkpoint, and reports the final step."""
+        self._end_pause()
+        if self._stuck is not None:
+            self._stuck.end()
+            self._stuck = None
         if self.step != self._saved_step:
             self.save()
         self._report(time.monotonic())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from walras.training.batch_source import BatchSource, rescale_position
+from walras.training.between_steps import FrozenState, freeze_state
 from walras.training.checkpoint import Checkpoint, read_json, read_state, write_json, write_state
 from walras.training.gang import Gang
 from walras.training.supervisor_link import JobEnvironment, SupervisorLink
@@ -161,28 +162,66 @@ class CheckpointSaver:
         """Returns False if saving failed; the reason was logged."""
         started_at = time.monotonic()
         is_written = True
+        self.link.send({"type": "saving"})
         try:
             self._write(step, place, seed, source)
         except OSError as error:
             is_written = False
             self.log(f"checkpoint at step {step} failed: {error}")
-        if not self.gang.all_succeeded(is_written):
-            return False
-        if self.settings.saves_apart and self.settings.machines > 1 and not self._bring_together(step):
-            return False
-        return self.gang.all_succeeded(self.gang.rank != 0 or self._commit(step, started_at))
+        is_saved = self.gang.all_succeeded(is_written)
+        if is_saved and self.settings.saves_apart and self.settings.machines > 1:
+            is_saved = self._bring_together(step)
+        if is_saved:
+            is_saved = self.gang.all_succeeded(self.gang.rank != 0 or self._commit(step, started_at))
+        self.link.send({"type": "saved"})
+        return is_saved
+
+    def freeze(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> FrozenState | None:
+        """Returns the state to save later by `save_alone`; None if it cannot be kept."""
+        own, data = self._own_values(seed), None if source is None else source.state()
+        return freeze_state(step, own, data, self.checkpoint.states(), self._loop_values(step, place))
+
+    def save_alone(self, frozen: FrozenState) -> bool:
+        """Saves what was frozen, without the other ranks: their random streams begin anew at a resume.
+
+        Returns False, without a checkpoint, if a tensor has changed meanwhile or writing failed; the reason was logged.
+        """
+        started_at = time.monotonic()
+        self.link.send({"type": "saving"})
+        is_saved = False
+        try:
+            if frozen.is_unchanged:
+                folder = self.checkpoint.partial(frozen.step)
+                self._write_own(folder, frozen.own, frozen.data)
+                self.checkpoint.write_shared(folder, frozen.objects)
+                write_json(folder, "loop", frozen.loop)
+            if frozen.is_unchanged:
+                is_saved = self._commit(frozen.step, started_at)
+            else:
+                self.log(f"not saved: tensors have changed since step {frozen.step}")
+        except (OSError, TypeError) as error:
+            self.log(f"checkpoint at step {frozen.step} failed: {error}")
+        self.link.send({"type": "saved"})
+        return is_saved
 
     def _write(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> None:
         folder = self.checkpoint.partial(step)
-        rank = self.gang.rank
-        write_json(folder, f"rank-{rank}", {"rng": capture_random_state(), "seed": seed})
-        if source is not None and (state := source.state()) is not None:
-            write_state(folder, f"loader-{rank}", state)
-        if rank != 0:
-            return
-        self.checkpoint.write_shared(folder)
+        self._write_own(folder, self._own_values(seed), None if source is None else source.state())
+        if self.gang.rank == 0:
+            self.checkpoint.write_shared(folder)
+            write_json(folder, "loop", self._loop_values(step, place))
+
+    def _own_values(self, seed: int) -> dict[str, Any]:
+        return {"rng": capture_random_state(), "seed": seed}
+
+    def _loop_values(self, step: int, place: DataPosition) -> dict[str, Any]:
         choice = {} if self.batch_choice is None else {"batch_choice": self.batch_choice}
-        write_json(folder, "loop", {"step": step, **place.as_saved(), "values": self.checkpoint.values, **choice})
+        return {"step": step, **place.as_saved(), "values": self.checkpoint.values, **choice}
+
+    def _write_own(self, folder: Path, own: dict[str, Any], data: Any) -> None:
+        write_json(folder, f"rank-{self.gang.rank}", own)
+        if data is not None:
+            write_state(folder, f"loader-{self.gang.rank}", data)
 
     def _bring_together(self, step: int) -> bool:
         """Gives rank 0 what ranks on other machines wrote, because they share no disk. Every rank calls it."""

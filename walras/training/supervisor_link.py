@@ -2,12 +2,10 @@
 
 Every variable may be absent; then the process runs by itself, as on a laptop. Losing the socket never breaks training.
 
-Sent: hello, progress, commit, note, finished (the loop is over: from now on a stop is a signal).
+Sent: hello, progress, saving, saved, commit, note, finished (the loop is over: from now on a stop is a signal).
 Received: stop (checkpoint now), save (the same, and go on), checkpoint_every (from now on this often), lease (its end,
 as CLOCK_BOOTTIME, which every process of this machine shares), recorded (the server has a checkpoint: older ones may
 go).
-Whoever moves a job while it trains also sends: park (checkpoint, and wait in memory), batch (use another one from now
-on). A process that waits sends standby and receives go (train from this checkpoint, in this attempt, to that step).
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import json
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,12 +43,8 @@ class ControlRequest:
 
     stop: bool = False
     save: bool = False
-    #: Save, then wait in memory instead of ending.
-    park: bool = False
-    #: Continue with batches of so many samples over all ranks, and end after so many steps; 0: unchanged. Only rank 0
-    #: sets them.
+    #: Continue with batches of so many samples over all ranks; 0: unchanged. Only rank 0 sets it.
     samples: int = 0
-    limit: int = 0
     #: Gradient noise by which updates count from now on, in thousandths of a sample; 0: unchanged. Only rank 0 sets it.
     noise: int = 0
 
@@ -90,8 +85,6 @@ class JobEnvironment:
     #: The largest batch of a job that tunes its batch itself, and the most samples that a rank has room for.
     largest_batch: int | None = None
     largest_per_rank: int | None = None
-    #: Build everything, then wait for a message `go` that names a checkpoint which does not exist yet.
-    stands_by: bool = False
     #: Seconds of work before each checkpoint, where the script leaves it to the scheduler; None: it has not stated one.
     checkpoint_every_s: float | None = None
 
@@ -120,7 +113,6 @@ def read_job_environment(environ: Mapping[str, str]) -> JobEnvironment:
         batch=_whole(_number(environ, "WALRAS_BATCH")),
         largest_batch=_whole(_number(environ, "WALRAS_BATCH_MAX")),
         largest_per_rank=_whole(_number(environ, "WALRAS_BATCH_PER_RANK")),
-        stands_by=environ.get("WALRAS_STANDBY") == "1",
         checkpoint_every_s=_number(environ, "WALRAS_CHECKPOINT_EVERY"),
     )
 
@@ -170,19 +162,6 @@ MAX_BACKLOG_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
-class TakeOver:
-    """The message that this process trains the job from here on."""
-
-    attempt: int
-    #: The checkpoint to continue from; None: the beginning.
-    resume: CheckpointReference | None
-    #: The number of steps that the job is to do in all.
-    steps: int | None
-    #: Samples of a step over all ranks; None: as the process was started.
-    samples: int | None
-
-
 class SupervisorLink:
     """The connection to the supervisor, opened at once if there is a path. Without a path every method does nothing."""
 
@@ -193,17 +172,14 @@ class SupervisorLink:
         self.save_requested = False
         #: Work before each checkpoint, seconds, as the scheduler said last; None: as at the start.
         self.checkpoint_every_s: float | None = None
-        #: Save and wait in memory, rather than end.
-        self.park_requested = False
-        #: Samples of a step from now on, and steps in all (0: unchanged); the code that applies them unsets it.
-        self.batch_requested: tuple[int, int] | None = None
-        self._go: TakeOver | None = None
         #: CLOCK_BOOTTIME at which the lease ends; None before the first lease message.
         self.lease_until: float | None = None
         #: Digests of checkpoints that the server has recorded.
         self.recorded: set[str] = set()
         self._received = b""
         self._backlog = b""
+        #: Threads take turns at the connection.
+        self._turn = threading.RLock()
         self._socket = _connect(path) if path else None
         self.send({"type": "hello", "rank": rank, "pid": pid})
 
@@ -212,22 +188,19 @@ class SupervisorLink:
         """Whether a lease has ended without renewal: nothing that happens now counts any more."""
         return self.lease_until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.lease_until
 
-    def control_request(self, *, is_due: bool, is_first: bool, can_move: bool) -> ControlRequest:
-        """Returns this rank's request. `is_due`: save now; `can_move`: the rank can wait in memory, or change its
-        batch.
-        """
-        samples, limit = self.batch_requested if self.batch_requested and can_move and is_first else (0, 0)
-        stop = self.stop_requested or (self.park_requested and not can_move)
-        return ControlRequest(stop, is_due and is_first, self.park_requested and can_move, samples, limit)
-
     def send(self, message: dict[str, Any], *, may_drop: bool = False) -> None:
         if self._socket is None or (may_drop and len(self._backlog) > MAX_BACKLOG_BYTES):
             return
-        self._backlog += json.dumps(message).encode() + b"\n"
-        self._flush()
+        with self._turn:
+            self._backlog += json.dumps(message).encode() + b"\n"
+            self._flush()
 
     def poll(self) -> None:
         """Handle the messages that have arrived; never waits."""
+        with self._turn:
+            self._poll()
+
+    def _poll(self) -> None:
         while self._socket is not None:
             try:
                 chunk = self._socket.recv(65536)
@@ -256,14 +229,13 @@ class SupervisorLink:
             elif select.select([self._socket], [], [], left)[0]:
                 self.poll()
 
-    def stand_by(self) -> TakeOver | None:
-        """Report that this process waits, then wait. Returns None if the process has to end instead."""
-        self.park_requested, self._go = False, None
-        self.send({"type": "standby"})
-        while self._go is None and not self.stop_requested and self._socket is not None:
-            select.select([self._socket], [], [], 60.0)
-            self.poll()
-        return None if self.stop_requested else self._go
+    def wait_beside(self, other: int) -> bool:
+        """Waits until a message or something from the other file has come. Returns False without a connection."""
+        if self._socket is None:
+            return False
+        heard: list[Any] = [self._socket, other]
+        select.select(heard, [], [])
+        return True
 
     def drain(self, seconds: float) -> None:
         """Wait at most this long until the supervisor has read what is still to be sent."""
@@ -286,12 +258,6 @@ class SupervisorLink:
                 self.lease_until = float(message["until"])
             elif kind == "recorded":
                 self.recorded.add(str(message["digest"]))
-            elif kind == "park":
-                self.park_requested = True
-            elif kind == "batch":
-                self.batch_requested = int(message["samples"]), int(message["steps"] or 0)
-            elif kind == "go":
-                self._go = _parse_take_over(message)
         except (ValueError, KeyError, TypeError):
             return  # The supervisor has another version: unknown messages are ignored.
 
@@ -311,20 +277,6 @@ class SupervisorLink:
             self._socket.close()
         self._socket = None
         self._backlog = b""
-
-
-def _parse_take_over(message: dict[str, Any]) -> TakeOver:
-    resume = message["resume"]
-    reference = (
-        None if resume is None else CheckpointReference(str(resume["path"]), str(resume["digest"]), int(resume["step"]))
-    )
-    steps, samples = message["steps"], message["samples"]
-    return TakeOver(
-        int(message["attempt"]),
-        reference,
-        None if steps is None else int(steps),
-        None if samples is None else int(samples),
-    )
 
 
 def _connect(path: str) -> socket.socket | None:

@@ -46,7 +46,7 @@ MAX_LINE_BYTES = 1024 * 1024
 FROZEN_MARGIN_S = 5.0
 LOOK_EVERY_S = 1.0
 #: Fields that the report of an end takes from the supervisor's record.
-_TOLD_OF_AN_END = ("cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded", "asked")
+_TOLD_OF_AN_END = ("cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded", "asked", "unfinished")
 
 
 class Follower:

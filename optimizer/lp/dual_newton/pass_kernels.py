@@ -5,8 +5,6 @@ there are. Small problems run the blocks one after another: waking threads would
 module imports numba.
 """
 
-from typing import NamedTuple
-
 import numba
 import numpy as np
 
@@ -251,23 +249,3 @@ def _add_slopes(supply, first, scale, lam, table, used, k, full, kappa, out, row
                     at = 3 * rows + supply.use_row[use] * rows
                     _add_uses(supply, first + used[h], slope * supply.use_count[use], out, at)
         _add_uses(supply, first + used[j], -along, out, 2 * rows)
-
-
-class PassPoints(NamedTuple):
-    """Prices and softness of K points (K, r), and the factors of the goals there (K,)."""
-
-    prices: FloatArray
-    softness: FloatArray
-    times: FloatArray
-
-
-def run_points(supply: PassArrays, goals: PassGoals, points: PassPoints, out: FloatArray, x: FloatArray) -> None:
-    """Adds the sums of all classes at each point to `out` (K, width), and writes their shares into `x` (K, C)."""
-    _at_points(supply, goals, points, out, x)
-
-
-@njit(cache=True)
-def _at_points(supply, goals, points, out, x):  # type: ignore[no-untyped-def]
-    for k in range(len(points.times)):
-        goals_there = PassGoals(goals.kind, goals.worth, goals.value, goals.goal * points.times[k], goals.rise)
-        _block(supply, goals_there, points.prices[k], points.softness[k], (0, len(supply.size)), out[k], x[k])

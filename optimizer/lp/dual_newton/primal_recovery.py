@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.classes.class_problem import ClassProblem, NashWelfare, Objective
+from optimizer.classes.class_problem import ClassProblem
 from optimizer.lp.dual_newton.best_responses import class_worth
 from optimizer.lp.dual_newton.continuation import WorkBudget
 from optimizer.lp.dual_newton.dual_bound import PassEngine
@@ -146,13 +146,6 @@ class Incumbent:
             return (evaluated.at.z if task.is_level else sums.value) if fits else -np.inf
         over = max(over, 1.0)
         return sums.value - self._scale * float(np.log(over)) if task.kind == LOG else sums.value / over
-
-
-def optimality_gap(problem: ClassProblem, objective: Objective, reached: float, bound: float) -> float:
-    """Returns the relative gap of bound and objective; for NashWelfare the gap of the mean weighted logarithm."""
-    if isinstance(objective, NashWelfare):
-        return max(bound - reached, 0.0) / max(float(problem.size @ objective.weight), 1e-300)
-    return _relative_gap(reached, bound)
 
 
 def largest_overload(problem: ClassProblem, demand: FloatArray) -> float:

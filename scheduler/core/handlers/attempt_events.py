@@ -164,23 +164,30 @@ def _lost_its_work(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> bool:
     return job.loses_work or job.request.unproven or not is_young
 
 
+#: How a job ends whose end the scheduler asked for.
+_ENDS_ASKED_FOR = {
+    Reason.USER_CANCELLED: (JobState.CANCELLED, AttemptState.CANCELLED),
+    Reason.POLICY_MAX_RUNTIME: (JobState.TIMEOUT, AttemptState.TIMEOUT),
+}
+
+
 def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
-    """Handles the end of the job's current attempt: decides who was at fault and what becomes of the job."""
+    """Handles the end of the job's current attempt: decides who was at fault and what becomes of the job.
+
+    What the scheduler asked for comes before the exit code, unless the job's work is known to be done.
+    """
     if event.steps is not None:
         count_steps(cycle, job, event.steps)
     reason, node_id = job.revoked, event.node_id
-    succeeded = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None
+    is_clean = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None
+    succeeded = is_clean and (not event.unfinished or _has_all_steps(job))
     if succeeded:
         _clear_failures(cycle, job)
     release_attempt(cycle, job)
     if succeeded:
         end_job(cycle, job, JobState.SUCCEEDED, AttemptState.SUCCEEDED)
-    elif reason is Reason.USER_CANCELLED:
-        end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
-    elif reason is Reason.POLICY_MAX_RUNTIME:
-        end_job(
-            cycle, job, JobState.FAILED, AttemptState.TIMEOUT, reason, f"ran {job.request.max_runtime_s:g} s, its limit"
-        )
+    elif reason in _ENDS_ASKED_FOR:
+        _end_as_asked(cycle, job, reason)
     elif event.cause is not EndCause.EXITED:
         _lost(cycle, job, event)
     elif event.exceeded:
@@ -189,12 +196,22 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         job.loses_work = _lost_its_work(cycle, job, event)
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
         requeue_job(cycle, job, reason, _stopped_text(event))
-    elif event.exit_code == EXIT_CHECKPOINTED:
+    elif is_clean or event.exit_code == EXIT_CHECKPOINTED:
         _yielded(cycle, job)
     elif job.lost_checkpoint:
         requeue_after_infra_failure(cycle, job, AttemptState.FAILED, Reason.INFRA_CHECKPOINT_LOST, _LOST_TEXT)
     else:
         _failed(cycle, job, event, node_id)
+
+
+def _has_all_steps(job: JobRecord) -> bool:
+    return job.request.steps is not None and job.steps >= job.request.steps
+
+
+def _end_as_asked(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
+    state, attempt_state = _ENDS_ASKED_FOR[reason]
+    detail = f"ran {job.request.max_runtime_s:g} s, its limit" if reason is Reason.POLICY_MAX_RUNTIME else ""
+    end_job(cycle, job, state, attempt_state, reason, detail)
 
 
 def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
@@ -235,8 +252,8 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
         assert job.placement is not None
         if all(part.node_id in job.lost for part in job.placement.parts):
             release_attempt(cycle, job)
-            if job.revoked is Reason.USER_CANCELLED:
-                end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
+            if job.revoked in _ENDS_ASKED_FOR:
+                _end_as_asked(cycle, job, job.revoked)
             else:
                 requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, reason, blamed=(machine.node_id,))
         else:
@@ -252,8 +269,8 @@ def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Rea
     if job.lost_checkpoint and reason is not Reason.USER_CANCELLED:  # the checkpoint is at fault, not the machine
         reason, node_id = Reason.INFRA_CHECKPOINT_LOST, None
     _blame(cycle, job, node_id)
-    if job.revoked is Reason.USER_CANCELLED or reason is Reason.USER_CANCELLED:
-        end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
+    if reason is Reason.USER_CANCELLED or job.revoked in _ENDS_ASKED_FOR:
+        _end_as_asked(cycle, job, job.revoked or reason)
     else:
         lost = () if job.lost_checkpoint else _place_of(job, node_id)
         requeue_after_infra_failure(cycle, job, AttemptState.START_FAILED, reason, detail, lost)

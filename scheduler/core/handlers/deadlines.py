@@ -103,7 +103,8 @@ def deadline_outlook(
 ) -> DeadlineOutlook | None:
     """Returns the cheapest safe pool where the job would end in time, with some reserve if there is one.
 
-    If it would end in time nowhere, returns where it would end first; for an elastic job with its gang size there.
+    If safe pools are too slow for that, returns the cheapest spot pool that is not; if it would end in time nowhere,
+    where it would end first. For an elastic job it is with its gang size there.
     Returns None without a deadline, or if length or speed are unknown.
 
     Args:
@@ -118,6 +119,9 @@ def deadline_outlook(
     pools = [state for state in ledger.fleet.pools if state.row != without]
     found = [each for row in sizes for state in pools if (each := _outlook_on(ledger, job, state, row)) is not None]
     in_time = [each for each in found if each.is_safe] or [each for each in found if each.is_feasible]
+    if not in_time and job.request.preemptible:
+        risky = [_outlook_on(ledger, job, state, row, on_spot=True) for row in sizes for state in pools]
+        in_time = [each for each in risky if each is not None and each.is_feasible]
     if in_time:
         return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
     return max(found, key=lambda each: (each.slack_s, each.is_there), default=None)
@@ -133,12 +137,16 @@ def gang_classes(ledger: Ledger, job: JobRecord) -> tuple[int, ...]:
     return tuple(dict.fromkeys((job.class_row, *ledger.classes.options(job.class_row))))
 
 
-def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState, class_row: int) -> DeadlineOutlook | None:
-    """Returns the job's outlook on this pool as one of this class; None if it cannot run there for sure."""
+def _outlook_on(
+    ledger: Ledger, job: JobRecord, state: PoolState, class_row: int, *, on_spot: bool = False
+) -> DeadlineOutlook | None:
+    """Returns the job's outlook on this pool as one of this class; None if it cannot run there, or the pool is not one
+    of spot machines where those are asked for (`on_spot`), or is one where they are not.
+    """
     job_class = ledger.classes.classes[class_row]
     shape = ledger.classes.shapes[job_class.shape]
     rate, count = float(job_class.rates[state.row]), int(shape.counts[state.row])
-    if rate <= 0 or not count or state.pool.market is Market.SPOT or not _may_have(state, count):
+    if rate <= 0 or not count or (state.pool.market is Market.SPOT) is not on_spot or not _may_have(state, count):
         return None
     left_s = job.request.deadline_at - ledger.now
     machines = ceil(count / state.pool.shape.accelerators)
@@ -173,7 +181,8 @@ def _may_have(state: PoolState, count: int) -> bool:
 def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
     """Secures the job if its last moment has come, else sets the next check."""
     found, left_s = deadline_outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
-    is_due = found is not None and found.slack_s <= 0 and left_s > 0
+    is_risky = found is not None and cycle.ledger.fleet.pools[found.pool].pool.market is Market.SPOT
+    is_due = found is not None and (found.slack_s <= 0 or is_risky) and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
         secure(cycle, job, found.pool, found.class_row)
         return
@@ -202,9 +211,13 @@ def resize_gang(cycle: Cycle, job: JobRecord, class_row: int) -> None:
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
-    """Checks a job whose machines have not come; at the last moment to take others, secures those instead."""
+    """Checks a job whose machines have not come: it takes a free place where it ends no later, and at the last moment
+    to take other machines, secures those instead.
+    """
     state = cycle.ledger.fleet.pools[job.deadline_pool]
-    if job.is_secured or not state.rent_failures or state.awaited or state.pool.market is Market.SPOT:
+    if job.is_secured or _takes_free_place(cycle, job):
+        return
+    if not state.rent_failures or state.awaited or state.pool.market is Market.SPOT:
         return
     found = deadline_outlook(cycle.ledger, job, job.deadline_pool)
     if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
@@ -218,6 +231,22 @@ def _reconsider(cycle: Cycle, job: JobRecord) -> None:
         look_at = cycle.now + max(found.slack_s, _RECHECK_S)
         cycle.deadlines.stranded[job.job_id] = state.rent_failures, look_at
         cycle.timers.set(look_at, "deadline")
+
+
+def _takes_free_place(cycle: Cycle, job: JobRecord) -> bool:
+    """Secures a waiting job on a pool with a free place, if it ends there no later than where it waits for machines."""
+    ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
+    if not job.waits or job.ready_at > cycle.now or job.job_id in cycle.reservations:
+        return False
+    awaited = _outlook_on(ledger, job, pools[job.deadline_pool], job.class_row)
+    coming = bool(pools[job.deadline_pool].awaited)
+    found = deadline_outlook(ledger, job, job.deadline_pool)
+    if found is None or (coming and awaited is not None and found.needs_s > awaited.needs_s):
+        return False
+    if found.class_row != job.class_row or find_free_place(cycle, job, found.pool) is None:
+        return False
+    secure(cycle, job, found.pool, found.class_row)
+    return True
 
 
 def leave_pool(cycle: Cycle, row: int) -> None:

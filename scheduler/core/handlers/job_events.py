@@ -190,14 +190,11 @@ def on_job_ready(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 
 def on_max_queue_time(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """Ends a job that never started within its `max_queue_time`."""
+    """Cancels a job that never started within its `max_queue_time`."""
     if job.attempt == 0 and not job.holds:
         drop_reservation(cycle, job.job_id)
         detail = f"waited {job.request.max_queue_s:g} s, its limit"
-        if job.state is JobState.HELD:
-            end_job(cycle, job, JobState.CANCELLED, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
-        else:
-            end_job(cycle, job, JobState.TIMEOUT, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
+        end_job(cycle, job, JobState.CANCELLED, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
 
 
 def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:

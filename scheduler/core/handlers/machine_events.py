@@ -42,6 +42,7 @@ _IDLE_CHECK_S = 5.0
 _LATE_S = 10.0
 #: Seconds until a pool is checked that may hold fewer machines than its minimum.
 _LEAST_AFTER_S = 1.0
+_NO_HEARTBEAT = "no heartbeat"
 #: Conditions of machines that can run jobs, now or once their heartbeats return.
 _STAYING = (MachineCondition.UP, MachineCondition.UNREACHABLE)
 
@@ -236,10 +237,11 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
 
 def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreachable) -> None:
     """Stops starting jobs on a machine without heartbeats. Its ranks may be alive, so its jobs are not restarted."""
+    machine.is_silent = True
     if machine.condition is MachineCondition.UNREACHABLE:
         return
     machine.before = machine.condition
-    cycle.ledger.fleet.set_condition(machine, MachineCondition.UNREACHABLE, "no heartbeat")
+    cycle.ledger.fleet.set_condition(machine, MachineCondition.UNREACHABLE, _NO_HEARTBEAT)
     cycle.solves.problem_changed = True
     for job in _jobs_on(cycle, machine):
         if job.state is not JobState.UNREACHABLE:
@@ -248,6 +250,7 @@ def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreacha
 
 def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
     """Readmits a machine whose heartbeats returned before its leases ran out: nothing restarts."""
+    machine.is_silent = False
     if machine.condition is MachineCondition.UNREACHABLE:
         cycle.ledger.fleet.set_condition(machine, machine.before)
         cycle.backlog.freed[machine.row] = None
@@ -255,9 +258,7 @@ def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
     # Else it was drained meanwhile, and takes no jobs.
     for job in _jobs_on(cycle, machine):
         others = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
-        if job.state is JobState.UNREACHABLE and all(
-            other is not None and other.condition is not MachineCondition.UNREACHABLE for other in others
-        ):
+        if job.state is JobState.UNREACHABLE and all(other is not None and not other.is_silent for other in others):
             if job.revoked is Reason.USER_CANCELLED:
                 state = JobState.CANCELLING
             elif job.revoked is not None:
@@ -351,6 +352,9 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
     aside = (MachineCondition.LEAVING, MachineCondition.QUARANTINED)
     if machine.condition is MachineCondition.UNREACHABLE and machine.before in aside:
         machine.before = MachineCondition.UP  # once it is back
+    elif machine.condition in aside and machine.is_silent:
+        machine.before = MachineCondition.UP
+        cycle.ledger.fleet.set_condition(machine, MachineCondition.UNREACHABLE, _NO_HEARTBEAT)
     elif machine.condition in aside:
         cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
         cycle.backlog.freed[machine.row] = None

@@ -8,6 +8,7 @@ other jobs pay for, are used where the policy gives them; a job that would have 
 `handlers/deadlines.py`, as is one without a cheaper spot pool.
 """
 
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, inf
 
@@ -16,6 +17,7 @@ from optimizer.planning.slack_grid import WATCH_S, SlackSituation, likely_stay_s
 from scheduler.core.commands import Rent
 from scheduler.core.handlers import deadlines
 from scheduler.core.handlers.spot_offers import (
+    LEAST_GAIN,
     HeldSet,
     SpotChoice,
     SpotOffer,
@@ -122,14 +124,16 @@ def _missing(cycle: Cycle, job: JobRecord, row: int, class_row: int) -> int:
 
 
 def _has_deviated(cycle: Cycle, job: JobRecord, hold: SpotHold) -> bool:
-    """Returns whether a price or the gang's speed differs from those for which an elastic job's size was chosen."""
-    if not job.request.sizes or not hold.prices:
+    """Returns whether a price, or an elastic gang's speed, differs from those at which machines were chosen."""
+    if not hold.prices:
         return False
     for state in cycle.ledger.fleet.pools:
         then = hold.prices.get(state.row, 0.0)
         if abs(state.pool.usd_per_h - then) > _PRICE_BAND * then:
             return True
-    return abs(_planned_speed(cycle, job) - hold.steps_per_s) > _SPEED_BAND * hold.steps_per_s
+    return (
+        bool(job.request.sizes) and abs(_planned_speed(cycle, job) - hold.steps_per_s) > _SPEED_BAND * hold.steps_per_s
+    )
 
 
 def _planned_speed(cycle: Cycle, job: JobRecord) -> float:
@@ -184,6 +188,8 @@ def _carry_out(cycle: Cycle, job: JobRecord, hold: SpotHold, choice: SpotChoice,
     """Holds or requests the cheapest set; if it has no spot machines, the next cheapest."""
     best = choice.best(cycle, job)
     while best.held is HeldMachine.SPOT:
+        if best.now.held is HeldMachine.SPOT:
+            _ask(cycle, job, hold, _cheaper_zones(cycle, job, best), refused)
         if best.now.held is HeldMachine.SPOT or _ask(cycle, job, hold, best.offer, refused):
             hold.why = _why(cycle, job, HeldMachine.SPOT, best)
             return
@@ -198,6 +204,14 @@ def _carry_out(cycle: Cycle, job: JobRecord, hold: SpotHold, choice: SpotChoice,
     elif best.held is HeldMachine.NOTHING and job.request.sizes and job.deadline_pool < 0:
         _take_what_is_left(cycle, job, choice)
     hold.why = _why(cycle, job, max(best.held, best.now.held), best)
+
+
+def _cheaper_zones(cycle: Cycle, job: JobRecord, held: HeldSet) -> SpotOffer:
+    """Returns the offer with only the zones where the rest of the work costs less than here by more than a restart."""
+    offer, work_s, here = held.offer, held.now.work_left_s, held.offer.price[pool_held(cycle, job)]
+    stays = here * work_s * (1 - LEAST_GAIN)
+    zones = tuple(row for row in offer.zones if offer.price[row] * (work_s + offer.restart_s) < stays)
+    return replace(offer, zones=zones)
 
 
 def _take_what_is_left(cycle: Cycle, job: JobRecord, choice: SpotChoice) -> None:

@@ -25,7 +25,7 @@ from walras.states import JobState
 #: Minimum speed of a spot machine relative to the on-demand one.
 _FAST_ENOUGH = 0.8
 #: Fraction of the remaining cost that another set of machines must save to be taken.
-_LEAST_GAIN = 0.05
+LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,8 @@ def slack_situation(cycle: Cycle, job: JobRecord, offer: SpotOffer) -> SlackSitu
     of another size than the job has, it holds nothing yet.
     """
     ledger, held = cycle.ledger, held_machine(cycle, job)
+    if held is HeldMachine.SPOT and pool_held(cycle, job) not in offer.zones:
+        held = HeldMachine.NOTHING  # it is no part of the offer any more: too dear, or not allowed
     restart_s, pending_s = offer.restart_s, 0.0
     work_s = from_checkpoint_s(job, offer.rate)
     if held is not HeldMachine.NOTHING:
@@ -192,7 +194,7 @@ class SpotChoice:
         best, here = min(found, key=lambda each: each.usd), held_machine(cycle, job)
         stays = next((each for each in found if each.held is here and each.offer.class_row == job.class_row), None)
         is_resized = job.holds and best.offer.class_row != job.class_row
-        return stays if stays is not None and is_resized and best.usd > (1 - _LEAST_GAIN) * stays.usd else best
+        return stays if stays is not None and is_resized and best.usd > (1 - LEAST_GAIN) * stays.usd else best
 
     def _sets(self, cycle: Cycle, offer: SpotOffer, now: SlackSituation, priced: SlackSituation) -> list[HeldSet]:
         whole_usd = now.work_left_s / SECONDS_PER_HOUR * offer.sure_usd_per_h

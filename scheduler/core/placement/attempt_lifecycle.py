@@ -89,10 +89,14 @@ def is_prepared(job: JobRecord) -> bool:
 
 
 def revoke_attempt(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str = "", grace_s: float = inf) -> None:
-    """Asks the attempt to checkpoint and stop. Its accelerators stay taken until it has ended."""
+    """Asks the attempt to checkpoint and stop. Its accelerators stay taken until it has ended.
+
+    A job that is to end, cancelled or over its limit, is not queued again for a later reason.
+    """
     if job.revoked is None:
         cycle.set_attempt_state(job, AttemptState.STOPPING, reason)
-    job.revoked = reason
+    if job.revoked not in (Reason.USER_CANCELLED, Reason.POLICY_MAX_RUNTIME) or reason is Reason.USER_CANCELLED:
+        job.revoked = reason
     grace_s = min(grace_s, job.request.grace_s)
     cycle.commands.append(Revoke(job.job_id, job.attempt, reason, grace_s))
     if job.state in (JobState.STARTING, JobState.RUNNING):

@@ -18,6 +18,7 @@ from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
 from scheduler.core.placement.reservations import shape_of
+from scheduler.core.placement.search import find_free_place, is_open_to
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, is_enough
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
@@ -25,7 +26,7 @@ from scheduler.core.state.remaining_work import UNKNOWN_LENGTH_S
 from scheduler.core.state.shared_accelerators import pair_gain
 from scheduler.core.state.unsaved_work import is_fixed, may_lose_work
 from scheduler.core.state.working_set import Cycle
-from walras.job_request import JobRequest, can_prepare
+from walras.job_request import JobRequest
 from walras.states import JobState, Reason
 
 #: Minimum sum of the speed fractions that two jobs must be expected to keep, and the measured sum below which a pair is
@@ -137,7 +138,7 @@ def _best_host(
         if guest.request.shared.memory_bytes + host.request.shared.memory_bytes > device.accelerator_memory_bytes:
             continue
         has_room = is_enough(machine.free_cpus, machine.free_memory_bytes, 1, shape)
-        if not has_room or not can_prepare(machine.tools, shape.tools):
+        if not has_room or not is_open_to(cycle, machine, guest):
             continue
         key = device.accelerator, str(host.request.kind), host.request.shared.busy or 0.0
         if key not in known:
@@ -183,7 +184,7 @@ def _move_guests_out(cycle: Cycle) -> None:
                 continue  # the policy decides whether it is worth another price
             if _saved_s(guest, rate, alone) <= ledger.restart_s(guest, cycle.policy.rules):
                 continue
-            if ledger.fleet.find(pool, shape_of(cycle, guest), guest.request.data) is None:
+            if find_free_place(cycle, guest, pool) is None:
                 continue
             left[pool] = left.get(pool, state.free) - 1
             detail = f"has an accelerator of {state.pool.pool_id} alone, which it shared with job {pair.host}"

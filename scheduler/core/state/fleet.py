@@ -59,6 +59,8 @@ class FleetMachine:
     idle_since: float = 0.0
     #: Since when no paying job is planned on a rented machine; inf: one is.
     unpaid_since: float = inf
+    #: Nothing was heard of it, so nobody knows what runs there; it may be drained or put aside as well.
+    is_silent: bool = False
     #: Condition to return to when its heartbeats return.
     before: MachineCondition = MachineCondition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)

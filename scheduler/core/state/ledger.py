@@ -212,13 +212,6 @@ class ActivePolicy:
         """Returns whether the policy plans: it states which job runs where, event by event."""
         return isinstance(self.pricing, PlanPolicy)
 
-    def most_usd_per_h(self, request: JobRequest) -> float:
-        """Returns what an accelerator-hour of a rented machine costs the job at most, USD; inf: the market price.
-
-        Only plans distinguish jobs that pay for machines from riders.
-        """
-        return self.rules.most_usd_per_h(request) if self.plans else inf
-
 
 class Ledger:
     """State of the scheduler at `now`."""
@@ -302,6 +295,20 @@ class Ledger:
             return several
         pool = self.columns.pool.item(job.slot)
         return ((pool, int(self.columns.count.item(job.slot))),) if pool >= 0 else ()
+
+    def most_usd_per_h(self, job: JobRecord) -> float:
+        """Returns what an accelerator-hour of a rented machine costs the job at most where it is, USD; inf: the market
+        price.
+
+        Only plans distinguish jobs that pay for machines from riders.
+        """
+        parts = self.parts_of(job)
+        if not (self.policy.plans and parts):
+            return inf
+        (pool, _), *_ = parts
+        there, best = self.classes.classes[self.class_over(job, parts)].speeds[pool], self.class_of(job).best_rate
+        relative = min(there / best, 1.0) if best > 0 else 1.0
+        return self.policy.rules.most_usd_per_h(job.request, relative, sum(count for _, count in parts))
 
     def planned_parts(self, job: JobRecord) -> PoolParts:
         """Returns what a plan gives the job in each pool; empty if that is at most one gang in one pool."""

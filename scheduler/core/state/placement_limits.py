@@ -76,7 +76,7 @@ class LimitReached:
     def raised_by(self) -> str:
         """Returns the command that changes it."""
         if self.limit.fraction is not None:
-            return "walras policy set"
+            return "walras policy apply"
         project, _, user = self.name.partition("/")
         return f"walras admin project set {project}{f' --user {user}' if user else ''} --limit {self.limit.scope}=N"
 

@@ -276,7 +276,7 @@ class SpendingMeter:
         assert job.placement is not None
         usd_per_h = committed_usd = owned_usd_per_h = 0.0
         ledger = self._ledger
-        most, parts = ledger.policy.most_usd_per_h(job.request), ledger.parts_of(job)
+        most, parts = ledger.most_usd_per_h(job), ledger.parts_of(job)
         sharers, held, longest_s = 1 + len(self._sharing(job)), 0.0, 0.0
         for row, count in parts:
             pool = ledger.fleet.pools[row].pool

@@ -64,13 +64,13 @@ class SecretBox:
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher().encrypt(nonce, json.dumps(dict(values)).encode(), self._bound_to(job_id))
 
-    def open(self, job_id: int, sealed: bytes) -> dict[str, str]:
-        """Returns the values; none, and a line in the log, where another key sealed them or they were changed."""
+    def open(self, job_id: int, sealed: bytes) -> dict[str, str] | None:
+        """Returns the values; None, and a line in the log, where another key sealed them or they were changed."""
         try:
             text = self._cipher().decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._bound_to(job_id))
         except (InvalidTag, ValueError):
             log.error("the secrets of %s %d do not open: is secret.key another one?", self.purpose, job_id)
-            return {}
+            return None
         return dict(json.loads(text))
 
     def _cipher(self) -> AESGCM:

@@ -30,11 +30,9 @@ from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.budget_api import budget_routes
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.history_api import history_routes
-from scheduler.live.http.notes_api import note_routes
 from scheduler.live.http.notify_api import notify_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
 from scheduler.live.http.policy_api import policy_routes
-from scheduler.live.http.published_api import published_routes
 from scheduler.live.http.redirect_api import redirect_routes
 from scheduler.live.http.report_api import report_routes
 from scheduler.live.http.requests import (
@@ -48,7 +46,6 @@ from scheduler.live.http.requests import (
     unauthorised,
 )
 from scheduler.live.http.reservation_api import reservation_routes
-from scheduler.live.http.shadow_api import shadow_routes
 from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submit_batch, submit_job
 from scheduler.live.http.usage_api import usage_routes
 from scheduler.live.http.what_if_api import what_if_routes
@@ -292,7 +289,7 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_JOB}/attempts", job_api.list_attempts, "Attempts of a job", _OWN, response=list[AttemptView]),
         Route("GET", f"{_JOB}/explain", job_api.explain_job, "Why a job is where it is", response=Explanation),
         *job_api.log_routes(_JOB),
-        *redirect_routes(_JOB), *note_routes(_JOB),
+        *redirect_routes(_JOB),
         Route("GET", f"{_API}/nodes", cluster_api.list_nodes, "Machines", response=list[NodeView]),
         Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Empty it without losing work, or now", role=admin,
               request=cluster_api.Drain, response=NodeView),
@@ -310,7 +307,7 @@ def api_routes() -> list[Route]:
               request=job_api.KindStated, response=FactsView),
         Route("GET", f"{_API}/facts", job_api.list_kind_facts, "What is known of kinds of jobs",
               response=list[FactsView], query=("kind",)),
-        *policy_routes(), *shadow_routes(), *reservation_routes(), *budget_routes(),
+        *policy_routes(), *reservation_routes(), *budget_routes(),
         *people_api.people_routes(), *notify_routes(),
         Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
               response=list[ShareView], query=("project",)),
@@ -329,7 +326,6 @@ def api_routes() -> list[Route]:
               response=LogAccepted, query=_UPLOAD_QUERY),
         *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
         *overview_routes(), *what_if_routes(), *usage_routes(), *history_routes(), *report_routes(),
-        *published_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip

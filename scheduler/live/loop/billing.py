@@ -33,7 +33,7 @@ def usd_per_h(
     """Returns USD per hour of a placement: the machines' prices, by accelerators held, divided among `sharers`
     attempts.
 
-    `most_usd_per_h`: the most per accelerator-hour of a rented machine (`RoundRules.most_usd_per_h`).
+    `most_usd_per_h`: the most per accelerator-hour of a rented machine (`Ledger.most_usd_per_h`).
     """
     held = ((pools[pool_id], count) for pool_id, count in placement.by_pool.items() if pool_id in pools)
     return sum(gang_usd_per_h(pool, count, sharers, most_usd_per_h) for pool, count in held)
@@ -81,7 +81,7 @@ def _set_rate(transaction: Transaction, job: LiveJob, gone: LiveAttempt | None =
     ledger = transaction.core.ledger
     known = ledger.jobs.get(job.row.job_id)
     attempt.units = 0.0 if known is None else transaction.core.cycle.spending.share_units(known, sharers)
-    most = inf if known is None else ledger.policy.most_usd_per_h(known.request)
+    most = inf if known is None else ledger.most_usd_per_h(known)
     attempt.row.usd_per_h = usd_per_h(transaction.state.pools, attempt.placement, sharers, most)
     transaction.attempt_changed(attempt)
 

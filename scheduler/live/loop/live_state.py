@@ -114,6 +114,8 @@ class LiveAttempt:
     is_unusual: bool = False
     #: A part's supervisor died while its agent was running.
     loss_witnessed: bool = False
+    #: Ranks of a part were told to stop before their work was done (by the reports of this process's life).
+    is_unfinished: bool = False
     #: Attempts on its accelerators, itself included, since it was last charged; 0: not counted yet.
     sharers: int = 0
     #: Since when its accelerators have been idle, as far as this process saw; inf: they are not, or nobody knows. The

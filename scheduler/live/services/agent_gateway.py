@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 
-from scheduler.core.events import NodeLost, NodeUnreachable, PoolDeclared
+from scheduler.core.events import JobHeld, NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
 from scheduler.live.auth.job_privacy import SecretBox
@@ -52,6 +52,7 @@ from scheduler.live.services.parts_of_machines import MachineSpeakers, check_mac
 from scheduler.live.services.session_broker import SessionBroker
 from scheduler.live.services.store_proofs import StoreProofs
 from scheduler.live.services.unconfirmed_starts import (
+    drop_command,
     drop_unknown,
     has_unconfirmed,
     is_known_to,
@@ -65,13 +66,14 @@ from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
 from walras.states import Reason
-from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
+from walras.wire import AgentCommand, AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
 log = logging.getLogger(__name__)
 
 #: The most commands in one answer, so that it stays small; the rest follows in the next.
 _COMMANDS_PER_ANSWER = 200
 _RESEND_S = 1.0
+_SEALED = "its secrets do not open with this server's secret.key: restore that file and release the job, or submit anew"
 #: Pause before each answer, seconds, while the database cannot be written and answers only renew leases.
 _STUCK_PACE_S = 1.0
 
@@ -220,10 +222,9 @@ class AgentGateway:
             await asyncio.sleep(min(_STUCK_PACE_S, message.wait_s))
             node = self._node(message.node_id)
             if not node.is_member:
-                # Lost in a batch that is not written yet: once it is, its devices may go to other jobs.
                 raise
             node.heard_at = self._loop.clock.now()
-            return self._renewed(node, message.life)
+            return self._renewed(node, message, message.life)
 
     async def _heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         node = self._node(message.node_id)
@@ -233,11 +234,16 @@ class AgentGateway:
         check_incarnation(identity, message.cluster, message.node_id)
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
         self._speakers.check(node, message, now, self._loop.settings.unreachable_s)
+        if not node.is_member:
+            # While the batch that loses it is not written, nothing can be said: once it is, its jobs may run elsewhere.
+            await self._loop.settled()
+            node = self._node(message.node_id)
         if message.call and message.life != self._life:
             node.calls.meet(message.session)
-            return self._renewed(node, self._life)
+            return self._renewed(node, message, self._life)
         if node.calls.is_late(message.session, message.call):
-            return self._answer(node, message)
+            await self._loop.settled()
+            return self._answer(self._node(message.node_id), message)
         node.hear(message, now)
         if self.proofs is not None:
             self.proofs.take(node, message.proof)
@@ -269,7 +275,7 @@ class AgentGateway:
             or is_other_speaker(node, message, self._loop.state.identity.incarnation)
             or node.row.state != "up"
             or any(command_id in node.outbox for command_id in message.acks)
-            or not all(is_known_to(command, message.protocol) for command in node.outbox.values())
+            or not all(self._can_be_sent(command, message.protocol) for command in node.outbox.values())
             or any(report.report_id > node.row.reports_acked for report in message.reports)
         )
 
@@ -286,6 +292,7 @@ class AgentGateway:
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
         transaction.batch.outbox_done.extend(done)
         drop_unknown(transaction, node, message.protocol)
+        self._hold_sealed(transaction, node)
         process_reports(transaction, node, message.reports)
         if message.resync or node.must_meet:
             compare_machine(transaction, node, message)
@@ -308,15 +315,13 @@ class AgentGateway:
         )
 
     def _answer(self, node: LiveNode, message: Heartbeat) -> HeartbeatAnswer:
-        now = self._loop.clock.now()
-        lease_s = self._loop.settings.lease_s[node.facts.market]
+        now, lease_s = self._loop.clock.now(), self._lease(node)
         fenced = unexpected_here(self._loop.state, node, message)
         self._loop.state.counters.fenced += len(fenced)
         if node.is_member:
             node.heard_at = now
-            node.leased_until = now + lease_s
-        known = (command for command in node.outbox.values() if is_known_to(command, message.protocol))
-        commands = list(islice(known, _COMMANDS_PER_ANSWER))
+        to_send = (command for command in node.outbox.values() if self._can_be_sent(command, message.protocol))
+        commands = list(islice(to_send, _COMMANDS_PER_ANSWER))
         if commands:
             node.sent_id, node.sent_at = commands[-1].command_id, now
         return HeartbeatAnswer(
@@ -331,29 +336,52 @@ class AgentGateway:
             challenge=None if self.proofs is None else self.proofs.challenge_for(node.row.node_id),
         )
 
-    def _renewed(self, node: LiveNode, life: str) -> HeartbeatAnswer:
-        """Renew the leases of the machine; nothing is taken or given.
+    def _renewed(self, node: LiveNode, message: Heartbeat, life: str) -> HeartbeatAnswer:
+        """Renew the leases of the machine, or stop what runs there if it is lost; nothing is taken or given.
 
         This is the answer also to an agent that has not heard of this start of the server: its call may be a delayed
         one, and what it reports outdated.
         """
-        lease_s = self._loop.settings.lease_s[node.facts.market]
-        node.leased_until = self._loop.clock.now() + lease_s
+        lease_s = self._lease(node)
+        fenced = [] if node.is_member else message.here
         identity = self._loop.state.identity
         return HeartbeatAnswer(
-            commands=[], reports_acked=0, lease_s=lease_s, fenced=[], protocol=PROTOCOL, cluster=identity, life=life
+            commands=[], reports_acked=0, lease_s=lease_s, fenced=fenced, protocol=PROTOCOL, cluster=identity, life=life
         )
+
+    def _lease(self, node: LiveNode) -> float:
+        """Returns the length of the lease that an answer grants, seconds; only a member of the fleet has one."""
+        lease_s = self._loop.settings.lease_s[node.facts.market]
+        if node.is_member:
+            node.leased_until = self._loop.clock.now() + lease_s
+        return lease_s
 
     def wake(self, node_id: NodeId) -> None:
         """Have the machine's open heartbeat call answered."""
         self._long_polls.setdefault(node_id, _LongPoll()).event.set()
 
-    def _with_token(self, command: object) -> AnyCommand:
+    def _can_be_sent(self, command: AgentCommand, protocol: int) -> bool:
+        return is_known_to(command, protocol) and self._secrets_for(command) is not None
+
+    def _secrets_for(self, command: AgentCommand) -> dict[str, str] | None:
+        """Returns the secrets that go with a start; None where they do not open: it must not start without them."""
+        sealed = self._loop.state.secrets.get(JobId(command.job_id)) if isinstance(command, StartCommand) else None
+        return {} if sealed is None else self._box.open(command.job_id, sealed)
+
+    def _hold_sealed(self, transaction: Transaction, node: LiveNode) -> None:
+        """Hold jobs whose secrets do not open, in the place of the starts that were granted to them."""
+        for command in [each for each in node.outbox.values() if self._secrets_for(each) is None]:
+            emit(transaction, JobHeld(transaction.at, JobId(command.job_id), Reason.HOLD_ADMIN))
+            drop_command(transaction, node, command, _SEALED)
+            if (job := transaction.state.jobs.get(JobId(command.job_id))) is not None:
+                job.row.detail = _SEALED
+                transaction.job_changed(job)
+
+    def _with_token(self, command: AgentCommand) -> AnyCommand:
         """Returns the command as it goes to the agent, with what is stored nowhere here: job token and secrets."""
         if isinstance(command, StartCommand):
             token = self._job_tokens.issue(JobId(command.job_id), command.attempt)
-            sealed = self._loop.state.secrets.get(JobId(command.job_id))
-            secret = {} if sealed is None else self._box.open(JobId(command.job_id), sealed)
+            secret = self._secrets_for(command) or {}
             return command.model_copy(update={"job_token": token, "env": {**command.env, **secret}})
         return command  # type: ignore[return-value]
 

@@ -350,7 +350,9 @@ def _part_ended(
     was_asked_to_stop = part.stopped or attempt.row.state is AttemptState.STOPPING
     # The server asked for this end before its tables were restored, so these do not show it.
     is_forgotten = report.asked and report.cause == "exited" and not was_asked_to_stop
-    is_late = (is_stopped_late(part) or is_forgotten) and report.exit_code is None
+    is_late = (is_stopped_late(part) or is_forgotten) and (
+        report.exit_code is None or (report.exit_code == 0 and report.unfinished)
+    )
     if is_late:
         # Our stop ended its ranks, so the job is queued again, as after a preemption.
         report = report.model_copy(update={"exit_code": EXIT_CHECKPOINTED, "signal": None, "failed_rank": None})
@@ -362,6 +364,7 @@ def _part_ended(
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
     part.steps, part.exceeded = report.steps, report.exceeded
     attempt.loss_witnessed = attempt.loss_witnessed or report.witnessed
+    attempt.is_unfinished = attempt.is_unfinished or report.unfinished
     end_part(transaction, part, report.cause)
     if is_late or (_has_failed(part) and part.exit_code != EXIT_CHECKPOINTED):
         stop_other_parts(transaction, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
@@ -389,7 +392,18 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
     steps = max((part.steps for part in ended if part.steps is not None), default=None)
     if failed is None:
         row.exit_code = 0
-        emit(transaction, AttemptEnded(transaction.at, row.job_id, row.attempt, EndCause.EXITED, 0, None, None, steps))
+        emit(
+            transaction,
+            AttemptEnded(
+                transaction.at,
+                row.job_id,
+                row.attempt,
+                EndCause.EXITED,
+                exit_code=0,
+                steps=steps,
+                unfinished=attempt.is_unfinished,
+            ),
+        )
         return
     row.exit_code, row.signal, row.failed_rank = failed.exit_code, failed.signal, failed.failed_rank
     if failed.exit_code == EXIT_CHECKPOINT_LOST:
@@ -408,6 +422,7 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
             steps,
             attempt.loss_witnessed and cause is EndCause.SUPERVISOR_LOST,
             failed.exceeded,
+            attempt.is_unfinished,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Deletes content: once a day what no job and no published report needs, and every few minutes superseded checkpoints.
+"""Deletes content: once a day what no job needs, and every few minutes superseded checkpoints.
 
 A checkpoint that newer ones supersede is deleted soon, or a job that saves often would fill the disk. An upload under
 way may rely on chunks that are there: its question about them resets their age, so they stay. Content of object stores
@@ -24,7 +24,7 @@ _EXPIRED_WITHIN_S = 7 * 86_400.0
 
 
 async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> list[str]:
-    """Returns the trees that published reports and jobs need, checkpoints of ended jobs for `keep_checkpoints_s` (None:
+    """Returns the trees that jobs need, checkpoints of ended jobs for `keep_checkpoints_s` (None:
     for ever).
     """
     since_at = 0.0 if keep_checkpoints_s is None else server.loop.clock.now() - keep_checkpoints_s
@@ -33,8 +33,7 @@ async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> li
     newest = [each for job in server.state.jobs.values() for each in (job.checkpoint, job.earlier_checkpoint)]
     kept = await server.read(server.store.checkpoint_content, since_at)
     results = await server.read(server.store.output_trees)
-    published = await server.read(server.store.report_trees)
-    return codes + results + kept + published + [each.content for each in newest if each is not None and each.content]
+    return codes + results + kept + [each.content for each in newest if each is not None and each.content]
 
 
 async def sweep_content(server: Server, keep_checkpoints_s: float | None = None) -> int:

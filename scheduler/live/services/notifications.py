@@ -232,7 +232,7 @@ class Notifications:
         sendings = []
         for notification in notifications:
             channel = self._loop.state.notifications.channels.get(notification.channel_id)
-            opened = {} if channel is None else self._box.open(channel.channel_id, channel.sealed)
+            opened = (None if channel is None else self._box.open(channel.channel_id, channel.sealed)) or {}
             sendings.append(
                 Sending(
                     notification.seq,

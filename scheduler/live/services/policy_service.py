@@ -7,7 +7,7 @@ says why; the default policy of Walras is the last resort. A policy never ends t
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from optimizer.policy import PolicySpec
 from optimizer.policy_files import FILE_PREFIX
 from scheduler.core.budget_limits import users_with_budgets
 from scheduler.core.events import PolicyChanged
-from scheduler.core.rules import RoundRules, dump_policy, parse_policy, refuse_listed_pairs
+from scheduler.core.rules import RoundRules, dump_policy, parse_policy, refuse_listed_pairs, with_organisation_of
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
@@ -24,6 +24,8 @@ from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_live_state, try_policy
 from scheduler.live.store.table_rows import PolicyRow
 from walras.errors import ConfigError, Conflict
+from walras.spec.file_model import load_mapping
+from walras.spec.shipped_files import shipped_files
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,20 @@ def _refuse_code(data: Any) -> None:
             field="policy.name",
             fix="install it beside the server, as a package with the entry point walras.policies",
         )
+
+
+def _shipped(data: Any) -> Any:
+    """Returns the data, with the rules and parameters of the shipped file where they name a policy alone."""
+    policy = data.get("policy") if isinstance(data, Mapping) else None
+    name = policy.get("name") if isinstance(policy, Mapping) else policy
+    files = shipped_files("policies")
+    if "rules" in data or not isinstance(name, str) or name not in files:
+        return data
+    shipped = load_mapping(files[name])
+    if shipped["policy"]["name"] != name:
+        return data
+    given = policy.get("parameters") if isinstance(policy, Mapping) else None
+    return {**shipped, "policy": policy} if given else shipped
 
 
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
@@ -169,12 +185,23 @@ class PolicyService:
     # ---------------------------------------------------------------- at people's wish
 
     def check(self, data: Any) -> tuple[PolicySpec, RoundRules]:
-        """Returns the policy and rules in the data. Raises ConfigError naming the field."""
+        """Returns the policy and rules in the data. Raises ConfigError naming the field.
+
+        A policy without rules is the shipped file of its name. Budgets, groups and values that the data do not state
+        stay as they are.
+        """
         _refuse_code(data)
-        spec, rules = parse_policy(data)
+        spec, rules = parse_policy(_shipped(data))
         refuse_listed_pairs(spec)
+        stated = data.get("rules") or {}
+        rules = self._with_organisation(rules, stated)
         # As a reader of the journal will see it.
         return PolicySpec(spec.name, json.loads(json.dumps(dict(spec.parameters)))), rules
+
+    def _with_organisation(self, rules: RoundRules, stated: Container[str] = ()) -> RoundRules:
+        """Returns the rules with the budgets, groups and values in force, but for those stated."""
+        before = self._in_force or (self._history[0] if self._history else None)
+        return rules if before is None else with_organisation_of(rules, stated, before.rules)
 
     async def try_out(self, data: Any) -> tuple[PolicySpec, RoundRules]:
         """As `check`, and tried on a copy of the live state. Raises ConfigError naming the method and the line."""
@@ -280,7 +307,8 @@ class PolicyService:
     def _version_put_back(
         self, good: PolicyInForce, failed: int, fault: PolicyFault, at: float | None = None
     ) -> PolicyInForce:
-        return self._version(good.spec, good.rules, "walras", at, f"version {failed} failed: {fault}")
+        rules = self._with_organisation(good.rules)
+        return self._version(good.spec, rules, "walras", at, f"version {failed} failed: {fault}")
 
     def _put_in_force(self, transaction: Transaction, changed: PolicyInForce) -> None:
         emit(transaction, PolicyChanged(transaction.at, changed.spec, changed.rules, changed.put_back))

@@ -150,10 +150,6 @@ class StartForecasts:
 
     # ------------------------------------------------------------------------------------------------ what is known
 
-    def past(self) -> PastJobs:
-        """Returns jobs of the past, as of the last refresh."""
-        return self._past
-
     def view(self, job_id: JobId) -> ForecastView | None:
         """Returns the forecast of an active job; None if there is none, or none within the forecasts' horizon."""
         answer = self.answer

@@ -75,16 +75,21 @@ def withdraw_unconfirmed(transaction: Transaction, node: LiveNode, limit_s: floa
 
 def drop_unknown(transaction: Transaction, node: LiveNode, protocol: int) -> None:
     """Drop commands that an agent of this protocol does not know; a start among them counts as refused."""
-    unknown = [command for command in node.outbox.values() if not is_known_to(command, protocol)]
-    for command in unknown:
-        del node.outbox[command.command_id]
-        transaction.batch.outbox_done.append(command.command_id)
-        attempt = transaction.state.attempt(JobId(command.job_id), command.attempt)
-        part = None if attempt is None else attempt.parts.get(node.row.node_id)
-        if isinstance(command, StartCommand) and part is not None and not part.ended:
-            detail = "its agent is of an older release, which knows nothing of what this job brings; upgrade the agent"
-            end_part(transaction, part, "refused")
-            emit(transaction, StartRefused(transaction.at, part.job_id, part.attempt, part.node_id, detail))
+    detail = "its agent is of an older release, which knows nothing of what this job brings; upgrade the agent"
+    for command in list(node.outbox.values()):
+        if not is_known_to(command, protocol):
+            drop_command(transaction, node, command, detail)
+
+
+def drop_command(transaction: Transaction, node: LiveNode, command: AgentCommand, detail: str) -> None:
+    """Drop a command that cannot be sent; a start counts as refused. `detail`: why."""
+    del node.outbox[command.command_id]
+    transaction.batch.outbox_done.append(command.command_id)
+    attempt = transaction.state.attempt(JobId(command.job_id), command.attempt)
+    part = None if attempt is None else attempt.parts.get(node.row.node_id)
+    if isinstance(command, StartCommand) and part is not None and not part.ended:
+        end_part(transaction, part, "refused")
+        emit(transaction, StartRefused(transaction.at, part.job_id, part.attempt, part.node_id, detail))
 
 
 def is_withdrawn(part: PartRow) -> bool:

@@ -1,8 +1,7 @@
 """What an administrator does to a data folder from outside: back it up, restore it, check it, accept a loss.
 
 A backup is a folder of the same layout, copied while the server runs: the database by SQLite's backup interface (as of
-one instant), the keys and tokens, and the logs if asked for. Checkpoints are not copied: they are on a file system of
-their own, and may be larger than everything else together. A restore begins a new incarnation of the cluster and
+one instant), and of the rest what `FOLDER_ENTRIES` says. A restore begins a new incarnation of the cluster and
 renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
 a number above those.
 """
@@ -10,21 +9,19 @@ a number above those.
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, InBackup
 from scheduler.live.store.database_file import FolderLock, find_page_damage, put_aside
 from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
 from scheduler.live.store.sqlite_store import SqliteStore
 from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, NotFound, UserError
 
-#: Files that a server needs beside its database, where they exist.
-_KEYS = ("secret.key", "join.token", "admin.token", "port")
-_DATABASE = ("walras.db", "walras.db-wal", "walras.db-shm", "tip")
+_ALL_COPIED = {InBackup.COPIED, InBackup.WITH_LOGS}
 #: A check reports less free disk space than this, bytes.
 _LITTLE_SPACE = 1 << 30
 
@@ -62,12 +59,7 @@ def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
         tip = TipFile(draft, SYSTEM_CLOCKS.monotonic)
         tip.write(head)
         tip.close()
-        copied = [name for name in _KEYS if (data / name).is_file()]
-        for name in copied:
-            shutil.copy2(data / name, draft / name)
-        if logs and (data / "logs").is_dir():
-            shutil.copytree(data / "logs", draft / "logs")
-            copied.append("logs")
+        copied = _copy(data, draft, _ALL_COPIED if logs else {InBackup.COPIED})
         _force(draft)
         os.replace(draft, to)
     except BaseException:
@@ -93,19 +85,31 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
         former = _last_tip(data)
         if former is not None and not _is_same_cluster(backup, data):
             former = None
-        copied = tuple(name for name in _KEYS if (backup / name).is_file())
-        has_logs = (backup / "logs").is_dir()
-        put_aside(data, (*_DATABASE, *copied, *(("logs",) if has_logs else ())))
-        for name in copied:
-            shutil.copy2(backup / name, data / name)
-        if has_logs:
-            shutil.copytree(backup / "logs", data / "logs")
+        database = (entry.name for entry in FOLDER_ENTRIES if entry.in_backup is InBackup.DATABASE)
+        put_aside(data, (*database, *_names(backup, _ALL_COPIED)))
+        copied = _copy(backup, data, _ALL_COPIED)
         shutil.copy2(backup / "walras.db", data / "walras.db")
         os.chmod(data / "walras.db", 0o600)
         _begin_incarnation(data, former, "restored")
     finally:
         lock.release()
     return BackupReport(data, head.commits, head.last_job_id, ("walras.db", *copied))
+
+
+def _names(folder: Path, kinds: Set[InBackup]) -> list[str]:
+    """Returns the names of the files and folders of these kinds that there are."""
+    return [each.name for each in FOLDER_ENTRIES if each.in_backup in kinds and (folder / each.name).exists()]
+
+
+def _copy(source: Path, target: Path, kinds: Set[InBackup]) -> list[str]:
+    """Copies the files and folders of these kinds that there are; returns their names."""
+    names = _names(source, kinds)
+    for name in names:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name)
+        else:
+            shutil.copy2(source / name, target / name)
+    return names
 
 
 def accept_loss(data: Path) -> int:
@@ -155,10 +159,10 @@ def find_damage(data: Path) -> list[str]:
             read()
         except ConfigError as error:
             found.append(str(error))
-    for name in (*_KEYS, "walras.db"):
-        path = data / name
-        if name != "port" and path.is_file() and path.stat().st_mode & 0o077:
-            found.append(f"{name} can be read by others; chmod 600 {path}")
+    for entry in FOLDER_ENTRIES:
+        path = data / entry.name
+        if entry.is_secret and path.is_file() and path.stat().st_mode & 0o077:
+            found.append(f"{entry.name} can be read by others; chmod 600 {path}")
     free = shutil.disk_usage(data).free
     if free < _LITTLE_SPACE:
         found.append(f"{free >> 20} MiB are left on the disk")

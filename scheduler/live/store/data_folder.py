@@ -1,19 +1,22 @@
-"""The server's folder: the names of its files, the secrets made at the first start, and the logs of ranks.
+"""The server's folder: its files with what becomes of each, the secrets made at the first start, and the logs of ranks.
 
-Only their owner can read secrets. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds the bytes that a rank wrote,
-for every attempt: the incarnation is the one that granted it, so that a number given out again after a restore never
-shows another job's text. (Attempts from before incarnations were kept are in DIR/logs/<job>/.) Bytes arrive with their
-offset; those that are there already are skipped and a gap is not taken, so sending again does no harm. The names
-consist of numbers and hexadecimal digits only. All calls block on the disk: the server makes them in threads.
+`FOLDER_ENTRIES` declares every file: backup, restore, `--new-cluster` and `admin check` read it. Only their owner can
+read secrets. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds the bytes that a rank wrote, for every attempt:
+the incarnation is the one that granted it, so that a number given out again after a restore never shows another job's
+text. (Attempts from before incarnations were kept are in DIR/logs/<job>/.) Bytes arrive with their offset; those that
+are there already are skipped and a gap is not taken, so sending again does no harm. The names consist of numbers and
+hexadecimal digits only. All calls block on the disk: the server makes them in threads.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from random import Random
 from typing import IO
@@ -23,6 +26,51 @@ from scheduler.live.store.store_interface import StoreUnavailable
 from walras.clocks import random_hex, random_token
 from walras.contract import pinned_token, split_token
 from walras.errors import ConfigError
+
+
+class InBackup(Enum):
+    """Whether a backup holds a file; a restore puts back what its backup holds."""
+
+    DATABASE = "a copy as of one instant takes its place"
+    COPIED = "copied"
+    WITH_LOGS = "copied if logs are asked for"
+    NEVER = "not copied"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """A file or folder that lies in the data folder."""
+
+    name: str
+    in_backup: InBackup
+    #: A new cluster in the same folder puts it aside: it must not be taken for that one's.
+    of_cluster: bool = False
+    #: Whoever reads it can act as the server, its people or its machines.
+    is_secret: bool = False
+
+
+FOLDER_ENTRIES = (
+    FolderEntry("walras.db", InBackup.DATABASE, of_cluster=True, is_secret=True),
+    FolderEntry("walras.db-wal", InBackup.DATABASE, of_cluster=True),
+    FolderEntry("walras.db-shm", InBackup.DATABASE, of_cluster=True),
+    FolderEntry("tip", InBackup.DATABASE, of_cluster=True),
+    FolderEntry("secret.key", InBackup.COPIED, of_cluster=True, is_secret=True),
+    FolderEntry("join.token", InBackup.COPIED, of_cluster=True, is_secret=True),
+    FolderEntry("admin.token", InBackup.COPIED, of_cluster=True, is_secret=True),
+    # A former cluster's machines that call here are told so only by a server that they trust.
+    FolderEntry("tls.crt", InBackup.COPIED),
+    FolderEntry("tls.key", InBackup.COPIED, is_secret=True),
+    FolderEntry("port", InBackup.COPIED),
+    FolderEntry("logs", InBackup.WITH_LOGS, of_cluster=True),
+    # Large, and on file systems of their own.
+    FolderEntry("checkpoints", InBackup.NEVER),
+    FolderEntry("content", InBackup.NEVER),
+    FolderEntry("machines", InBackup.NEVER),
+    # Written anew by every start.
+    FolderEntry("speeds.yaml", InBackup.NEVER),
+    FolderEntry("server.json", InBackup.NEVER),
+    FolderEntry("lock", InBackup.NEVER),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +102,16 @@ class DataFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def logs_of_jobs(self) -> Iterator[tuple[int, Path]]:
+        """Returns the number and the folder of every job with logs, once for each incarnation that granted attempts."""
+        lives = (name for name in _names_in(self.logs) if _INCARNATION.fullmatch(name))
+        for folder in (self.logs, *(self.logs / life for life in lives)):
+            yield from _folders_of_jobs(folder)
+
+    def checkpoints_of_jobs(self) -> Iterator[tuple[int, Path]]:
+        """Returns the number and the folder of every job whose checkpoints lie in a folder of its own."""
+        return _folders_of_jobs(self.checkpoints / "jobs")
 
     @property
     def content(self) -> Path:
@@ -102,6 +160,12 @@ class DataFolder:
             fix = "restore it from a backup, or delete it: a new one is made, and running jobs get new tokens"
             raise ConfigError(f"{path} {what}", field="--data", fix=fix)
         return bytes.fromhex(text)
+
+    def key_digest(self) -> str:
+        """Returns a digest by which the key is told from others; empty if there is no key yet."""
+        if not (self.path / "secret.key").is_file():
+            return ""
+        return hashlib.sha256(b"walras data folder" + self.server_secret()).hexdigest()
 
     def kept_port(self) -> int:
         """Returns the port that agents call, known also before a server was ever ready there; 0 if unknown."""
@@ -234,10 +298,13 @@ def highest_number_used(folder: DataFolder) -> int:
 
     A restored database is older than these files, and a number given out again would meet another job's files.
     """
-    lives = [name for name in _names_in(folder.logs) if _INCARNATION.fullmatch(name)]
-    folders = [folder.logs, folder.checkpoints / "jobs", *(folder.logs / life for life in lives)]
-    names = (name for each in folders for name in _names_in(each) if _JOB_FOLDER.fullmatch(name))
-    return max(map(int, names), default=0)
+    return max((number for number, _ in (*folder.logs_of_jobs(), *folder.checkpoints_of_jobs())), default=0)
+
+
+def _folders_of_jobs(folder: Path) -> Iterator[tuple[int, Path]]:
+    for name in _names_in(folder):
+        if _JOB_FOLDER.fullmatch(name):
+            yield int(name), folder / name
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from random import Random
 
 from sqlite_utils import Database
 
+from scheduler.live.store.data_folder import FOLDER_ENTRIES
 from scheduler.live.store.journal_chain import ChainHead, find_chain_damage
 from scheduler.live.store.migrations import lend_functions, migrations
 from walras.clocks import SYSTEM_CLOCKS, Clocks
@@ -45,8 +46,7 @@ def check_database_is_there(folder: Path, *, new_cluster: bool) -> None:
 
 def begin_new_cluster(folder: Path) -> None:
     """Put the keys and the database of a former cluster aside: nothing of it may be taken for the new cluster's."""
-    names = ("walras.db", "walras.db-wal", "walras.db-shm", "tip", "secret.key", "admin.token", "join.token", "logs")
-    put_aside(folder, names)
+    put_aside(folder, tuple(entry.name for entry in FOLDER_ENTRIES if entry.of_cluster))
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
 
 

@@ -19,8 +19,9 @@ def lend_functions(db: Database, clocks: Clocks = SYSTEM_CLOCKS, chance: Random 
     db.conn.create_function("walras_random_hex", 1, lambda digits: random_hex(chance, digits))
 
 
-#: By the name of a migration: what it changes in rows that are there already, in the SQL that PostgreSQL takes too.
-CHANGES_OF_ROWS: dict[str, tuple[str, ...]] = {
+#: By the name of a migration: its statements about rows and tables that are there already, in the SQL that PostgreSQL
+#: takes too, where they also run on a new database.
+SQL_FOR_BOTH: dict[str, tuple[str, ...]] = {
     "tell_departures_apart": (
         # How long the notice was is over by now, or nobody knows.
         "UPDATE nodes SET notice_s = 0, detail = '' WHERE cordon = 'leaving' AND detail LIKE 'notice: %'",
@@ -31,6 +32,12 @@ CHANGES_OF_ROWS: dict[str, tuple[str, ...]] = {
         "UPDATE attempts SET held_by = reason WHERE ended_at IS NULL AND state = 'STOPPING' AND reason LIKE 'HOLD:%'"
         " AND (reason <> 'HOLD:ADMIN' OR NOT EXISTS (SELECT 1 FROM parts JOIN nodes ON nodes.node_id = parts.node_id"
         " WHERE parts.job_id = attempts.job_id AND parts.attempt = attempts.attempt AND nodes.cordon = 'leaving'))",
+    ),
+    "drop_shadow_notes_and_reports": (
+        "DROP TABLE IF EXISTS policy_shadow",
+        "DROP TABLE IF EXISTS notes",
+        "DROP TABLE IF EXISTS reports",
+        "DELETE FROM meta WHERE name IN ('last_notes', 'last_reports')",
     ),
 }
 
@@ -404,5 +411,12 @@ def tell_departures_apart(db: Database) -> None:
     db.execute("ALTER TABLE nodes ADD COLUMN notice_s REAL")
     db.execute("ALTER TABLE nodes ADD COLUMN drained_by TEXT NOT NULL DEFAULT ''")
     db.execute("ALTER TABLE attempts ADD COLUMN held_by TEXT")
-    for sql in CHANGES_OF_ROWS["tell_departures_apart"]:
+    for sql in SQL_FOR_BOTH["tell_departures_apart"]:
+        db.execute(sql)
+
+
+@migrations()
+def drop_shadow_notes_and_reports(db: Database) -> None:
+    """Drops the policy in the shadow, notes on jobs and published reports, which no part of the server uses."""
+    for sql in SQL_FOR_BOTH["drop_shadow_notes_and_reports"]:
         db.execute(sql)

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, load_head
 from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.leadership import Leadership
@@ -35,7 +36,7 @@ _ALIVE_SQL = (
     " SET at = excluded.at, unix_s = excluded.unix_s, boot_id = '', boottime_s = 0"
 )
 #: Tables whose numbers are never used again, and the column of the number.
-_NUMBERED = {"channels": "channel_id", "notifications": "seq", "notes": "note_id", "reports": "report_id"}
+_NUMBERED = {"channels": "channel_id", "notifications": "seq"}
 #: Tables whose rows are only added and never replaced.
 _ADDED = ("journal", "charges", "audit")
 
@@ -86,7 +87,7 @@ class PostgresStore(SqlStore):
         for table, column in _NUMBERED.items():
             if rows := getattr(batch, table):
                 newest = max(getattr(row, column) for row in rows)
-                self._db.execute(_META_SQL, [f"last_{table}", max(newest, self.last_number(table))])
+                self._db.execute(_META_SQL, [f"last_{table}", max(newest, self._last_number(table))])
         last_job_id = max((row.job_id for row in batch.jobs), default=0)
         return self._chain.extend(self._db, batch.journal, last_job_id)
 
@@ -153,7 +154,7 @@ class PostgresStore(SqlStore):
             self._local.reader = reader
         return reader
 
-    def last_number(self, table: str) -> int:
+    def _last_number(self, table: str) -> int:
         given = int(self._value("SELECT value FROM meta WHERE name = ?", f"last_{table}") or 0)
         # Rows that an earlier release copied from SQLite came without the note of their highest number.
         return max(given, int(self._value(f"SELECT max({_NUMBERED[table]}) FROM {table}") or 0))
@@ -187,6 +188,7 @@ def copy_into_postgres(data: Path, leadership: Leadership) -> int:
             copied = copy_rows(source, connection, shapes)
             given = dict(source.execute("SELECT name, seq FROM sqlite_sequence"))
             connection.executemany(_META_SQL, [(f"last_{table}", given.get(table, 0)) for table in _NUMBERED])
+            leadership.claim_folder(DataFolder(data).key_digest())
             return copied
     finally:
         source.close()

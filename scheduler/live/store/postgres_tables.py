@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlite_utils import Database
 
-from scheduler.live.store.migrations import CHANGES_OF_ROWS, lend_functions, migrations
+from scheduler.live.store.migrations import SQL_FOR_BOTH, lend_functions, migrations
 from scheduler.live.store.postgres_connection import PostgresConnection
 from scheduler.live.store.sql_dialect import postgres_sql
 from walras.clocks import Clocks
@@ -96,7 +96,7 @@ def bring_up_to_date(connection: PostgresConnection, shapes: list[TableShape]) -
         for shape in shapes:
             _bring_table_up_to_date(connection, shape)
         new = [name for name in known if name not in made]
-        for sql in (sql for name in new for sql in CHANGES_OF_ROWS.get(name, ())):
+        for sql in (sql for name in new for sql in SQL_FOR_BOTH.get(name, ())):
             connection.execute(sql)
         connection.executemany(f"INSERT INTO {_CHANGES} (name) VALUES (?)", [(name,) for name in new])
     return not made

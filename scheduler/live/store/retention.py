@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.journal_chain import cut_chain, journal_cut
 from scheduler.live.store.sql_dialect import SqlConnection
 from walras.errors import NotFound
@@ -26,7 +27,7 @@ _JOBS_IN_A_BITE, _ROWS_IN_A_BITE = 200, 5000
 #: How long such a transaction waits for the server's own commit, s.
 _PATIENCE_S = 10.0
 #: All tables with rows of a job, its own row last.
-_TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "outputs", "notes", "jobs")
+_TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "outputs", "jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,11 @@ def prune_store(
 ) -> PruneReport:
     """As `prune`, over a connection of any store; everything inside `transaction()` is one transaction of it."""
     now = _newest_instant(connection)
-    logs = _delete_logs(connection, data / "logs", now - min(logs_older_s, jobs_older_s))
+    folder = DataFolder(data)
+    logs = _delete_logs(connection, folder, now - min(logs_older_s, jobs_older_s))
     checkpoints, journal_rows = 0, 0
     if checkpoints_older_s is not None:
-        checkpoints = _delete_checkpoints(connection, data / "checkpoints" / "jobs", now - checkpoints_older_s)
+        checkpoints = _delete_checkpoints(connection, folder, now - checkpoints_older_s)
     if journal_older_s is not None:
         journal_rows = _cut_journal(connection, transaction, now - journal_older_s)
     jobs = 0
@@ -120,21 +122,23 @@ def _delete_jobs(connection: SqlConnection, job_ids: list[int]) -> None:
         connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(job_id,) for job_id in job_ids])
 
 
-def _delete_checkpoints(connection: SqlConnection, folder: Path, before_at: float) -> int:
+def _delete_checkpoints(connection: SqlConnection, folder: DataFolder, before_at: float) -> int:
     """Delete the own folders of jobs that ended before an instant and are older than every job that has not ended."""
     deleted = 0
     active = connection.execute("SELECT min(job_id) FROM jobs WHERE ended_at IS NULL").fetchone()[0]
     newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]
-    for path in list(folder.iterdir()) if folder.is_dir() else []:
-        if not path.name.isascii() or not path.name.isdigit() or int(path.name) > newest:
-            continue
-        if active is not None and int(path.name) >= active:
-            continue
-        row = connection.execute("SELECT ended_at FROM jobs WHERE job_id = ?", [int(path.name)]).fetchone()
-        if row is None or (row[0] is not None and row[0] < before_at):
+    for job_id, path in folder.checkpoints_of_jobs():
+        is_kept = job_id > newest or (active is not None and job_id >= active)
+        if not is_kept and _ended_before(connection, job_id, before_at):
             shutil.rmtree(path, ignore_errors=True)
             deleted += 1
     return deleted
+
+
+def _ended_before(connection: SqlConnection, job_id: int, before_at: float) -> bool:
+    """Returns whether the job ended before an instant, or its row is deleted already."""
+    row = connection.execute("SELECT ended_at FROM jobs WHERE job_id = ?", [job_id]).fetchone()
+    return row is None or (row[0] is not None and row[0] < before_at)
 
 
 def _cut_journal(
@@ -172,15 +176,12 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _delete_logs(connection: SqlConnection, folder: Path, before_at: float) -> int:
-    """Delete the logs of jobs that ended before an instant, and of jobs whose rows are deleted."""
-    deleted = 0
+def _delete_logs(connection: SqlConnection, folder: DataFolder, before_at: float) -> int:
+    """Delete the logs of jobs that ended before an instant, and of jobs whose rows are deleted; returns of how many."""
+    deleted = set()
     newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]
-    for path in list(folder.iterdir()) if folder.is_dir() else []:
-        if not path.name.isascii() or not path.name.isdigit() or int(path.name) > newest:
-            continue
-        row = connection.execute("SELECT ended_at FROM jobs WHERE job_id = ?", [int(path.name)]).fetchone()
-        if row is None or (row[0] is not None and row[0] < before_at):
+    for job_id, path in folder.logs_of_jobs():
+        if job_id <= newest and _ended_before(connection, job_id, before_at):
             shutil.rmtree(path, ignore_errors=True)
-            deleted += 1
-    return deleted
+            deleted.add(job_id)
+    return len(deleted)

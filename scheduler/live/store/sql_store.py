@@ -1,7 +1,7 @@
 """The queries that the stores of both databases share; each adds its connections and what it writes differently."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
@@ -10,7 +10,6 @@ from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow
 from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
 from scheduler.live.store.money_sums import sum_money, sum_spent, sum_spent_by_user
-from scheduler.live.store.note_rows import NoteRow, PublishedReportRow, read_notes, read_report_trees, read_reports
 from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
 from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
@@ -45,7 +44,6 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
-    ShadowRow,
     SpecRow,
     SpeedRow,
 )
@@ -75,7 +73,7 @@ class SqlStore(ABC):
         """Returns this thread's own connection for reading."""
 
     @abstractmethod
-    def last_number(self, table: str) -> int:
+    def _last_number(self, table: str) -> int:
         """Returns the highest number that was ever given to a row of a table whose numbers are never used again."""
 
     def identity(self) -> ClusterIdentity:
@@ -139,7 +137,6 @@ class SqlStore(ABC):
             notifications=tuple(self._select("notifications", NotificationRow, "TRUE ORDER BY seq")),
             told=tuple(self._select("told", ToldRow, "TRUE")),
             core_state=self._first(self._select("core_state", CoreStateRow, "TRUE")),
-            shadow=self._first(self._select("policy_shadow", ShadowRow, "TRUE")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),
@@ -147,8 +144,8 @@ class SqlStore(ABC):
             shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
-            last_channel_id=self.last_number("channels"),
-            last_notification_seq=self.last_number("notifications"),
+            last_channel_id=self._last_number("channels"),
+            last_notification_seq=self._last_number("notifications"),
         )
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
@@ -157,15 +154,6 @@ class SqlStore(ABC):
             f"SELECT {column_list(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
         )
         for values in cursor:
-            yield JournalRow(*values)
-
-    def journal_after(self, at: float, types: Sequence[str], limit: int) -> Iterator[JournalRow]:
-        last = self._value("SELECT seq FROM journal WHERE at <= ? ORDER BY seq DESC LIMIT 1", at)
-        if last is None:
-            raise LookupError("the journal begins later: its beginning was deleted")
-        marks = ", ".join("?" for _ in types)
-        sql = f"SELECT {column_list(JournalRow)} FROM journal WHERE seq > ? AND type IN ({marks}) ORDER BY seq LIMIT ?"
-        for values in self._reader().execute(sql, [last, *types, limit]):
             yield JournalRow(*values)
 
     def job(self, job_id: JobId) -> JobRow | None:
@@ -259,15 +247,6 @@ class SqlStore(ABC):
 
     def output_trees(self) -> list[str]:
         return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
-
-    def notes(self, job_id: JobId) -> list[NoteRow]:
-        return read_notes(self._reader(), job_id)
-
-    def reports(self, projects: Sequence[str] | None) -> list[PublishedReportRow]:
-        return read_reports(self._reader(), projects)
-
-    def report_trees(self) -> list[str]:
-        return read_report_trees(self._reader())
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "TRUE ORDER BY version DESC LIMIT ?", limit)

@@ -144,7 +144,7 @@ class SqliteStore(SqlStore):
                 self._readers.append(reader)
         return reader
 
-    def last_number(self, table: str) -> int:
+    def _last_number(self, table: str) -> int:
         return int(self._value("SELECT seq FROM sqlite_sequence WHERE name = ?", table) or 0)
 
 

@@ -12,7 +12,6 @@ from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow
 from scheduler.live.store.last_alive import Absence
-from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
 from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.report_rows import PastQuery, PastRows
@@ -36,7 +35,6 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
-    ShadowRow,
     SpecRow,
     SpeedRow,
 )
@@ -49,6 +47,10 @@ from walras.wire import ClusterIdentity
 
 class StoreUnavailable(ClusterError):
     """The database cannot be written at present (mostly because the disk is full); nothing of the batch was written."""
+
+
+#: sysexits' EX_TEMPFAIL: another server leads, or the database is gone; when started again, this one stands by.
+EXIT_NOT_LEADING = 75
 
 
 class LeadershipLost(ClusterError):
@@ -104,7 +106,6 @@ class WriteBatch:
     #: Answers before this instant are deleted (0: none are).
     answers_until: float = 0.0
     price_hours: list[PriceRow] = field(default_factory=list)
-    policy_shadow: list[ShadowRow] = field(default_factory=list)
     #: Hours of prices before this instant are deleted (0: none are).
     price_hours_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
@@ -127,10 +128,6 @@ class WriteBatch:
     told_done: list[JobId] = field(default_factory=list)
     #: Machines to delete.
     nodes_done: list[NodeId] = field(default_factory=list)
-    notes: list[NoteRow] = field(default_factory=list)
-    notes_done: list[int] = field(default_factory=list)
-    reports: list[PublishedReportRow] = field(default_factory=list)
-    reports_done: list[int] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -144,8 +141,6 @@ class WriteBatch:
         yield "channels", "channel_id", self.channels_done
         yield "notifications", "seq", self.notifications_done
         yield "told", "job_id", self.told_done
-        yield "notes", "note_id", self.notes_done
-        yield "reports", "report_id", self.reports_done
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +176,6 @@ class LoadedState:
     told: tuple[ToldRow, ...]
     #: What the last core knew beyond all this; None: nothing was kept.
     core_state: CoreStateRow | None
-    shadow: ShadowRow | None
     last_job_id: int
     last_command_id: int
     last_charge_id: int
@@ -308,14 +302,6 @@ class Store(Protocol):
         """Returns the journal in order: of the current generation (since the last start), or the whole of it."""
         ...
 
-    def journal_after(self, at: float, types: Sequence[str], limit: int) -> Iterator[JournalRow]:
-        """Returns at most `limit` rows of these types behind the last one of that instant, in order, over all
-        generations.
-
-        Raises LookupError where the journal was deleted from that instant on.
-        """
-        ...
-
     def job(self, job_id: JobId) -> JobRow | None: ...
 
     def jobs(self, query: JobQuery) -> list[JobRow]: ...
@@ -400,22 +386,6 @@ class Store(Protocol):
 
     def output_trees(self) -> list[str]:
         """Returns the trees of all results that are kept."""
-        ...
-
-    def last_number(self, table: str) -> int:
-        """Returns the highest number that was ever given to a row of a table whose numbers are never used again."""
-        ...
-
-    def notes(self, job_id: JobId) -> list[NoteRow]:
-        """Returns the notes on a job, oldest first."""
-        ...
-
-    def reports(self, projects: Sequence[str] | None) -> list[PublishedReportRow]:
-        """Returns the published reports of some projects or (None) of all, newest first."""
-        ...
-
-    def report_trees(self) -> list[str]:
-        """Returns the trees of all published reports."""
         ...
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:

@@ -28,6 +28,8 @@ class OpenedStore:
     prune: Callable[..., PruneReport]
     #: Waits for ever; raises LeadershipLost once this process may not write any more.
     wait_until_lost: Callable[[], Awaitable[None]]
+    #: To be called after every turn of the loop, because the right to write is lost without; None: it is not.
+    note_turn: Callable[[], None] | None = None
 
 
 def open_store(folder: DataFolder, address: str = "", *, new_cluster: bool = False) -> OpenedStore:
@@ -60,11 +62,13 @@ async def _never() -> None:
 
 
 def _open_postgres(folder: DataFolder, address: str) -> OpenedStore:
-    from scheduler.live.store.leadership import wait_for_leadership
+    from scheduler.live.store.leadership import check_folder, wait_for_leadership
     from scheduler.live.store.postgres_store import PostgresStore, has_cluster
 
+    check_folder(address, folder.key_digest())
     leadership = wait_for_leadership(address)
     try:
+        check_folder(address, folder.key_digest())  # another server may have led since
         if (folder.path / "walras.db").exists() and not has_cluster(leadership.connection):
             raise ConfigError(
                 f"{folder.path} has a cluster in SQLite, and this database is empty",
@@ -72,7 +76,9 @@ def _open_postgres(folder: DataFolder, address: str) -> OpenedStore:
                 fix="copy it with `walras admin to-postgresql --data DIR --store URL`, or choose another --data",
             )
         store = PostgresStore(address, leadership)
+        folder.server_secret()
+        leadership.claim_folder(folder.key_digest())
     except BaseException:
         leadership.release()
         raise
-    return OpenedStore(store, store.prune, leadership.wait_until_lost)
+    return OpenedStore(store, store.prune, leadership.wait_until_lost, leadership.note_turn)

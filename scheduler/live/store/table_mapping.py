@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
-from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
 from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceRow
 from scheduler.live.store.table_rows import (
@@ -35,7 +34,6 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
-    ShadowRow,
     SpecRow,
     SpeedRow,
 )
@@ -85,9 +83,6 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("price_hours", PriceRow),
     ("bookings", BookingRow),
     ("credits", CreditRow),
-    ("policy_shadow", ShadowRow),
-    ("notes", NoteRow),
-    ("reports", PublishedReportRow),
 )
 
 

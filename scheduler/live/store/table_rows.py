@@ -303,14 +303,6 @@ class CoreStateRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowRow:
-    """The policy in the shadow and the state in which it began, as JSON: one row, replaced; empty: there is none."""
-
-    body: str
-    one: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyRow:
     version: int
     #: JSON of the mapping that was given.

@@ -8,7 +8,7 @@ from problems import Setting, build
 from optimizer.classes import aggregation as module
 from optimizer.classes.aggregation import group_into_classes
 from optimizer.classes.class_problem import constraint_violation
-from optimizer.classes.segments import group_rows, quantised_bits
+from optimizer.classes.segments import quantised_bits
 from optimizer.problem import Columns
 
 
@@ -77,20 +77,6 @@ def test_numbers_computed_in_another_order_are_equal():
     assert quantised_bits(np.array([0.1 + 0.2]))[0] == quantised_bits(np.array([0.3]))[0]
     assert quantised_bits(np.array([1.0]))[0] != quantised_bits(np.array([1.000001]))[0]
     assert quantised_bits(np.array([-0.0])).tobytes() == quantised_bits(np.array([0.0])).tobytes()
-
-
-def test_groups_do_not_depend_on_the_order_of_rows():
-    """The number of a group is decided by its content."""
-    rows = np.random.default_rng(1).integers(0, 3, (200, 3))
-    order = np.random.default_rng(2).permutation(200)
-    assert (group_rows(rows).member[order] == group_rows(rows[order]).member).all()
-
-
-def test_a_clash_of_hashes_merges_nothing(monkeypatch):
-    """Grouping is exact even if every hash is the same."""
-    monkeypatch.setattr("optimizer.classes.segments._hash", lambda rows: np.zeros(len(rows), dtype=np.uint64))
-    groups = group_rows(np.array([[1, 2], [1, 3], [1, 2]]))
-    assert groups.member[0] == groups.member[2] != groups.member[1]
 
 
 #: A job's columns: pool, count, speed; and its weight.

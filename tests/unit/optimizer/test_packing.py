@@ -1,7 +1,6 @@
 import json
 from ast import literal_eval
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import cvxpy as cp
@@ -12,18 +11,13 @@ from packing import Listed, max_min, packable_problems, with_pairs
 from policies import told_by_definition, with_times
 from problems import Setting, build
 
-from optimizer.classes.aggregation import aggregate_problem
-from optimizer.classes.class_problem import CappedTargets, ClassProblem, MaxMin, MaxSum
 from optimizer.decision import Shares, Status
-from optimizer.lp import engine_choice
-from optimizer.lp.column_generation import master_program, pair_generation
-from optimizer.lp.column_generation.colocation_blocks import ColocationBlock, colocation_blocks, colocation_keys
-from optimizer.lp.column_generation.pair_generation import ColumnGenerator
 from optimizer.lp.staged_solution import colocated_violation, shares_per_column
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
 from optimizer.utility.fair_share import fair_share_utility
+from walras.errors import UserError
 
 PACKED = [
     PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}),
@@ -110,64 +104,14 @@ def test_a_policy_with_sharing_reaches_the_value_of_its_definition(spec: PolicyS
     assert shares.certificate.status is Status.OPTIMAL
 
 
-def three_pools(seed: int) -> tuple[ClassProblem, tuple[ColocationBlock, ...], MaxMin, MaxSum]:
-    """Sixty different jobs of six kinds, with the largest common level and the largest sum as objectives."""
-    rng = np.random.default_rng(seed)
-    speeds = rng.lognormal(0, 0.5, (60, 3)).tolist()
-    listed: list[Listed] = [(a, b, r, *rng.uniform(0.4, 0.9, 2)) for a in range(6) for b in range(a) for r in range(3)]
-    listed += [(a, a, r, *np.repeat(rng.uniform(0.4, 0.9), 2)) for a in range(6) for r in range(3)]
-    problem = with_pairs(build(Setting(speeds, [8.0, 8.0, 8.0])), rng.integers(0, 6, 60).tolist(), listed)
-    utility = fair_share_utility(problem, aware=True)
-    classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight, *colocation_keys(problem)])
-    blocks = colocation_blocks(problem, classes, utility.usable)
-    worth, weight = classes.per_column(utility.worth), classes.per_class(utility.weight)
-    level = MaxMin(worth, CappedTargets(weight, classes.per_class(utility.best), np.zeros(60)))
-    total = MaxSum(worth, worth, np.zeros(60))
-    return classes.problem, blocks, level, total
-
-
-@pytest.mark.parametrize("simplex_columns", [engine_choice.MASTER_SIMPLEX_COLUMNS, 0])
-def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPatch, simplex_columns: int):
-    """A market too large to start with all its pairs is proved against them all the same, whatever solves a program."""
-    problem, blocks, level, total = three_pools(3)
-    exact = [ColumnGenerator(problem, blocks).solve(objective) for objective in (level, total)]
-    monkeypatch.setattr(engine_choice, "ALL_PAIR_SIDES", 0)
-    monkeypatch.setattr(master_program, "MASTER_SIMPLEX_COLUMNS", simplex_columns)
-    packer = ColumnGenerator(problem, blocks)
-    found = [packer.solve(objective) for objective in (level, total)]
-    for whole, part in zip(exact, found, strict=True):
-        assert part.status is Status.OPTIMAL
-        assert part.objective == pytest.approx(whole.objective, rel=2e-4)
-        assert part.objective * (1 - 1e-8) <= whole.objective <= part.bound * (1 + 1e-8)
-
-
-@pytest.mark.parametrize("seed", [11, 62, 77])
-def test_a_side_that_is_asked_for_again_stays(monkeypatch: pytest.MonkeyPatch, seed: int):
-    """Sides leave the program when they do not run; one that left and came back is in every later program."""
-    monkeypatch.setattr(engine_choice, "ALL_PAIR_SIDES", 0)
-    for name, value in (("_FEW", 0), ("_KEPT", 1), ("_NEAR", 0.0), ("_STAYS", 0.2)):
-        monkeypatch.setattr(pair_generation, name, value)
-    monkeypatch.setattr(pair_generation, "_COARSER", 0.0)
-    programs: list[set[tuple[int, int, int]]] = []
-    run = pair_generation._Search.run
-
-    def recorded(self, sides, greedy, beside, *, vertex, exact=False):  # type: ignore[no-untyped-def]
-        if not vertex:
-            programs.append(set(zip(sides.block.tolist(), sides.place.tolist(), sides.beside.tolist(), strict=True)))
-        return run(self, sides, greedy, beside, vertex=vertex, exact=exact)
-
-    monkeypatch.setattr(pair_generation._Search, "run", recorded)
-    problem, blocks, level, _ = three_pools(seed)
-    found = ColumnGenerator(problem, blocks).solve(level)
-    assert found.status is Status.OPTIMAL
-    left: set[tuple[int, int, int]] = set()
-    returned: set[tuple[int, int, int]] = set()
-    for before, now in pairwise(programs):
-        assert returned <= now
-        left |= before - now
-        returned |= left & now
-    assert left
-    assert returned
+def test_more_pairs_than_the_limit_are_refused():
+    """With the number, and what to do."""
+    rng = np.random.default_rng(1)
+    problem = build(Setting(rng.lognormal(0, 0.5, (180, 2)).tolist(), [64.0, 64.0]))
+    problem = with_pairs(problem, [0] * 180, [(0, 0, pool, 0.9, 0.9) for pool in (0, 1)])
+    with pytest.raises(UserError, match="180 different jobs make more than 30,000 pairs") as refused:
+        decide(problem, PolicySpec("max_min_fairness", {"packed": True}))
+    assert "equal jobs count once" in refused.value.fix
 
 
 def test_shares_told_of_columns_add_up():

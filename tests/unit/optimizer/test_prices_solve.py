@@ -7,6 +7,7 @@ import pytest
 from markets import CappedTargets, LinearTargets, exact, market_of
 from numpy_pass import numpy_engine
 
+from benchmarks.instances import optimality_gap
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.decision import Status
 from optimizer.lp.dual_newton.best_responses import largest_worth
@@ -14,7 +15,6 @@ from optimizer.lp.dual_newton.dual_bound import compiled_engine
 from optimizer.lp.dual_newton.dual_task import make_task, sample_classes
 from optimizer.lp.dual_newton.newton import DualPoint, evaluate_dual
 from optimizer.lp.dual_newton.price_solver import SolveLimits, solve_by_prices, solve_with_warm_start
-from optimizer.lp.dual_newton.primal_recovery import optimality_gap
 
 JOBS, POOLS = 400, 4
 

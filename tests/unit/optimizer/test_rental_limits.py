@@ -15,13 +15,13 @@ from optimizer.registry import make
 from optimizer.renting.machine_rental import Rental, rent_machines
 from optimizer.renting.market_plan import plan_in_market
 from optimizer.renting.money_program import solve_money_program
-from optimizer.renting.money_tables import as_class_problem
 from optimizer.renting.rental_limits import RentalLimits, without_forbidden
 from optimizer.renting.rental_program import RentalProgram
 from scheduler.core import events as ev
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import FLEET, EntityShare, ShareLimit, SharesDeclared
+from tests.support.money_as_classes import as_class_problem
 from walras.cluster import Market
 
 

@@ -22,8 +22,6 @@ def test_the_bills_of_two_users_by_hand() -> None:
     assert (ada.user, ada.work, ada.on_demand_work) == ("ada", 100.0, 0.0)
     assert (ada.one_price, ada.by_place, ada.alone) == pytest.approx((50 * 100 / 110, 40.0, 40.0))
     assert (bob.one_price, bob.by_place, bob.alone) == pytest.approx((50 * 10 / 110, 10.0, 10.0))
-    assert ada.saves_by_leaving(ONE) == pytest.approx(50 * 100 / 110 - 40)
-    assert [bob.saves_by_leaving(ONE), ada.saves_by_leaving(PLACE), bob.saves_by_leaving(PLACE)] == [0.0, 0.0, 0.0]
 
 
 def test_who_leaves_pays_for_the_whole_time_too() -> None:
@@ -67,6 +65,5 @@ def test_both_models_bill_what_the_reservation_costs(
     for model in PricingModel:
         assert sum(bill.billed(model) for bill in found.bills) == pytest.approx(found.total)
         assert all(bill.billed(model) >= 0 for bill in found.bills)
-        assert all(0 <= bill.saves_by_leaving(model) <= bill.billed(model) for bill in found.bills)
     assert all(bill.alone <= bill.work * (1 + 1e-9) for bill in found.bills)
     assert sum(bill.work for bill in found.bills) == pytest.approx(sum(job.work for job in jobs))

@@ -212,16 +212,16 @@ def test_dependents_follow_success_and_are_cancelled_by_failure() -> None:
 
 
 def test_limits_of_run_and_queue_time() -> None:
-    """Over max_runtime: FAILED with POLICY:MAX_RUNTIME. Never started within max_queue_time: TIMEOUT."""
+    """Over max_runtime: TIMEOUT. Never started within max_queue_time: CANCELLED. The reasons name the limits."""
     fleet = cluster()
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, max_runtime_s=10.0)))
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, max_queue_s=5.0)))
-    fleet.tell(ev.Woke(5.0))
-    assert fleet.states[J2][-1] == "TIMEOUT"
+    waited = next(c for c in fleet.tell(ev.Woke(5.0)) if isinstance(c, cmd.JobTransitioned))
+    assert (waited.state, waited.reason) == ("CANCELLED", Reason.POLICY_MAX_QUEUE_TIME)
     assert revoked(fleet.tell(ev.Woke(10.0))) == [1]
     commands = fleet.end(J1, exit_code=143)
     ended = next(c for c in commands if isinstance(c, cmd.JobTransitioned))
-    assert (ended.state, ended.reason) == ("FAILED", Reason.POLICY_MAX_RUNTIME)
+    assert (ended.state, ended.reason) == ("TIMEOUT", Reason.POLICY_MAX_RUNTIME)
 
 
 def test_held_job_keeps_its_place_in_nothing() -> None:
@@ -344,3 +344,29 @@ def test_a_machine_that_is_drained_while_it_is_silent_is_drained_when_it_is_back
     fleet.end(J1)
     fleet.tell(ev.JobSubmitted(5.0, job(2, "a")))
     assert not fleet.attempts
+
+
+def test_a_machine_that_is_drained_and_resumed_while_it_is_silent_takes_jobs_when_it_is_back() -> None:
+    """Nobody knows what runs there until then; a pool that is drained and resumed is no exception."""
+    fleet = cluster(machines="a")
+    fleet.tell(ev.NodeUnreachable(1.0, NodeId("a1")))
+    fleet.tell(ev.NodeLeaving(2.0, NodeId("a1"), 1e6, Reason.HOLD_ADMIN, gentle=True))
+    fleet.tell(ev.NodeUncordoned(3.0, NodeId("a1")))
+    fleet.tell(ev.JobSubmitted(4.0, job(1, "a")))
+    assert not fleet.attempts
+    assert starts(fleet.tell(ev.NodeBack(5.0, NodeId("a1"))))
+
+
+def test_a_gang_runs_again_once_no_machine_of_it_is_silent() -> None:
+    """A drain of one that is still silent says nothing of its ranks."""
+    fleet = cluster(machines="aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 8, preemptible=False)))
+    fleet.prepare_all(J1)
+    fleet.tell(ev.AttemptStarted(1.0, J1, 1))
+    for name in ("a1", "a2"):
+        fleet.tell(ev.NodeUnreachable(2.0, NodeId(name)))
+    fleet.tell(ev.NodeLeaving(3.0, NodeId("a2"), 1e6, Reason.HOLD_ADMIN, gentle=True))
+    fleet.tell(ev.NodeBack(4.0, NodeId("a1")))
+    assert fleet.states[J1][-1] == "UNREACHABLE"
+    fleet.tell(ev.NodeBack(5.0, NodeId("a2")))
+    assert fleet.states[J1][-1] == "RUNNING"

@@ -1,6 +1,7 @@
 """Two jobs on one accelerator: put together where it pays, memory and money right, separated where it loses."""
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -13,7 +14,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import SpeedDiffers, ThroughputMeasured
 from scheduler.core.state.shared_accelerators import beside_kind
 from walras.cluster import NodeId
-from walras.job_request import DeviceShare, JobId, JobRequest, Kind
+from walras.job_request import DeviceShare, JobId, JobRequest, Kind, RetryRule
 from walras.states import Reason
 
 GIB = 1 << 30
@@ -261,6 +262,33 @@ def test_a_guest_moves_to_a_free_place_that_nobody_waits_for() -> None:
     pool_id = fleet.core.ledger.fleet.pools[0].pool.pool_id
     assert revoked(fleet.tell(ev.NodeJoined(fleet.at, NodeId("c2"), pool_id))) == {2: Reason.POLICY_MOVED}
     assert beside(fleet.end(JobId(2), exit_code=85)) == {2: None}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_guest_goes_nowhere_it_may_not_be_and_is_put_beside_nobody_there(policy: str) -> None:
+    """Job 2 failed twice on c2, which is closed to it: as the guest of job 1 it is left alone though c2 is free, and
+    once it has failed on c1 instead, it is not put beside job 1 there again.
+    """
+    retried = willing(2, "y", retry=RetryRule(9))
+    fleet = fleet_of(policy, machines=2)
+    submit(fleet, willing(1))
+    run(fleet, 1)
+    fleet.core.ledger.retries.blame(JobId(2), NodeId("c2"), inf)
+    fleet.core.ledger.retries.blame(JobId(2), NodeId("c2"), inf)
+    assert beside(submit(fleet, retried)) == {2: 1}
+    run(fleet, 2)
+    stopped = measured_pair(fleet, 5.6, 5.6)
+    for _ in range(20):
+        fleet.at += 10.0
+        stopped += fleet.tell(ev.Woke(fleet.at))
+    assert revoked(stopped) == {}
+    fleet = fleet_of(policy, machines=2)
+    submit(fleet, willing(1))
+    run(fleet, 1)
+    fleet.core.ledger.retries.blame(JobId(2), NodeId("c1"), inf)
+    fleet.core.ledger.retries.blame(JobId(2), NodeId("c1"), inf)
+    submit(fleet, replace(willing(3), shared=None))
+    assert beside(submit(fleet, retried)) == {}
 
 
 def test_a_guest_that_is_not_slowed_down_stays() -> None:

@@ -14,12 +14,12 @@ from scheduler.core.booking_events import Booking, BookingsDeclared
 from scheduler.core.cycle.slow_pools import slow_machine_text
 from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
 from scheduler.core.handlers.restored_state import gather_state
-from scheduler.core.invariants import check_invariants
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import EntityShare, ShareLimit, SharesDeclared
 from scheduler.forecast.core_copy import CoreCopy, snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs
+from tests.support.core_invariants import check_invariants
 from walras.cluster import NodeId
 from walras.job_request import JobId, Kind
 

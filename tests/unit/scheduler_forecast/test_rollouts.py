@@ -11,7 +11,6 @@ import pytest
 from scheduler.core.booking_events import Booking, BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
-from scheduler.core.invariants import check_invariants
 from scheduler.core.job_change_events import JobReprioritised
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
@@ -22,6 +21,7 @@ from simulator.engine import RunLimits
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
 from simulator.simulation import Simulation
+from tests.support.core_invariants import check_invariants
 from tests.support.fake_fleet import cluster, job
 from walras.cluster import NodeId
 from walras.job_request import JobId, Kind

@@ -145,7 +145,6 @@ def test_what_is_suggested_starts_the_job_as_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_of_many_suggestions_at_least_nineteen_in_twenty_are_kept() -> None:
     """Not under max-min fairness, where jobs take turns and a drawn future is not the real one: 92 % with it."""
     without_turns = tuple(each for each in _POLICIES if each != "max_min_fairness")

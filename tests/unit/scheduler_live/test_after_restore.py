@@ -104,9 +104,10 @@ async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_pa
 
 
 @pytest.mark.sqlite_file
-async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_clean", [False, True])
+async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp_path: Path, is_clean: bool) -> None:
     """A signal that the server of that time asked for ended it: the restored tables know nothing of that, and the job
-    is queued again. One that a signal ended of its own has failed."""
+    is queued again, also where it ended with 0. One that a signal ended of its own has failed."""
     async with world(tmp_path) as w:
         agent = await FakeAgent(w, "n1").names_itself().register()
         asked, killed = await w.submit({}), await w.submit({})
@@ -115,7 +116,8 @@ async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp
     _restore(tmp_path, backup)
     async with world(tmp_path) as again:
         by_signal = {"exit_code": None, "signal": 15}
-        told = [_ended(starts[asked]) | by_signal | {"asked": True}, _ended(starts[killed]) | by_signal]
+        its_end = {"unfinished": True} if is_clean else by_signal
+        told = [_ended(starts[asked]) | its_end | {"asked": True}, _ended(starts[killed]) | by_signal]
         await _meet(agent, again, *told)
         assert again.state(killed) == "FAILED"
         assert again.state(asked) in ("PENDING", "STARTING")

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 
 from scheduler.live.auth.access_control import caller_of_token
+from scheduler.live.store import backup, database_file
 from scheduler.live.store.backup import accept_loss, back_up, find_damage, restore
-from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, FolderEntry, InBackup
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import WriteBatch
 from scheduler.live.store.table_rows import JobRow, JournalRow
 from walras.errors import ConfigError, Conflict, NotFound
 from walras.job_request import JobId
 from walras.states import JobState
+
+pytestmark = pytest.mark.sql
 
 FIRST_RELEASE = Path(__file__).parent / "first_release.db.gz"
 WALRAS = str(Path(sys.executable).parent / "walras")
@@ -81,6 +84,27 @@ def test_a_restore_into_an_empty_folder_needs_nothing_else(data: Path, tmp_path:
     assert store.load().last_job_id == 10
     store.close()
     assert (tmp_path / "new/logs/3/1/0.log").read_bytes() == b"line\n"
+
+
+def test_a_kind_of_file_that_is_declared_is_in_backups_and_put_aside(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backup, restore and a new cluster read one declaration: nobody has to think of them."""
+    declared = (*FOLDER_ENTRIES, FolderEntry("new.key", InBackup.COPIED, of_cluster=True, is_secret=True))
+    for module in (backup, database_file):
+        monkeypatch.setattr(module, "FOLDER_ENTRIES", declared)
+    (data / "new.key").write_text("new")
+    (data / "new.key").chmod(0o644)
+    assert any("new.key can be read by others" in each for each in find_damage(data))
+    back_up(data, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere/new.key").read_text() == "new"
+    (data / "new.key").write_text("newer")
+    restore(tmp_path / "backup", data, replace=True)
+    assert (data / "new.key").read_text() == "new"
+    assert [path.read_text() for path in data.glob("replaced-*/new.key")] == ["newer"]
+    database_file.begin_new_cluster(data)
+    assert not (data / "new.key").exists()
 
 
 def test_what_cannot_be_backed_up_or_restored_is_said(data: Path, tmp_path: Path) -> None:

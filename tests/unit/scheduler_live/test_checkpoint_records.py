@@ -24,6 +24,8 @@ from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.states import Reason
 
+pytestmark = pytest.mark.sql
+
 __all__ = ["memory_objects"]
 
 A = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB"}
@@ -79,6 +81,18 @@ async def test_a_torn_checkpoint_costs_no_retry_and_the_one_before_takes_its_pla
         assert (row.state.value, row.reason, row.restarts) == ("FAILED", Reason.USER_EXIT_CODE, 0)
         lost = [each.reason for each in w.server.store.attempts(job_id)[1:3]]
         assert lost == [Reason.INFRA_CHECKPOINT_LOST] * 2
+
+
+async def test_a_commit_that_comes_late_or_twice_takes_no_newer_ones_place(tmp_path: Path) -> None:
+    """Uploads end in any order, and a report is repeated: the newest step stays, and the one before it too."""
+    async with world(tmp_path) as w:
+        agent, job_id = await a_running_job(w)
+        for step in (20.0, 30.0, 10.0, 30.0, 20.0):
+            await agent.beat(a_commit(agent, job_id, 1, step))
+        job = w.live_state.jobs[job_id]
+        assert (job.checkpoint.step, job.earlier_checkpoint.step) == (30.0, 20.0)
+        await agent.end(job_id, exit_code=85)
+        assert (await restarted(w, agent)).resume.step == 30.0
 
 
 async def test_a_checkpoint_that_its_store_lost_blames_no_machine(tmp_path: Path) -> None:

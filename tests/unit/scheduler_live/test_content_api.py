@@ -15,6 +15,8 @@ from walras.content_transfer import ContentTransfer
 from walras.errors import ClusterError, Conflict, NotFound
 from walras.transport import Patience, Transport
 
+pytestmark = pytest.mark.sql
+
 FACTS = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory_bytes": 2**30}
 
 

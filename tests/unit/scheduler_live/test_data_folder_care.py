@@ -21,6 +21,8 @@ from walras.errors import ConfigError
 from walras.job_request import JobId
 from walras.states import JobState
 
+pytestmark = pytest.mark.sql
+
 
 def a_commit(number: int) -> WriteBatch:
     job = JobRow(JobId(number), "j", "p", "ada", "k", JobState.PENDING, 50, 1, float(number))

@@ -18,6 +18,8 @@ from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
 
+pytestmark = pytest.mark.sql
+
 POOL = "/api/v1/pools/ax2%2Fowned%2Fdefault"
 
 
@@ -267,8 +269,21 @@ async def test_a_job_that_was_stopping_ends_after_a_restart_as_it_was_asked_to_s
         else:
             await face.world.advance(6.0)
     row = await _ended_after_restart(tmp_path, agent, job_id)
-    ends = {Reason.USER_CANCELLED: "CANCELLED", Reason.POLICY_MAX_RUNTIME: "FAILED"}
+    ends = {Reason.USER_CANCELLED: "CANCELLED", Reason.POLICY_MAX_RUNTIME: "TIMEOUT"}
     assert (row.state, row.reason) == (ends[reason], reason)
+
+
+@pytest.mark.parametrize(("unfinished", "state"), [(True, "CANCELLED"), (False, "SUCCEEDED")])
+async def test_a_cancelled_job_that_ends_with_0_has_succeeded_only_if_it_ended_before_it_was_told(
+    face: Face, unfinished: bool, state: str
+) -> None:
+    """Its agent says which; a job that waits for its success follows."""
+    agent, job_id = await _stopping(face.world)
+    dependent = await face.world.submit({"depends_on": [job_id]})
+    assert (await face.json("POST", f"/api/v1/jobs/{job_id}/cancel"))[0] == 200
+    await agent.end(job_id, exit_code=0, unfinished=unfinished)
+    assert face.world.state(job_id) == state
+    assert (face.world.state(dependent) == "CANCELLED") is unfinished
 
 
 async def test_an_operators_hold_of_a_job_that_stops_is_not_its_owners_to_lift(face: Face) -> None:

@@ -15,6 +15,8 @@ from tests.support.live_world import FakeAgent, World, world
 from walras.errors import JobSpecError
 from walras.job_request import JobId, Kind
 
+pytestmark = pytest.mark.sql
+
 CNN = Kind("cnn")
 POOLS = {
     "pools": [

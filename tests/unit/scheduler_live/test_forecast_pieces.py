@@ -53,7 +53,7 @@ async def test_no_call_carries_more_than_a_piece_and_the_answer_is_that_of_the_w
         assert [len(jobs) for _, _, jobs in pieces] == [JOBS_IN_A_PIECE, JOBS_IN_A_PIECE, 7]
         assert {each for _, each, _ in pieces} == {ticket}
         assert question.snapshot.jobs == ()
-        whole = forecast_jobs(ForecastQuestion(await take_snapshot(w.loop), forecasts.past(), question.draws))
+        whole = forecast_jobs(ForecastQuestion(await take_snapshot(w.loop), forecasts._past, question.draws))
         assert answer is not None
         assert len(answer.jobs) == JOBS
         assert answer.jobs == whole.jobs

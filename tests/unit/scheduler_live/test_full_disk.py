@@ -127,6 +127,44 @@ async def test_leases_are_renewed_while_nothing_can_be_written(tmp_path: Path) -
         assert running.state(job_id) == "SUCCEEDED"
 
 
+async def _life(agent: FakeAgent) -> str:
+    """The agent learns the life of the server, as each start of it does by its first call."""
+    return (await agent.beat(session="s1", call=1)).life
+
+
+async def _lose_unwritten(running: World, agent: FakeAgent, disk: FullDisk) -> None:
+    """The machine falls silent for longer than its leases, and the disk is full when the server notices."""
+    running.clock.at += 30.0
+    await running.loop.perform(running.server.gateway.notice_silence)
+    running.clock.at += 30.0
+    disk.is_full = True
+    with pytest.raises(StoreUnavailable):
+        await running.loop.perform(running.server.gateway.notice_silence)
+    assert not running.live_state.nodes["n1"].is_member
+
+
+@pytest.mark.parametrize("other", [{"call": 1, "life": ""}, {"call": 2}, {"call": 9}])
+async def test_a_machine_whose_loss_is_not_written_yet_is_neither_renewed_nor_fenced(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """Once it is written its jobs may run elsewhere; if the server dies before, it was never lost. Whatever its agent
+    calls is told to wait: a call that names no life of this server, one that was overtaken, and a plain one."""
+    async with world(tmp_path) as running:
+        agent = await FakeAgent(running, "n1").register()
+        call = {"session": "s1", "life": await _life(agent)}
+        await running.submit({})
+        await agent.beat(call=3, **call)
+        disk = FullDisk(running)
+        await _lose_unwritten(running, agent, disk)
+        with pytest.raises(StoreUnavailable):
+            await agent.beat(**call | other)
+        disk.is_full = False
+        await settle(running)
+        assert agent.here
+        await agent.beat(**call | other)
+        assert not agent.here, "a machine that is lost is told to stop what it has, by whichever call"
+
+
 def test_the_failures_of_sqlite_and_of_the_disk_have_one_name(tmp_path: Path) -> None:
     """A full disk (here: a database that may not grow) and a lock; the chain does not go on without the rows."""
     store = SqliteStore(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.core.events import NodeLeaving
 from scheduler.live.loop.apply_commands import emit
-from tests.support.live_world import FakeAgent, world
+from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import NodeId
 from walras.errors import Conflict
 from walras.job_request import JobId
@@ -177,6 +177,61 @@ async def test_a_gang_starts_when_all_parts_have_and_ends_by_its_first_failure(t
         assert w.state(job_id) == "FAILED"
         row = w.server.store.attempts(job_id)[0]
         assert (row.exit_code, row.signal, row.failed_rank) == (7, None, 3)
+
+
+async def _a_prepared_gang(w: World) -> tuple[FakeAgent, FakeAgent, int]:
+    """A job on two machines, whose starts were ordered: the machine of its first ranks, and the other."""
+    one, two = await FakeAgent(w, "n1").register(), await FakeAgent(w, "n2").register()
+    job_id = await w.submit({"num_nodes": 2, "resources": {"accelerators": "a:4"}})
+    for agent in (one, two):
+        await agent.beat()
+    first, second = (one, two) if one.commands[0].node_rank == 0 else (two, one)
+    prepared = {"type": "prepared", "job_id": job_id, "attempt": 1}
+    await first.beat({**prepared, "address": "10.0.0.1", "port": 4321})
+    await second.beat(prepared)
+    return first, second, job_id
+
+
+async def test_what_a_machine_reports_of_its_ended_part_counts_for_nothing(tmp_path: Path) -> None:
+    """The other part runs on: neither another end, nor a checkpoint, nor progress of the ended one is taken."""
+    async with world(tmp_path) as w:
+        first, second, job_id = await _a_prepared_gang(w)
+        for agent in (first, second):
+            await agent.start_all()
+        late = [second.progress(job_id, 1, 900.0), second.committed(job_id, 1, 900.0)]
+        await second.end(job_id)
+        await second.beat(*late)
+        await second.end(job_id, exit_code=7)
+        assert (w.state(job_id), w.live_state.jobs[job_id].checkpoint, w.live_state.counters.stale_reports) == (
+            "RUNNING", None, 3,
+        )  # fmt: skip
+        await first.end(job_id)
+        assert w.state(job_id) == "SUCCEEDED"
+
+
+async def test_a_part_that_vanishes_stops_the_others(tmp_path: Path) -> None:
+    """Its machine's agent has begun anew without it: the others cannot go on, and are told so at once."""
+    async with world(tmp_path) as w:
+        first, second, job_id = await _a_prepared_gang(w)
+        for agent in (first, second):
+            await agent.start_all()
+        second.here.clear()
+        await second.beat(resync=True)
+        await first.beat()
+        assert isinstance(first.commands[-1], StopCommand)
+        assert w.state(job_id) == "RUNNING", "its end is reported by the machine that still has it"
+
+
+async def test_a_part_that_is_refused_stops_those_that_have_started(tmp_path: Path) -> None:
+    """The attempt is over; what another machine has of it must not go on holding accelerators."""
+    async with world(tmp_path) as w:
+        first, second, job_id = await _a_prepared_gang(w)
+        await first.start_all()
+        await second.beat({"type": "refused", "job_id": job_id, "attempt": 1, "detail": "no room"})
+        await first.beat()
+        stop = first.commands[-1]
+        assert isinstance(stop, StopCommand)
+        assert (stop.job_id, stop.attempt, stop.reason) == (job_id, 1, "the attempt is over")
 
 
 async def test_progress_is_coalesced_and_the_last_word_comes_before_the_end(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tests.support.stores import open_test_store
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.job_request import JobId
 
+pytestmark = pytest.mark.sql
+
 HOUR = 3600.0
 AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)
 

@@ -16,6 +16,8 @@ from scheduler.live.http.web_application import api_routes, plain_path
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 
 

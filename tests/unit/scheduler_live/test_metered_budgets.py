@@ -22,6 +22,8 @@ from tests.support.live_world import FIFO, FakeAgent, world
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.states import Reason
 
+pytestmark = pytest.mark.sql
+
 DAY_S, HOUR = 86_400.0, 3600.0
 API = "/api/v1/budgets"
 AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)

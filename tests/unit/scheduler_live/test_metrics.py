@@ -143,6 +143,7 @@ async def test_dashboard_rules_and_document_use_metrics_that_exist(face: Face) -
     assert [name for name, forms in exposed.items() if not forms & told] == []
 
 
+@pytest.mark.slow
 def test_promtool_accepts_the_rules() -> None:
     """As Prometheus itself would read them, with the configuration that names them."""
     promtool = shutil.which("promtool") or unpacked("promtool") / "usr/bin/promtool"

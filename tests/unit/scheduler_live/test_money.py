@@ -24,6 +24,8 @@ from walras.api import MoneyReport
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.states import Reason
 
+pytestmark = pytest.mark.sql
+
 AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)
 
 

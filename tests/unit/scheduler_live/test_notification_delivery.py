@@ -25,9 +25,9 @@ from tests.support.notification_receiver import (
     add_channel,
     cancel_by_other,
     sending,
-    until,
     waiting_notifications,
 )
+from tests.support.waiting import until
 from walras.notifications import NotificationKind, is_signed, sign_notification
 
 API = "/api/v1"
@@ -65,13 +65,13 @@ async def test_a_notification_is_delivered_signed_and_tried_again(tmp_path: Path
         job_id = await w.submit({"name": "train"})
         await w.loop.perform(lambda t: cancel_by_other(t, job_id))
         await receiver.has(1)
-        await until(lambda: w.live_state.notifications.channels[number].problem == "HTTP 500")
+        await until(lambda: w.live_state.notifications.channels[number].problem == "HTTP 500", 20.0, "the server knows")
         (row,) = w.live_state.notifications.waiting.values()
         assert (row.tries, row.due_at) == (1, w.clock.at + WAITS_S[0])
         w.clock.at += WAITS_S[0]
         w.server.notifications._wake.set()
         await receiver.has(2)
-        await until(lambda: not w.live_state.notifications.waiting)
+        await until(lambda: not w.live_state.notifications.waiting, 20.0, "the server knows")
         channel = w.live_state.notifications.channels[number]
         assert (channel.delivered, channel.failed, channel.problem) == (1, 0, "")
         assert len(set(receiver.ids)) == 1
@@ -96,7 +96,7 @@ async def test_a_server_killed_between_commit_and_delivery_delivers_after_its_st
         assert receiver.requests == []
         async with world(tmp_path, cluster=HERE) as w, sending(w):
             await receiver.has(1)
-            await until(lambda: not w.live_state.notifications.waiting)
+            await until(lambda: not w.live_state.notifications.waiting, 20.0, "the server knows")
             assert receiver.ids == [before["id"]]
             await w.loop.perform(lambda t: cancel_by_other(t, job_id) if job_id in t.state.jobs else None)
         async with world(tmp_path, cluster=HERE) as w:
@@ -132,22 +132,23 @@ async def test_a_dead_receiver_harms_nobody_else(tmp_path: Path) -> None:
         jobs = [await w.submit({}, user=user) for user in ("eve", "ada", "eve", "ada", "ada")]
         for job_id in jobs[:2]:
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
-        await alive.has(1, within_s=20.0)
-        await until(lambda: "no answer" in w.live_state.notifications.channels[number].problem, within_s=20.0)
+        await alive.has(1)
+        await until(
+            lambda: "no answer" in w.live_state.notifications.channels[number].problem, 20.0, "the server knows"
+        )
         dead.is_dead = False
         w.clock.at += WAITS_S[0]
         w.server.notifications._wake.set()
-        await until(lambda: w.live_state.notifications.channels[number].delivered == 1)
+        await until(lambda: w.live_state.notifications.channels[number].delivered == 1, 20.0, "the server knows")
         assert w.live_state.notifications.channels[number].problem == ""
         dead.is_dead = True
         await w.loop.perform(lambda t: cancel_by_other(t, jobs[2]))
         await dead.has(3)
-        began = asyncio.get_running_loop().time()
         for position, job_id in enumerate(jobs[3:]):
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
-            await alive.has(position + 2, within_s=SEND_S - 2.0)
-        assert asyncio.get_running_loop().time() - began < SEND_S - 2.0
-        assert [row.seq for row in w.live_state.notifications.waiting.values()] == [3]
+            await alive.has(position + 2)
+        waiting = [(row.seq, row.tries) for row in w.live_state.notifications.waiting.values()]
+        assert waiting == [(3, 0)], "the others were delivered while the dead one was still being waited for"
 
 
 @pytest.mark.slow
@@ -174,7 +175,7 @@ def test_a_name_that_is_never_resolved_holds_a_batch_up_no_longer_than_a_receive
     try:
         outcomes, took_s = process.submit(_send_to_unknown_names, 8).result(timeout=60)
         assert {outcome.problem for outcome in outcomes} == {f"no answer within {SEND_S:g} s"}
-        assert took_s < SEND_S + 3.0
+        assert took_s < 4 * SEND_S, "one after the other they take eight times as long"
     finally:
         kill_worker_process(process)
 
@@ -231,7 +232,7 @@ async def test_a_chat_gets_title_and_text_that_call_nobody(tmp_path: Path) -> No
         async with sending(w):
             job_id = await w.submit({"name": "@everyone <!here> [x](y)"}, user="admin")
             await w.loop.perform(lambda t: cancel_by_other(t, job_id))
-            await until(lambda: w.live_state.notifications.channels[1].delivered == 1)
+            await until(lambda: w.live_state.notifications.channels[1].delivered == 1, 20.0, "the server knows")
             sent = json.dumps([[headers, body.decode()] for headers, body in receiver.requests])
             assert "(at)everyone" in sent
             assert "@everyone" not in sent
@@ -292,11 +293,12 @@ async def test_a_notification_is_given_up_after_all_its_tries(tmp_path: Path) ->
             await w.loop.perform(lambda t: cancel_by_other(t, job_id))
             for tries in range(1, len(WAITS_S) + 1):
                 await until(
-                    lambda tries=tries: [r.tries for r in w.live_state.notifications.waiting.values()] == [tries]
-                )
+                    lambda tries=tries: [r.tries for r in w.live_state.notifications.waiting.values()] == [tries],
+                    20.0, "one more try",
+                )  # fmt: skip
                 w.clock.at += WAITS_S[tries - 1]
                 w.server.notifications._wake.set()
-            await until(lambda: not w.live_state.notifications.waiting)
+            await until(lambda: not w.live_state.notifications.waiting, 20.0, "the server knows")
         channel = w.live_state.notifications.channels[number]
         assert (channel.delivered, channel.failed) == (0, 1)
         assert channel.problem == "the process that sends notifications failed"

@@ -29,6 +29,8 @@ from walras.errors import UserError
 from walras.job_request import JobId
 from walras.states import Reason
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 
 

@@ -15,6 +15,8 @@ from tests.support.http_face import Face, facing
 from walras.job_request import JobId
 from walras.states import JobState
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 
 

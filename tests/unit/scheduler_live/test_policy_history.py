@@ -49,3 +49,36 @@ async def test_reasons_are_bounded_and_only_administrators_change(tmp_path: Path
         viewer = face.token("vera", UserRole.VIEWER)
         assert (await face.json("GET", f"{API}/versions", token=viewer))[0] == 200
         assert (await face.json("PUT", API, FIFO, token=viewer))[0] == 403
+
+
+MONEY = {
+    "budgets": [{"project": "lab", "usd": 100.0, "every": "month"}],
+    "values": [{"project": "lab", "usd_per_h": 5.0}],
+    "delay_usd_per_h": 0.5,
+}
+
+
+async def test_what_an_organisation_decided_about_money_outlives_the_policy(tmp_path: Path) -> None:
+    """Another policy, by name or by a file, and a restart with one leave budgets and values as they are; a file that
+    names them changes them.
+    """
+    async with facing(tmp_path) as face:
+        status, first = await face.json("PUT", API, {**FIFO, "rules": {**MONEY, "round_s": 33}})
+        assert status == 200, first
+        kept = {name: first["rules"][name] for name in MONEY}
+        assert (len(kept["budgets"]), len(kept["values"]), kept["delay_usd_per_h"]) == (1, 1, 0.5)
+        for other in (LAS, {"policy": "walras"}, {**LAS, "rules": {"round_s": 44}}):
+            status, changed = await face.json("PUT", API, other)
+            assert (status, {name: changed["rules"][name] for name in MONEY}) == (200, kept)
+    async with facing(tmp_path, policy=FIFO) as face:
+        assert {name: (await face.json("GET", API))[1]["rules"][name] for name in MONEY} == kept
+        status, changed = await face.json("PUT", API, {**LAS, "rules": {"budgets": []}})
+        assert (status, changed["rules"]["budgets"], changed["rules"]["values"]) == (200, [], kept["values"])
+
+
+async def test_a_policy_by_name_is_the_shipped_file_of_that_name(tmp_path: Path) -> None:
+    async with facing(tmp_path, policy=FIFO) as face:
+        status, changed = await face.json("PUT", API, {"policy": {"name": "walras"}})
+        assert (status, changed["rules"]["resolve_min_s"], changed["rules"]["round_s"]) == (200, 1.0, 360.0)
+        assert (await face.json("PUT", API, {"policy": 3}))[0] == 400
+        assert (await face.json("PUT", API, []))[0] == 400

@@ -14,6 +14,8 @@ from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
 from walras.cluster import NodeId
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1/reservations"
 WANTED = {"accelerator": "a", "accelerators": 2, "project": "vision", "starts": "+1h", "ends": "+2h", "reason": "demo"}
 

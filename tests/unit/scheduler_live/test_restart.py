@@ -26,6 +26,8 @@ from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.job_request import Kind
 from walras.states import Reason
 
+pytestmark = pytest.mark.sql
+
 SHARES = {
     "policy": {"name": "max_min_fairness", "parameters": {"aware": True}},
     "rules": {

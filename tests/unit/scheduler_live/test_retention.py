@@ -21,7 +21,10 @@ from walras.spec.cluster_file import KeepEntry
 from walras.spec.file_model import check_model
 from walras.states import JobState
 
+pytestmark = pytest.mark.sql
+
 DAY_S = 86_400.0
+_LIFE = "0123456789abcdef"
 
 
 def a_job(number: int, ended_at: float | None) -> WriteBatch:
@@ -59,13 +62,13 @@ def test_old_jobs_go_in_bites_while_the_server_runs_and_money_stays(tmp_path: Pa
     store.commit(a_job(451, ended_at=None))
     store.commit(a_job(452, ended_at=100.0 * DAY_S))
     for number in (1, 440, 451, 452, 453):
-        logs.append(number, 1, 0, 0, b"line\n")
+        logs.append(number, 1, 0, 0, b"line\n", _LIFE)
     told = prune(tmp_path, jobs_older_s=56.0 * DAY_S, logs_older_s=30.0 * DAY_S)
     assert (told.jobs, told.logs) == (439, 2)
     assert [row.job_id for row in store.jobs(JobQuery(limit=500))] == [452, 451, *range(450, 439, -1)]
     assert store.spec(JobId(1)) is None
     assert len(store.charges()) == 452
-    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["451", "452", "453"]
+    assert [number for number in (1, 440, 451, 452, 453) if logs.size(number, 1, 0, _LIFE)] == [451, 452, 453]
     told = prune(tmp_path, jobs_older_s=0.0, logs_older_s=0.0)
     assert told.jobs == 11  # of those after an active job none goes: it may name them
     store.commit(a_job(453, ended_at=None))
@@ -74,6 +77,23 @@ def test_old_jobs_go_in_bites_while_the_server_runs_and_money_stays(tmp_path: Pa
     assert store.load().last_job_id == 453
     store.close()
     assert not any("journal" in each for each in find_damage(tmp_path))
+
+
+def test_logs_go_wherever_they_were_written_and_those_of_active_jobs_stay(tmp_path: Path) -> None:
+    """Of attempts of this incarnation, of one before a restore, and of before there were incarnations."""
+    DataFolder(tmp_path).create()
+    store, logs = SqliteStore(tmp_path), LogStore(tmp_path / "logs", 1000)
+    store.commit(a_job(1, ended_at=1.0))
+    store.commit(a_job(2, ended_at=None))
+    store.commit(a_job(3, ended_at=50 * DAY_S))
+    for incarnation in (_LIFE, "f" * 16, ""):
+        for number in (1, 2, 3):
+            logs.append(number, 1, 0, 0, b"line\n", incarnation)
+    told = prune(tmp_path, jobs_older_s=1e9, logs_older_s=30 * DAY_S)
+    store.close()
+    assert told.logs == 1
+    for incarnation in (_LIFE, "f" * 16, ""):
+        assert [number for number in (1, 2, 3) if logs.size(number, 1, 0, incarnation)] == [2, 3]
 
 
 @pytest.mark.sqlite_file

@@ -11,6 +11,8 @@ from scheduler.live.loop.recurring_steps import keep_core_state
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 
 

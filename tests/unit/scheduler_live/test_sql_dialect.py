@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.job_listing import parse_cursor
-from scheduler.live.store.note_rows import NoteRow
 from scheduler.live.store.people_rows import AuditRow, ChannelRow
 from scheduler.live.store.sql_dialect import postgres_replace_sql, postgres_sql, postgres_value, postgres_values
 from scheduler.live.store.sqlite_store import SqliteStore
@@ -17,6 +17,7 @@ from scheduler.live.store.store_interface import (
     StoreUnavailable,
     WriteBatch,
 )
+from scheduler.live.store.store_opening import open_store as open_server_store
 from scheduler.live.store.table_rows import JobRow, JournalRow, PoolRow
 from tests.support.stores import database_of, open_store, shared_postgres
 from walras.cli.main import app
@@ -170,9 +171,8 @@ def test_a_sqlite_store_moves_into_postgresql(tmp_path: Path) -> None:
     rows = [JournalRow(float(n), "event", "Woke", str(n)) for n in range(2500)]
     old.commit(WriteBatch(jobs=[a_job(1), a_job(2)], journal=rows, pools=[PoolRow(PoolId("b"), "{}")]))
     channels = [ChannelRow(number, "ada", "h", b"x", "[]", 0.0) for number in (1, 2)]
-    notes = [NoteRow(number, JobId(1), "ada", 0.0, "n") for number in (1, 2, 3)]
-    old.commit(WriteBatch(channels=channels, notes=notes))
-    old.commit(WriteBatch(channels_done=[2], notes_done=[3]))
+    old.commit(WriteBatch(channels=channels))
+    old.commit(WriteBatch(channels_done=[2]))
     expected, journal, who = old.load(), list(old.journal(whole=True)), old.identity()
     old.close()
     shared_postgres()
@@ -182,7 +182,7 @@ def test_a_sqlite_store_moves_into_postgresql(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, command).exit_code == 2, "the database holds a cluster already"
     new = open_store("postgresql", tmp_path)
     assert (new.load(), list(new.journal(whole=True)), new.identity()) == (expected, journal, who)
-    assert (new.notes(JobId(1)), new.last_number("notes"), new.last_number("channels")) == (notes[:2], 3, 2)
+    assert new.load().last_channel_id == 2
     new.commit(WriteBatch(journal=rows[:1]))
     assert len(list(new.journal(whole=True))) == 2501
     new.close()
@@ -195,13 +195,12 @@ def test_old_records_are_deleted_over_postgresql(tmp_path: Path) -> None:
     day = 86_400.0
     begins = [JournalRow(n * day, "generation", "X", "") for n in (0, 5, 10)]
     ended = a_job(1, ended_at=1.0)
-    notes = [NoteRow(number, JobId(number), "ada", 0.0, "n") for number in (1, 2)]
-    store.commit(WriteBatch(jobs=[ended, a_job(2)], journal=begins, notes=notes))
+    store.commit(WriteBatch(jobs=[ended, a_job(2)], journal=begins))
     told = store.prune(tmp_path, jobs_older_s=day, logs_older_s=day, journal_older_s=4 * day)  # type: ignore[attr-defined]
     assert (told.jobs, told.journal_rows) == (1, 1)
     assert [row.at for row in store.journal(whole=True)] == [5 * day, 10 * day]
     assert store.load().last_job_id == 2
-    assert [store.notes(JobId(number)) for number in (1, 2)] == [[], notes[1:]]
+    assert [store.job(JobId(number)) is None for number in (1, 2)] == [True, False]
     store.close()
 
 
@@ -218,3 +217,39 @@ def test_what_opens_the_database_is_never_shown() -> None:
         with pytest.raises(error) as found:
             wait_for_leadership(address)
         assert "sesame" not in str(found.value)
+
+
+@pytest.mark.slow
+def test_a_server_with_another_data_folder_is_refused(tmp_path: Path) -> None:
+    """Secrets sealed under the other key would not open, and logs and code lie elsewhere. It is told so at once, while
+    another leads and afterwards, and leaves no key in its folder; the first folder is the database's from then on."""
+    url = shared_postgres().new_database()
+    ours, others = DataFolder(tmp_path / "ours"), DataFolder(tmp_path / "others")
+    for folder in (ours, others):
+        folder.create()
+    for _ in range(2):
+        opened = open_server_store(ours, url)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="another data folder"):
+                open_server_store(others, url)
+            opened.store.close()
+        assert not (others.path / "secret.key").exists()
+        others.server_secret()
+        with pytest.raises(ConfigError, match="another data folder"):
+            open_server_store(others, url)
+        (others.path / "secret.key").unlink()
+
+
+@pytest.mark.slow
+def test_a_copied_cluster_belongs_to_the_folder_that_it_was_copied_from(tmp_path: Path) -> None:
+    url = shared_postgres().new_database()
+    ours, others = DataFolder(tmp_path / "ours"), DataFolder(tmp_path / "others")
+    for folder in (ours, others):
+        folder.create()
+    SqliteStore(ours.path).close()
+    ours.server_secret()
+    copied = CliRunner().invoke(app, ["admin", "to-postgresql", "--data", str(ours.path), "--store", url])
+    assert copied.exit_code == 0, copied.output
+    with pytest.raises(ConfigError, match="another data folder"):
+        open_server_store(others, url)
+    open_server_store(ours, url).store.close()

@@ -153,7 +153,7 @@ async def test_a_queue_of_newer_jobs_hides_neither_ended_ones_nor_what_came(
         await w.emit(lambda at: JobCancelled(at, waiting[-1]))
         await w.quiet()
         await forecasts.refresh()
-        past = forecasts.past()
+        past = forecasts._past
         assert [job.ran_s for job in past.ended] == [pytest.approx(300.0, abs=10.0)]
         assert [each.request.job_id for each in past.arrivals] == waiting[-3:]
         assert [each.job_id for each in forecasts._ends._outcomes] == [job_id]
@@ -177,7 +177,7 @@ async def test_a_cancelled_job_is_longer_than_it_ran_and_one_that_ended_is_not(t
         await w.quiet()
         forecasts = StartForecasts(w.loop, w.server.store, make_pool=lambda: ThreadPoolExecutor(1))
         await forecasts.refresh()
-        assert [job.is_cut for job in forecasts.past().ended] == [True, False]
+        assert [job.is_cut for job in forecasts._past.ended] == [True, False]
         await forecasts.close()
 
 

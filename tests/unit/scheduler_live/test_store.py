@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.store.note_rows import NoteRow, PublishedReportRow
+from scheduler.live.store.people_rows import ChannelRow, NotificationRow
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import JobQuery, Store, WriteBatch
 from scheduler.live.store.table_rows import (
@@ -19,7 +19,7 @@ from scheduler.live.store.table_rows import (
     PartRow,
     SpecRow,
 )
-from tests.support.stores import open_test_store
+from tests.support.stores import open_store, open_test_store
 from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError, Conflict
 from walras.job_request import JobId
@@ -129,19 +129,47 @@ def test_answers_are_kept_by_user_and_key(store: Store) -> None:
     assert (store.answer("ada", "k"), store.answer("bob", "k"), store.answer("eve", "k")) == (one, two, None)
 
 
-def test_notes_and_reports_are_deleted_one_by_one_and_no_number_is_given_twice(store: Store) -> None:
-    """Also the newest of each: the next one gets a number above it. Reports are of some projects, or of all."""
-    notes = [NoteRow(number, JobId(1 + number // 3), "ada", 0.5, "'; --") for number in (1, 2, 3)]
-    reports = [PublishedReportRow(number, "ü", "pq"[number % 2], "ada", 1.0, "h", "t", 9) for number in (1, 2, 3)]
-    store.commit(WriteBatch(notes=notes, reports=reports))
-    assert (store.notes(JobId(1)), store.notes(JobId(2))) == (notes[:2], notes[2:])
-    assert store.reports(None) == reports[::-1]
-    assert [row.report_id for row in store.reports(("q", "*"))] == [3, 1]
-    assert (store.reports(()), store.report_trees()) == ([], ["t"])
-    store.commit(WriteBatch(notes_done=[1, 3], reports_done=[3, 2, 1]))
-    assert [store.notes(JobId(job)) for job in (1, 2)] == [notes[1:2], []]
-    assert (store.reports(None), store.report_trees()) == ([], [])
-    assert [store.last_number(table) for table in ("notes", "reports")] == [3, 3]
+def test_numbers_of_channels_and_notifications_are_not_given_twice(store: Store) -> None:
+    """Also when the newest row is deleted: a server that starts then counts on above it."""
+    channels = [ChannelRow(number, "ada", "h", b"x", "[]", 0.0) for number in (1, 2, 3)]
+    notifications = [NotificationRow(number, f"n{number}", 1, "{}", 0, 0.0) for number in (1, 2)]
+    store.commit(WriteBatch(channels=channels, notifications=notifications))
+    store.commit(WriteBatch(channels_done=[1, 3], notifications_done=[1, 2]))
+    loaded = store.load()
+    assert [row.channel_id for row in loaded.channels] == [2]
+    assert (loaded.last_channel_id, loaded.notifications, loaded.last_notification_seq) == (3, (), 2)
+
+
+#: Tables that a release before had and this one has no more, as its migrations made them.
+_FORMER = (
+    "CREATE TABLE policy_shadow (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)",
+    "CREATE TABLE notes (note_id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, text TEXT NOT NULL)",
+    "CREATE INDEX notes_job ON notes (job_id, note_id)",
+    "CREATE TABLE reports (report_id INTEGER PRIMARY KEY, title TEXT NOT NULL)",
+    "INSERT INTO policy_shadow VALUES (1, '{}')",
+    "INSERT INTO notes VALUES (1, 1, 'the data were wrong')",
+    "INSERT INTO reports VALUES (1, 'both')",
+)
+
+
+@pytest.mark.sqlite_file
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_a_database_with_tables_that_nobody_uses_any_more_opens_without_them(kind: str, tmp_path: Path) -> None:
+    """The policy in the shadow, notes and published reports go; jobs stay, and the next start finds nothing to do."""
+    store = open_store(kind, tmp_path)
+    store.commit(WriteBatch(jobs=[a_job(1)]))
+    made, named = "_sqlite_migrations", "SELECT name FROM sqlite_master"
+    if kind != "sqlite":
+        made, named = "schema_changes", "SELECT table_name FROM information_schema.tables"
+    for sql in (*_FORMER, f"DELETE FROM {made} WHERE name = 'drop_shadow_notes_and_reports'"):
+        store._db.execute(sql)  # type: ignore[attr-defined]
+    store.close()
+    for _ in range(2):
+        store = open_store(kind, tmp_path)
+        assert [row.job_id for row in store.load().jobs] == [1]
+        tables = {name for (name,) in store._db.execute(named)}  # type: ignore[attr-defined]
+        assert tables & {"jobs", "policy_shadow", "notes", "reports"} == {"jobs"}
+        store.close()
 
 
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:

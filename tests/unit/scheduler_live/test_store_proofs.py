@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.live_world import FakeAgent, World, world
+from tests.support.waiting import until
 from walras.store_proof import StoreProof, answer_challenge
 from walras.wire import HeartbeatAnswer
 
@@ -25,7 +26,11 @@ async def say(w: World, agent: FakeAgent, proof: StoreProof) -> HeartbeatAnswer:
     """A heartbeat with the proof, and the next one once the server has looked."""
     agent.identity["proof"] = proof.model_dump()
     await agent.beat()
-    await asyncio.sleep(0.2)
+
+    def has_looked() -> bool:
+        return not any("StoreProofs." in str(task.get_coro()) for task in asyncio.all_tasks())
+
+    await until(has_looked, 20.0, "the server has looked")
     await w.quiet()
     return await agent.beat()
 
@@ -100,5 +105,5 @@ async def test_an_older_agent_is_taken_to_share_and_with_the_server_nobody_is_as
     async with world(tmp_path / "other") as w:
         agent = await FakeAgent(w, "n1").register()
         await agent.beat()
-        await asyncio.sleep(0.1)
+        await w.quiet()
         assert (await agent.beat()).challenge is None

@@ -9,6 +9,8 @@ import pytest
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
 
+pytestmark = pytest.mark.sql
+
 API = "/api/v1"
 SWEEP = {"name": "grid", "run": "python t.py {lr}", "matrix": {"lr": [0.1, 0.2, 0.3], "seed": "0-1"}, "array": "%2"}
 

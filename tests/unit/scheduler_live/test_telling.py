@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from scheduler.core.commands import ReleaseNode
 from scheduler.live.loop.transaction import TransactionEffects
 from scheduler.live.services import job_submission
 from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, world
 from walras.cluster import NodeId
+
+pytestmark = pytest.mark.sql
 
 API = "/api/v1"
 ONE_OF_TWO = {"run": "true", "resources": {"accelerators": "a:2"}}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,8 @@ from scheduler.live.auth.tls_material import TlsFiles, load_tls, own_certificate
 from scheduler.live.http.connection_guard import ConnectionGuard, ConnectionLimits, GuardedSite
 from scheduler.live.http.web_application import make_app
 from scheduler.live.main import ListenOptions
-from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.backup import back_up, restore
+from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder
 from tests.support.live_world import World, world
 from walras.client import Client
 from walras.contract import pinned_token, split_token
@@ -112,6 +114,21 @@ async def test_agents_take_the_fingerprint_from_the_join_token(served: _Served, 
     assert "n1" in served.world.live_state.nodes
     enrolment = EnrolmentTokens(b"s", pin).issue("r1")
     assert split_token(enrolment)[1] == pin
+
+
+@pytest.mark.sqlite_file
+async def test_who_trusted_a_server_trusts_the_one_restored_from_its_backup(tmp_path: Path) -> None:
+    """Its folder is gone, and its certificate came out of the backup: tokens of people and machines fit it. Nothing
+    lies in the folder that is not declared, so that nothing can be forgotten by a backup."""
+    async with _serving(tmp_path / "data") as served:
+        async with Client(served.url, served.folder.admin_token_file.read_text().strip()) as client:
+            users = (await client.create_token("ada", "user", ["p"])).token
+        assert {path.name for path in served.folder.path.iterdir()} <= {entry.name for entry in FOLDER_ENTRIES}
+        back_up(tmp_path / "data", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "data")
+    restore(tmp_path / "backup", tmp_path / "data")
+    async with _serving(tmp_path / "data") as served, Client(served.url, users) as client:
+        assert await client.nodes() == []
 
 
 async def test_a_handshake_that_never_ends_is_a_stranger_too(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, World
 from walras.cluster import Market, Pool, PoolId, Shape
 
+pytestmark = pytest.mark.sql
+
 AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)
 WALRAS = {"policy": {"name": "walras"}, "rules": {"round_s": 10.0, "resolve_min_s": 1.0}}
 POOL = PoolId("ax2/owned/default")

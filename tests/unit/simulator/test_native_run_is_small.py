@@ -36,7 +36,7 @@ print(json.dumps(found), file=sys.stderr)
 """
 OPTIONAL = (
     "simulator.conditions", "simulator.online_predictor", "simulator.reports.charts", "simulator.reports.report_page",
-    "simulator.reports.run_carbon", "simulator.workloads.carbon_intensity", "simulator.reports.recording",
+    "simulator.reports.recording",
     "simulator.reports.resimulation", "simulator.reports.sweep", "simulator.workloads.application_profiles",
     "walras.training", "optimizer.planning",
 )  # fmt: skip

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from simulator.reports.bench_ground import BenchGround, PublishedRow, ScoredGround, missing_files
 from simulator.reports.bench_grounds import BENCHES, full_bench, generated_ground, small_bench
-from simulator.reports.leaderboard import leaderboard_html, read_bench_file
 from simulator.reports.policy_bench import BenchResult, bench_json, bench_tables, run_bench, write_bench
 from simulator.reports.repeated_runs import ParallelWorkers, RunMetrics
 from simulator.reports.run_spec import RunWatcher, prepare_run
@@ -173,13 +172,11 @@ def test_a_run_that_fails_loses_no_other_runs_figures(
     assert told["policies"]["las"]["outcomes"] == ["complete"] * 2
 
 
-def test_a_ground_that_ends_early_counts_what_had_finished(tmp_path: Path) -> None:
+def test_a_ground_that_ends_early_counts_what_had_finished() -> None:
     """It is no error that jobs are left, and who finishes most stands first; without that end all finish."""
     ground = replace(TINY[1], run=replace(TINY[1].run, until_s=20 * 3600.0), seeds=(0,))
     early = run_bench((ground,), ParallelWorkers())
     assert early.unexpected_outcomes == []
-    write_bench(tmp_path / "bench.json", early)
-    assert "not all runs ended" not in leaderboard_html([read_bench_file(tmp_path / "bench.json")])
     told = bench_json(early)["grounds"][0]
     assert told["sorted_by"] == "finished"
     runs = [policy["runs"][0] for policy in told["policies"].values()]
@@ -190,7 +187,7 @@ def test_a_ground_that_ends_early_counts_what_had_finished(tmp_path: Path) -> No
     assert inputs[0] != inputs[1]
 
 
-def test_the_spot_ground_repeats_the_recorded_scores_under_its_bound(reference_data: Path, tmp_path: Path) -> None:
+def test_the_spot_ground_repeats_the_recorded_scores_under_its_bound(reference_data: Path) -> None:
     """Greedy and Uniform Progress as recorded, ours above both, nobody late, and nobody above the exact optimum."""
     (ground,) = (each for each in spot_grounds(reference_data) if each.name == "spot-tight-small")
     result = run_bench((ground,), ParallelWorkers())
@@ -202,9 +199,6 @@ def test_the_spot_ground_repeats_the_recorded_scores_under_its_bound(reference_d
     for row in rows.values():
         assert row["late"] == 0
         assert row["score"] <= row["score_bound"] == pytest.approx(recorded["exact optimum"], abs=0.006)
-    write_bench(tmp_path / "bench.json", result)
-    page = leaderboard_html([read_bench_file(tmp_path / "bench.json")])
-    assert page.index("exact optimum") < page.index("walras") < page.index("greedy")
 
 
 def test_the_bound_of_arenas_world_holds_for_its_own_policy_and_ours(reference_data: Path) -> None:

@@ -2,14 +2,15 @@
 
 import random
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from benchmarks.bench_batch_choice import DrawnJob
 from optimizer.prediction.gradient_noise import statistical_efficiency
-from tests.unit.training.test_moved import Batches, Seen
 from walras.training import Checkpoint, Loop, measurements
+from walras.training.batch_source import BatchSource
 from walras.training.batch_tuning import (
     COMPARISONS_LEAST,
     WINDOWS_TO_TRY,
@@ -21,6 +22,39 @@ from walras.training.batch_tuning import (
 from walras.training.gang import Gang
 from walras.training.measurements import ThroughputMeter
 from walras.training.supervisor_link import ControlRequest, JobEnvironment
+
+
+class Batches(BatchSource):
+    """The numbers from 0 to 23 in batches, of a size that may change."""
+
+    def __init__(self) -> None:
+        super().__init__(self)
+        self.batch_size = 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.begin(0, 0)
+
+    def begin(self, epoch: int, skip: int) -> Iterator[list[int]]:
+        size = self.batch_size
+        assert size is not None
+        return iter([list(range(at, min(24, at + size))) for at in range(skip * size, 24, size)])
+
+    def resize(self, batch_size: int) -> bool:
+        self.batch_size = batch_size
+        return True
+
+
+class Seen:
+    """The state of a job: the numbers it saw."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"numbers": self.numbers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.numbers = list(state["numbers"])
 
 
 def test_an_update_counts_for_what_the_simulator_says() -> None:

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from optimizer.prediction.gradient_noise import GradientNoise
 from walras.training import Checkpoint, Loop
-from walras.training.measurements import NOISE_DECAY, NoiseScaleMeter
+from walras.training.measurements import NoiseScaleMeter
 
 DIMENSIONS, SIGMA, BATCH = 20, 2.0, 8
 
@@ -31,17 +30,6 @@ def test_the_scale_is_that_of_the_data() -> None:
     """On a problem whose noise is known, the gauge finds it within a tenth."""
     gauge, _ = trained(8000, 4)
     assert gauge.scale == pytest.approx(SIGMA**2, rel=0.1)
-
-
-def test_it_agrees_with_the_optimizer() -> None:
-    """The two running averages are those of optimizer.prediction.gradient_noise, for two workers of one batch each."""
-    gauge, gradients = trained(12, 4)
-    noise = GradientNoise(NOISE_DECAY)
-    for first, second in ((2, 3), (6, 7), (10, 11)):
-        squares = [float(gradients[at].square().sum()) for at in (first, second)]
-        mean = float(((gradients[first] + gradients[second]) / 2).square().sum())
-        noise = noise.seen(sum(squares) / 2, mean, BATCH, 2)
-    assert gauge.scale == pytest.approx(noise.scale, rel=1e-4)
 
 
 def test_accumulated_passes_make_a_larger_batch() -> None:

@@ -108,9 +108,6 @@ class FakeServer:
                 web.get(f"{api}/policy", self._policy),
                 web.put(f"{api}/policy", self._policy),
                 web.get(f"{api}/policy/versions", self._policy_versions),
-                web.get(f"{api}/policy/shadow", self._shadow),
-                web.put(f"{api}/policy/shadow", self._shadow),
-                web.delete(f"{api}/policy/shadow", self._shadow),
                 web.post(f"{api}/tokens", self._token),
                 web.get(f"{api}/whoami", self._whoami),
                 web.post("/content/v1/missing", self._missing),
@@ -331,20 +328,6 @@ class FakeServer:
              "changed_at": AT, "changed_by": "root", "reason": reason}
             for number, (name, parameters, reason) in enumerate(said)
         ])  # fmt: skip
-
-    async def _shadow(self, request: web.Request) -> web.Response:
-        figures = {"mean_s": 3600.0, "median_s": 1800.0, "p95_s": 7200.0, "waiting_s": None, "preemptions": 2.4}
-        runs = {name: {**figures, "usd": 1.5} for name in ("live", "own", "shadow")}
-        group = {"project": "", "jobs": 5, "unknown": 2, "cancelled": 1, "never_end": 1, "difference_s": [-9, -6, -3]}
-        told = {"policy": "srtf", "started_at": AT, "started_by": "root", "since": 0.0}
-        done = {"as_of": 7200.0, "draws": 5, "total": group | runs, "later_jobs": 0, "sooner_jobs": 2,
-                "sooner": [{"id": 7, "project": "p", "difference_s": -90.0, "is_known": False}]}  # fmt: skip
-        views = {
-            "GET": told | done | {"state": "ready"},
-            "PUT": told | {"state": "waiting"},
-            "DELETE": told | {"state": "failed", "fault": "key() failed"},
-        }
-        return web.json_response(views[request.method])
 
     async def _audit(self, request: web.Request) -> web.Response:
         row = {"at": AT, "user": "ada", "role": "admin", "address": "10.0.0.7", "project": "vision", "subject": "job 1"}

@@ -84,14 +84,14 @@ def test_policy(fake: Any, tmp_path: Path) -> None:
     assert "round_s: 12.0" in shown
     file = tmp_path / "p.yaml"
     file.write_text("policy: {name: fifo}\n")
-    tried = run(fake, "policy", "set", str(file), "--dry-run").stdout
+    tried = run(fake, "policy", "apply", str(file), "--dry-run").stdout
     assert "nothing was changed" in tried
     assert "in force" not in tried
     assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy?dry_run=true")
-    assert json.loads(run(fake, "policy", "set", str(file), "-o", "json").stdout)["name"] == "fifo"
+    assert json.loads(run(fake, "policy", "apply", str(file), "-o", "json").stdout)["name"] == "fifo"
     assert fake.requests[-1] == ("PUT", "/api/v1/policy", {"policy": {"name": "fifo"}})
     file.write_text("policy: {name: max_mim}\n")
-    refused = run(fake, "policy", "set", str(file))
+    refused = run(fake, "policy", "apply", str(file))
     assert refused.exit_code == 2
     assert "did you mean max_min_fairness?" in refused.stderr
     assert "policy.name" in refused.stderr
@@ -121,22 +121,17 @@ def test_admin(fake: Any) -> None:
 
 
 def test_admin_token_takes_no_word_for_a_user(fake: Any) -> None:
-    """`list` lists; a word that other commands use makes no token; a name still does, and says how it is written."""
-    for word in ("list", "ls", "show", "rm", "delete", "new", "revoke"):
+    """`list` lists; no other word makes a token, a user's name included."""
+    for word in ("list", "ls", "show", "rm", "delete", "new", "revoke", "ada"):
         before = len(fake.requests)
-        run(fake, "admin", "token", word)
+        done = run(fake, "admin", "token", word)
+        assert ("No such command" in done.stderr) == (word not in ("list", "revoke")), word
         assert all(request[0] == "GET" for request in fake.requests[before:]), word
-    assert "walras admin token list" in run(fake, "admin", "token", "ls").stderr
-    made = run(fake, "admin", "token", "ada", "--role", "viewer")
-    assert made.stdout == "walras_new_secret\n"
-    assert "walras admin token create ada" in made.stderr
-    assert fake.requests[-1][2]["role"] == "viewer"
 
 
 def test_version_and_help() -> None:
     """The version is printed, and every command explains itself."""
-    for word in ("version", "--version"):
-        assert CliRunner().invoke(app, [word]).stdout == f"{walras.__version__}\n"
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"{walras.__version__}\n"
     assert CliRunner().invoke(app, ["submit", "-h"]).exit_code == 0
 
 

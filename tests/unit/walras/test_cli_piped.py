@@ -70,7 +70,7 @@ def test_what_was_written_is_out_in_the_end(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["--help"], ["submit", "--help"], ["version"], ["policy", "list"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["submit", "--help"], ["--version"], ["policy", "list"]], ids=" ".join)
 def test_commands_end_quietly_where_nobody_reads(words: list[str]) -> None:
     """Help, tables and lines alike: code 0, and nothing on standard error."""
     reader, writer = os.pipe()

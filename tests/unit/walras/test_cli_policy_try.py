@@ -1,4 +1,4 @@
-"""`walras policy try` compares two policies on the same jobs; `walras policy shadow` runs one beside the other."""
+"""`walras policy try` compares two policies on the same jobs."""
 
 from pathlib import Path
 from typing import Any
@@ -45,26 +45,3 @@ def test_the_policy_in_force_comes_from_the_server(fake: Any) -> None:
 def test_it_is_tried_on_a_workload_and_a_cluster_or_on_a_run(words: tuple[str, ...]) -> None:
     found = _tried("fifo", "--against", "las", *words)
     assert found.exit_code != 0
-
-
-def test_a_shadow_is_started_shown_and_stopped(fake: Any) -> None:
-    """A name goes as a policy file without rules; what is told is what happened, the own policy and the other."""
-    env = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN": "walras_user_secret", "COLUMNS": "120"}
-
-    def shadow(*words: str) -> str:
-        found = CliRunner().invoke(app, ["policy", "shadow", *words], env=env)
-        assert found.exit_code == 0, found.output
-        return str(found.output)
-
-    assert "look again" in shadow("start", "srtf")
-    assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy/shadow")
-    shown = shadow()
-    for part in ("2h", "3 of known length", "2 not ended yet (drawn 5 times)", "1 cancelled", "live", "own", "shadow"):
-        assert part in shown, (part, shown)
-    assert "6s sooner (3s to 9s)" in shown
-    assert "7 by 1m30s (length drawn), ..." in shown
-    assert "1 jobs of known length never end" in shown
-    assert '"state": "ready"' in shadow("-o", "json")
-    stopped = shadow("stop")
-    assert "nothing was disturbed: key() failed" in stopped
-    assert "It is stopped." in stopped

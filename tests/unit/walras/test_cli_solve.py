@@ -1,4 +1,4 @@
-"""`walras solve`, `walras check`, `walras policy list|show NAME`: no server, files in, tables or JSON out."""
+"""`walras solve`, `walras policy list|show NAME`: no server, files in, tables or JSON out."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_examples_are_solved_checked_and_checked_again(tmp_path: Path, path: Pat
     assert answer["check"]["holds"]
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(answer))
-    again = run("check", path, file)
+    again = run("solve", path, "--answer", file)
     assert again.exit_code == 0, again.stdout
     assert "checked: it holds" in again.stdout
 
@@ -121,7 +121,7 @@ def test_a_doctored_answer_does_not_hold(tmp_path: Path) -> None:
 
     def told(document: Any) -> str:
         file.write_text(json.dumps(document))
-        result = run("check", PROBLEMS[-1], file)
+        result = run("solve", PROBLEMS[-1], "--answer", file)
         assert result.exit_code == 1
         return result.stdout
 
@@ -141,7 +141,7 @@ def test_a_doctored_answer_does_not_hold(tmp_path: Path) -> None:
     missing = json.loads(json.dumps(answer))
     del missing["shares"]["jobs"][0]
     assert "surplus of job 1" in told(missing)
-    assert json.loads(run("check", PROBLEMS[-1], file, "-o", "json").stdout)["holds"] is False
+    assert json.loads(run("solve", PROBLEMS[-1], "--answer", file, "-o", "json").stdout)["holds"] is False
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_is_no_answer_to_this_problem_is_refused(tmp_path: Path, change: An
     change(answer)
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(answer))
-    result = run("check", PROBLEMS[-1], file)
+    result = run("solve", PROBLEMS[-1], "--answer", file)
     assert result.exit_code == 2
     assert told in result.stderr
 
@@ -223,8 +223,18 @@ def test_memory_goes_from_answer_to_answer(tmp_path: Path) -> None:
     second.write_text(
         json.dumps(data("solve", later, "--policy", "finish_time_fairness", "--memory", first, "--check"))
     )
-    assert run("check", later, second, "--memory", first).exit_code == 0
-    assert run("check", later, second).exit_code == 1
+    assert run("solve", later, "--answer", second, "--memory", first).exit_code == 0
+    assert run("solve", later, "--answer", second).exit_code == 1
+
+
+@pytest.mark.parametrize("more", [("--policy", "max_min_fairness"), ("-s", "aware=true"), ("--check",)])
+def test_an_answer_is_checked_and_nothing_is_solved_beside_it(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """An option of a solve is refused there: it would do nothing."""
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps(data("solve", PROBLEMS[-1], "--policy", "throughput")))
+    refused = run("solve", PROBLEMS[-1], "--answer", file, *more)
+    assert refused.exit_code == 2
+    assert "nothing is solved" in refused.stderr
 
 
 def test_renting_is_part_of_the_answer(tmp_path: Path) -> None:
@@ -284,7 +294,7 @@ def test_gangs_over_several_pools_are_made_told_and_checked(tmp_path: Path) -> N
     assert 3 not in made
     answer["mixtures"][0]["steps_per_s"] *= 2
     stated.write_text(json.dumps(answer))
-    refused = run("check", problem, stated)
+    refused = run("solve", problem, "--answer", stated)
     assert refused.exit_code == 2
     assert "the speed of its slowest pool" in refused.stderr
 

@@ -72,7 +72,7 @@ def shown(app: TopApp) -> str:
     return "\n".join(strip.text for strip in strips)
 
 
-async def until(pilot: "Pilot[None]", holds: Callable[[], bool], limit_s: float = 20.0) -> None:
+async def until(pilot: "Pilot[None]", holds: Callable[[], bool], limit_s: float = 100.0) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + limit_s
     while not holds():
@@ -337,7 +337,7 @@ def test_the_command_in_a_terminal(fake: FakeServer, tmp_path: Path) -> None:
             os.close(ours)
 
 
-def read_terminal(terminal: int, wanted: bytes, limit_s: float = 30.0) -> None:
+def read_terminal(terminal: int, wanted: bytes, limit_s: float = 100.0) -> None:
     """Reads what the program writes until `wanted` is in it."""
     end, seen = time.monotonic() + limit_s, b""
     while wanted not in seen:

@@ -62,7 +62,7 @@ function SignIn({ onDone }) {
       <label for="token">Token</label>
       <input id="token" name="token" type="password" autocomplete="current-password" required autofocus />
       <p class="quiet">The file <code>admin.token</code> in the server's folder holds one; an administrator makes others with
-        ${" "}<code>walras admin token NAME</code>. This browser stays signed in for twelve hours.</p>
+        ${" "}<code>walras admin token create NAME</code>. This browser stays signed in for twelve hours.</p>
       <button class="first">Sign in</button>
       <${Trouble} problem=${problem} />
     </form></main>`;

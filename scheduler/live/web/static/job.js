@@ -5,7 +5,6 @@ import { call, get } from "./server.js";
 import { Action, Loading, State, Table, Trouble, useLoaded } from "./parts.js";
 import { Files } from "./files.js";
 import { Log } from "./log.js";
-import { Notes } from "./notes.js";
 import { count, exactly, figure, foreseen, hue, instant, isOver, length, money, percent, reason, secondsSince } from "./words.js";
 
 const time = (text) => (text ? Date.parse(text) / 1000 : null);
@@ -120,6 +119,5 @@ export function JobPage({ rest, can, user }) {
     ${job.attempts ? html`<${Log} job=${job.id} attempts=${job.attempts} ranks=${ranksOf(job)} />` : null}
     <${Attempts} attempts=${job.attempt_list} />
     <${Files} job=${job.id} isOver=${isOver(job.state)} />
-    <${Notes} job=${job.id} may=${mayChange(job, can, user)} />
     <details><summary>What was asked for</summary><pre class="spec">${JSON.stringify(job.spec, null, 2)}</pre></details>`;
 }

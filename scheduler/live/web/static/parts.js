@@ -126,9 +126,8 @@ export class Chart extends Component {
   }
 }
 
-/** A button that asks before it does what cannot be taken back. `act` may throw a Problem. `named`: a fuller name for
- * screen readers, where several buttons have the same title. */
-export function Action({ title, named, ask, act, onDone, danger }) {
+/** A button that asks before it does what cannot be taken back. `act` may throw a Problem. */
+export function Action({ title, ask, act, onDone, danger }) {
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
   const dialog = useRef(null);
@@ -144,8 +143,8 @@ export function Action({ title, named, ask, act, onDone, danger }) {
     setBusy(false);
   };
   return html`<span class="action">
-    <button class=${danger ? "danger" : ""} aria-label=${named} disabled=${busy} onClick=${() => (ask ? dialog.current.showModal() : go())}>${title}</button>
-    ${ask ? html`<dialog ref=${dialog} aria-label=${named || title}><p>${ask}</p><form method="dialog">
+    <button class=${danger ? "danger" : ""} disabled=${busy} onClick=${() => (ask ? dialog.current.showModal() : go())}>${title}</button>
+    ${ask ? html`<dialog ref=${dialog} aria-label=${title}><p>${ask}</p><form method="dialog">
       <button onClick=${go} class="danger">${title}</button> <button autofocus>Leave it</button></form></dialog>` : null}
     <${Trouble} problem=${problem} /></span>`;
 }

@@ -3,7 +3,6 @@
 import { html, useState } from "./vendor/preact-htm.js";
 import { get } from "./server.js";
 import { Loading, Table, Trouble, useLoaded } from "./parts.js";
-import { Published, PublishedPage } from "./reports.js";
 import { count, exactly, figure, instant, length, money, percent } from "./words.js";
 
 const WINDOWS = { "1": "a day", "7": "a week", "28": "four weeks" };
@@ -22,11 +21,7 @@ function Tiles({ total, types }) {
     ${tile(money(total.on_demand_usd - total.usd), "saved against all on demand")}</div>`;
 }
 
-export function ReportPage({ rest, ...more }) {
-  return rest[0] ? html`<${PublishedPage} id=${rest[0]} ...${more} />` : html`<${Lately} /><${Published} />`;
-}
-
-function Lately() {
+export function ReportPage() {
   const [days, setDays] = useState("7");
   const { data, problem } = useLoaded((signal) => get(`/report?since_s=${86400 * Number(days)}`, signal), `report ${days}`);
   const columns = [{ title: "Project" }, { title: "Submitted", right: true }, { title: "Succeeded", right: true }, { title: "Completion", right: true }, { title: "Above its bound", right: true }, { title: "Waited", right: true }, { title: "Moved or lost", right: true }, { title: "Work lost", right: true }, { title: "Held", right: true }, { title: "Cost", right: true }];

@@ -19,7 +19,7 @@ from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.gaussian_process import GaussianProcess
 from optimizer.prediction.table_predictors import MatrixCompletion
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 
 def test_unseen_pairs_of_model_and_batch_on_a_known_type(reference_data: Path) -> None:

@@ -1,50 +1,15 @@
-"""What a batch is worth and how long a target takes: noise scales, Scavenger's laws, loss curves."""
+"""What a batch is worth and how long a target takes: noise scales, loss curves."""
 
-from math import inf, isinf, sqrt
+from math import isinf
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.bench_performance import BATCHES, LAWS, WORKERS, noisy_laws
-from benchmarks.scaling_laws import ShortRun, corner_runs, fit_scaling_laws
-from optimizer.planning.machine_choice import RunGoal, RunOption, choose_option, pareto_front
-from optimizer.prediction.gradient_noise import GradientNoise, statistical_efficiency, update_gain
+from optimizer.prediction.gradient_noise import statistical_efficiency, update_gain
 from optimizer.prediction.loss_curve import LossCurve, fit_loss_curve
 from optimizer.prediction.predictor import CannotPredict
-
-USD_PER_H = 0.13402
-
-
-@given(st.floats(0.1, 1e3), st.floats(1.0, 1e5), st.integers(2, 64), st.integers(1, 512))
-def test_the_noise_scale_is_found_from_expected_norms(signal: float, scale: float, workers: int, local: int) -> None:
-    """|g_B|^2 = |G|^2 (1 + phi/B) for single workers and for their mean gives phi back."""
-    noise = GradientNoise()
-    for _ in range(3):
-        noise = noise.seen(signal * (1 + scale / local), signal * (1 + scale / (local * workers)), local, workers)
-    assert noise.known
-    assert noise.scale == pytest.approx(scale, rel=1e-6)
-
-
-def test_the_noise_scale_settles_under_noise() -> None:
-    """Gradients drawn in 50 dimensions: after 400 steps phi is right within a quarter."""
-    random, workers, local, size, sigma = Random(1), 4, 8, 50, 3.0
-    noise = GradientNoise(keep=0.99)
-    for _ in range(400):
-        each = [[1.0 + random.gauss(0.0, sigma / sqrt(local)) for _ in range(size)] for _ in range(workers)]
-        mean = [sum(column) / workers for column in zip(*each, strict=True)]
-        squares = sum(value * value for gradient in each for value in gradient) / workers
-        noise = noise.seen(squares, sum(value * value for value in mean), local, workers)
-    assert noise.scale == pytest.approx(sigma**2, rel=0.25)
-
-
-def test_nothing_seen_nothing_but_noise_and_no_noise() -> None:
-    """Unknown; infinite: every batch is as good by the sample; zero."""
-    assert not GradientNoise().known
-    assert GradientNoise().seen(8.0, 1.0, 8, 8).scale == inf
-    assert GradientNoise().seen(1.0, 1.0, 8, 8).scale == 0.0
-    assert statistical_efficiency(inf, 1024, 32) == 1.0
 
 
 @given(st.floats(0.0, 1e5), st.integers(1, 1000), st.floats(1.0, 100.0))
@@ -61,56 +26,6 @@ def test_one_law_by_the_scale_and_by_its_two_parts(signal: float, spread: float,
     assert update_gain(signal, spread, times) == pytest.approx(
         times * statistical_efficiency(scale, initial * times, initial)
     )
-
-
-def true_option(counts: tuple[int, ...]) -> RunOption:
-    return next(o for o in LAWS.options(WORKERS, BATCHES, USD_PER_H) if o.counts == counts)
-
-
-def test_four_short_runs_tell_all_times() -> None:
-    """Mean error over 16 configurations at most 4 %, over 20 seeds, with 5 % of noise in every iteration."""
-    errors = [
-        abs(noisy_laws(Random(seed)).time_s(k, b) / LAWS.time_s(k, b) - 1.0)
-        for seed in range(20)
-        for k in WORKERS
-        for b in BATCHES
-    ]
-    assert sum(errors) / len(errors) <= 0.04
-
-
-def test_what_is_chosen_is_near_the_best_there_is() -> None:
-    """Fastest within 10 % of the true fastest, cheapest within 9 % of the true cheapest, for every seed."""
-    truths = list(LAWS.options(WORKERS, BATCHES, USD_PER_H))
-    for seed in range(20):
-        front = pareto_front(noisy_laws(Random(seed)).options(WORKERS, BATCHES, USD_PER_H))
-        assert true_option(front[0].counts).time_s <= 1.10 * min(o.time_s for o in truths)
-        assert true_option(front[-1].counts).usd <= 1.09 * min(o.usd for o in truths)
-        knee = choose_option(front, RunGoal())
-        assert knee is not None
-        assert knee.option in front
-
-
-def test_exact_laws_are_found_exactly() -> None:
-    """Without noise the coefficients come back, and workers alone are paid for."""
-    runs = [
-        ShortRun(k, b, LAWS.iteration_s(k, b), LAWS.noise[0] + LAWS.noise[1] / sqrt(b))
-        for k, b in corner_runs(WORKERS, BATCHES)
-    ]
-    found = fit_scaling_laws(runs, [(0.7, 60.0 + 190.0 * 0.7), (0.8, 60.0 + 190.0 * 0.8)], LAWS.epoch_samples)
-    assert found.iteration == pytest.approx(LAWS.iteration)
-    assert found.time_s(12, 512) == pytest.approx(LAWS.time_s(12, 512))
-    option = next(o for o in found.options((12,), (512,), 2.0))
-    assert option.usd == pytest.approx(option.time_s / 3600 * 24.0)
-
-
-def test_runs_that_tell_nothing_apart_are_refused() -> None:
-    """One point cannot carry three coefficients, nor one finished run the epochs."""
-    run = ShortRun(8, 512, 1.0, 0.7)
-    with pytest.raises(CannotPredict, match="iteration time"):
-        fit_scaling_laws([run, run], [(0.7, 100.0), (0.8, 120.0)], 1.0)
-    runs = [ShortRun(k, b, 1.0 + k, 0.7) for k, b in corner_runs(WORKERS, BATCHES)]
-    with pytest.raises(CannotPredict, match="epochs"):
-        fit_scaling_laws(runs, [(0.7, 100.0)], 1.0)
 
 
 def test_a_loss_curve_tells_when_a_target_is_reached() -> None:

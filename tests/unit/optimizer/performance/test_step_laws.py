@@ -1,4 +1,4 @@
-"""Step times from facts: rings, rooflines, accumulation, parameter servers."""
+"""Step times from facts: rings, rooflines, accumulation."""
 
 from dataclasses import replace
 from math import log
@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.published import K80_ONE_SERVER, P100_ONE_SERVER, P100_TWO_SERVERS
-from optimizer.planning.spot_training import ServerLink, fit_saturation, server_exchange_s
 from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
 from optimizer.prediction.step_time import (
     RooflinePredictor,
@@ -80,11 +78,10 @@ def test_accumulation_spreads_one_synchronisation_over_passes() -> None:
 
 
 def test_a_slow_host_stalls_the_input() -> None:
-    """What the loader needs beyond computing is the stall, and the step is as long as the input."""
+    """The step is as long as the input."""
     slow = SpeedCell(CNN, replace(T4, host_bytes_per_s=6e7), Layout(4))
     parts = RooflinePredictor().parts(slow)
     assert parts.step_s == pytest.approx(0.04)
-    assert parts.input_stall_s == pytest.approx(0.036)
 
 
 def test_fitting_finds_how_far_a_kind_stays_behind() -> None:
@@ -114,34 +111,3 @@ def test_missing_facts_are_named() -> None:
         model.predict(SpeedCell(KindFacts("mystery"), T4, Layout(1)))
     with pytest.raises(CannotPredict, match="link of bare"):
         model.predict(SpeedCell(CNN, AcceleratorSpecs("bare", 1e12, 1e11), Layout(2, accelerators=2)))
-
-
-@pytest.mark.parametrize(
-    ("table", "most_error"), [(K80_ONE_SERVER, 0.10), (P100_ONE_SERVER, 0.10), (P100_TWO_SERVERS, 0.10)]
-)
-@pytest.mark.parametrize("measured", [(1, 8), (1, 2, 8), (1, 6, 8)])
-def test_saturation_of_a_parameter_server_follows_from_few_measurements(
-    table: tuple[float, ...], most_error: float, measured: tuple[int, ...]
-) -> None:
-    """One worker and eight tell the numbers between within 10 %, the knee included (CM-DARE, ICDCS 2020)."""
-    law = fit_saturation([(n, table[n - 1]) for n in measured])
-    for workers, speed in enumerate(table, 1):
-        assert law.steps_per_s(workers) == pytest.approx(speed, rel=most_error)
-
-
-def test_a_cap_that_nobody_saw_is_not_made_up() -> None:
-    """Linear speeds have no knee; saturated ones have it at the first number that reaches the cap."""
-    assert fit_saturation(list(enumerate(K80_ONE_SERVER, 1))).knee is None
-    assert fit_saturation(list(enumerate(P100_ONE_SERVER, 1))).knee == 4
-    with pytest.raises(CannotPredict):
-        fit_saturation([])
-
-
-def test_workers_are_left_with_less_as_they_grow_in_number() -> None:
-    """Full bandwidth until the link is full, then less and less, down to the equal share."""
-    link = ServerLink(1200e6, 142e6, 0.8, -1.92)
-    left = [link.worker_bytes_per_s(n) for n in range(1, 30)]
-    assert left[0] == 142e6
-    assert left == sorted(left, reverse=True)
-    assert left[-1] == pytest.approx(1200e6 / 29)
-    assert server_exchange_s(10.0, 2, 5.0, 20.0) == pytest.approx(6.0)

@@ -1,1 +1,0 @@
-"""Co-location of two jobs on one gang: a linear program solved by column generation."""
