@@ -17,8 +17,8 @@ from click import Command
 from typer.testing import CliRunner
 
 from tests.test_docs import written_commands
+from walras.cli.job_files import read_job_file
 from walras.cli.main import app
-from walras.cli.submit_commands import read_job_file
 from walras.spec.job_spec import JobSpec, parse_spec
 
 ROOT = Path(__file__).resolve().parents[1]

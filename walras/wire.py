@@ -160,9 +160,8 @@ class AttemptReport(Report):
 
 class PreparedReport(AttemptReport):
     type: Literal["prepared"] = "prepared"
-    #: Where the machines of the gang reach this one. Empty: an agent of an older release, and not the first machine.
+    #: Where the gang's machines reach this one; empty from an older agent that is not the first. The first has a port.
     address: str = Field(default="", max_length=255)
-    #: Port of the rendezvous; set by the first machine only.
     port: Port = 0
 
 

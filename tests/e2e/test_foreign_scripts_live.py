@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.test_launchers_live import PAIR, WORLD
 from tests.support.real_server import FIFO, RealServer, wait_for
-from walras.cli.submit_commands import read_job_file
+from walras.cli.job_files import read_job_file
 from walras.spec.job_spec import spec_mapping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import JobArgument, OutputOption, example_or_path, parse_length_option, read_document
+from walras.cli.job_files import read_job_file
 from walras.cli.profile_on_cluster import (
     ProfilingOrder,
     declared_speed,
@@ -18,7 +19,7 @@ from walras.cli.profile_on_cluster import (
 )
 from walras.cli.session import job_id_of, with_client
 from walras.cli.stated_facts import check_publishable, stated_facts_of
-from walras.cli.submit_commands import in_local_folder, read_job_file
+from walras.cli.submit_commands import in_local_folder
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 

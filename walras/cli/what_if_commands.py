@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, example_or_path
+from walras.cli.job_files import read_job_file
 from walras.cli.policy_commands import policy_mapping
 from walras.cli.session import with_client
-from walras.cli.submit_commands import read_job_file
 from walras.cli.terminal_output import OutputFormat, show_json
 from walras.cli.what_if_text import show_what_if
 from walras.errors import UserError

@@ -92,7 +92,8 @@ def script_mapping(
     interpreter = interpreter_of(text)
     if run is None and not _is_shell(interpreter):
         raise JobSpecError(
-            f"{name}: {' '.join(interpreter)[:60]!r} is no shell", fix="write a job file with `run:` that starts it"
+            f"{name}: {' '.join(interpreter)[:60]!r} is not a shell script",
+            fix="write a job file with `run:` that starts it",
         )
     settings = []
     for line in text.splitlines():

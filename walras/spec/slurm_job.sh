@@ -21,7 +21,7 @@ start() {
   shift 4
   for folder in "${TMPDIR:-/tmp}" /tmp /var/tmp /dev/shm; do
     WALRAS_SLURM=$(mktemp -d "$folder/walras-job-XXXXXXXX" 2>/dev/null) || continue
-    trap 'rm -rf "$WALRAS_SLURM"' EXIT
+    forget_dead_jobs "$folder"
     place_files "${@:1:count}" && "$WALRAS_SLURM/bin/scontrol" ping && break
     rm -rf "$WALRAS_SLURM"
     WALRAS_SLURM=
@@ -32,22 +32,28 @@ start() {
   fi
   export WALRAS_SLURM PATH="$WALRAS_SLURM/bin:$PATH" WALRAS_SLURM_PORT=${MASTER_PORT:-}
   set_variables
-  # The script decides what a signal means. A shell that has a trap waits for its child before it ends.
-  trap : TERM INT HUP USR1 USR2
+  # No trap here or in srun: who stops a job signals its programs, and shells that have a trap as well.
   # The kernel gives an interpreter at most one argument.
   (
-    trap - TERM INT HUP USR1 USR2 EXIT
     echo $BASHPID > "$WALRAS_SLURM/process"
     exec "$interpreter" ${argument:+"$argument"} "$WALRAS_SLURM/slurm_script" "${@:count + 1}"
   ) < "$input" || code=$?
   if [ -e "$WALRAS_SLURM/requeue" ]; then
-    return 85
-  fi
-  if [ "$code" = 0 ] && [ -e "$WALRAS_SLURM/refused" ]; then
+    code=85
+  elif [ "$code" = 0 ] && [ -e "$WALRAS_SLURM/refused" ]; then
     complain walras "the script ended well, but this was not done: $(head -n1 "$WALRAS_SLURM/refused")"
-    return 1
+    code=1
   fi
+  rm -rf "$WALRAS_SLURM"
   return "$code"
+}
+
+# Removes what jobs of this user left that were killed.
+forget_dead_jobs() {
+  local file
+  for file in "$1"/walras-job-*/process; do
+    [ -O "$file" ] && ! kill -0 "$(cat "$file")" 2> /dev/null && rm -rf "${file%/process}"
+  done
 }
 
 place_files() {
@@ -296,7 +302,6 @@ srun() {
   step=$(step_number)
   ask_for_gpus
   if [ -n "$gpus_here" ] && [ -z "${given[overlap]:-}" ]; then
-    trap give_gpus_back EXIT
     claim_gpus "$gpus_here"
   fi
   case ${given[input]:-} in
@@ -309,8 +314,13 @@ srun() {
     input=$WALRAS_SLURM/input.$step
     cat > "$input"
   fi
-  for signal in TERM INT HUP USR1 USR2; do trap 'pass_on '$signal $signal; done
-  exec 3< "$input"
+  if [ "$here" = 1 ] && [ -z "${given[label]:-}${given[output]:-}${given[error]:-}" ]; then
+    local_id=0
+    [ "$input" = /dev/stdin ] || exec < "$input"
+    task # srun becomes the command
+  fi
+  for signal in INT HUP USR1 USR2; do trap 'pass_on '$signal $signal; done
+  exec 3<&0
   for ((local_id = 0; local_id < here; local_id++)); do
     [ "$input" = /dev/stdin ] || exec 3< "$input"
     open_streams $((first_task + local_id))
@@ -320,6 +330,7 @@ srun() {
   exec 3<&- 4>&- 5>&-
   wait_for_tasks
   [ ${#filters[@]} = 0 ] || wait "${filters[@]}"
+  give_gpus_back
   rm -f "$WALRAS_SLURM/input.$step"
   exit "$worst"
 }
@@ -406,7 +417,7 @@ file_name() {
 # One task, in a process of its own that becomes the command.
 task() {
   local id=$((first_task + local_id)) per=${given[gpus-per-task]:-${SLURM_GPUS_PER_TASK:-}} all name names
-  trap - TERM INT HUP USR1 USR2 EXIT
+  trap - INT HUP USR1 USR2
   # A launcher (torchrun) is started once on a machine with several accelerators, and has no rank itself.
   if [ "$here" -gt 1 ] || [ "$SLURM_GPUS_ON_NODE" -le 1 ]; then
     export RANK=$id LOCAL_RANK=$local_id WORLD_SIZE=$tasks LOCAL_WORLD_SIZE=$here

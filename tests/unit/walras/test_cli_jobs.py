@@ -57,7 +57,7 @@ def test_submit_a_script_and_standard_input(run: Run, fake: Any) -> None:
     assert run("submit", job_file(script, "night.sh")).exit_code == 0
     sent = fake.requests[-1][2]
     assert (sent["name"], sent["resources"]) == ("night", {"accelerators": {"any": 2}})
-    assert sent["run"] == ["bash", "-c", script, "night.sh"]
+    assert sent["run"] == ["/bin/bash", "-c", script, "night.sh"]
     assert sent["workdir"] == "/shared"
     assert run("submit", "-", "-o", "json", stdin="run: hostname").exit_code == 0
     assert fake.requests[-1][2] == {"run": "hostname"}

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from walras.cli.submit_commands import read_job_file
+from walras.cli.job_files import read_job_file
 from walras.errors import JobSpecError
 from walras.spec.field_types import shown_accelerator
 from walras.spec.job_spec import JobSpec

@@ -391,7 +391,7 @@ def test_scripts_carry_their_fields() -> None:
     spec = parse_spec(script_mapping(text, name="night.sh"))
     assert (spec.name, spec.resources.accelerators, spec.priority) == ("night run", (Demand("*", 2),), 50)
     assert argv_of(spec) == ("/bin/bash", "-c", text, "night.sh")
-    with pytest.raises(JobSpecError, match="is no shell"):
+    with pytest.raises(JobSpecError, match="is not a shell script"):
         script_mapping("#!/usr/bin/env python3\n", name="a.py")
     with pytest.raises(JobSpecError, match="unknown field") as refusal:
         parse_spec(script_mapping("#WALRAS prioritty=5\ntrue", name="a.sh"))

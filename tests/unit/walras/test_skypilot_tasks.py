@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from walras.cli.submit_commands import read_job_file
+from walras.cli.job_files import read_job_file
 from walras.errors import JobSpecError
 from walras.spec.job_spec import JobSpec
 from walras.spec.spec_request import argv_of

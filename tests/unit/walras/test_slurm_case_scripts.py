@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.support.slurm_cluster import SlurmCluster, slurm_cluster
-from walras.cli.submit_commands import read_job_file
+from walras.cli.job_files import read_job_file
 from walras.spec.job_spec import JobSpec
 from walras.spec.spec_request import argv_of, env_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.debian_packages import unpacked
-from walras.cli.submit_commands import read_job_file
+from walras.cli.job_files import read_job_file
 from walras.errors import JobSpecError
 from walras.spec.job_spec import JobSpec
 from walras.spec.shell_scripts import interpreter_of
