@@ -35,7 +35,7 @@ _WHOLE = 1e-9
 #: entitled to part of it.
 _PATIENCE_S = 3600.0
 #: What a job that waits for more than is due to its project or user must be worth more than a running one.
-_FOR_MORE = 1.25
+_FOR_MORE = 1.1
 #: The part of a turn that the restarts at its ends may take.
 _CHANGING = 0.02
 #: Jobs count as at least this long, in seconds. A job of unknown length counts as the service that it has had, so it is
@@ -188,12 +188,10 @@ def _within(problem: Problem, entity: IntArray, due: FloatArray, worth: FloatArr
 
 
 def _asks_for_more(problem: Problem, due: FloatArray, worth: FloatArray, contested: IntArray) -> BoolArray:
-    """Returns which jobs wait for more than is due to a project or user that holds machines already (n,)."""
-    held, _ = _holdings(problem, _running(problem))
+    """Returns which jobs wait for more than is due to their project or user (n,)."""
     waits, found = _running(problem) < 0, np.zeros(len(problem.jobs), dtype=np.bool_)
     for entity in _lineage(problem):
-        has_some = np.isin(entity, contested) & (held[entity] > 0)
-        found |= has_some & waits & ~_within(problem, entity, due, worth)
+        found |= np.isin(entity, contested) & waits & ~_within(problem, entity, due, worth)
     return found
 
 

@@ -88,7 +88,7 @@ def test_a_part_of_a_place_is_due_once_it_has_added_up_to_one_for_a_turn() -> No
     assert standing is not None
     memory = {"fair": standing.remembered(problem, np.array([0, 1, -1, 3, -1, -1]))}
     assert memory["fair"]["rate"] == {"lab/bob": 0.5}
-    more = 1.0 / 1.25
+    more = 1.0 / 1.1
     for hours, gains in ((0.9, [True, False, False]), (1.1, [True, True, False]), (2.9, [True, True, False])):
         later = fair_standing(replace(problem, at=hours * HOUR_S), memory, lengths(6), worth, 8.0, 1e9)
         assert later is not None

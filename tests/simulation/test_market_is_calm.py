@@ -1,0 +1,246 @@
+"""Owned machines, rented ones, deadlines, users and classes beside each other: nobody is moved without need, and nobody
+waits beside a place that it may have.
+
+Each test is a small situation as a person would write it down: a cluster, a workload, and what becomes of the market.
+"""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from simulator.metrics import JobMetrics
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.run_spec import CompletedRun, RunSpec, WorkloadSource, execute_run
+from walras.states import JobState
+
+HOUR_S = 3600.0
+COSTS = {"start": "60s", "warm_up": "30s", "checkpoint": "30s"}
+
+
+def pool(name: str, speed: float, **more: Any) -> dict[str, Any]:
+    count = more.pop("accelerators", 1)
+    return {"shape": f"{name}x{count}", "accelerator": name, "accelerators": count, "cpus": 16, "memory": "64GB",
+            "nominal_speed": speed, **more}  # fmt: skip
+
+
+def rented(name: str, speed: float, usd_per_h: float, **more: Any) -> dict[str, Any]:
+    return pool(name, speed, market=more.pop("market", "on_demand"), provider="simulated", usd_per_h=usd_per_h,
+                quota=more.pop("quota", 4), boot="2m", **more)  # fmt: skip
+
+
+def job(at: str, hours: float, user: str, **more: Any) -> dict[str, Any]:
+    """A job that takes so many hours at ten steps a second."""
+    wants = {"accelerators": more.pop("accelerators", "any:1")}
+    spec = {"name": "j", "run": "python x.py", "profile": "k", "steps": int(hours * 36_000), "resources": wants, **more}
+    return {"at": at, "user": user, "project": f"p-{user}", "job": spec}
+
+
+class Situation:
+    """A cluster and its conditions, in which workloads are run under `walras`."""
+
+    def __init__(self, folder: Path, pools: list[dict[str, Any]], speeds: dict[str, float], **conditions: Any) -> None:
+        self._folder = folder
+        self._write("cluster.yaml", {"pools": pools, "speeds": {"k": speeds}})
+        self._write("conditions.yaml", {"costs": COSTS, **conditions})
+
+    def _write(self, name: str, data: Any) -> str:
+        path = self._folder / name
+        path.write_text(json.dumps(data))
+        return str(path)
+
+    def run(self, *jobs: dict[str, Any]) -> CompletedRun:
+        workload = WorkloadSource(self._write("a.workload.yaml", {"jobs": list(jobs)}))
+        cluster, conditions = str(self._folder / "cluster.yaml"), str(self._folder / "conditions.yaml")
+        ran = execute_run(RunSpec(workload, cluster, "walras", conditions=conditions, bounds=BoundsChoice.NONE))
+        assert ran.result.violations == []
+        return ran
+
+
+def by_number(ran: CompletedRun) -> list[JobMetrics]:
+    return sorted(ran.result.jobs, key=lambda each: each.job_id)
+
+
+def stops(ran: CompletedRun) -> int:
+    return sum(each.preemptions for each in ran.result.jobs)
+
+
+# ------------------------------------------------------------------------------------------------ money and rank
+
+
+@pytest.mark.parametrize("speeds", [{"big": 10.0, "small": 8.0}, {"big": 10.0, "small": 10.0}])
+def test_payers_rent_beside_riders_and_keep_what_they_rent(tmp_path: Path, speeds: dict[str, float]) -> None:
+    """Two long jobs without a value have the owned machines. Two worth five times the price come later: each rents a
+    machine once and keeps it, and the riders stay where they are, though the payers are shorter.
+    """
+    fleet = [pool("big", 4, accelerators=2, machines=1), rented("small", 2, 1.0)]
+    ran = Situation(tmp_path, fleet, speeds).run(
+        job("0s", 30, "rita"), job("0s", 30, "rita"),
+        job("10m", 8, "paul", value_usd_per_h=5), job("20m", 6, "paul", value_usd_per_h=5),
+    )  # fmt: skip
+    assert stops(ran) <= 1
+    riders, payers = by_number(ran)[:2], by_number(ran)[2:]
+    assert max(each.ended_at for each in riders) <= 30.2 * HOUR_S
+    for each, hours in zip(payers, (8, 6), strict=True):
+        assert each.jct_s <= (hours * 10.0 / speeds["small"] + 0.3) * HOUR_S
+
+
+def test_a_payer_hardly_above_the_price_takes_an_owned_place_by_its_rank(tmp_path: Path) -> None:
+    """Renting would leave it a tenth of its value, and the short job outranks the long one."""
+    fleet = [pool("gpu", 4, machines=1), rented("gpu", 4, 1.0)]
+    ran = Situation(tmp_path, fleet, {"gpu": 10.0}).run(
+        job("0s", 30, "rita"), job("10m", 1, "paul", value_usd_per_h=1.1)
+    )
+    assert sum(ran.result.bills.values()) == 0.0
+    assert by_number(ran)[1].jct_s <= 1.2 * HOUR_S
+
+
+def test_a_bill_is_never_above_what_a_job_gains(tmp_path: Path) -> None:
+    """A machine of four is rented for one payer. Beside it ride a job worth a third of the price and one worth
+    nothing, and are billed their value at most; the slower a job is there, the less.
+    """
+    fleet = [rented("gpu", 4, 12.0, accelerators=4, quota=1)]
+    ran = Situation(tmp_path, fleet, {"gpu": 10.0}).run(
+        job("0s", 2, "u1", value_usd_per_h=20), job("60s", 1, "u2", value_usd_per_h=1), job("60s", 1, "u3")
+    )
+    pays, below, rides = by_number(ran)
+    assert pays.usd == pytest.approx(3.0 * 2, rel=0.05)
+    assert 0.95 <= below.usd <= 1.05
+    assert rides.usd == 0.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_projects_with_some_to_rent_do_not_churn(tmp_path: Path, seed: int) -> None:
+    """Sixteen jobs of two projects, half of them worth two to six times the price, on four owned machines and eight to
+    rent: no payer loses its machine within a quarter of an hour of its start, jobs are stopped at most once each on
+    average, and every bill is at most what the job gains.
+    """
+    random = Random(seed)
+    fleet = [pool("big", 4, accelerators=2, machines=2), rented("small", 2, 1.0, quota=8)]
+    jobs, worth, at = [], [], 0
+    for number in range(16):
+        at += random.randint(0, 1200)
+        pays = number % 2 == 1
+        value = round(random.uniform(2, 6), 1) if pays else None
+        worth.append(value)
+        more = {"value_usd_per_h": value} if pays else {}
+        jobs.append(job(f"{at}s", random.uniform(0.5, 5), "paul" if pays else "rita", **more))
+    ran = Situation(tmp_path, fleet, {"big": 10.0, "small": 8.0}).run(*jobs)
+    assert stops(ran) <= 16
+    assert max(each.preemptions for each in ran.result.jobs) <= 4
+    for each, value in zip(by_number(ran), worth, strict=True):
+        held_h = sum(each.accelerator_s.values()) / HOUR_S
+        assert each.usd <= (value or 0.0) * held_h + 0.01
+
+
+# ------------------------------------------------------------------------------------------------ users
+
+
+@pytest.mark.parametrize(("hours", "most"), [(2.0, 4), (10.0, 16)])
+def test_two_users_take_turns_that_repay_their_restarts(tmp_path: Path, hours: float, most: int) -> None:
+    """One accelerator, two equal jobs: whoever waits gets it for spans of more than an hour, not every round."""
+    ran = Situation(tmp_path, [pool("gpu", 4, machines=1)], {"gpu": 10.0}).run(
+        job("0s", hours, "u1"), job("0s", hours, "u2")
+    )
+    assert stops(ran) <= most
+    first, second = sorted(each.ended_at for each in ran.result.jobs)
+    assert second <= (2 * hours * 1.02 + 0.3) * HOUR_S
+    assert first < second
+
+
+def test_a_half_place_moves_one_job_at_a_time(tmp_path: Path) -> None:
+    """Nine accelerators, two users with six jobs of five hours: each has four, and the ninth changes hands seldom."""
+    jobs = [job(f"{number % 2}s", 5.0, f"u{number // 6}") for number in range(12)]
+    ran = Situation(tmp_path, [pool("gpu", 4, machines=9)], {"gpu": 10.0}).run(*jobs)
+    assert stops(ran) <= 8
+
+
+def test_a_few_jobs_get_their_share_beside_a_flood_at_once(tmp_path: Path) -> None:
+    """Six machines full of one user's jobs: another user's three start within a round of their arrival."""
+    flood = [job("0s", 3.0, "u1") for _ in range(20)]
+    few = [job("1h", 3.0, "u2") for _ in range(3)]
+    ran = Situation(tmp_path, [pool("gpu", 4, machines=6)], {"gpu": 10.0}).run(*flood, *few)
+    starts = [each.first_run_at - HOUR_S for each in by_number(ran)[20:]]
+    assert max(starts) <= 1800.0
+
+
+# ------------------------------------------------------------------------------------------------ deadlines
+
+
+def test_a_job_on_spot_leaves_a_zone_whose_price_has_risen_for_a_cheaper_one(tmp_path: Path) -> None:
+    """At 1 h the zone it is in costs twenty times as much; the other zone costs less than on demand."""
+    fleet = [
+        rented("gpu", 2, 3.0),
+        rented("gpu", 2, 1.0, market="spot", zone="a", notice="2m"),
+        rented("gpu", 2, 1.2, market="spot", zone="b", notice="2m"),
+    ]
+    jump = [{"at": "1h", "market": "gpux1/spot/a", "usd_per_h": 20}]
+    ran = Situation(tmp_path, fleet, {"gpu": 10.0}, incidents=jump).run(job("0s", 8, "u", deadline="+20h"))
+    assert sum(ran.result.bills.values()) <= 1.0 + 7.3 * 1.2 + 0.7
+    assert stops(ran) == 1
+
+
+def test_a_small_difference_of_prices_moves_nobody(tmp_path: Path) -> None:
+    """The other zone is cheaper by a twentieth from the second hour on, which a restart does not repay."""
+    fleet = [
+        rented("gpu", 2, 3.0),
+        rented("gpu", 2, 1.0, market="spot", zone="a", notice="2m"),
+        rented("gpu", 2, 1.2, market="spot", zone="b", notice="2m"),
+    ]
+    change = [{"at": "1h", "market": "gpux1/spot/b", "usd_per_h": 0.96}]
+    ran = Situation(tmp_path, fleet, {"gpu": 10.0}, incidents=change).run(job("0s", 8, "u", deadline="+20h"))
+    assert stops(ran) == 0
+
+
+def test_a_job_promised_a_machine_that_does_not_come_takes_a_free_one(tmp_path: Path) -> None:
+    """The cloud gives nothing; the owned machine becomes free at 1 h. The next job of the same user is not held up."""
+    fleet = [pool("gpu", 4, machines=1), rented("gpu", 4, 4.0, quota=1)]
+    nothing = [{"at": "0s", "market": "gpux1/on_demand/default", "capacity": 0}]
+    ran = Situation(tmp_path, fleet, {"gpu": 10.0}, incidents=nothing, end="4d").run(
+        job("0s", 1, "u1", preemptible=False), job("60s", 0.5, "u1", deadline="+50m"), job("2h", 0.5, "u1")
+    )
+    assert [each.state for each in by_number(ran)] == [JobState.SUCCEEDED] * 3
+    assert by_number(ran)[1].ended_at <= 1.65 * HOUR_S
+
+
+def test_a_full_quota_is_no_reason_to_wait_beside_a_free_machine(tmp_path: Path) -> None:
+    fleet = [pool("gpu", 4, machines=1), rented("gpu", 4, 4.0, quota=1)]
+    ran = Situation(tmp_path, fleet, {"gpu": 10.0}).run(
+        job("0s", 1, "u1", preemptible=False), job("30s", 5, "u1", deadline="+5h20m"),
+        job("60s", 0.83, "u1", deadline="+110m"), job("90s", 0.17, "u1"),
+    )  # fmt: skip
+    assert by_number(ran)[2].ended_at <= 60 + 110 * 60 + 300
+
+
+def test_a_deadline_that_only_spot_machines_meet_is_met_on_spot(tmp_path: Path) -> None:
+    """On demand there is only a type four times slower. A tighter deadline makes the job neither later nor dearer."""
+    fleet = [rented("slow", 1, 1.2), rented("fast", 4, 1.5, market="spot", zone="a", notice="2m")]
+    situation = Situation(tmp_path, fleet, {"fast": 10.0, "slow": 2.5})
+    for deadline in ("+3h", "+5h"):
+        ran = situation.run(job("0s", 1, "u", deadline=deadline))
+        assert by_number(ran)[0].ended_at <= 1.2 * HOUR_S
+        assert sum(ran.result.bills.values()) <= 1.65
+
+
+# ------------------------------------------------------------------------------------------------ classes
+
+
+@pytest.mark.parametrize("first_is_stoppable", [True, False])
+def test_an_overdue_job_stops_nobody_of_a_higher_class(tmp_path: Path, first_is_stoppable: bool) -> None:
+    """A long job of a higher class keeps its accelerator until it ends, however late others become."""
+    more = {} if first_is_stoppable else {"preemptible": False}
+    ran = Situation(tmp_path, [pool("gpu", 4, machines=1)], {"gpu": 10.0}).run(
+        job("0s", 1, "u1", **more), job("10m", 10, "u1", priority=80), job("20m", 1, "u1")
+    )
+    assert by_number(ran)[1].preemptions == 0
+
+
+def test_a_gang_of_a_higher_class_comes_before_later_jobs_of_a_lower_one(tmp_path: Path) -> None:
+    ran = Situation(tmp_path, [pool("gpu", 4, accelerators=2, machines=1)], {"gpu": 10.0}).run(
+        job("0s", 2, "u2", accelerators="any:2", preemptible=False),
+        job("10m", 1.5, "u3", accelerators="any:2", priority=80),
+        job("20m", 1, "u1", accelerators="any:2"), job("20m", 0.5, "u1"),
+    )  # fmt: skip
+    assert by_number(ran)[1].first_run_at <= 2.1 * HOUR_S
