@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.attempts import SupervisedAttempt, wait_for
 from workers import processes
+from workers.control_groups import find_group_parent, remove_group
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -370,6 +371,19 @@ def test_a_rank_whose_gang_hangs_saves_for_all(run: Run, tmp_path: Path) -> None
     (committed,) = gang.events("committed")
     assert committed["manifest"]["step"] == 12, said(gang)
     assert "the gang hangs: rank 0 has saved step 12" in said(gang)
+
+
+PARENT, WHY_NONE = find_group_parent()
+
+
+@pytest.mark.skipif(PARENT is None, reason=f"NOT RUN: no control groups here: {WHY_NONE}")
+def test_a_program_in_a_control_group_saves(run: Run) -> None:
+    """The group is killed as a whole, but not before the program has saved."""
+    assert PARENT is not None
+    group = PARENT.group_for(f"stops-{os.getpid()}")
+    commands = {"in a group": bash(f"(trap '' TERM; sleep 300) & {SAVE}; exit $?")}
+    assert ends(run(commands, group=group)) == {"in a group": (1, 1, 85, None)}
+    assert remove_group(group)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can run ranks as other users")

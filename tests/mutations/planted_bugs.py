@@ -357,8 +357,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "failure_taken_for_success",
         _ENDS,
-        "    succeeded = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None\n",
-        "    succeeded = event.cause is EndCause.EXITED and event.signal is None\n",
+        "    is_clean = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None\n",
+        "    is_clean = event.cause is EndCause.EXITED and event.signal is None\n",
     ),
     PlantedBug(
         "lost_machine_uses_up_retries",

@@ -5,7 +5,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     twice         two attempts of one job are alive, or one rank of an attempt is started twice
     devices       two attempts hold one accelerator, or one that is over holds it
     again         a job that is over runs again, or changes its end
-    rerun         a script that succeeded is run again although its machine was never lost
+    rerun         a script that succeeded is run again although its machine was never lost, nor it told to stop before
     checkpoint    an attempt resumes before a checkpoint whose recording its job was told of
     fence         an attempt is stopped by its fence, or by its lease, though its machine was heard in time
     false_lost    a machine or an attempt is declared lost without a cause
@@ -186,7 +186,8 @@ class Observer(Hooks):
             self.violate("twice", f"{where}: rank {run.rank} of this attempt was started before")
         for before in self.runs[run.job_id]:
             is_lost = max(self.lost_at.get(before.machine, 0.0), self.split_until) >= before.began_at
-            if before.attempt < run.attempt and before.how == "exit 0" and not is_lost and plan.world_size == 1:
+            has_succeeded = before.how == "exit 0" and not before.is_unfinished
+            if before.attempt < run.attempt and has_succeeded and not is_lost and plan.world_size == 1:
                 self.violate("rerun", f"{where}: attempt {before.attempt} had succeeded on {before.machine}")
         # A part of a gang may come up after others of it have saved.
         earlier = (step for attempt, step in self.recorded_step[run.job_id].items() if attempt < run.attempt)
@@ -214,6 +215,8 @@ class Observer(Hooks):
     def asked_to_end(self, supervisor: SimSupervisor, reason: str) -> None:
         plan, now, name = supervisor.plan, self.loop.time(), supervisor.machine.name
         self.tell(f"job {plan.job_id} attempt {plan.attempt} on {name}: asked to end, {reason}")
+        for rank in supervisor.ranks.all:
+            rank.run.is_unfinished |= not rank.has_ended and rank.run.script.saves_every_s is None
         silent_s = now - self.renewed_at.get(name, supervisor.launched_at)
         is_known_over = plan.job_id in self.final or plan.job_id in self.stopped_on_purpose
         is_lost = self.lost_at.get(name, 0.0) >= supervisor.launched_at or now < self.split_until

@@ -56,6 +56,8 @@ class Run:
     how: str = ""
     #: Somebody killed this rank and nothing else: its own fault, as far as anybody can see.
     was_killed_alone: bool = False
+    #: It was told to stop before it ended, and is a plain script, which does not say when its work is done.
+    is_unfinished: bool = False
     #: What it writes, and the incarnation of the cluster that started it.
     log: Path = Path()
     incarnation: str = ""

@@ -61,6 +61,7 @@ Play = Callable[[], PlayedSupervisor]
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Play]:
     """Starts a supervisor for the next attempt of a job, which resumes from the checkpoint of the one before."""
+    monkeypatch.setenv("WALRAS_COUNT_FACTS", "0")
     for name in ("WALRAS_SOCKET", "WALRAS_RESUME", "WALRAS_CHECKPOINT_DIR", "WALRAS_STEPS", "WALRAS_PACE", "RANK"):
         monkeypatch.delenv(name, raising=False)
     started: list[PlayedSupervisor] = []
