@@ -67,17 +67,19 @@ def test_a_task_of_skypilot_finds_the_addresses_of_all_machines(server: RealServ
     assert [log.splitlines()[-1] for log in logs] == ["node 0 sees 2", "node 1 sees 2"]
 
 
-def test_a_step_that_is_stopped_saves_and_the_job_is_no_success(server: RealServer, tmp_path: Path) -> None:
-    """The signal reaches the program behind the shells of the script and of srun."""
-    code = "import signal, sys, time; signal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0)));"
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_step_that_is_stopped_saves_once(server: RealServer, tmp_path: Path, tasks: int) -> None:
+    """The signal reaches each program behind the shells of the script and of srun, and none gets it twice."""
+    saving = "print('saved', flush=True), time.sleep(1), sys.exit(0)"
+    code = f"import signal, sys, time; signal.signal(15, lambda *_: ({saving}));"
     code += "print('going', flush=True); time.sleep(300)"
     (script := tmp_path / "job.sbatch").write_text(
-        f'#!/bin/bash\n#SBATCH --gres=gpu:a:2 --signal=B:TERM@20\nsrun {sys.executable} -c "{code}"\n'
+        f'#!/bin/bash\n#SBATCH --gres=gpu:a:2 -n{tasks} --signal=B:TERM@20\nsrun {sys.executable} -c "{code}"\n'
     )
     server.start_agent("n1", PAIR)
     job = submit(server, script)
     server.until_running(job)
-    wait_for(lambda: "going" in server.log(job, 1), 60.0, "the program runs")
+    wait_for(lambda: server.log(job, 1).count("going") == tasks, 60.0, "the programs run")
     server.call("POST", f"/jobs/{job}/cancel")
     server.until_state(job, "CANCELLED", 60.0)
-    assert "saved" in server.log(job, 1)
+    assert server.log(job, 1).count("saved") == tasks
