@@ -19,7 +19,7 @@ from scheduler.core.events import (
     Prepared,
     RoundEnded,
 )
-from scheduler.core.handlers.quarantine import blame, clear_failures, is_jobs_fault
+from scheduler.core.handlers.quarantine import blame, clear_failures
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
@@ -28,6 +28,7 @@ from scheduler.core.rules import OWED
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import note_length
+from scheduler.core.state.standing import is_jobs_fault
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
@@ -398,7 +399,7 @@ def _yielded(cycle: Cycle, job: JobRecord) -> None:
 
 def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId | None) -> None:
     """Handles a failure of the job itself: it is retried if its rule allows, else it has failed."""
-    if not is_jobs_fault(event):
+    if not is_jobs_fault(event.exit_code, own_fault=event.own_fault):
         blame(cycle, job, node_id)
     reason = Reason.USER_EXIT_CODE if event.signal is None else Reason.USER_SIGNAL
     detail = f"exit code {event.exit_code}" if event.signal is None else f"signal {event.signal}"

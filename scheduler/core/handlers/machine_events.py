@@ -344,7 +344,8 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
     if cycle.ledger.fleet.pools[machine.pool].pool.drained:
         return
     machine.failures.clear()
-    machine.standing.on_trial, machine.standing.times_aside, machine.gentle_until = False, 0, -inf
+    machine.standing.clear()
+    machine.gentle_until = -inf
     machine.warning_s, machine.is_sent_away = None, False
     for job in _jobs_on(cycle, machine):
         job.is_aside = False

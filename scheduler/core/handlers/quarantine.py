@@ -7,31 +7,20 @@ devices is put aside until the agent reports that they passed its check; jobs th
 """
 
 from scheduler.core.commands import NodeCordoned, NodeReadmitted
-from scheduler.core.events import AttemptEnded, NodeFit, NodeQuarantined, NodeUnfit
+from scheduler.core.events import NodeFit, NodeQuarantined, NodeUnfit
 from scheduler.core.handlers.machine_facts import parts_of_its_machine
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.standing import failed_jobs
 from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import NodeId
-from walras.contract import EXIT_NOT_PREPARED
 from walras.states import Reason
 
 #: At most one in this many of a pool's owned machines (one, if there are fewer) is put aside because jobs failed there.
 QUARANTINE_ONE_IN = 4
-#: Jobs of a single user are no evidence, however many fail: of this many users some must be.
-_USERS_LEAST = 2
-#: Seconds until a trial, and the most doublings of them.
-TRIAL_AFTER_S, _DOUBLINGS_MAX = 600.0, 5
-#: A shell's codes for a command that cannot be run, or is not there.
-_NO_COMMAND = (126, 127)
-
-
-def is_jobs_fault(event: AttemptEnded) -> bool:
-    """Returns whether the failure is certainly the job's: its command, its modules or its setup."""
-    return event.own_fault or event.exit_code in (*_NO_COMMAND, EXIT_NOT_PREPARED)
 
 
 def blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
@@ -42,15 +31,12 @@ def blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
     rules = cycle.policy.rules
     # Without a name every job counts as somebody else's.
     machine.failures.append((cycle.now, job.job_id, job.request.user or f"job {job.job_id}"))
-    recent = [each for each in machine.failures if each[0] >= cycle.now - rules.quarantine_window_s]
-    jobs, users = {each[1] for each in recent}, {each[2] for each in recent}
     wanted = 1 if machine.standing.on_trial else rules.quarantine_jobs
     up = [each for each in parts_of_its_machine(cycle, machine) if each.condition is MachineCondition.UP]
-    if len(jobs) < wanted or len(users) < min(_USERS_LEAST, wanted):
+    jobs = failed_jobs(machine.failures, cycle.now - rules.quarantine_window_s, wanted)
+    if not jobs or machine not in up or not all(_may_be_put_aside(cycle, each) for each in up):
         return
-    if machine not in up or not all(_may_be_put_aside(cycle, each) for each in up):
-        return
-    detail = f"{len(jobs)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
+    detail = f"{jobs} distinct jobs failed here within {rules.quarantine_window_s:g} s"
     if machine.standing.on_trial:
         detail = f"job {job.job_id} failed here while it was on trial"
     for each in up:
@@ -82,23 +68,14 @@ def _put_aside(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
 
 def set_trial(cycle: Cycle, machine: FleetMachine) -> None:
     """Sets when an owned machine that was put aside takes jobs again; a rented one is given back instead."""
-    machine.standing.on_trial = False
     if not machine.token and not machine.standing.unfit:
-        machine.standing.trial_at = cycle.now + TRIAL_AFTER_S * 2 ** min(machine.standing.times_aside, _DOUBLINGS_MAX)
-        machine.standing.times_aside += 1
-        cycle.timers.set(machine.standing.trial_at, "trial", machine.row)
+        cycle.timers.set(machine.standing.put_aside(cycle.now), "trial", machine.row)
 
 
 def on_trial_timer(cycle: Cycle, row: int, number: int) -> None:
     """Lets a machine take jobs again that was put aside for their failures."""
     machine = cycle.ledger.fleet.machines[row] if row < len(cycle.ledger.fleet.machines) else None
-    if (
-        machine is not None
-        and cycle.now >= machine.standing.trial_at
-        and not machine.standing.unfit
-        and _is_aside(machine)
-    ):
-        machine.standing.on_trial = True
+    if machine is not None and _is_aside(machine) and machine.standing.begin_trial(cycle.now):
         _readmit(cycle, machine, "is on trial after failures of jobs")
 
 
@@ -108,7 +85,7 @@ def clear_failures(cycle: Cycle, job: JobRecord) -> None:
         machine = cycle.ledger.fleet.machines[row]
         if machine is not None:
             machine.failures.clear()
-            machine.standing.on_trial, machine.standing.times_aside = False, 0
+            machine.standing.clear()
 
 
 def on_node_unfit(cycle: Cycle, machine: FleetMachine, event: NodeUnfit) -> None:

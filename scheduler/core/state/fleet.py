@@ -14,7 +14,7 @@ from math import inf
 
 from scheduler.core.state.job_classes import PoolParts, ResourceShape, ToolSets
 from scheduler.core.state.machine_lifetimes import MachineLifetimes
-from scheduler.core.state.standing import MachineStanding
+from scheduler.core.state.standing import MachineFailure, MachineStanding
 from scheduler.core.state.tools_and_data import DataCaches, PoolTools
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
@@ -89,8 +89,8 @@ class FleetMachine:
     #: A person or the scheduler has it leave, so its end says nothing about machines' lifetimes.
     is_sent_away: bool = False
     standing: MachineStanding = field(default_factory=MachineStanding)
-    #: (instant, job, its user) of failures that may be the machine's fault.
-    failures: deque[tuple[float, JobId, str]] = field(default_factory=lambda: deque(maxlen=16))
+    #: Failures that may be the machine's fault.
+    failures: deque[MachineFailure] = field(default_factory=lambda: deque(maxlen=16))
 
     def age_h(self, at: float) -> float:
         """Returns hours since a rented machine was first paid for, or an owned one joined."""

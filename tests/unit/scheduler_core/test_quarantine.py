@@ -8,9 +8,9 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.handlers.quarantine import TRIAL_AFTER_S
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
+from scheduler.core.state.standing import TRIAL_AFTER_S
 from walras.job_request import JobId
 from walras.states import Reason
 
