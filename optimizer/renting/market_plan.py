@@ -62,10 +62,12 @@ def plan_in_market(
     question = market.question(rented)
     plan, told = policy.decide(question, memory)
     if np.any(question.pools.capacity > problem.pools.capacity + _SAME_USD):  # some are on their way
-        plan, told = policy.decide(market.meanwhile(question, plan), memory)
+        # Who waits for its own machine is not kept waiting by others: the memory is that of the plan with it.
+        plan, _ = policy.decide(market.meanwhile(question, plan), memory)
     plan = _over_all(problem, market.kept, plan)
+    leaving = _given_back_soon(problem, rented)
     for group in ((value > 0) & leaves, (value <= 0) & leaves):
-        plan = _let_ride(policy, problem, told, plan, group)
+        plan = _let_ride(policy, problem, told, plan, group, leaving)
     return plan, told, rental
 
 
@@ -158,10 +160,23 @@ def _guaranteed_of_owned(problem: Problem) -> Problem:
     return replace(problem, entities=replace(entities, guaranteed=entities.guaranteed * owned))
 
 
-def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, group: BoolArray) -> Plan:
-    """Returns the plan with those of these jobs that wait placed on what it leaves free. They do not affect prices."""
+def _given_back_soon(problem: Problem, rented: FloatArray) -> FloatArray:
+    """Returns the accelerators of each pool, beyond those that are kept or paid for, on which nobody runs (p,)."""
+    pools = problem.pools
+    prepaid = pools.prepaid if len(pools.prepaid) else np.zeros(len(pools))
+    idle = pools.capacity - accelerators_held(problem, np.flatnonzero(problem.columns.running))
+    return np.clip(pools.held - np.maximum(rented, prepaid), 0.0, np.maximum(idle, 0.0))
+
+
+def _let_ride(
+    policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, group: BoolArray, leaving: FloatArray
+) -> Plan:
+    """Returns the plan with those of these jobs that wait placed on what it leaves free. They do not affect prices.
+
+    Nobody is put on a machine that is about to be given back (`leaving`, accelerators of each pool (p,)).
+    """
     told, column = _whole(problem, plan)
-    free = problem.pools.capacity - accelerators_held(told, column[column >= 0])
+    free = problem.pools.capacity - accelerators_held(told, column[column >= 0]) - leaving
     waits = group & (plan.column < 0)
     kept = waits[problem.columns.job] & ~_short_of(problem, free)
     if not kept.any():
