@@ -138,6 +138,7 @@ HABITS = [
     ("slurm-links --help", True, "sbatch"),
     ("attach 5", False, "fix: walras exec"),
     ("exec --help", True, "JOB"),
+    ("exec 5", False, "fix: walras exec JOB -- COMMAND"),  # no terminal for a shell
     ("share --help", True, "--project"),
     ("nodes --help", True, "--watch"),
     ("admin token list --help", True, "List"),
