@@ -5,8 +5,8 @@
 Sixty jobs of one accelerator on six fast and six slow ones, Poisson arrivals at .5, .8 and 1.0 of what the fleet bears;
 eight seeds, jobs made anew for each. Two kinds, one four times as fast on the fast type, one one and a half times;
 lengths lognormal. The default policy starts arrivals at its prices as they come; restarts take 20 s. The bound is that
-of `walras report`, over the same jobs: it knows all arrivals, and moves and restarts are free in it, so part of what is
-called regret here is what nobody could avoid. `hadar` is the same prices for whole schedules, `fifo` no prices.
+of `walras money --report`, over the same jobs: it knows all arrivals, and moves and restarts are free in it, so part of
+what is called regret here is what nobody could avoid. `hadar` is the same prices for whole schedules, `fifo` no prices.
 """
 
 from random import Random

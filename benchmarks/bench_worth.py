@@ -4,7 +4,7 @@
 
 A trace is 80 jobs of three kinds on one accelerator each, lengths lognormal around 90 minutes, at a load drawn between
 .6 and 1.1 of the fleet, each with a value of its own between .5 and 3 USD/h; a fleet is two types, one 1.7 to 4 times
-as fast as the other. The estimate of a pool is what the plans say (`Proposal.worth_usd`, which `walras worth` shows),
+as fast as the other. The estimate of a pool is what the plans say (`Proposal.worth_usd`, in `walras prices --worth`),
 summed over the run. The truth is the run again with one accelerator more there: by how much sooner the jobs end, each
 hour at the job's value. Pairs in which that is under a thousandth of the whole time in the system, at its value, count
 for the rank correlation alone. Targets: rank correlation .9, median error 25 %.

@@ -133,12 +133,12 @@ def test_a_port_of_the_job_is_reached_and_no_other(running: tuple[RealServer, in
 
 
 class Shell:
-    """`walras attach` at a terminal of its own."""
+    """`walras exec JOB` at a terminal of its own."""
 
     def __init__(self, server: RealServer, job: int) -> None:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
-            os.execve(WALRAS, [WALRAS, "attach", str(job)], environment(server, TERM="xterm"))
+            os.execve(WALRAS, [WALRAS, "exec", str(job)], environment(server, TERM="xterm"))
         self.seen = b""
         self.until(b"/work")  # the prompt: keys typed before it are flushed
 

@@ -135,9 +135,9 @@ def test_a_time_limit_is_a_notice_and_pools_are_launched_by_command(slurm: Slurm
     with server_over(slurm, tmp_path, [idle], time="1m") as server:
         file = ("--on", "slurm", "-f", str(tmp_path / "pools.yaml"))
         for _ in range(2):
-            assert "1 to 2 allocations" in walras(server, "agents", "launch", *file)
+            assert "1 to 2 allocations" in walras(server, "admin", "agents", "launch", *file)
         wait_for(lambda: len(nodes(server)) == 1, 60.0, "the least is there, and no job")
-        assert "t4x1/spot/default" in walras(server, "agents", "status", *file)
+        assert "t4x1/spot/default" in walras(server, "admin", "agents", "status", *file)
         time.sleep(RENT_KEEP_S)
         assert len(pilots_of(slurm)) == 1, "none below the least, none above it"
         job_id = server.submit(run=[sys.executable, "-c", "import time; time.sleep(600)"], grace_period="2s")
@@ -149,7 +149,7 @@ def test_a_time_limit_is_a_notice_and_pools_are_launched_by_command(slurm: Slurm
         # Who looks too late to see it leave still finds its job stopped, and not lost.
         assert was_seen or server.job(job_id)["attempt_list"][0]["state"] == "PREEMPTED"
         assert server.job(job_id)["restarts"] == 0
-        walras(server, "agents", "stop", *file)
+        walras(server, "admin", "agents", "stop", *file)
         server.call("POST", f"/jobs/{job_id}/cancel")
         wait_for(lambda: not pilots_of(slurm), GIVEN_BACK_S + 10.0, "a drained pool holds nothing")
 

@@ -45,7 +45,7 @@ def test_agents_are_started_asked_after_and_stopped_over_ssh(tmp_path: Path) -> 
 
             def agents(*arguments: str) -> tuple[int, str]:
                 environment = {**os.environ, "PATH": f"{client}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-                command = [WALRAS, "agents", *arguments, "--on", "ssh", "-f", str(hosts)]
+                command = [WALRAS, "admin", "agents", *arguments, "--on", "ssh", "-f", str(hosts)]
                 ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
                 return ran.returncode, ran.stdout + ran.stderr
 

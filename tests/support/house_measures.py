@@ -79,8 +79,8 @@ def commands_at_the_top() -> int:
 
 
 def commands() -> int:
-    """Number of commands, those of groups included."""
-    return sum(1 for _ in _leaves(_command_line()))
+    """Number of commands, those of groups included and hidden ones left out."""
+    return sum(not command.hidden for command in _leaves(_command_line()))
 
 
 def options() -> int:

@@ -1,4 +1,4 @@
-"""`walras agents`: agents on what people already have, Slurm's allocations or hosts that SSH reaches.
+"""`walras admin agents`: agents on what people already have, Slurm's allocations or hosts that SSH reaches.
 
 On Slurm the server itself submits, from its own pools, so that prices, quotas and explanations are those of rented
 machines; the command gives it the pools of a file. Over SSH the command starts agents from here.

@@ -4,7 +4,7 @@ Job numbers are written `12`, `12-20`, `12,14`, `last`, or several of them.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
 
@@ -93,6 +93,13 @@ def parse_length_option(text: str | None, option: str) -> float | None:
     except ValueError as error:
         message, _, fix = str(error).partition("; ")
         raise UserError(message, field=option, fix=fix) from None
+
+
+def refuse_options(given: Mapping[str, object], why: str, fix: str) -> None:
+    """Raise UserError, "OPTION why", for the first option that was given: it means nothing beside the others."""
+    for option, value in given.items():
+        if value is not None and value is not False and value not in ("", []):
+            raise UserError(f"{option} {why}", field=option, fix=fix)
 
 
 _MOST_JOBS = 10_000

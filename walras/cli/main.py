@@ -44,19 +44,20 @@ from walras.cli.job_control_commands import (
     update_command,
     wait_command,
 )
-from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
+from walras.cli.machine_commands import nodes_command
 from walras.cli.mcp_commands import mcp_command
+from walras.cli.money_commands import money_command
 from walras.cli.notify_commands import notify_commands
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
 from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.policy_commands import policy_commands
 from walras.cli.pool_commands import pool_commands
+from walras.cli.price_commands import prices_command
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
-from walras.cli.remote_commands import attach_command, exec_command, forward_command
-from walras.cli.report_commands import report_command
-from walras.cli.reserve_commands import reservations_command, reserve_command
+from walras.cli.remote_commands import exec_command, forward_command
+from walras.cli.reserve_commands import reserve_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.slurm_listings import SLURM_LISTINGS
@@ -66,7 +67,6 @@ from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, sa
 from walras.cli.top_commands import top_command
 from walras.cli.what_if_commands import what_if_command
 from walras.cli.workload_commands import workload_commands
-from walras.cli.worth_commands import worth_command
 from walras.errors import ServerUnreachable, UserError, WalrasError
 
 GENERIC_NAMES = ("scheduler", "optimizer", "workers", "simulator")
@@ -192,17 +192,37 @@ def quiet_broken_pipe() -> Iterator[None]:
             sys.stdout.flush()
 
 
-#: Names of commands in other schedulers, and the command here that does the same.
+#: Words that people type out of habit, of other schedulers or of other releases, and what does that here.
 WORDS_OF_OTHERS = {
-    "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue",
-    "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "describe": "show", "info": "show",
-    "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs",
-    "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel", "scancel": "cancel", "qdel": "cancel",
+    # what is asked about jobs
+    "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue", "eta": "queue", "pending": "queue",
+    "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "job": "show", "describe": "show",
+    "info": "show", "get": "show", "inspect": "show", "note": "show", "why": "explain", "events": "explain",
+    "sprio": "explain", "tail": "logs -f", "log": "logs", "output": "logs", "outputs": "fetch", "download": "fetch",
+    "pull": "fetch", "cp": "fetch", "rsync": "fetch", "quote": "submit --quote",
+    # what is done to them
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
-    "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "pools": "prices",
-    "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
-    "scontrol": "update", "quota": "share", "cost": "money", "usage": "money", "login": "whoami",
-    "me": "whoami", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
+    "apply": "submit", "salloc": "submit", "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel",
+    "down": "cancel", "abort": "cancel", "scancel": "cancel", "qdel": "cancel", "suspend": "hold", "pause": "hold",
+    "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun", "restart": "rerun",
+    "scontrol": "update", "edit": "update", "modify": "update", "priority": "update --priority",
+    "attach": "exec", "ssh": "exec", "shell": "exec", "debug": "exec", "port-forward": "forward",
+    # the cluster, its people and its money
+    "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "pools": "prices", "price": "prices",
+    "market": "prices", "worth": "prices --worth", "offers": "prices --offers", "catalog": "prices --offers",
+    "cost": "money", "usage": "money", "bill": "money", "billing": "money", "report": "money --report",
+    "sreport": "money --report", "budget": "money --budgets", "budgets": "money --budgets", "quota": "share",
+    "fairshare": "share", "sshare": "share", "reservation": "reserve", "reservations": "reserve", "book": "reserve",
+    "dashboard": "top", "web": "top", "ui": "top", "watch": "top", "monitor": "top", "login": "whoami",
+    "me": "whoami", "user": "admin user list", "users": "admin user list", "projects": "admin project list",
+    "token": "admin token create", "tokens": "admin token list", "agents": "admin agents", "drain": "admin drain",
+    "cordon": "admin drain", "uncordon": "admin resume", "audit": "admin audit", "backup": "admin backup",
+    "restore": "admin restore", "sacctmgr": "admin",
+    # Walras itself, and what it studies
+    "start": "server", "up": "server", "join": "agent", "worker": "agent", "config": "init", "setup": "init",
+    "help": "--help", "version": "--version", "simulation": "simulate", "sim": "simulate", "bench": "simulate bench",
+    "compare": "simulate compare", "policies": "policy list", "shadow": "policy try", "search": "profile run",
+    "check": "solve --answer",
 }  # fmt: skip
 
 EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
@@ -286,7 +306,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "show": show_command,
     "logs": logs_command,
     "fetch": fetch_command,
-    "attach": attach_command,
     "exec": exec_command,
     "forward": forward_command,
     "explain": explain_command,
@@ -299,14 +318,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "whoami": whoami_command,
     "nodes": nodes_command,
     "prices": prices_command,
-    "worth": worth_command,
-    "report": report_command,
     "money": money_command,
     "share": share_command,
     "reserve": reserve_command,
-    "reservations": reservations_command,
     "whatif": what_if_command,
-    "offers": offers_command,
     "recommend": recommend_command,
     "solve": solve_command,
     "server": server_command,
@@ -323,9 +338,9 @@ for _name, _command in SLURM_LISTINGS.items():
 admin_commands.command("credit")(credit_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)
-app.add_typer(agents_commands, name="agents")
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
+admin_commands.add_typer(agents_commands, name="agents")
 admin_commands.add_typer(pool_commands, name="pool")
 for _name, _group in PEOPLE_COMMANDS.items():
     admin_commands.add_typer(_group, name=_name)

@@ -19,7 +19,7 @@ from walras.cli.arguments import (
     parse_length_option,
     read_document,
 )
-from walras.cli.machine_commands import read_catalog
+from walras.cli.price_commands import read_catalog
 from walras.cli.recommendation_text import LEFT_OUT_MOST, check_kinds, recommendation_data, show_recommendation
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import parse_length_option, read_document
-from walras.cli.machine_commands import read_catalog
+from walras.cli.price_commands import read_catalog
 from walras.cli.recommendation_text import check_kinds, show_recommendation
 from walras.cli.session import with_client
 from walras.cli.terminal_output import show_line, warn

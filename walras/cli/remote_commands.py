@@ -1,4 +1,4 @@
-"""`walras exec`, `attach`, `forward`: commands, a shell and connections in the place of a running job."""
+"""`walras exec` and `walras forward`: commands, a shell and connections in the place of a running job."""
 
 import asyncio
 import contextlib
@@ -32,36 +32,30 @@ _EXIT_LOST = 255
 
 def exec_command(
     job: JobArgument,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="The command and its arguments; without one, a shell."),
+    ] = None,
     node: NodeOption = 0,
 ) -> None:
-    """Run a command in a running job's place: its machine, folder and environment.
+    """Run a command, or open a shell, in a running job's place: its machine, folder and environment.
 
     Exits with the command's code. It ends with the attempt. For the job's owner and for operators; audited.
     """
     from walras.remote_session import SessionAsked
 
-    job_id, asked = job_id_of(job), SessionAsked(kind="exec", argv=command, node_rank=node)
-    code = with_client(lambda client: _run_session(client, job_id, asked))
-    if code:
-        raise typer.Exit(code)
-
-
-def attach_command(job: JobArgument, node: NodeOption = 0) -> None:
-    """Open a shell in a running job's place: its machine, folder and environment.
-
-    It ends with the attempt. For the job's owner and for operators; audited.
-    """
-    from walras.remote_session import SessionAsked
-
-    if not sys.stdin.isatty():
-        raise UserError("there is no terminal here", field="attach", fix="walras exec JOB -- COMMAND")
-    size = shutil.get_terminal_size()
-    term = os.environ.get("TERM") or "xterm"
+    if not command and not sys.stdin.isatty():
+        raise UserError("a shell needs a terminal, and here is none", field="COMMAND", fix="walras exec JOB -- COMMAND")
     job_id = job_id_of(job)
-    asked = SessionAsked(kind="shell", node_rank=node, rows=size.lines, columns=size.columns, term=term)
-    with _raw_terminal():
+    if command:
+        asked = SessionAsked(kind="exec", argv=command, node_rank=node)
         code = with_client(lambda client: _run_session(client, job_id, asked))
+    else:
+        size = shutil.get_terminal_size()
+        term = os.environ.get("TERM") or "xterm"
+        asked = SessionAsked(kind="shell", node_rank=node, rows=size.lines, columns=size.columns, term=term)
+        with _raw_terminal():
+            code = with_client(lambda client: _run_session(client, job_id, asked))
     if code:
         raise typer.Exit(code)
 

@@ -1,16 +1,19 @@
-"""`walras reserve` and `walras reservations`: machines kept for a project, or for maintenance, for a time."""
+"""`walras reserve`: machines kept for a project, or for maintenance, for a time; without arguments, which ones are."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import NoHeaderOption, OutputOption
+from walras.cli.arguments import NoHeaderOption, OutputOption, refuse_options
 from walras.cli.session import with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import UserError
 
 if TYPE_CHECKING:
     from walras.reservations import ReservationView
+
+
+_NOW = "+0s"
 
 
 def reserve_command(
@@ -22,7 +25,7 @@ def reserve_command(
     ] = None,
     start: Annotated[
         str, typer.Option("--from", metavar="WHEN", help="Its beginning: 2026-12-01T08:00:00Z, or +2h.")
-    ] = "+0s",
+    ] = _NOW,
     end: Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Its end.")] = None,
     project: Annotated[
         str | None, typer.Option("--project", "-p", metavar="NAME", help="Only jobs of this project run there.")
@@ -32,14 +35,26 @@ def reserve_command(
     ] = False,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown to those who wait.")] = "",
     cancel: Annotated[int | None, typer.Option("--cancel", metavar="ID", min=1, help="Cancel this one.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List also the newest of those that are over.")] = False,
     output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
 ) -> None:
-    """Reserve machines for a project, or for maintenance; jobs are planned around that."""
+    """Reserve machines for a project, or for maintenance; jobs are planned around that.
+
+    Without anything to reserve, lists reservations: for whom, when, on which machines, and what stands in their way.
+    """
+    of_new = {"--until": end, "--project": project, "--maintenance": maintenance, "--reason": reason}
+    of_new["--from"] = None if start == _NOW else start
     if cancel is not None:
-        if accelerators or node or end or project or maintenance:
-            raise UserError("a cancelled reservation takes nothing else", field="--cancel", fix="give its ID alone")
+        others = of_new | {"TYPE:N": accelerators, "--node": node, "--all": everything}
+        refuse_options(others, "says nothing of what is cancelled", "give --cancel ID alone")
         found = with_client(lambda client: client.cancel_reservation(cancel))
+    elif accelerators is None and not node:
+        refuse_options(of_new, "is of a new reservation", "add TYPE:N, such as a100:8, or --node NAME")
+        _list_reservations(everything, output, header=not no_header)
+        return
     else:
+        refuse_options({"--all": everything}, "is of the list", "leave out what is to be reserved")
         body = _asked(accelerators, node or [], start, end) | {"maintenance": maintenance, "reason": reason}
         if maintenance == bool(project):
             raise UserError("for whom is it", field="--project", fix="give either --project or --maintenance")
@@ -77,12 +92,7 @@ def _asked(accelerators: str | None, nodes: list[str], start: str, end: str | No
     return body | {"accelerator": kind, "accelerators": int(count[:9])}
 
 
-def reservations_command(
-    everything: Annotated[bool, typer.Option("--all", help="Also the newest of those that are over.")] = False,
-    output: OutputOption = OutputFormat.TABLE,
-    no_header: NoHeaderOption = False,
-) -> None:
-    """List reservations of machines: for whom, when, on which machines, and what stands in their way."""
+def _list_reservations(everything: bool, output: OutputFormat, *, header: bool) -> None:
     found = with_client(lambda client: client.reservations(everything=everything))
     columns = [
         Column("ID", right=True),
@@ -95,7 +105,7 @@ def reservations_command(
         Column("NOTES", shrinks=True),
     ]
     data = [each.model_dump(mode="json") for each in found]
-    show_listing(Listing(columns, [_row(each) for each in found], data), output, header=not no_header)
+    show_listing(Listing(columns, [_row(each) for each in found], data), output, header=header)
 
 
 def _row(found: "ReservationView") -> list[str]:

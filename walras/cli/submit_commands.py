@@ -158,13 +158,7 @@ def submit_command(
     if quote:
         show_menu(spec, output)
         return
-
-    async def send(client: "Client") -> "SubmitResult":
-        if tree is not None:
-            await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
-        return await client.submit(spec)
-
-    submitted = with_client(send)
+    submitted = with_client(lambda client: _send(client, spec, folder, tree))
     assert submitted.id is not None
     remember_submitted_job(server_access().url, submitted.id)
     if output is OutputFormat.JSON:
@@ -175,6 +169,12 @@ def submit_command(
         _tell_submitted(submitted, spec, folder)
     if wait:
         _wait_for_end(submitted.id)
+
+
+async def _send(client: "Client", spec: "JobSpec", folder: Path, tree: "ContentTree | None") -> "SubmitResult":
+    if tree is not None:
+        await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
+    return await client.submit(spec)
 
 
 def _wait_for_end(job_id: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import parse_length_option
+from walras.cli.arguments import parse_length_option, refuse_options
 from walras.cli.session import with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.contract import SECONDS_PER_HOUR
@@ -289,14 +289,10 @@ def check_bill_options(
 ) -> None:
     """Raise UserError for a pricing model that there is not, and for options that say nothing of what is shown."""
     if model is None:
-        for option, given in of_bills.items():
-            if given is not None:
-                raise UserError(f"{option} is of the bills of a reservation", field=option, fix="add --model one-price")
+        refuse_options(of_bills, "is of the bills of a reservation", "add --model one-price")
         return
     if model not in _MODELS:
         raise UserError(f"{model[:40]!r} is no pricing model", field="--model", fix=f"choose from {', '.join(_MODELS)}")
     if by not in ("project", "user"):
         raise UserError(f"nobody is billed by {by[:40]!r}", field="--by", fix="choose from project, user")
-    for option, given in of_ledger.items():
-        if given:
-            raise UserError(f"{option} says nothing of bills", field=option, fix="leave it out; see --since, --type")
+    refuse_options(of_ledger, "says nothing of bills", "leave it out; see --since, --type")

@@ -111,7 +111,7 @@ def _with_machines(call: RequestContext, declared: Sequence[Booking], wanted: Bo
         raise Conflict(
             f"it cannot be honoured: {problem}",
             field="nodes" if wanted.node_ids else "accelerators",
-            fix="ask for fewer, or for another time; `walras reservations` lists what is reserved",
+            fix="ask for fewer, or for another time; `walras reserve` lists what is reserved",
         )
     return replace(wanted, node_ids=nodes)
 
@@ -124,7 +124,7 @@ async def cancel_reservation(call: RequestContext) -> ReservationView:
         core = call.server.loop.core
         row = transaction.state.bookings.get(int(number)) if number.isdecimal() and len(number) < 10 else None
         if row is None or not (call.user.sees(row.project) or row.project == NOBODY):
-            raise NotFound(f"no reservation {number[:20]}", field="reservation_id", fix="see walras reservations")
+            raise NotFound(f"no reservation {number[:20]}", field="reservation_id", fix="see walras reserve")
         _check_may(call, row.project)
         if row.cancelled or row.until_at <= transaction.at:
             return _views(call, [row])[0]

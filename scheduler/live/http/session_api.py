@@ -52,7 +52,7 @@ async def open_session(call: RequestContext) -> web.StreamResponse:
     if node_id is None:
         raise Conflict(f"machine {asked.node_rank} of job {row.job_id} runs none of it now", field="node_rank")
     if not web.WebSocketResponse().can_prepare(call.request).ok:
-        raise UserError("this endpoint is a websocket", fix="use `walras attach`, `exec` or `forward`")
+        raise UserError("this endpoint is a websocket", fix="use `walras exec` or `walras forward`")
     told = asked.model_dump(mode="json", exclude_defaults=True)
 
     def step(transaction: Transaction) -> None:

@@ -2,7 +2,7 @@
 
 A provider is one entry of `PROVIDERS`: the function that builds it from the cluster file. Its settings are a section of
 that file (walras/spec/provider_settings.py). Nothing else in the server names a provider: main.py attaches, watches and
-closes all of them alike, and `walras offers --market` asks those whose prices move. docs/how-to/add-a-provider.md shows
+closes all of them alike, and `walras prices --market` asks those whose prices move. docs/how-to/add-a-provider.md shows
 how to add one.
 """
 

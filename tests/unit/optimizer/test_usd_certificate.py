@@ -15,7 +15,7 @@ from optimizer.renting.usd_certificate import usd_certificate
 from scheduler.core.commands import Solve
 from scheduler.core.cycle.solve_requests import run_solve
 from walras.api import CertificateView
-from walras.cli.machine_commands import _certificate_line
+from walras.cli.price_commands import _certificate_line
 
 
 def some_problem(seed: int) -> Problem:

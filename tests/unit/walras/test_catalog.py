@@ -18,7 +18,7 @@ NEW = "{instance: tiny, accelerator: Tesla T4, accelerators: 1, cpus: 2, memory:
 
 
 def _run(*args: object) -> Any:
-    return CliRunner().invoke(app, ["offers", *(str(arg) for arg in args)])
+    return CliRunner().invoke(app, ["prices", "--offers", *(str(arg) for arg in args)])
 
 
 def test_what_ships_is_whole() -> None:

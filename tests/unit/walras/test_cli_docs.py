@@ -13,12 +13,13 @@ PAGE = Path(walras.__file__).resolve().parents[1] / "docs" / "cli.md"
 
 
 def commands(command: object, words: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """(words, the first paragraph of the help) of every command that is no group."""
+    """(words, the first paragraph of the help) of every command that is no group and not hidden."""
     below = getattr(command, "commands", {})
     if not below:
         yield " ".join(words), " ".join(str(getattr(command, "help", "")).split("\n\n")[0].split())
     for name, child in below.items():
-        yield from commands(child, (*words, name))
+        if not getattr(child, "hidden", False):
+            yield from commands(child, (*words, name))
 
 
 def test_the_page_says_what_the_help_says() -> None:

@@ -45,14 +45,32 @@ def ids(result: Any) -> list[int]:
 
 @pytest.mark.parametrize("word", sorted(WORDS_OF_OTHERS))
 def test_a_word_of_other_schedulers_is_answered_with_ours(run: Run, word: str) -> None:
+    """Exit code 2 and a line with ours, which exists, options included."""
     result = run(word)
-    assert result.exit_code == 2
-    assert f"fix: walras {WORDS_OF_OTHERS[word]}" in result.output
-    # What is named exists, options included.
-    command, *options = WORDS_OF_OTHERS[word].split()
-    helped = CliRunner().invoke(app, [command, "--help"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"walras: there is no `walras {word}`\n  fix: walras {WORDS_OF_OTHERS[word]}\n"
+    words = WORDS_OF_OTHERS[word].split()
+    commands = [each for each in words if not each.startswith("-")]
+    helped = CliRunner().invoke(app, [*commands, "--help"])
     assert helped.exit_code == 0
-    assert not [option for option in options if option not in helped.output]
+    assert not [option for option in words[len(commands) :] if option not in helped.output]
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("reservations", "reserve"),
+        ("worth", "prices --worth"),
+        ("report", "money --report"),
+        ("agents", "admin agents"),
+        ("attach", "exec"),
+        ("offers", "prices --offers"),
+    ],
+)
+def test_a_command_that_was_merged_into_another_names_it(run: Run, word: str, ours: str) -> None:
+    """With whatever follows it on the line."""
+    result = run(word, "12", "--all")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"  fix: walras {ours}")
 
 
 def test_jobs_are_chosen_by_user_state_name_and_label(run: Run, jobs: Any) -> None:
@@ -118,7 +136,9 @@ HABITS = [
     ("admin token revoke", False, "TOKEN"),
     ("init --help", True, "DIR"),
     ("slurm-links --help", True, "sbatch"),
-    ("attach --help", True, "JOB"),
+    ("attach 5", False, "fix: walras exec"),
+    ("exec --help", True, "JOB"),
+    ("exec 5", False, "fix: walras exec JOB -- COMMAND"),  # no terminal for a shell
     ("share --help", True, "--project"),
     ("nodes --help", True, "--watch"),
     ("admin token list --help", True, "List"),

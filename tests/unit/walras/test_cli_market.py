@@ -1,4 +1,4 @@
-"""`walras offers --market`: prices of a cluster's spot pools from EC2 (moto)."""
+"""`walras prices --market`: prices of a cluster's spot pools from EC2 (moto)."""
 
 import json
 from collections.abc import Iterator
@@ -30,22 +30,20 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _run(folder: Path, content: dict[str, Any], *args: str) -> Any:
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(content))
-    return CliRunner().invoke(app, ["offers", "--cluster", str(path), *args])
+    return CliRunner().invoke(app, ["prices", "--market", str(path), *args])
 
 
 def test_the_market_of_a_cluster_is_told(tmp_path: Path, stand_in: None) -> None:
     """Pool, instant and price, for people and as JSON."""
     content = {"pools": [POOL], "aws": AWS}
-    (told, *_) = json.loads(_run(tmp_path, content, "--market", "-o", "json").stdout)
+    (told, *_) = json.loads(_run(tmp_path, content, "-o", "json").stdout)
     assert (told["pool"], told["usd_per_h"]) == ("g4dn.xlarge/spot/us-east-1a", pytest.approx(0.00001))
-    shown = _run(tmp_path, content, "--market")
+    shown = _run(tmp_path, content)
     assert (shown.exit_code, "1e-05" in shown.stdout) == (0, True)
 
 
-def test_a_market_needs_a_cluster_and_a_cluster_its_market(tmp_path: Path) -> None:
+def test_a_market_needs_a_pool_that_a_cloud_rents_out(tmp_path: Path) -> None:
     """Exit 2 with what to give."""
-    assert CliRunner().invoke(app, ["offers", "--market"]).exit_code == 2
     owned = {**POOL, "market": "owned", "provider": "", "quota": 0}
-    assert _run(tmp_path, {"pools": [owned]}).exit_code == 2
-    result = _run(tmp_path, {"pools": [owned]}, "--market")
+    result = _run(tmp_path, {"pools": [owned]})
     assert (result.exit_code, "no pool is rented from aws" in result.stderr) == (2, True)

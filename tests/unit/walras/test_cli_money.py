@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from walras.api import MoneyReport, MoneyRow
-from walras.cli import machine_commands
+from walras.cli import money_commands
 from walras.cli.main import app
 
 REPORT = MoneyReport(
@@ -27,7 +27,7 @@ REPORT = MoneyReport(
 
 @pytest.fixture(autouse=True)
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_commands, "with_client", lambda work: REPORT)
+    monkeypatch.setattr(money_commands, "with_client", lambda work: REPORT)
 
 
 def _shown(*words: str) -> str:

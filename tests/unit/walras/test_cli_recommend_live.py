@@ -10,7 +10,7 @@ from optimizer.planning.machine_recommendation import RecommendationTerms
 from optimizer.planning.pool_plans import PoolRecommendation, RentablePool, recommend_pools
 from walras.api import JobDetail
 from walras.cli.job_choice import instant_of
-from walras.cli.machine_commands import read_catalog
+from walras.cli.price_commands import read_catalog
 from walras.cli.recommend_again import NextPlan, next_plan
 from walras.cli.recommend_live import job_on, parse_goal, with_measured_speeds
 from walras.cluster import Market

@@ -1,4 +1,4 @@
-"""`walras report`: what a person reads of how the cluster did, as text, JSON and a page."""
+"""`walras money --report`: what a person reads of how the cluster did, as text, JSON and a page."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from walras.cli import report_commands
+from walras.cli import money_commands
 from walras.cli.main import app
 from walras.cluster_report import ClusterReport, RegretView, ReportRow, TypeUse
 
@@ -47,12 +47,12 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Fake:
     import asyncio
 
     fake = Fake()
-    monkeypatch.setattr(report_commands, "with_client", lambda work: asyncio.run(work(fake)))
+    monkeypatch.setattr(money_commands, "with_client", lambda work: asyncio.run(work(fake)))
     return fake
 
 
 def run(*words: object) -> Any:
-    return CliRunner().invoke(app, ["report", *(str(word) for word in words)], env={"COLUMNS": "160"})
+    return CliRunner().invoke(app, ["money", "--report", *(str(word) for word in words)], env={"COLUMNS": "160"})
 
 
 def test_a_week_is_told_by_project_and_in_all(client: Fake) -> None:
@@ -68,14 +68,26 @@ def test_a_week_is_told_by_project_and_in_all(client: Fake) -> None:
     assert client.asked_s == [7 * 86_400.0]
 
 
-def test_other_times_are_asked_for_one_at_a_time(client: Fake) -> None:
-    """Two that differ are refused before anything is asked."""
-    assert run("--month").exit_code == 0
+def test_other_times_are_asked_for(client: Fake) -> None:
     assert run("--since", "24h").exit_code == 0
-    assert client.asked_s == [30 * 86_400.0, 86_400.0]
-    refused = run("--week", "--since", "24h")
-    assert refused.exit_code != 0
-    assert len(client.asked_s) == 2
+    assert client.asked_s == [86_400.0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--report", "--month", "2026-11"),
+        ("--report", "--by", "user"),
+        ("--report", "--model", "one-price"),
+        ("--report", "--csv"),
+        ("--budgets", "--report"),
+        ("--html", "report.html"),
+    ],
+)
+def test_options_of_another_listing_are_refused(client: Fake, words: tuple[str, ...]) -> None:
+    """Before anything is asked."""
+    assert CliRunner().invoke(app, ["money", *words]).exit_code == 2
+    assert client.asked_s == []
 
 
 def test_json_is_the_servers_answer(client: Fake) -> None:

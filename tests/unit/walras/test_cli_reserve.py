@@ -1,4 +1,4 @@
-"""`walras reserve` and `walras reservations`: what is typed is what the server is asked, and its answer is shown."""
+"""`walras reserve`: what is typed is what the server is asked, and its answer is shown."""
 
 import json
 from collections.abc import Mapping
@@ -82,6 +82,10 @@ def test_machines_by_name_are_reserved_for_maintenance(fake: Fake) -> None:
         "reserve a100:8 --until +1h",
         "reserve a100:8 --until +1h --project p --maintenance",
         "reserve a100:8 --cancel 1",
+        "reserve --cancel 1 --all",
+        "reserve --from +2h",
+        "reserve --maintenance",
+        "reserve a100:8 --all --until +1h --project p",
     ],
 )
 def test_what_says_too_little_or_too_much_is_refused_before_the_server_is_asked(fake: Fake, words: str) -> None:
@@ -100,9 +104,9 @@ def test_an_instant_that_is_none_is_named_by_its_option(fake: Fake, option: str,
 
 
 def test_reservations_are_listed_and_cancelled(fake: Fake) -> None:
-    table = typed("reservations --all").output
+    table = typed("reserve --all").output
     assert "maintenance" in table
     assert "vision" in table
-    assert [each["id"] for each in json.loads(typed("reservations -o json").output)] == [1]
+    assert [each["id"] for each in json.loads(typed("reserve -o json").output)] == [1]
     assert "is cancelled" in typed("reserve --cancel 4").output
     assert fake.cancelled == [4]

@@ -1,4 +1,4 @@
-"""`walras worth`: hours by pool and by hour of the week, in USD or in the policy's unit."""
+"""`walras prices --worth`: hours by pool and by hour of the week, in USD or in the policy's unit."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from walras.accelerator_worth import WorthHour, WorthReport, mean_worth
 from walras.api import PoolView
-from walras.cli import worth_commands
+from walras.cli import price_commands
 from walras.cli.main import app
 from walras.cluster import Market
 from walras.what_if import DifferenceView, WhatIfRequest, WhatIfView
@@ -58,12 +58,12 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Fake:
     import asyncio
 
     fake = Fake()
-    monkeypatch.setattr(worth_commands, "with_client", lambda work: asyncio.run(work(fake)))
+    monkeypatch.setattr(price_commands, "with_client", lambda work: asyncio.run(work(fake)))
     return fake
 
 
 def run(*words: object) -> Any:
-    return CliRunner().invoke(app, ["worth", *(str(word) for word in words)])
+    return CliRunner().invoke(app, ["prices", "--worth", *(str(word) for word in words)])
 
 
 def rows_of(shown: str) -> list[Sequence[str]]:
@@ -113,3 +113,23 @@ def test_a_check_adds_one_machine_of_the_pool(client: Fake) -> None:
     assert asked.add[0].model_dump() == {"accelerator": "a100", "accelerators": 2, "market": Market.SPOT}
     assert run("--check").exit_code != 0
     assert "no pool c" in run("--pool", "c", "--check").output + str(run("--pool", "c", "--check").exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("--worth", "--offers"), "--offers"),
+        (("--pool", "a"), "--pool"),
+        (("--usd-per-unit", "0"), "--usd-per-unit"),
+        (("--worth", "--cloud", "aws"), "--cloud"),
+        (("--accelerator", "a100"), "--accelerator"),
+        (("--since", "7d"), "--since"),
+        (("--offers", "--since", "7d"), "--since"),
+        (("--worth", "--whole"), "--whole"),
+        (("--market", "cluster.yaml", "--check"), "--check"),
+    ],
+)
+def test_options_of_another_listing_are_refused(words: tuple[str, ...], field: str) -> None:
+    """By name, before anything is asked."""
+    result = CliRunner().invoke(app, ["prices", *words])
+    assert (result.exit_code, field in result.stderr) == (2, True), result.output
