@@ -19,6 +19,10 @@ from scheduler.core.state.working_set import Incumbents, Reservation
 from walras.job_request import JobId
 
 
+#: The most that restarts may take of the time of a job that plans stop again and again.
+CUT_PART = 0.05
+
+
 class PlanOrdering:
     """The ordering under a plan: each planned job is entitled to its place, in the order of importance."""
 
@@ -162,8 +166,18 @@ class PlanOrdering:
         return self._moves and can_save and self._ledger.now >= max(self.lease_ends_at(job), self._protected_until(job))
 
     def _protected_until(self, job: JobRecord) -> float:
-        protected_s = self._ledger.policy.rules.protected_s
+        """Returns until when the job keeps its place: a restarted one until its restart is a small part of the run."""
+        rules = self._ledger.policy.rules
+        protected_s = rules.protected_s
+        if job.attempt > 1 and not self._rides(job):
+            protected_s = max(protected_s, self._ledger.restart_s(job, rules) / CUT_PART)
         return job.running_at + protected_s if protected_s > 0 else -inf
+
+    def _rides(self, job: JobRecord) -> bool:
+        """Returns whether the job is on a machine that others pay for, where payers do not wait for it."""
+        pool = int(self._ledger.columns.pool[job.slot])
+        is_rented = pool >= 0 and self._ledger.fleet.pools[pool].rented
+        return is_rented and self._ledger.policy.rules.value_of(job.request)[0] <= 0
 
     def lease_ends_at(self, job: JobRecord) -> float:
         """Returns when the job's profiling lease, counted from when all ranks run, ends; -inf if it has none."""
