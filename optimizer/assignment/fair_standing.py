@@ -1,12 +1,13 @@
 """How far projects and users are behind their shares, and what that adds to the worth of their jobs.
 
-    entitled_g = share of the capacity by weight among the siblings that have jobs, at most what its jobs ask for;
+    entitled_g = share of the owned capacity by weight among the siblings that have jobs, at most what its jobs ask for;
                  what one cannot use goes to the others
     Q_g(t)     = max(0, integral of (entitled_g - given_g)), old parts halved every `half_life_s`
     behind_g   = Q_g / entitled_g - min over the siblings that have jobs            seconds of its share
-    f_jg       = 1 + weight x seconds that g is behind / length of j, seconds
+    due_g      = entitled_g (1 + behind_g / turn)                                   accelerators
+    f_jg       = 1 + weight x seconds that g is behind / length of j, seconds, for the most valuable jobs within due_g
     factor_j   = f of its project x min(1, f of its user / max f of the project's users who wait);
-                 f of its user if there is one project
+                 f of its user if there is one project;   divided by 1.1 if j waits beyond due_g
 
 A deficit queue as in the drift-plus-penalty rule (Neely, Stochastic Network Optimization, ch. 4): the worth of serving
 g grows with Q_g, so long-run shares hold whatever jobs are submitted, and one weight trades completion times for the
@@ -15,9 +16,9 @@ in minutes, while a job of a day waits for an hour as it would behind short jobs
 inside their project, projects among themselves. An entity without siblings is never behind: with one project and one
 user no value changes.
 
-Places are whole: an entity that has something and lacks less than its smallest waiting gang is behind only by what
-exceeds an hour of that gang. So two users at shares of 4.5 accelerators take one from each other every few hours, not
-at every decision, and over a week each has its share.
+Places are whole: of a share of 4.5 accelerators, four are due at once, and the fifth once it has been owed for a turn,
+which repays the restarts of changing places. So two users take turns of hours, one place at a time, and over a week
+each has its share. The division by 1.1 keeps small differences of rank from undoing a turn.
 """
 
 from collections.abc import Mapping
@@ -137,13 +138,18 @@ def fair_standing(
             behind_s[family] = np.minimum(behind - behind.min(), half_life_s)
             contested += family.tolist()
     due = entitled * (1.0 + behind_s / _turn_s(problem))
-    factor = _job_factors(problem, behind_s, due, weight / np.maximum(length_s, _SHORTEST_S), worth)
-    factor[_asks_for_more(problem, due, worth, np.array(contested, dtype=np.int64))] /= _FOR_MORE
-    return FairStanding(problem.at, factor, entitled, deficit, np.array(contested, dtype=np.int64))
+    rivals, per_s = np.array(contested, dtype=np.int64), weight / np.maximum(length_s, _SHORTEST_S)
+    factor = _job_factors(problem, behind_s, due, rivals, per_s, worth)
+    return FairStanding(problem.at, factor, entitled, deficit, rivals)
 
 
 def _job_factors(
-    problem: Problem, behind_s: FloatArray, due: FloatArray, per_s: FloatArray, worth: FloatArray
+    problem: Problem,
+    behind_s: FloatArray,
+    due: FloatArray,
+    contested: IntArray,
+    per_s: FloatArray,
+    worth: FloatArray,
 ) -> FloatArray:
     """Returns the factor by which the value of each job is multiplied (n,).
 
@@ -155,21 +161,24 @@ def _job_factors(
         problem: n jobs, g entities.
         behind_s: seconds of its share that each entity is behind (g,).
         due: accelerators up to which jobs of each entity gain by that (g,).
+        contested: the entities that have a sibling with jobs.
         per_s: what a second adds to the worth of each job, in multiples of that (n,).
         worth: of each job, in the place where it is worth most (n,).
     """
     own, above = _lineage(problem)
     nested, waits = above >= 0, _running(problem) < 0
-    mine, ours = _within(problem, own, due, worth), _within(problem, above, due, worth)
-    user_s = np.where(mine, behind_s[own], 0.0)
-    user = np.where(own >= 0, 1.0 + per_s * user_s, 1.0)
+    mine = _within(problem, own, due, worth)
+    user = np.where(own >= 0, 1.0 + per_s * np.where(mine, behind_s[own], 0.0), 1.0)
+    ours = _within(problem, above, due, worth * user)
+    beyond = (np.isin(own, contested) & ~mine) | (np.isin(above, contested) & ~ours)
+    more = np.where(beyond & waits, 1.0 / _FOR_MORE, 1.0)
     if len(np.unique(np.where(nested, above, own))) < 2:
-        return user
+        return user * more
     first_s, inside = np.zeros(len(behind_s)), nested & waits
-    np.maximum.at(first_s, above[inside], user_s[inside])
+    np.maximum.at(first_s, above[inside], np.where(mine, behind_s[own], 0.0)[inside])
     first = 1.0 + per_s * first_s[above]
     project = 1.0 + per_s * np.where(ours, behind_s[above], 0.0)
-    return np.where(nested, np.minimum(1.0, user / first) * project, user)
+    return np.where(nested, np.minimum(1.0, user / first) * project, user) * more
 
 
 def _within(problem: Problem, entity: IntArray, due: FloatArray, worth: FloatArray) -> BoolArray:
@@ -185,14 +194,6 @@ def _within(problem: Problem, entity: IntArray, due: FloatArray, worth: FloatArr
     fits = np.zeros(len(jobs), dtype=np.bool_)
     fits[order] = total - before <= due[entity[order]] + _WHOLE
     return fits
-
-
-def _asks_for_more(problem: Problem, due: FloatArray, worth: FloatArray, contested: IntArray) -> BoolArray:
-    """Returns which jobs wait for more than is due to their project or user (n,)."""
-    waits, found = _running(problem) < 0, np.zeros(len(problem.jobs), dtype=np.bool_)
-    for entity in _lineage(problem):
-        found |= np.isin(entity, contested) & waits & ~_within(problem, entity, due, worth)
-    return found
 
 
 def _turn_s(problem: Problem) -> float:

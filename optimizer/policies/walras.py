@@ -14,7 +14,8 @@ their speed. A job runs in the configuration with the largest value minus price,
 A job is overdue until it ends once its predicted slowdown exceeds `slowdown` and `margin` times the mean; it is urgent
 above 1.2 times that limit. Urgent jobs are placed first, in the order in which they became urgent, then the other
 overdue jobs, the shortest first. They may take the fraction `reserve` of every pool; a larger gang may take the whole
-pool. This rule bounds waiting times. Priority classes are placed one after the other. For jobs of unknown length, the
+pool. This rule bounds waiting times. Priority classes are placed one after the other, each with its own overdue jobs
+first. For jobs of unknown length, the
 policy uses the Gittins rank as the remaining time, and none of them becomes overdue.
 
 With several projects or users, a job's value grows with the time by which its project is behind its fair share, in

@@ -1,18 +1,19 @@
 """Plans for a partly rented fleet: entitlement decides about owned machines, money about rented ones.
 
-A *payer* is a job whose hour has a value in USD; a job without one is a *rider*. A plan policy is called up to four
-times for the same jobs, each time with fewer configurations:
+A *payer* is a job whose hour has a value in USD; a job without one is a *rider*. A plan policy is called up to five
+times for the same jobs:
 
-    1. owned places only, all jobs: this gives riders the places of their rank. Payers have the rest without paying, so
-       a payer rents where a rider of higher rank has the place, and nothing is rented for a rider.
+    1. all jobs on owned places, payers on all machines that may be rented: this gives riders the owned places of their
+       rank. A payer's value of a rented place is reduced by the part that its price takes (`column_values`), so it
+       rents where a rider of higher rank has the owned place, and nothing is rented for a rider.
     2. (renting, `machine_rental`: payers alone, on the owned places that 1 leaves them)
-    3. owned places, all jobs; places on paid machines that are worth their price, payers whose value is at least that
-       of the accelerators they take. These prices are the plan's: on paid pools only payers determine them.
-    4. what is still free on machines that are here, worth their price or not: payers below the price, then riders.
+    3. the same question with the machines that 2 decided on. These prices are the plan's: on paid pools only payers
+       determine them. While some machines are on their way, nobody leaves for a job that waits for its own one.
+    4. what is still free on machines that are here: payers below the price, then riders.
 
-So every plan uses all present machines. A job placed in step 4 yields to those of step 3, and is no reason to keep a
-machine (`Plan.riders`); jobs that cannot be stopped get no place in step 4. Without riders, machines that are not
-worth their price, and payers below it, there is one call, with the whole problem.
+1 and 3 ask the same, so a plan that was carried out is the next plan. A job placed in step 4 yields to those of step 3,
+and is no reason to keep a machine (`Plan.riders`); jobs that cannot be stopped get no place in step 4, and nobody gets
+one on a machine that is about to be given back.
 """
 
 from dataclasses import dataclass, replace

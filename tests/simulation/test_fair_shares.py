@@ -63,7 +63,9 @@ def test_who_is_behind_its_share_gains_worth_by_the_second_and_loses_it_when_ser
     assert standing is not None
     # Two accelerators are his share: an hour's half without them is half an hour behind, half the length of his first
     # job and a quarter of the others'. Half a turn behind, half as much again is due to him: three places.
-    assert standing.factor.tolist() == pytest.approx([1.0] * 4 + [1.0 + 8.0 / 2] + [1.0 + 8.0 / 4] * 2 + [1.0])
+    assert standing.factor.tolist() == pytest.approx(
+        [1.0, 1.0, 1.0 / 1.1, 1.0 / 1.1, 1.0 + 8.0 / 2, 1.0 + 8.0 / 4, 1.0 + 8.0 / 4, 1.0 / 1.1]
+    )
     served = standing.remembered(shared(4, 4), np.array([0, -1, -1, -1, 4, 5, 6, -1]))
     assert served["rate"] == {"lab/ada": 1.0, "lab/bob": -1.0}  # of two for each, one and three
 
@@ -112,4 +114,4 @@ def test_a_user_behind_takes_from_its_project_alone() -> None:
     before = {"fair": {"at": HOUR_S, "deficit": {"lab/bob": HOUR_S}, "rate": {}}}
     standing = fair_standing(problem, before, lengths(6), np.ones(6), 8.0, 1e9)
     assert standing is not None
-    assert standing.factor.tolist() == pytest.approx([1.0 / 9.0] * 2 + [1.0] * 4)
+    assert standing.factor.tolist() == pytest.approx([1.0 / 9.9] * 2 + [1.0] * 4)

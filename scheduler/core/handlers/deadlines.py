@@ -5,8 +5,9 @@ moves there (or stays there), and machines are rented for it, whatever its value
 until the job has ended, whole machines counted: waiting longer would save little on spot and leave only faster
 machines, which cost more. The moment is computed conservatively: from the steps of the newest checkpoint, the speed
 there, and a margin. It recedes as the job makes progress, so it is computed again only when it has come. A job that was
-moved stays until it has ended, because going back would cost the restarts that the margin was kept for. Only if its
-machines do not come are others taken, at the last moment for those. Jobs without a stated value that may run on spot
+moved stays until it has ended, because going back would cost the restarts that the margin was kept for. While its
+machines do not come it takes any free place where it ends no later, and others at the last moment for those. Where no
+safe pool is fast enough, a spot pool that is counts as one. Jobs without a stated value that may run on spot
 are handled by their slack instead (`handlers/spot_holding.py`).
 """
 

@@ -18,7 +18,6 @@ from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Incumbents, Reservation
 from walras.job_request import JobId
 
-
 #: The most that restarts may take of the time of a job that plans stop again and again.
 CUT_PART = 0.05
 
