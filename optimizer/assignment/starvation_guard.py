@@ -3,10 +3,10 @@
 A job is overdue once (waited + left) / length, its predicted slowdown, exceeds rho = max(`slowdown`, `margin` x the
 mean of all active jobs), and urgent once it exceeds 1.2 rho. Within a priority class urgent jobs are placed first, in
 the order in which they became so, then the other overdue jobs, the shortest first: a short job behind a long one would
-end many of its own lengths late, while a long job that lets a short one pass ends hardly later. Each has its fastest column with room:
-gangs of s accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool, larger ones have what the
-earlier leave of all N. Later urgent jobs cannot delay earlier ones, so with M = b for the former and M = N for the
-latter
+end many of its own lengths late, while a long job that lets a short one pass ends hardly later. Each has its fastest
+column with room: gangs of s accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool, larger ones
+have what the earlier leave of all N. Later urgent jobs cannot delay earlier ones, so with M = b for the former and
+M = N for the latter
 
     time to completion <= 1.2 rho x length + B / (M - s + 1) + restarts
 

@@ -1,0 +1,87 @@
+"""A plan that was carried out is the next plan: where nothing has changed, nobody moves and no machine comes or goes."""
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from optimizer.decision import Memory, Plan
+from optimizer.policies.walras import Walras
+from optimizer.problem import Entities, Problem
+from optimizer.renting.machine_rental import Rental
+from optimizer.renting.market_plan import plan_in_market
+from tests.support.problems import Setting, build
+
+HOUR_S = 3600.0
+OWNED, RENTED = 0, 1
+
+
+def random_market(seed: int) -> Problem:
+    """Owned and rentable machines of unlike speeds, jobs of two projects, half of them worth something in USD."""
+    random = Random(seed)
+    n = random.randint(2, 14)
+    fast = [random.uniform(6, 12) for _ in range(n)]
+    setting = Setting(
+        [[speed, speed * random.choice([0.6, 0.8, 1.0])] for speed in fast],
+        [float(random.randint(1, 6)), 0.0],
+        remaining_steps=[speed * HOUR_S * random.uniform(0.3, 20) for speed in fast],
+        rentable=[0.0, float(random.randint(1, 8))],
+        usd_per_h=[0.0, 1.0],
+        boot_s=[0.0, 120.0],
+        values=[random.choice([np.nan, random.uniform(0.3, 6)]) for _ in range(n)],
+        submitted_at=[-random.uniform(0, 4 * HOUR_S) for _ in range(n)],
+    )
+    problem = build(setting)
+    entity = np.array([random.randrange(2) for _ in range(n)], dtype=np.int64)
+    jobs = replace(
+        problem.jobs, entity=entity, restart_s=np.full(n, 120.0), length_s=np.full(n, np.inf), done_steps=np.zeros(n)
+    )
+    tree = Entities(("a", "b"), np.ones(2), np.full(2, -1, dtype=np.int64))
+    return replace(problem, jobs=jobs, entities=tree)
+
+
+def carried_out(problem: Problem, plan: Plan, rental: Rental | None) -> Problem:
+    """The problem once jobs run where they are planned, and machines have come and gone."""
+    running = np.zeros(len(problem.columns), dtype=np.bool_)
+    running[plan.column[plan.column >= 0]] = True
+    pools = problem.pools
+    if rental is not None:
+        rented = rental.accelerators
+        pools = replace(pools, capacity=pools.capacity - pools.held + rented, rented=rented)
+    return replace(problem, columns=replace(problem.columns, running=running), pools=pools)
+
+
+def settled(problem: Problem) -> tuple[Problem, Plan, Memory, Rental | None]:
+    """The market after its machines have come: each plan carried out, until no machine comes or goes."""
+    memory: Memory = None
+    for _ in range(4):
+        plan, memory, rental = plan_in_market(Walras(), problem, memory, 0.0)
+        problem = carried_out(problem, plan, rental)
+    return problem, plan, memory, rental
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_present_plan_is_the_next_one(seed: int) -> None:
+    """After the machines that money decided on have come and every job is where it was planned, the same question at
+    the same instant has the same answer.
+    """
+    problem, before, memory, rental = settled(random_market(seed))
+    again, _, rental_again = plan_in_market(Walras(), problem, memory, 0.0)
+    assert again.column.tolist() == before.column.tolist()
+    assert rental is not None
+    assert rental_again is not None
+    assert rental_again.machines.tolist() == rental.machines.tolist()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_payer_above_the_price_keeps_its_machine(seed: int) -> None:
+    """Whoever is on a rented machine and worth more than its price is not left out by the next plan."""
+    problem, before, memory, _ = settled(random_market(1000 + seed))
+    value, columns = problem.jobs.value_usd_per_h, problem.columns
+    again, _, _ = plan_in_market(Walras(), problem, memory, 0.0)
+    for row, column in enumerate(before.column.tolist()):
+        on_rented = column >= 0 and columns.use_pool[column] == RENTED
+        best = columns.steps_per_s[columns.job == row].max()
+        if on_rented and value[row] * columns.steps_per_s[column] / best > 1.05:
+            assert again.column[row] >= 0
