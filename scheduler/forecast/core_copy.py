@@ -202,6 +202,7 @@ def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
         rendezvous=job.rendezvous,
         revoked=job.revoked,
         saves=job.saves,
+        held_s=job.held_s,
     )
 
 

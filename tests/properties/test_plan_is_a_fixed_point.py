@@ -1,4 +1,4 @@
-"""A plan that was carried out is the next plan: where nothing has changed, nobody moves and no machine comes or goes."""
+"""A plan that was carried out is the next plan: where nothing has changed, nobody moves, no machine comes or goes."""
 
 from dataclasses import replace
 from random import Random

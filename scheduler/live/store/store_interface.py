@@ -249,6 +249,8 @@ class JobUsage:
     accelerator: str
     accelerator_s: float
     usd: float
+    #: Seconds for which ended attempts held it.
+    held_s: float
 
 
 class Store(Protocol):
