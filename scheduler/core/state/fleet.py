@@ -14,7 +14,6 @@ from math import inf
 
 from scheduler.core.state.job_classes import PoolParts, ResourceShape, ToolSets
 from scheduler.core.state.machine_lifetimes import MachineLifetimes
-from scheduler.core.state.standing import MachineStanding
 from scheduler.core.state.tools_and_data import DataCaches, PoolTools
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
@@ -25,6 +24,18 @@ SLOW_ENDING = "~slow"
 #: Maximum of machines examined in a bucket where processors or memory (not accelerators) are lacking.
 _TRIES = 32
 _NONE: Set[int] = frozenset()
+
+
+@dataclass(slots=True)
+class MachineStanding:
+    """What speaks against a machine beside failures of jobs, and how long it is aside (`handlers/quarantine.py`)."""
+
+    #: Fault of its devices that its agent reports; empty: none.
+    unfit: str = ""
+    #: After a quarantine: when it takes jobs on trial, whether it does now, and how often in a row it was put aside.
+    trial_at: float = inf
+    on_trial: bool = False
+    times_aside: int = 0
 
 
 class MachineCondition(Enum):
