@@ -18,10 +18,9 @@ from scheduler.core.events import Event, JobCancelled, JobSubmitted
 from scheduler.core.explain.feasibility import Remedy
 from scheduler.core.job_change_events import JobReprioritised
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
-from scheduler.forecast.future_jobs import RolledJob
 from scheduler.forecast.job_forecasts import Interval, PromiseBasis, promise_basis, quantiles
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
-from scheduler.forecast.rollout import Rollout, RolloutLimits
+from scheduler.forecast.rollout import RolledJob, Rollout, RolloutLimits
 from walras.job_request import JobId, JobRequest
 
 #: Minimum of futures for p10 and p90; they are made whatever time they take.
