@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from walras.device_samples import DeviceSample
 from walras.spec.accelerator_names import detected_accelerator
-from workers.amd_devices import amd_devices, sample_amd_devices
-from workers.device_sampler import opened_nvml, sample_devices
+from workers.device_sampler import amd_devices, opened_nvml, sample_amd_devices, sample_devices
 
 #: Name of a machine without accelerators. It runs one rank unless the options state more.
 CPU = "cpu"

@@ -25,10 +25,9 @@ from pathlib import Path
 
 from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
-from workers.control_groups import remove_group
+from workers.control_groups import ExceededLimit, ResourceWatch, remove_group
 from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
 from workers.ranks import RankOutput, Ranks, is_own_fault
-from workers.resource_limits import ExceededLimit, ResourceWatch
 from workers.supervisor_protocol import (
     DESCENDANTS_FILE,
     JOURNAL_FILE,

@@ -27,7 +27,6 @@ from scheduler.core.handlers import (
     machine_events,
     machine_facts,
     policy_events,
-    pool_events,
     quarantine,
     restored_state,
     speed_reports,
@@ -177,8 +176,8 @@ def _of_timed_job(handler: Callable[[Cycle, JobRecord, int], None]) -> Callable[
 
 
 _HANDLERS: dict[type, Handler] = {
-    ev.PoolDeclared: pool_events.on_pool_declared,
-    ev.PoolRemoved: pool_events.on_pool_removed,
+    ev.PoolDeclared: machine_events.on_pool_declared,
+    ev.PoolRemoved: machine_events.on_pool_removed,
     ev.NodeJoined: machine_events.on_node_joined,
     ev.NodeUnreachable: _of_machine(machine_events.on_node_unreachable),
     ev.NodeBack: _of_machine(machine_events.on_node_back),
@@ -193,7 +192,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeData: _of_machine(machine_facts.on_node_data),
     ev.RentFailed: machine_events.on_rent_failed,
     StateRestored: restored_state.on_state_restored,
-    RentRestored: pool_events.on_rent_restored,
+    RentRestored: machine_events.on_rent_restored,
     ev.MoneyRestated: budgets.on_money_restated,
     ev.JobSubmitted: job_events.on_job_submitted,
     JobRestored: job_events.on_job_restored,

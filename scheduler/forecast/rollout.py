@@ -5,10 +5,13 @@ that is asked to stop saves its work unless it has never been seen to save. A so
 present, and later the further ahead the future is (`_SOLVE_SLOWER`), so that a future of days does not cost
 thousands of solves; but before much has happened meanwhile (`_EVENTS_PER_JOB`), because under a plan a place
 that became free stays idle until the answer.
+
+A future may be given up while a job still runs. What it has left then tells its end there, unless others stop it: late,
+but a promise needs an instant that is late enough, not an early one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 from random import Random
@@ -43,14 +46,13 @@ from scheduler.core.events import (
     SolveFailed,
     Woke,
 )
-from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
-from scheduler.forecast.future_jobs import JobTruth, RolledJob, drawn_steps, guess_late_ends, note_open_jobs
 from scheduler.forecast.past_jobs import Arrival, DrawnLengths, PastJobs, as_newcomer, drawn_arrivals
 from walras.cluster import Market
 from walras.contract import EXIT_CHECKPOINTED
-from walras.job_request import JobId
+from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 
 #: Maximum of seconds for saving; and spread of machines' boot times (standard deviation of the logarithm).
@@ -69,6 +71,83 @@ _EVENTS_PER_JOB, _EVENTS_PER_ACCELERATOR = 0.05, 0.1
 #: At t seconds ahead of the beginning, a solve takes this fraction of t, and two wakes are at least this fraction of t
 #: apart.
 _SOLVE_SLOWER, _WAKE_SLOWER = 0.1, 0.02
+
+
+@dataclass(slots=True)
+class RolledJob:
+    """What a job did in one future. Instants are inf if they were not reached before the future was given up."""
+
+    starts_at: float = inf
+    ends_at: float = inf
+    #: The end, or a late guess at it if the future was given up before (`guess_late_ends`); inf: nothing tells it.
+    late_end_at: float = inf
+    #: If the future was given up before the end: when that was, or when it began of a job that was held; inf otherwise.
+    open_until: float = inf
+    #: Accelerator-hours by pool, from the present on.
+    held_h: dict[str, float] = field(default_factory=dict)
+    usd: float = 0.0
+
+
+@dataclass(slots=True)
+class JobTruth:
+    """What a job still has to do, in steps, and its running attempt."""
+
+    left: float
+    attempt: int = 0
+    rate: float = 0.0
+    since_at: float = inf
+    leased_at: float = inf
+    usd_per_h: float = 0.0
+    pool: str = ""
+    count: float = 0.0
+    #: Whether an attempt of it was stopped in this future.
+    stopped: bool = False
+
+
+def drawn_steps(
+    lengths: DrawnLengths,
+    request: JobRequest,
+    done: tuple[float, float],
+    best: float,
+    chance: Random,
+    *,
+    joins: bool = False,
+) -> float:
+    """Returns the drawn steps left of a job that has done (steps, seconds of its whole gang at its best speed) `done`.
+
+    `best` is that speed, steps per second. If it `joins`, later jobs of its group may have its length.
+    """
+    steps, had_s = done
+    if request.steps is not None and request.steps > 0:
+        part = steps / request.steps
+        return max(lengths.ratio(request, part, chance) - part, 1e-6) * request.steps
+    return max(lengths.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
+
+
+def note_open_jobs(jobs: dict[JobId, RolledJob], ledger: Ledger, began_at: float, given_up_at: float) -> None:
+    """Sets `open_until` of the jobs of a future that is over. Of a held job nothing is known: a person releases it."""
+    for job_id, rolled in jobs.items():
+        if rolled.ends_at == inf:
+            job = ledger.jobs.get(job_id)
+            rolled.open_until = began_at if job is None or job.state is JobState.HELD else given_up_at
+
+
+def guess_late_ends(
+    jobs: dict[JobId, RolledJob], truths: dict[JobId, JobTruth], ledger: Ledger, latest_at: float
+) -> None:
+    """Sets `late_end_at` of the jobs of a future that is over; ends after `latest_at` are not told.
+
+    A running job that was never stopped is taken to run on. Nothing is told of a job that waits, or was stopped before:
+    how long newcomers overtake it is what the future was given up for.
+    """
+    for job_id, rolled in jobs.items():
+        rolled.late_end_at = rolled.ends_at
+        job, truth = ledger.jobs.get(job_id), truths.get(job_id)
+        if rolled.ends_at < inf or job is None or truth is None or truth.stopped:
+            continue
+        if job.state is JobState.RUNNING and job.revoked is None:
+            late_at = truth.since_at + truth.left / truth.rate
+            rolled.late_end_at = late_at if late_at <= latest_at else inf
 
 
 @dataclass(frozen=True, slots=True)

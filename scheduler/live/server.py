@@ -36,8 +36,8 @@ from scheduler.live.services.store_access import StoreAccessDesk
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import LogStore
-from scheduler.live.store.people_rows import TokenRow
 from scheduler.live.store.store_interface import Store, StoreUnavailable
+from scheduler.live.store.table_rows import TokenRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 
 P = ParamSpec("P")

@@ -15,7 +15,7 @@ from scheduler.core.events import PoolDeclared
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.loop import billing
 from scheduler.live.loop.billing import spending_report, sum_charges
-from scheduler.live.providers.market_prices import MarketWatch
+from scheduler.live.providers.pool_watch import MarketWatch
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.store.store_interface import MoneyQuery
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine

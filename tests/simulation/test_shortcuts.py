@@ -13,7 +13,7 @@ from optimizer.policy import PlanPolicy, PolicySpec
 from optimizer.problem import Problem
 from scheduler.core.commands import Command, Revoke, Solve, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle import backfill, plan_renewal
+from scheduler.core.cycle import backfill
 from scheduler.core.cycle.problem_snapshot import plan_problem
 from scheduler.core.events import Event, RoundEnded, Woke
 from scheduler.core.ordering.plan_ordering import PlanOrdering
@@ -201,7 +201,7 @@ def test_plans_that_hold_start_and_stop_the_same_jobs(monkeypatch: pytest.Monkey
         scenario = replace(scenario_of(seed), policy=PolicySpec("walras"), solve_time=SolveTime())
         cases.append((jobs_of(seed, scenario), scenario))
     renewing = [planned(jobs, scenario) for jobs, scenario in cases]
-    monkeypatch.setattr(plan_renewal, "plan_still_holds", lambda cycle: False)
+    monkeypatch.setattr("scheduler.core.cycle.round.plan_still_holds", lambda cycle: False)
     asking = [planned(jobs, scenario) for jobs, scenario in cases]
     assert [log for log, _ in renewing] == [log for log, _ in asking]
     few, many = (sum(solves for _, solves in runs) for runs in (renewing, asking))

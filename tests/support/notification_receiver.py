@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from scheduler.core.events import JobCancelled
 from scheduler.live.loop.apply_commands import emit
-from scheduler.live.services.notification_addresses import read_address
+from scheduler.live.services.notifications import read_address
 from tests.support.live_world import World
 from tests.support.waiting import until
 from walras.job_request import JobId

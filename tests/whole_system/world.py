@@ -31,15 +31,14 @@ from scheduler.live.http import connection_guard as guard_module
 from scheduler.live.http import overview_api as overview_module
 from scheduler.live.loop import solver_pool as solver_pool_module
 from scheduler.live.loop import worker_process as worker_process_module
-from scheduler.live.main import ListenOptions
+from scheduler.live.main import ListenOptions, alone_with
 from scheduler.live.providers import local_provider as local_module
 from scheduler.live.services import cluster_metrics as metrics_module
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.store_interface import StoreUnavailable
-from scheduler.live.store.store_opening import alone_with
 from scheduler.live.store.table_rows import DrainedBy
-from scheduler.live.web.page_files import PageFiles
+from scheduler.live.web.page import PageFiles
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
 from tests.whole_system.lives import AgentLife, ServerLife, SimAgentStore, SimStore, close_store, new_database

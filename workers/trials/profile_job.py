@@ -1,20 +1,23 @@
 """Runs of `walras profile run`: executes a job's script on this machine, watched by `walras.training.probe`.
 
 A run gets the environment of an attempt (variables, client folder, a folder for checkpoints), but no supervisor: the
-processes end with the profiler, and the folder is removed. Before a cold run the data files are evicted from the page
-cache, which needs no privileges. `walras.profiling` decides which runs there are.
+ranks die with the profiler and are always ended, loader workers and their children included; the folder is removed.
+Before a cold run the data files are evicted from the page cache, which needs no privileges. `walras.profiling` decides
+which runs there are.
 """
 
 import json
 import os
+import secrets
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from walras.errors import JobSpecError
+from walras.errors import JobSpecError, UserError
 from walras.job_needs import ScriptLaunch
 from walras.profiling.profile_runs import (
     AttributeStalls,
@@ -34,17 +37,108 @@ from walras.spec.job_secrets import secret_values
 from walras.spec.job_spec import JobSpec
 from walras.spec.spec_request import argv_of, env_of, kind_of
 from walras.training import probe
+from walras.wire import StartCommand
 from workers import processes
 from workers.devices import detect_accelerators, detect_host
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
-from workers.trials import local_ranks
-from workers.trials.local_ranks import LocalRanks, describe_exit, log_tail
 
 #: Number of evenly spaced files that are checked for successful eviction.
 SAMPLED_FILES = 20
 #: A check may start reading the file; it is evicted again after this many seconds.
 _SETTLE_S = 0.05
 _TRIES = 3
+
+
+_LOG_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStart:
+    """The arguments of one start of a script."""
+
+    ranks: int
+    checkpoints: Path
+    #: Number of machines in the ranks' environment: 1, or one for each rank.
+    machines: int = 1
+
+    def command(self, script: ScriptLaunch) -> StartCommand:
+        """Returns the start command that an agent would receive, with job number 0 and without a lease."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        return StartCommand(
+            command_id=0,
+            job_id=0,
+            attempt=1,
+            **script.command_fields(),
+            devices=list(range(self.ranks)),
+            accelerator="",
+            node_rank=0,
+            num_nodes=self.machines,
+            world_size=self.ranks,
+            first_rank=0,
+            master_address="127.0.0.1",
+            master_port=0,
+            checkpoint_dir=str(self.checkpoints),
+            resume=None,
+            steps=None,
+            lease_s=0.0,
+            grace_s=0.0,
+            job_token="",
+        )
+
+
+@dataclass
+class LocalRanks:
+    """One process group. `error` is the class raised for a rank that cannot be started."""
+
+    error: type[UserError]
+    cookie: str = field(default_factory=lambda: secrets.token_hex(16))
+    all: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, script: ScriptLaunch, env: Mapping[str, str], log: Path) -> None:
+        """Starts one more rank; its output goes to the log."""
+        with log.open("wb") as output:
+            try:
+                started = subprocess.Popen(
+                    script.argv,
+                    cwd=script.workdir,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    process_group=self.all[0].pid if self.all else 0,
+                    preexec_fn=processes.die_with_parent,
+                )
+            except OSError as error:
+                raise self.error(
+                    f"cannot start {script.argv[0]!r} in {script.workdir}: {error.strerror}",
+                    field="run",
+                    fix="check the path",
+                ) from None
+        self.all.append(started)
+
+    @property
+    def are_running(self) -> bool:
+        return any(rank.poll() is None for rank in self.all)
+
+    def end(self) -> None:
+        """Kills the remaining ranks, and every process that they started."""
+        for rank in self.all:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+        processes.kill_carriers(self.cookie, 5.0)
+
+
+def describe_exit(code: int) -> str:
+    """Returns a return code of `subprocess` in words: an exit code or a signal."""
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def log_tail(log: Path) -> str:
+    """Returns the last part of a rank's output."""
+    with log.open("rb") as file:
+        file.seek(max(0, os.path.getsize(log) - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace").strip() or "(it said nothing)"
 
 
 def evict_from_page_cache(files: Sequence[str]) -> tuple[int, int]:
@@ -152,7 +246,7 @@ class ProfiledJob(ScriptLaunch):
         (site / "sitecustomize.py").write_text(_SITE)
         visible = ",".join(self.devices[: run.ranks])
         settings = RankSettings(client, "", cookie, visible, None, max(1, self.cpus // run.ranks))
-        started = local_ranks.ScriptStart(run.ranks, folder / "checkpoints", run.ranks if run.apart else 1)
+        started = ScriptStart(run.ranks, folder / "checkpoints", run.ranks if run.apart else 1)
         env = rank_environment(self.environ, started.command(self), settings)
         wanted = {
             "folder": str(folder),

@@ -22,7 +22,6 @@ from optimizer.policy import Newcomer, OrderPolicy, PlanPolicy, Policy, best_con
 from optimizer.problem import FloatArray, Problem
 from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.backfill import fill_free_places
-from scheduler.core.cycle.plan_renewal import renew_plan
 from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, plan_problem
 from scheduler.core.cycle.profiling_leases import open_profiling_leases
 from scheduler.core.cycle.slow_pools import sort_slow_machines
@@ -40,6 +39,7 @@ from scheduler.core.rules import OWED, RoundRules
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import guesses_by_record, unreported_steps
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
+from walras.cluster import Market
 from walras.contract import HIGH_PRIORITY_CLASS
 from walras.job_request import JobId
 
@@ -359,3 +359,72 @@ def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
     """Lets a job of the high priority class that found no free place preempt one of a lower class now."""
     if job.request.priority_class >= HIGH_PRIORITY_CLASS and job.waits and job.ready_at <= cycle.now:
         preempt_now(cycle, job)
+
+
+# ------------------------------------------------------------------------------------------ renewal of plans
+
+
+def renew_plan(cycle: Cycle, ordering: PlanOrdering, asked: Problem | None) -> bool:
+    """Renews the plan in force if it would be made again, so that a round's end need not request one; returns whether.
+
+    Most rounds of a cluster that is not full end like this: nothing has happened, each job runs where it was planned,
+    and only time has passed. The policy states until when time alone does not change its plan (`Plan.holds_until_at`;
+    for `walras`, `optimizer.assignment.plan_duration` derives it). What only the scheduler knows is added here, so that
+    the renewed plan is exactly the one that a solve would have given, with the same memory, and carrying that one out
+    would have done nothing:
+
+        nothing else happened       no event and no timer told of anything since the plan was requested
+        it is carried out           each job that may run holds its place and is not asked to leave; no place is
+                                    reserved
+        no one else reads a clock   what else depends on time in a problem, or acts on a new plan: the reliability of
+                                    spot machines as they live on, running jobs by which the lengths that users state
+                                    are corrected, deadlines, bookings, shared accelerators, speeds still to be measured
+
+    A renewal counts as a request (`SolveState.requested_at`), so that later ones are due when they would have been, and
+    as an answer (`ActivePolicy.solved_at`), so that nobody who watches takes the prices for old. The one part of a plan
+    that changes with time alone is the order of importance. It is read only when a job loses its place, and is found
+    then (`PlanOrdering.renew`). A solve takes time and a renewal does not: where solves take none, as in most
+    simulations, runs are the same to the bit; elsewhere an arrival during the solve that was saved need not wait for
+    its answer.
+
+    `asked`: the problem that it answers; None if there was none.
+    """
+    if asked is None or not plan_still_holds(cycle):
+        return False
+    if not cycle.due.round_ended:  # the round's end has settled what each job is owed, as a solve would
+        cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)
+    cycle.policy.solved_at = cycle.now
+    ordering.renew(asked)
+    return True
+
+
+def plan_still_holds(cycle: Cycle) -> bool:
+    """Returns whether the plan in force would be given again, and change nothing (see `renew_plan`)."""
+    proposal = cycle.policy.proposal
+    if proposal is None or proposal.holds_until_at is None or cycle.now >= proposal.holds_until_at:
+        return False
+    return _nothing_happened(cycle) and not _others_read_clock(cycle) and _is_carried_out(cycle)
+
+
+def _nothing_happened(cycle: Cycle) -> bool:
+    """Returns whether nothing was told since the plan in force was requested."""
+    solves = cycle.solves
+    return solves.told_at_event <= solves.asked_at_event and solves.void_up_to < solves.last_request
+
+
+def _others_read_clock(cycle: Cycle) -> bool:
+    """Returns whether parts of the scheduler other than the policy may decide differently as time passes."""
+    ledger, deadlines = cycle.ledger, cycle.deadlines
+    if deadlines.heap or deadlines.secured or cycle.bookings.declared or cycle.sharing.willing:
+        return True
+    if ledger.lengths.counts_running or not ledger.classes.all_measured:
+        return True
+    return any(state.pool.market is Market.SPOT for state in ledger.fleet.pools)
+
+
+def _is_carried_out(cycle: Cycle) -> bool:
+    """Returns whether each job that may run has its place, and none is asked to leave it."""
+    if cycle.reservations:
+        return False
+    eligible = cycle.ledger.columns.eligible
+    return all(job.holds and job.revoked is None for job in cycle.ledger if eligible[job.slot])

@@ -11,8 +11,7 @@ from math import inf
 import numpy as np
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.explain.pending_reasons import PendingReason, first_pending_reason
-from scheduler.core.explain.place_prices import plan_taken
+from scheduler.core.explain.pending_reasons import PendingReason, first_pending_reason, plan_taken
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import remaining_here_s, remaining_on_best_s

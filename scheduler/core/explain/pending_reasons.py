@@ -1,6 +1,8 @@
 """Reasons why a job is not running: every binding constraint with its numbers, and the smallest change that would help.
 
-Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first.
+Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first. The values that a
+plan compares are in the policy's own unit: they rank the places of one solve and mean little to people. So reasons say
+in words who has a place and who goes first, and carry these figures beside.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +12,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from scheduler.core.booking_events import NOBODY, Booking
 from scheduler.core.budget_limits import BudgetUnit
 from scheduler.core.core import SchedulerCore
-from scheduler.core.explain.booking_reasons import booking_reason
+from scheduler.core.cycle.problem_snapshot import configurations_of
+from scheduler.core.cycle.round import describe_newcomer
 from scheduler.core.explain.feasibility import (
     expected_free_text,
     infeasibility,
@@ -20,16 +24,15 @@ from scheduler.core.explain.feasibility import (
     remedies,
     removed_pools_text,
 )
-from scheduler.core.explain.place_prices import price_figure, values_and_costs, why_not_rented
-from scheduler.core.rules import Backfill
+from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.retry_places import INSISTS_AFTER
 from scheduler.core.state.spending import SpendingMeter
 from scheduler.core.state.spending_accounts import SpendingAccount
-from scheduler.core.state.unsaved_work import is_fixed, why_fixed
-from walras.cluster import PoolId
-from walras.job_request import JobId
+from scheduler.core.state.unsaved_work import is_fixed, may_lose_work, why_fixed
+from walras.cluster import PoolId, gang_usd_per_h
+from walras.job_request import JobId, JobRequest
 from walras.states import JobState, Reason
 from walras.units import format_length
 
@@ -389,3 +392,139 @@ def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
     mine = dict(ordering.keys(job)).get(pool)
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
     return 0 if mine is None else core.cycle.queues.ahead(pool, mine, _AHEAD_MAX)
+
+
+# ------------------------------------------------------------------------------------------ bookings
+
+
+def deciding_booking(core: SchedulerCore, job: JobRecord) -> tuple[Booking, int] | None:
+    """Returns the booking without which a waiting job would have a place, and the pool's row; None if there is none.
+
+    Of several bookings it is the one that ends first.
+    """
+    bookings = core.cycle.bookings
+    if not bookings.declared or job.holds:
+        return None
+    counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
+    found = [
+        (booking, row)
+        for row, count in enumerate(counts)
+        if count
+        for booking in bookings.closing(job, row)
+        if _would_have_place(core, job, booking, row, count)
+    ]
+    return min(found, key=lambda each: (each[0].until_at, each[0].booking_id), default=None)
+
+
+def _would_have_place(core: SchedulerCore, job: JobRecord, booking: Booking, row: int, count: int) -> bool:
+    """Returns whether the idle accelerators of the booked machines, with those free beside them, would suffice."""
+    if (job.job_id, row) in core.cycle.bookings.barred:
+        return True
+    if not booking.is_active(core.ledger.now):
+        return False  # an upcoming booking only blocks a job while places are free, and then the job is in `barred`
+    state = core.ledger.fleet.pools[row]
+    idle = sum(len(each.free) for each in core.cycle.bookings.machines(booking) if each.pool == row)
+    return state.free < count <= state.free + idle
+
+
+def booking_reason(core: SchedulerCore, job: JobRecord) -> Iterator[tuple[str, str]]:
+    """Yields (what is booked, for whom and until when; what would help) if a booking keeps the job waiting."""
+    found = deciding_booking(core, job)
+    if found is None:
+        return
+    booking, row = found
+    ledger, now = core.ledger, core.ledger.now
+    pool_id = ledger.fleet.pools[row].pool.pool_id
+    machines = [each for each in core.cycle.bookings.machines(booking) if each.pool == row]
+    what = f"{sum(each.size for each in machines)} accelerators of {pool_id} on {_named(machines)}"
+    ends = f"it ends in {format_length(booking.until_at - now)}"
+    because = f" ({booking.reason})" if booking.reason else ""
+    if booking.is_active(now):
+        whom = "nobody" if booking.project == NOBODY else f"jobs of project {booking.project} alone"
+        detail = f"{booking.words}{because} keeps {what} for {whom}; {ends}"
+        yield detail, "wait for its end, or have it cancelled: walras reserve --cancel " + str(booking.booking_id)
+        return
+    begins = format_length(booking.from_at - now)
+    detail = f"{booking.words}{because} takes {what} in {begins}; {ends}; this job {_why_not_before(core, job)}"
+    yield detail, "state `steps` or `max_runtime` if it ends before; a job that saves its work may start, and is moved"
+
+
+def _why_not_before(core: SchedulerCore, job: JobRecord) -> str:
+    if not job.request.preemptible:
+        why = "may not be stopped"
+    elif job.loses_work or may_lose_work(core.ledger, job):
+        why = "would lose its work if it were stopped"
+    else:
+        why = "would have to be stopped as soon as it had started"
+    is_known = job.request.steps is not None or job.request.max_runtime_s < inf
+    return f"{why}, and {'would not have ended by then' if is_known else 'is not known to end before'}"
+
+
+def _named(machines: list[FleetMachine]) -> str:
+    names = [str(each.node_id) for each in machines]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+# ------------------------------------------------------------------------------------------ values and prices of places
+
+
+def values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float, str]]:
+    """Returns by pool, under a plan: the place's worth to the job, its cost at the plan's prices, and their unit.
+
+    Empty under other policies, and before the first plan.
+    """
+    ledger, policy = core.ledger, core.cycle.policy
+    quote, pools = policy.quote, ledger.fleet.pools
+    if policy.pricing is None or not policy.plans or quote is None or len(quote.prices) != len(pools):
+        return {}
+    capacity = np.array([float(state.capacity) for state in pools])
+    ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
+    if not len(ways.job):
+        return {}
+    value = policy.value(describe_newcomer(ledger, job, ways, capacity), quote)
+    cost = ways.count * quote.prices[ways.pool]
+    # Of several gang sizes on a pool, the one with the largest surplus comes last and is kept.
+    return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
+
+
+def plan_taken(core: SchedulerCore, job: JobRecord) -> str:
+    """Returns which of its stated plans the job runs; empty for a job without plans, or while it waits."""
+    menu, ledger = job.request.plans, core.ledger
+    held: dict[str, int] = {}
+    for pool, count in ledger.parts_of(job) if menu else ():
+        name = ledger.fleet.pools[pool].pool.shape.accelerator
+        held[name] = held.get(name, 0) + count
+    taken = job.request.plan_of(held)
+    if taken is None:
+        return ""
+    row = menu.index(taken)
+    return f"has {taken.text}: plans[{row}] of {len(menu)}, which states {taken.steps_per_s:.3g} steps/s"
+
+
+def price_figure(core: SchedulerCore, pool: int) -> str:
+    """Returns the price of an accelerator of the pool in the last solve; empty where the policy has no prices."""
+    policy = core.ledger.policy
+    if policy.quote is None or pool >= len(policy.quote.prices):
+        return ""
+    return f"price {policy.quote.prices[pool]:.3g} {policy.quote.unit}"
+
+
+def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, count: int) -> tuple[str, str]:
+    """Returns why the job's value pays for no machine of the pool, and the remedy; empty texts if that is not why."""
+    if not state.rented or state.pool.drained or request.deadline_at < inf:
+        return "", ""
+    value, by = rules.value_of(request)
+    price = gang_usd_per_h(state.pool, count)
+    if value >= price and value > 0:
+        return "", ""
+    says = "no value of an hour is stated for this job" if not by else f"its {by} says {value:g} USD/h"
+    if by in ("job", "policy"):
+        says = f"an hour of it is worth {value:g} USD by the {by}"
+    detail = (
+        f"the policy rents no more machines at this price: {says}, and {count} accelerators here cost {price:g} USD/h"
+    )
+    fix = (
+        f"state a value above {price:g} USD/h: `value_usd_per_h` of the job, `rules.values` of the policy file for "
+        f"project {request.project}, or `rules.delay_usd_per_h` for all"
+    )
+    return detail, fix

@@ -1,9 +1,13 @@
-"""Machines that join, become unreachable, leave and are lost; machines that are rented and returned (autoscaling).
+"""Pools; machines that join, become unreachable, leave and are lost, or are rented and returned (autoscaling).
 
 The last solve and deadlines decide how many machines a pool should have. A machine is kept while it is paid for: an
 idle one is returned just before its next billing step begins, or when its minimum billing has run out. Without billing
 steps, or with short ones, it is returned when it has been idle for `rent_keep_s`. A quarantined machine is returned as
 soon as it is empty. The minimum of machines that a pool holds (`Pool.least`) is requested without a solve.
+
+A pool's row is its position in many arrays, so a removed pool keeps its row: nothing fits it, it has no machines and no
+price, nothing is rented there, and listings leave it out (`Pool.removed`). If it is declared again it gets the same
+row. A restarted core never hears of it.
 """
 
 from math import ceil, inf
@@ -17,20 +21,24 @@ from scheduler.core.events import (
     NodeQuarantined,
     NodeUncordoned,
     NodeUnreachable,
+    PoolDeclared,
+    PoolRemoved,
     Proposal,
     RentFailed,
 )
 from scheduler.core.handlers import deadlines, quarantine
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
+from scheduler.core.handlers.deadlines import leave_pool
 from scheduler.core.handlers.machine_facts import join_parts, settle_tools, take_tools
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_intervals_of
 from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.placement.reservations import drop_reservations_on
+from scheduler.core.restore_events import RentRestored
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import is_on_private, may_lose_work
-from scheduler.core.state.working_set import Cycle
+from scheduler.core.state.working_set import Cycle, refresh_pools
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
 
@@ -451,3 +459,56 @@ def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuaranti
     if machine.token and machine.condition is MachineCondition.QUARANTINED:
         # Not at once, because a restarted core hears of a machine before it hears of the job there.
         _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)
+
+
+# ------------------------------------------------------------------------------------------ pools
+
+
+#: Conditions of machines that are drained with their pool; others leave, or take no jobs, already.
+_FOLLOWING = (MachineCondition.UP, MachineCondition.UNREACHABLE, MachineCondition.BOOKED)
+
+
+def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
+    """Adds a pool, or changes its price, quota or drain; rebuilds classes of jobs and queues."""
+    ledger = cycle.ledger
+    row = ledger.fleet.pool_row(event.pool.pool_id)
+    before = None if row is None else ledger.fleet.pools[row].pool
+    ledger.fleet.declare(event.pool)
+    if row is not None and before is not None and before.usd_per_h != event.pool.usd_per_h:
+        cycle.spending.repriced(row)
+    ledger.slow_machines.is_due = True  # a pool beside it follows it
+    if row is not None and before is not None and event.pool.drained and not before.drained:
+        for each in (row, ledger.slow_machines.pools.get(row)):
+            if each is not None:
+                _drain(cycle, ledger.fleet.pools[each])
+    declared = ledger.fleet.pool_row(event.pool.pool_id)
+    assert declared is not None
+    ask_for_least(cycle, ledger.fleet.pools[declared])
+    refresh_pools(cycle)
+
+
+def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
+    """Removes a pool that has neither machines nor requests. Entitlements and owed time there are dropped."""
+    row = cycle.ledger.fleet.drop(event.pool_id)
+    cycle.ledger.columns.forget_pool(row, cycle.now)
+    leave_pool(cycle, row)
+    cycle.ledger.slow_machines.is_due = True
+    refresh_pools(cycle)
+
+
+def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
+    """Restores a request for machines that was made before the core was restarted."""
+    row = cycle.ledger.fleet.pool_row(event.pool_id)
+    assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
+    cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines
+
+
+def _drain(cycle: Cycle, state: PoolState) -> None:
+    """Drains each machine of the pool gently and returns it once it is empty; the pool gets no new jobs or machines."""
+    leave_pool(cycle, state.row)
+    for machine in list(state.members.values()):
+        if machine.condition in _FOLLOWING:
+            leaving = NodeLeaving(cycle.now, machine.node_id, inf, Reason.HOLD_ADMIN, gentle=True)
+            on_node_leaving(cycle, machine, leaving)
+        if machine.token:
+            cycle.backlog.emptied[machine.row] = None

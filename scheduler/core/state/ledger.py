@@ -106,7 +106,7 @@ class JobRecord:
     #: Instant before which it must not start (backoff, not_before).
     ready_at: float = -inf
     blocked_by: set[JobId] = field(default_factory=set)
-    #: Whether it waits because the maximum of jobs of its sweep runs already (`sweep_turns`).
+    #: Whether it waits because the maximum of jobs of its sweep runs already (`SweepTurns`).
     awaits_turn: bool = False
     #: Whether a budget for it is used up, so that it may not start.
     over_budget: bool = False

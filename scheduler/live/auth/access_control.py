@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from random import Random
 
-from scheduler.live.store.people_rows import TokenRow
+from scheduler.live.store.table_rows import TokenRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks, random_token
 from walras.cluster import NodeId
 from walras.contract import pinned_token

@@ -12,7 +12,7 @@ from typing import Any
 
 from scheduler.core.share_events import EntityShare, ShareLimit
 from scheduler.live.auth.access_control import ALL_PROJECTS, RECOVERED, UserCaller, UserRole, caller_of_token
-from scheduler.live.store.people_rows import PeopleRow, TokenRow
+from scheduler.live.store.table_rows import PeopleRow, TokenRow
 from walras.errors import Forbidden
 from walras.people import CAPPED_FIELDS, FIRST_ROLES, Caps, ProjectSettings, RoleSettings, ShareTerms, UserSettings
 

@@ -16,8 +16,8 @@ from scheduler.live.http.requests import RequestContext, json_list
 from scheduler.live.loop.departures import departure_text
 from scheduler.live.loop.live_state import LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.people_rows import AuditRow
 from scheduler.live.store.store_interface import AuditQuery
+from scheduler.live.store.table_rows import AuditRow
 from walras.errors import UserError
 from walras.people import AuditView
 from walras.spec.field_types import parse_instant

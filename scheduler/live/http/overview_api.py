@@ -11,8 +11,7 @@ from scheduler.live.auth.access_control import UserCaller
 from scheduler.live.http.requests import RequestContext, Route
 from scheduler.live.server import Server
 from scheduler.live.web.event_stream import OverviewStream
-from scheduler.live.web.page_files import PageFiles
-from scheduler.live.web.sessions import WebSessions
+from scheduler.live.web.page import PageFiles, WebSessions
 from walras.overview import Overview
 from walras.people import WhoAmI
 

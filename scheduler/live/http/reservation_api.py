@@ -19,7 +19,7 @@ from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, Route, json_list
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.booking_rows import BookingRow, booking_row
+from scheduler.live.store.table_rows import BookingRow, booking_row
 from walras.cluster import NodeId
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.reservations import NewReservation, ReservationView

@@ -24,7 +24,6 @@ from scheduler.live.http.requests import (
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.dry_run import dry_run
-from scheduler.live.services.job_standing import value_owner, with_standing
 from scheduler.live.services.job_submission import (
     BATCH_LIMIT,
     JobDraft,
@@ -37,6 +36,8 @@ from scheduler.live.services.job_submission import (
     sibling_positions,
     submission_order,
     submit_result,
+    value_owner,
+    with_standing,
 )
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import AnswerRow

@@ -1,23 +1,66 @@
-"""Endpoints about the past of accelerators: who held them for how long and at what cost, and what one more was worth.
+"""Endpoints about the past of accelerators: who held them when, for how long and at what cost; reports; budgets.
 
 Use is read from the ledger of money and from the open charges, both as of one instant. Callers who see only some
-projects are told of these projects' jobs alone, and not of other people or their hours.
+projects are told of these projects' jobs alone, and not of other people or their hours; their report (`GET /report`:
+how the cluster did lately, against a bound on what any scheduler that knew the future could have done) is bounded by
+these jobs. It is computed in a process of its own, one at a time.
+
+Users see the budgets that their own jobs count against, and those of their projects; administrators see all, and add
+credits. A credit is a row that stays in the tables; the core is told of it in the same transaction.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 from aiohttp import web
 
-from scheduler.live.http.requests import RequestContext, Route
-from scheduler.live.loop.billing import month_of, open_charges
-from scheduler.live.loop.event_loop import Clock
+from optimizer.problem import FloatArray
+from scheduler.core.budget_limits import BudgetOwner, BudgetUnit
+from scheduler.core.explain.share_standing import BudgetStanding, budget_standings
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http.audit_trail import note_write
+from scheduler.live.http.requests import RequestContext, Route, json_list
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.billing import month_of, open_charges, restate_spending
+from scheduler.live.loop.budget_sums import team_keys
+from scheduler.live.loop.event_loop import Clock, Overloaded
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.loop.worker_process import ask_worker_process
+from scheduler.live.services.parts_of_machines import nodes_named
+from scheduler.live.services.past_report import ReportQuestion, report_past
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
-from scheduler.live.store.usage_sums import AttemptUse, UsageQuery, use_of_charge
+from scheduler.live.store.report_rows import PastQuery, PastRentRow, PastRows, PastUseRow
+from scheduler.live.store.table_rows import ChargeKind, ChargeRow
+from scheduler.live.store.usage_sums import (
+    AttemptUse,
+    CreditRow,
+    HeldQuery,
+    HeldRow,
+    NodeAttemptRow,
+    UsageQuery,
+    use_of_charge,
+)
 from walras.accelerator_worth import LONGEST_WORTH_S, MOST_HOURS, WorthHour, WorthReport
+from walras.budgets import BudgetView, CreditView, NewCredit
 from walras.cluster import Market, Pool
-from walras.errors import NotFound, UserError
-from walras.usage import LONGEST_USAGE_S, MOST_USES, TypePrice, UsageReport, UsageRow
+from walras.cluster_report import LONGEST_REPORT_S, MOST_REPORTED, ClusterReport
+from walras.errors import ClusterError, Conflict, NotFound, UserError
+from walras.usage import (
+    LONGEST_USAGE_S,
+    MOST_HELD_PROJECTS,
+    MOST_NODE_ATTEMPTS,
+    MOST_USES,
+    HeldByProject,
+    HeldHistory,
+    NodeAttempt,
+    TypePrice,
+    UsageReport,
+    UsageRow,
+)
 
 _DEFAULT_SINCE_S = 30 * 86_400
 #: The most attempts that are read for one answer.
@@ -162,4 +205,326 @@ def usage_routes() -> list[Route]:
               response=WorthReport, query=("since_s", "pool")),
         Route("GET", "/api/v1/usage", show_usage, "What jobs held of each accelerator type, and when",
               response=UsageReport, query=("since_s", "type")),
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ budgets
+
+
+_MOST_CREDITS = 100_000
+_SHOWN_CREDITS = 200
+
+
+async def list_budgets(call: RequestContext) -> web.StreamResponse:
+    """Returns the limits that the caller may see, with their present use."""
+    core, now = call.server.loop.core, call.server.loop.clock.now()
+    found = [each for each in budget_standings(core, now) if _sees(call, each.owner)]
+    return json_list([_view(call, each) for each in found])
+
+
+def _sees(call: RequestContext, owner: BudgetOwner) -> bool:
+    user = call.user
+    if user.role is UserRole.ADMIN:
+        return True
+    if owner.user:
+        return owner.user == user.name and (not owner.project or user.sees(owner.project))
+    if owner.group:
+        return team_keys(call.server.state.budgets.groups).get(user.name) == owner.group
+    return bool(owner.project) and user.sees(owner.project)
+
+
+def _view(call: RequestContext, standing: BudgetStanding) -> BudgetView:
+    owner, clock = standing.owner, call.server.loop.clock
+    return BudgetView(
+        whose=owner.words,
+        project=owner.project,
+        user=owner.user,
+        group=owner.group,
+        unit=standing.unit.value,
+        every=standing.every,
+        used=standing.used,
+        limit=standing.limit,
+        credited=standing.credit,
+        per_h=standing.per_h,
+        committed=standing.committed,
+        closed=standing.closed,
+        refills=clock.shown(standing.refills_at) if standing.refills_at < float("inf") else None,
+    )
+
+
+async def add_credit(call: RequestContext) -> CreditView:
+    """Adds a credit to a budget of the policy in force. Raises UserError, Conflict where there is no such budget."""
+    asked = await call.model(NewCredit)
+    owner = BudgetOwner(asked.project or "", asked.user or "", asked.group or "")
+    amounts = {unit: getattr(asked, unit.value) for unit in BudgetUnit}
+    (unit, amount) = next((unit, amount) for unit, amount in amounts.items() if amount is not None)
+
+    def step(transaction: Transaction) -> CreditView:
+        books = transaction.state.budgets
+        if not any((limit.owner, limit.unit) == (owner, unit) for limit in books.limits):
+            whose = owner.words or "the cluster"
+            raise Conflict(
+                f"{whose} has no budget in {unit.words}",
+                field=unit.value,
+                fix=f"give it one in rules.budgets of the policy; with `{unit.value}: 0` credits are all there is",
+            )
+        if len(books.credits) >= _MOST_CREDITS:
+            raise Conflict(f"there are {len(books.credits)} credits already", fix="raise the budget in the policy")
+        number = max((row.credit_id for row in books.credits), default=0) + 1
+        row = CreditRow(
+            number, transaction.at, owner.project, owner.user, owner.group, unit.value, amount, call.user.name,
+            asked.reason,
+        )  # fmt: skip
+        books.credits.append(row)
+        transaction.batch.credits.append(row)
+        emit(transaction, restate_spending(transaction))
+        told = {"whose": owner.words, "unit": unit.value, "amount": amount, "reason": asked.reason}
+        note_write(call, transaction, f"credit {number}", after=told, project=owner.project)
+        return _credit_view(call, row)
+
+    return await call.server.loop.perform(step)
+
+
+async def list_credits(call: RequestContext) -> web.StreamResponse:
+    """Lists the newest credits of budgets that the caller may see, newest first."""
+    rows = [
+        row for row in call.server.state.budgets.credits if _sees(call, BudgetOwner(row.project, row.user, row.team))
+    ]
+    return json_list([_credit_view(call, row) for row in reversed(rows[-_SHOWN_CREDITS:])])
+
+
+def _credit_view(call: RequestContext, row: CreditRow) -> CreditView:
+    return CreditView(
+        id=row.credit_id,
+        at=call.server.loop.clock.shown(row.at),
+        whose=BudgetOwner(row.project, row.user, row.team).words,
+        unit=row.unit,
+        amount=row.amount,
+        created_by=row.created_by,
+        reason=row.reason,
+    )
+
+
+def budget_routes() -> list[Route]:
+    """Returns the routes about budgets. All users may read them; administrators add credits."""
+    base = "/api/v1/budgets"
+    return [
+        Route("GET", base, list_budgets, "Budgets: used, left, filled again when", response=list[BudgetView]),
+        Route("GET", f"{base}/credits", list_credits, "What was added to budgets", response=list[CreditView]),
+        Route("POST", f"{base}/credits", add_credit, "Add to a budget", role=UserRole.ADMIN,
+              request=NewCredit, response=CreditView, status=201),
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ report
+
+
+_REPORT_SINCE_S = 7 * 86_400
+#: How long a report may take, seconds: the first one of a new installation compiles the code of the bound.
+_TIMEOUT_S = 60.0
+#: How many reports may wait for the one that is being computed.
+_WAITING_MOST = 4
+
+
+class ReportDesk:
+    """Computes one report after the other."""
+
+    def __init__(self, find: Callable[[ReportQuestion], bytes] = report_past, timeout_s: float = _TIMEOUT_S) -> None:
+        self._find = find
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Lock()
+        self._asking = 0
+
+    async def report(self, call: RequestContext) -> web.StreamResponse:
+        """Returns a `ClusterReport`. Raises UserError for too many jobs, Overloaded, and ClusterError for a timeout."""
+        if self._asking > _WAITING_MOST:
+            raise Overloaded("other reports are worked out; try again in a minute")
+        self._asking += 1
+        try:
+            async with self._turn:
+                question = await _question(call)
+                body = await ask_worker_process(self._find, question, self._timeout_s)
+        except (TimeoutError, BrokenProcessPool):
+            raise ClusterError("the report was not worked out in time; ask for a shorter time") from None
+        finally:
+            self._asking -= 1
+        return web.Response(body=body, content_type="application/json")
+
+
+async def _question(call: RequestContext) -> ReportQuestion:
+    server = call.server
+    state, clock = server.state, server.loop.clock
+    now, visible = clock.now(), call.user.visible_projects
+    since_at = max(0.0, now - call.number("since_s", _REPORT_SINCE_S, 1, LONGEST_REPORT_S))
+    month = month_of(clock.unix(since_at))
+    query = PastQuery(since_at, now, month, state.next_charge_id, visible, MOST_REPORTED + 1)
+    charges = [each for each in open_charges(state, now) if each.until_at > max(each.since_at, since_at)]
+    pools = {**state.removed_pools, **state.pools}
+    shapes = {str(pool_id): (pool.shape.accelerator, pool.shape.accelerators) for pool_id, pool in pools.items()}
+    await server.loop.settled()
+    rows: PastRows = await server.read(server.store.past, query)
+    if rows.job_count > MOST_REPORTED:
+        fix = "ask for less: a shorter --since"
+        raise UserError(f"more than {MOST_REPORTED:,} jobs were there in this time", field="since_s", fix=fix)
+    return ReportQuestion(
+        since_at=since_at,
+        until_at=now,
+        epoch_unix_s=clock.unix(0.0),
+        rows=rows,
+        open_uses=tuple(
+            _use(each, since_at)
+            for each in charges
+            if each.kind is ChargeKind.USE and (visible is None or each.project in visible)
+        ),
+        open_rents=tuple(
+            PastRentRow(each.accelerator, each.accelerators, each.since_at, each.until_at)
+            for each in charges
+            if each.kind is ChargeKind.MACHINE
+        ),
+        shapes=shapes,
+        partial=visible is not None,
+    )
+
+
+def _use(charge: ChargeRow, since_at: float) -> PastUseRow:
+    """Returns the part of a charge that lies after `since_at`."""
+    held_s = charge.until_at - max(charge.since_at, since_at)
+    part = held_s / (charge.until_at - charge.since_at)
+    return PastUseRow(
+        charge.project,
+        charge.accelerator,
+        charge.accelerators * held_s,
+        charge.usd * part,
+        charge.on_demand_usd * part,
+    )
+
+
+def report_routes() -> list[Route]:
+    """Returns the route of the report, for every user."""
+    return [
+        Route("GET", "/api/v1/report", ReportDesk().report, "How the cluster did, against a proved bound",
+              response=ClusterReport, query=("since_s",), waits=True),
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ history
+
+
+_HISTORY_SINCE_S = 7 * 86_400
+#: The lengths of steps, seconds, of which a history takes the shortest that needs no more than so many steps.
+_STEPS_S, _STEPS_MOST = (60, 900, 3600, 6 * 3600, 86_400, 7 * 86_400), 120
+_DEFAULT_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A stretch of time in steps of one length; the last step may be shorter."""
+
+    since_at: float
+    until_at: float
+    step_s: int
+
+    def spread(self, row: HeldRow) -> Iterator[tuple[int, float]]:
+        """Yields (index of the step, fraction of the row's time that lies in it) for each step that it touches."""
+        length_s = row.until_at - row.since_at
+        since_at, until_at = max(row.since_at, self.since_at), min(row.until_at, self.until_at)
+        first = int((since_at - self.since_at) // self.step_s)
+        last = int((until_at - self.since_at) // self.step_s)
+        for step in range(first, last + 1):
+            begin = max(since_at, self.since_at + step * self.step_s)
+            end = min(until_at, self.since_at + (step + 1) * self.step_s)
+            if end > begin:
+                yield step, (end - begin) / length_s
+
+    def lengths_s(self) -> FloatArray:
+        """Returns the length of each step, seconds."""
+        begins = np.arange(self.since_at, self.until_at, self.step_s)
+        return np.minimum(self.step_s, self.until_at - begins)
+
+
+async def show_held_history(call: RequestContext) -> web.StreamResponse:
+    """Returns the accelerators that each project held, step by step. Raises UserError where `since_s` is too long."""
+    server = call.server
+    state, clock = server.state, server.loop.clock
+    now, visible = clock.now(), call.user.visible_projects
+    since_at = max(0.0, now - call.number("since_s", _HISTORY_SINCE_S, 1, LONGEST_USAGE_S))
+    step_s = next((each for each in _STEPS_S if now - since_at <= each * _STEPS_MOST), _STEPS_S[-1])
+    window = _Window(since_at, now, step_s)
+    query = HeldQuery(since_at, month_of(clock.unix(since_at)), state.next_charge_id, step_s, visible)
+    still_open = [
+        _held_of(charge)
+        for charge in open_charges(state, now)
+        if charge.job_id and charge.until_at > charge.since_at and call.user.sees(charge.project)
+    ]
+    await server.loop.settled()
+    written = await server.read(server.store.held, query)
+    body = await server.read(_history, clock, window, [*written, *still_open])
+    return web.Response(body=body, content_type="application/json")
+
+
+def _held_of(charge: ChargeRow) -> HeldRow:
+    held_s = charge.until_at - charge.since_at
+    return HeldRow(
+        charge.project, charge.since_at, charge.until_at, charge.accelerators * held_s, charge.units * held_s
+    )
+
+
+def _history(clock: Clock, window: _Window, rows: Iterable[HeldRow]) -> bytes:
+    lengths_s = window.lengths_s()
+    held: dict[str, FloatArray] = {}
+    for row in rows:
+        sums = held.setdefault(row.project, np.zeros((2, len(lengths_s))))
+        for step, part in window.spread(row):
+            sums[:, min(step, len(lengths_s) - 1)] += row.accelerator_s * part, row.unit_s * part
+    order = sorted(held, key=lambda project: (-float(held[project][0].sum()), project))
+    items = []
+    for project in order[:MOST_HELD_PROJECTS]:
+        accelerators, units = held[project] / lengths_s
+        items.append(HeldByProject(project=project, accelerators=accelerators.tolist(), units=units.tolist()))
+    history = HeldHistory(
+        since=clock.unix(window.since_at),
+        until=clock.unix(window.until_at),
+        step_s=window.step_s,
+        items=items,
+        left_out=max(0, len(order) - MOST_HELD_PROJECTS),
+    )
+    return history.model_dump_json().encode()
+
+
+async def list_node_attempts(call: RequestContext) -> web.StreamResponse:
+    """Lists the attempts that ran on a machine, or on its parts, newest first. Raises NotFound for an unknown name."""
+    server = call.server
+    limit = int(call.number("limit", _DEFAULT_ATTEMPTS, 1, MOST_NODE_ATTEMPTS))
+    nodes = nodes_named(server.state, call.request.match_info["node_id"])
+    await server.loop.settled()
+    found: list[NodeAttemptRow] = []
+    for node_id in nodes:
+        found += await server.read(server.store.node_attempts, node_id, call.user.visible_projects, limit)
+    newest = {(row.job_id, row.attempt): row for row in sorted(found, key=lambda row: -row.leased_at)}
+    return json_list([_attempt_view(server.loop.clock, row) for row in list(newest.values())[:limit]])
+
+
+def _attempt_view(clock: Clock, row: NodeAttemptRow) -> NodeAttempt:
+    return NodeAttempt(
+        job=row.job_id,
+        attempt=row.attempt,
+        name=row.name,
+        project=row.project,
+        user=row.user,
+        state=row.state,
+        reason=row.reason,
+        accelerators=row.accelerators,
+        leased_at=clock.unix(row.leased_at),
+        started_at=None if row.started_at is None else clock.unix(row.started_at),
+        ended_at=None if row.ended_at is None else clock.unix(row.ended_at),
+    )
+
+
+def history_routes() -> list[Route]:
+    """Returns the routes about the past of accelerators, for every user."""
+    return [
+        Route("GET", "/api/v1/usage/history", show_held_history, "What projects held of accelerators, step by step",
+              response=HeldHistory, query=("since_s",)),
+        Route("GET", "/api/v1/nodes/{node_id}/history", list_node_attempts, "What ran on a machine, newest first",
+              response=list[NodeAttempt], query=("limit",)),
     ]  # fmt: skip

@@ -21,20 +21,16 @@ from scheduler.live.http import (
     cluster_api,
     content_api,
     job_api,
-    outputs_api,
     people_api,
     pool_api,
     session_api,
 )
 from scheduler.live.http.audit_trail import list_audit
-from scheduler.live.http.budget_api import budget_routes
 from scheduler.live.http.connection_guard import ConnectionGuard
-from scheduler.live.http.history_api import history_routes
-from scheduler.live.http.notify_api import notify_routes
+from scheduler.live.http.job_api import redirect_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
+from scheduler.live.http.people_api import notify_routes
 from scheduler.live.http.policy_api import policy_routes
-from scheduler.live.http.redirect_api import redirect_routes
-from scheduler.live.http.report_api import report_routes
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
@@ -47,7 +43,7 @@ from scheduler.live.http.requests import (
 )
 from scheduler.live.http.reservation_api import reservation_routes
 from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submit_batch, submit_job
-from scheduler.live.http.usage_api import usage_routes
+from scheduler.live.http.usage_api import budget_routes, history_routes, report_routes, usage_routes
 from scheduler.live.http.what_if_api import what_if_routes
 from scheduler.live.server import Server
 from walras.api import (
@@ -324,7 +320,7 @@ def api_routes() -> list[Route]:
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
-        *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
+        *content_api.content_routes(), *content_api.outputs_routes(), *session_api.session_routes(),
         *overview_routes(), *what_if_routes(), *usage_routes(), *history_routes(), *report_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",

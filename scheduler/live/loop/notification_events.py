@@ -3,9 +3,9 @@
     failed        a job of theirs ended without success, unless they cancelled it themselves
     finished      a job of theirs succeeded
     budget        a job of theirs is held for its budget, or its project's
-    at_risk       a job of theirs is expected to miss its deadline                  (`services/late_jobs.py`)
-    stuck         a job of theirs has waited for longer than the cluster file says  (`services/late_jobs.py`)
-    idle          a job of theirs does not use its accelerators, likewise           (`services/idle_jobs.py`)
+    at_risk       a job of theirs is expected to miss its deadline                  (`services/job_watch.py`)
+    stuck         a job of theirs has waited for longer than the cluster file says  (`services/job_watch.py`)
+    idle          a job of theirs does not use its accelerators, likewise           (`services/job_watch.py`)
     machine_lost  a machine is gone that was not given back: operators alone
 
 Names and reasons come from files, scripts and machines: they are bounded, and hold no control characters.
@@ -20,8 +20,7 @@ from scheduler.core.commands import Command, JobTransitioned
 from scheduler.core.events import Event, NodeLost
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.people_rows import ChannelRow, NotificationRow, ToldRow
-from scheduler.live.store.table_rows import JobRow
+from scheduler.live.store.table_rows import ChannelRow, JobRow, NotificationRow, ToldRow
 from walras.job_request import JobId
 from walras.notifications import NotificationKind
 from walras.states import JobState, Reason

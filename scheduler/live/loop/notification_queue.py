@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from scheduler.live.store.people_rows import ChannelRow, NotificationRow
 from scheduler.live.store.store_interface import LoadedState, WriteBatch
+from scheduler.live.store.table_rows import ChannelRow, NotificationRow
 from walras.errors import Conflict
 from walras.job_request import JobId
 from walras.notifications import NotificationKind

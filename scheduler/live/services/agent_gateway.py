@@ -45,12 +45,11 @@ from scheduler.live.services.agent_identity import (
     shape_differences,
     with_known_speed,
 )
-from scheduler.live.services.agent_reports import end_attempt, process_reports
-from scheduler.live.services.departure_notices import end_outlived_notice, outlives_notice
+from scheduler.live.services.agent_reports import end_attempt, end_outlived_notice, outlives_notice, process_reports
 from scheduler.live.services.machine_facts import dump_tools, has_new_facts, take_facts, tell_joined
 from scheduler.live.services.parts_of_machines import MachineSpeakers, check_machine_is_free, check_part
 from scheduler.live.services.session_broker import SessionBroker
-from scheduler.live.services.store_proofs import StoreProofs
+from scheduler.live.services.store_access import StoreProofs
 from scheduler.live.services.unconfirmed_starts import (
     drop_command,
     drop_unknown,

@@ -4,6 +4,11 @@ A report about an attempt that is not the job's current one is ignored and count
 its parts have started, and as ended when no part is left; its exit code is the one of the part that failed first.
 Progress reaches the core at most once per interval; the first figures and the last ones before an end always do. Facts
 that a job counted of its model are kept for its kind, unless they cannot be believed; then the log says why.
+
+After a restore the backup is older than the world: agents report the newest checkpoint and the end of the attempts that
+they know. An attempt of a job in the tables, with a higher number than theirs, is newer than all they know. So its
+checkpoint is the newest one, and if it finished, the job has finished: such a job is held, and its detail says why, so
+that people decide.
 """
 
 import json
@@ -15,6 +20,9 @@ from scheduler.core.events import (
     AttemptStarted,
     CheckpointRecorded,
     EndCause,
+    JobHeld,
+    NodeLeaving,
+    NodeUncordoned,
     Prepared,
     StartRefused,
 )
@@ -22,11 +30,10 @@ from scheduler.core.handlers.speed_reports import is_speed_outlier
 from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
 from scheduler.live.loop.agent_commands import stop_other_parts
 from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts
-from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
+from scheduler.live.loop.departures import end_notice, leave_with_pool
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
-from scheduler.live.services.departure_notices import begin_node_departure
-from scheduler.live.services.former_reports import job_of_former_life, recover_report
 from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
 from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
 from walras.contract import (
@@ -39,7 +46,7 @@ from walras.contract import (
 )
 from walras.job_request import JobId
 from walras.model_facts import believed_facts
-from walras.states import AttemptState
+from walras.states import AttemptState, Reason
 from walras.wire import (
     AnyReport,
     AttemptReport,
@@ -431,3 +438,81 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
 
 def _has_failed(part: PartRow) -> bool:
     return part.cause != EndCause.EXITED or part.exit_code != 0 or part.signal is not None or bool(part.exceeded)
+
+
+# ------------------------------------------------------------------------------------------ after a restore
+
+
+def job_of_former_life(state: LiveState, report: AttemptReport) -> LiveJob | None:
+    """Returns the job that a report of a former incarnation is about, if it is the same job and the report is news.
+
+    Returns None too where the number was given to another job since, or where an attempt of this incarnation runs: it
+    began from what was known here, and earlier attempts say nothing about it.
+    """
+    job = state.jobs.get(JobId(report.job_id))
+    if job is None or report.incarnation not in state.former or job.row.incarnation == state.identity.incarnation:
+        return None
+    newest = 0 if job.attempt is None else job.attempt.row.attempt
+    grown_here = job.attempt is not None and job.attempt.row.incarnation == state.identity.incarnation
+    return None if grown_here or report.attempt <= newest else job
+
+
+def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport) -> None:
+    """Record what a former attempt saved or finished.
+
+    The core is not told: it counts attempts that it granted. A later start resumes from the checkpoint.
+    """
+    if isinstance(report, CommittedReport):
+        if (row := keep_checkpoint(transaction, job, report)) is not None:
+            log.info("job %d: a checkpoint at step %g made after the backup counts", row.job_id, row.step)
+    elif isinstance(report, EndedReport) and report.cause == "exited" and report.exit_code == 0:
+        _hold_finished(transaction, job, report.attempt)
+
+
+def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None:
+    """Hold a job that a later attempt than the tables know has finished: people decide whether it is to run again."""
+    detail = f"attempt {attempt} ended with exit code 0 after the backup was made: release it to run it again"
+    log.warning("job %d: %s", job.row.job_id, detail)
+    emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))
+    job.row.detail = detail
+    transaction.job_changed(job)
+
+
+# ------------------------------------------------------------------------------------------ notices
+
+
+#: Seconds after the end that a notice told for which the machine is still expected to go.
+OUTLIVED_S = 600.0
+
+
+def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: float) -> None:
+    """Drain a machine that will be taken away in `gone_in_s`; another notice before it is gone changes nothing."""
+    if node.is_member and node.row.notice_s is None:
+        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, transaction.at + gone_in_s))
+        node.outlives_at = transaction.at + gone_in_s + OUTLIVED_S
+
+
+def outlives_notice(node: LiveNode) -> bool:
+    """Returns whether a machine was heard `OUTLIVED_S` after the end that a notice told, or nobody knows when that is.
+
+    It was not taken away, or it was stopped and came back, or the notice was late.
+    """
+    has_notice = node.is_member and node.row.notice_s is not None
+    return has_notice and (node.outlives_at is None or node.heard_at > node.outlives_at)
+
+
+def end_outlived_notice(transaction: Transaction, node: LiveNode) -> None:
+    """Let a machine that `outlives_notice` take jobs again, unless it or its pool is drained.
+
+    A notice that was told to a server before this one counts as if it were told now.
+    """
+    if node.outlives_at is None:
+        node.outlives_at = transaction.at + OUTLIVED_S
+    elif node.row.drained_by or transaction.state.pools[node.row.pool_id].drained:
+        end_notice(node)
+        if not node.row.drained_by:
+            leave_with_pool(node)
+        transaction.node_changed(node)
+    else:
+        log.warning("%s has outlived the notice of its end and takes jobs again", node.row.node_id)
+        emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))

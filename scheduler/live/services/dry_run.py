@@ -10,7 +10,7 @@ import numpy as np
 
 from optimizer.policy import Newcomer, best_configuration_at
 from scheduler.core.core import SchedulerCore
-from scheduler.core.explain.place_prices import why_not_rented
+from scheduler.core.explain.pending_reasons import why_not_rented
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from walras.api import DryRun

@@ -22,14 +22,15 @@ from typing import TypeVar
 from scheduler.core.commands import JobTransitioned
 from scheduler.core.events import Event
 from scheduler.core.explain.feasibility import Remedy
-from scheduler.forecast.core_copy import CoreSnapshot, snapshot_core
-from scheduler.forecast.delivered_jobs import (
+from scheduler.forecast.core_copy import (
     AnswerT,
+    CoreSnapshot,
     QuestionT,
     answer_about,
     give_up,
     pieces_of,
     receive_jobs,
+    snapshot_core,
     with_jobs,
 )
 from scheduler.forecast.job_forecasts import (
@@ -42,8 +43,7 @@ from scheduler.forecast.job_forecasts import (
 )
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
 from scheduler.forecast.rollout import RolloutLimits
-from scheduler.forecast.verified_changes import ChangeQuestion, verified_changes
-from scheduler.forecast.what_if import WhatIfAnswer, WhatIfQuestion, what_if
+from scheduler.forecast.what_if import ChangeQuestion, WhatIfAnswer, WhatIfQuestion, verified_changes, what_if
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process

@@ -6,6 +6,10 @@ the incarnation is the one that granted it, so that a number given out again aft
 text. (Attempts from before incarnations were kept are in DIR/logs/<job>/.) Bytes arrive with their offset; those that
 are there already are skipped and a gap is not taken, so sending again does no harm. The names consist of numbers and
 hexadecimal digits only. All calls block on the disk: the server makes them in threads.
+
+Beside RANK.log is RANK.times, which says from time to time when bytes arrived and where they began: pairs of an instant
+(Unix seconds, as a float) and an offset, 16 bytes each, in order. A log without it was written by an older release, and
+is shown whole.
 """
 
 import contextlib
@@ -13,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +26,6 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from scheduler.live.store.log_places import note_arrival, offset_of_last_lines, offset_since
 from scheduler.live.store.store_interface import StoreUnavailable
 from walras.clocks import random_hex, random_token
 from walras.contract import pinned_token, split_token
@@ -312,3 +316,65 @@ def _names_in(folder: Path) -> list[str]:
         return os.listdir(folder)
     except FileNotFoundError:
         return []
+
+
+# ------------------------------------------------------------------------------------------ places in logs
+
+
+_ENTRY = struct.Struct("<dQ")
+#: The least time between two entries, s.
+_PACE_S = 1.0
+#: Lines are searched for in at most this many bytes at a log's end.
+_LOOKED_AT_BYTES = 64 * 1024 * 1024
+_PIECE_BYTES = 256 * 1024
+
+
+def _times_of(log: Path) -> Path:
+    return log.with_suffix(".times")
+
+
+def note_arrival(log: Path, offset: int, unix_s: float) -> None:
+    """Record that bytes from this offset on arrived now, unless the newest entry is less than `_PACE_S` old."""
+    path = _times_of(log)
+    with open(path, "ab+") as file:
+        size = file.tell()
+        if size >= _ENTRY.size:
+            file.seek(size - size % _ENTRY.size - _ENTRY.size)
+            newest, _ = _ENTRY.unpack(file.read(_ENTRY.size))
+            if newest <= unix_s < newest + _PACE_S:
+                return
+        if size % _ENTRY.size:  # an interrupted write
+            file.truncate(size - size % _ENTRY.size)
+        file.write(_ENTRY.pack(unix_s, offset))
+
+
+def offset_since(log: Path, unix_s: float) -> int:
+    """Returns the offset of the first bytes that arrived at this instant or later; the log's size if none did."""
+    try:
+        content = _times_of(log).read_bytes()
+    except FileNotFoundError:
+        return 0
+    whole = content[: len(content) - len(content) % _ENTRY.size]
+    found = [offset for at, offset in _ENTRY.iter_unpack(whole) if at + _PACE_S > unix_s]
+    return min(found, default=log.stat().st_size)
+
+
+def offset_of_last_lines(log: Path, lines: int) -> int:
+    """Returns the offset at which the last `lines` lines begin; an unfinished last line counts as one."""
+    if lines <= 0:
+        return log.stat().st_size
+    with open(log, "rb") as file:
+        end = file.seek(0, 2)
+        at, breaks = end, 0
+        while at > max(0, end - _LOOKED_AT_BYTES):
+            begin = max(0, at - _PIECE_BYTES)
+            file.seek(begin)
+            piece = file.read(at - begin)
+            # The line break at the end of the log begins no line.
+            stop = len(piece) - (at == end and piece.endswith(b"\n"))
+            while (found := piece.rfind(b"\n", 0, stop)) >= 0:
+                breaks, stop = breaks + 1, found
+                if breaks == lines:
+                    return begin + found + 1
+            at = begin
+        return at

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
-from scheduler.live.store.booking_rows import BookingRow
-from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow
 from scheduler.live.store.last_alive import Absence
-from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.report_rows import PastQuery, PastRows
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
+    BookingRow,
+    ChannelRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -27,9 +27,11 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -37,8 +39,10 @@ from scheduler.live.store.table_rows import (
     SecretRow,
     SpecRow,
     SpeedRow,
+    TokenRow,
+    ToldRow,
 )
-from scheduler.live.store.usage_sums import AttemptUse, CreditRow, UsageQuery
+from scheduler.live.store.usage_sums import AttemptUse, CreditRow, HeldQuery, HeldRow, NodeAttemptRow, UsageQuery
 from walras.cluster import NodeId, PoolId
 from walras.errors import ClusterError
 from walras.job_request import JobId

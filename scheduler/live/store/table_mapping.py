@@ -10,12 +10,13 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from scheduler.core.state.throughput import ScoredBelief
-from scheduler.live.store.booking_rows import BookingRow
-from scheduler.live.store.people_rows import AuditRow, ChannelRow, NotificationRow, PeopleRow, TokenRow, ToldRow
 from scheduler.live.store.price_hours import PriceRow
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
+    BookingRow,
+    ChannelRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -26,9 +27,11 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -36,6 +39,8 @@ from scheduler.live.store.table_rows import (
     SecretRow,
     SpecRow,
     SpeedRow,
+    TokenRow,
+    ToldRow,
 )
 from scheduler.live.store.usage_sums import CreditRow
 from walras.states import AttemptState, JobState, Reason

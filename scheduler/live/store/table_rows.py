@@ -1,12 +1,16 @@
-"""The tables about jobs, machines and the core, one dataclass for each; those about people are in `people_rows.py`.
+"""The tables, one dataclass for each: jobs, machines, reservations, the core, and people.
 
-Columns that hold JSON say so. Instants are `*_at`, seconds since the cluster's epoch.
-The live objects in memory are these rows; the store receives copies that are taken at the end of a transaction.
+Columns that hold JSON say so. Instants are `*_at`, seconds since the cluster's epoch; those of people and tokens, which
+outlive clocks, are Unix seconds. The live objects in memory are these rows; the store receives copies that are taken at
+the end of a transaction. The core replaces lost machines of a reservation; its row keeps the machines as of the last
+change by people.
 """
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler.core.booking_events import Booking
 from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId, Kind
 from walras.states import AttemptState, JobState, Reason
@@ -354,3 +358,155 @@ class OutputsRow:
     collected_at: float
     #: What is missing or was left out, in words.
     problem: str
+
+
+# ------------------------------------------------------------------------------------------ people
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One change that somebody made through the API: who, what, when, before and after. Never changed."""
+
+    at: float
+    user: str
+    role: str
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed: "job 12", "node n1", "policy".
+    subject: str
+    #: The project whose operators may see it; empty: administrators alone.
+    project: str
+    #: JSON of bounded length; "null" where there was nothing.
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleRow:
+    """A user, a project or a role, as last set: one row for each (kind, name)."""
+
+    #: user, project or role.
+    kind: str
+    name: str
+    #: JSON of its settings (`walras.people`).
+    body: str
+    #: Unix seconds.
+    changed_at: float
+    changed_by: str
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRow:
+    """Where a user is notified of events, and the outcome so far."""
+
+    channel_id: int
+    user: str
+    #: The address without its secret parts, as it may be shown.
+    shown: str
+    #: The address and the key that signs its notifications, sealed under the server's key.
+    sealed: bytes
+    #: JSON list of the kinds of events.
+    kinds: str
+    added_at: float
+    delivered: int = 0
+    #: Notifications that were given up, after all tries or because the receiver refused them.
+    failed: int = 0
+    #: Notifications that were dropped for newer ones before they could be sent.
+    dropped: int = 0
+    delivered_at: float | None = None
+    #: Why the last try failed, in words; empty: it did not.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationRow:
+    """A notification that a channel has not received yet."""
+
+    seq: int
+    #: The id by which receivers recognise a repeated notification.
+    notification_id: str
+    channel_id: int
+    #: JSON, as webhooks send it.
+    body: str
+    tries: int
+    #: The instant of the next try.
+    due_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRow:
+    """The owner of an active job was notified of this, and is not notified of it again."""
+
+    job_id: JobId
+    kind: str
+
+
+@dataclass(slots=True)
+class TokenRow:
+    """A user's token: only its hash is kept."""
+
+    sha256: str
+    prefix: str
+    user: str
+    role: str
+    #: JSON list; ["*"] is every project.
+    projects: str
+    created_at: float
+    created_by: str
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+# ------------------------------------------------------------------------------------------ reservations
+
+
+@dataclass(frozen=True, slots=True)
+class BookingRow:
+    """A reservation as it was made."""
+
+    booking_id: int
+    #: Empty for maintenance.
+    project: str
+    #: JSON of what was reserved: machines, accelerator type and count, reason.
+    body: str
+    from_at: float
+    until_at: float
+    created_at: float
+    created_by: str
+    cancelled: bool = False
+
+    @property
+    def booking(self) -> Booking:
+        """The booking that the core is given."""
+        body = json.loads(self.body)
+        return Booking(
+            booking_id=self.booking_id,
+            project=self.project,
+            node_ids=tuple(NodeId(each) for each in body["nodes"]),
+            from_at=self.from_at,
+            until_at=self.until_at,
+            accelerator=body["accelerator"],
+            accelerators=body["accelerators"],
+            reason=body["reason"],
+        )
+
+
+def booking_row(booking: Booking, created_at: float, created_by: str) -> BookingRow:
+    """Returns the row of a new booking."""
+    body = {
+        "nodes": list(booking.node_ids),
+        "accelerator": booking.accelerator,
+        "accelerators": booking.accelerators,
+        "reason": booking.reason,
+    }
+    return BookingRow(
+        booking.booking_id,
+        booking.project,
+        json.dumps(body),
+        booking.from_at,
+        booking.until_at,
+        created_at,
+        created_by,
+    )

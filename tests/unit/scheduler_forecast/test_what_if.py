@@ -9,9 +9,8 @@ from scheduler.core.events import JobSubmitted, NodeJoined, PolicyChanged, PoolD
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import EntityShare, ShareLimit, SharesDeclared
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths, snapshot_at_once
-from scheduler.forecast.future_jobs import guess_late_ends
 from scheduler.forecast.past_jobs import PastJobs
-from scheduler.forecast.rollout import Rollout, RolloutLimits
+from scheduler.forecast.rollout import Rollout, RolloutLimits, guess_late_ends
 from scheduler.forecast.state_changes import AddedMachines, StateChanges, events_of_changes
 from scheduler.forecast.what_if import AlternativeOutcome, WhatIfQuestion, what_if
 from tests.support.fake_fleet import FakeFleet, job, pool

@@ -27,7 +27,7 @@ from scheduler.core.explain.feasibility import Remedy, possible_remedies, withou
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.ledger import JobRecord
 from scheduler.forecast.core_copy import CoreSnapshot, snapshot_at_once
-from scheduler.forecast.verified_changes import ChangeQuestion, change_events, verified_changes
+from scheduler.forecast.what_if import ChangeQuestion, change_events, verified_changes
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import Demand, JobId, JobRequest, Kind

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.providers.agent_wheel import packed_wheel
-from scheduler.live.providers.machine_boot import boot_script
+from scheduler.live.providers.machine_boot import boot_script, packed_wheel
 from tests.support.http_face import facing
 from tests.support.provider_kit import ON_DEMAND, SETTINGS, SPOT
 from walras import __version__

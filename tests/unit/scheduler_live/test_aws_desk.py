@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.live.providers.aws_provider import AwsProvider
-from scheduler.live.providers.market_prices import MarketWatch
+from scheduler.live.providers.pool_watch import MarketWatch
 from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent

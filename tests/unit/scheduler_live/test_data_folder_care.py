@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.core_restore import discount_unproved_time
+from scheduler.live.assembly import discount_unproved_time
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.last_alive import LastAlive, absence_since

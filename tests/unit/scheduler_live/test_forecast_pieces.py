@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scheduler.core.restore_events import JobRestored
-from scheduler.forecast import delivered_jobs
-from scheduler.forecast.delivered_jobs import JOBS_IN_A_PIECE, answer_about, receive_jobs, with_jobs
+from scheduler.forecast import core_copy
+from scheduler.forecast.core_copy import JOBS_IN_A_PIECE, answer_about, receive_jobs, with_jobs
 from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs
 from scheduler.live.services.start_forecasts import StartForecasts, take_snapshot
@@ -57,7 +57,7 @@ async def test_no_call_carries_more_than_a_piece_and_the_answer_is_that_of_the_w
         assert answer is not None
         assert len(answer.jobs) == JOBS
         assert answer.jobs == whole.jobs
-        assert not delivered_jobs._arrived
+        assert not core_copy._arrived
 
 
 @pytest.mark.parametrize("part", [1, 2])
@@ -72,9 +72,9 @@ async def test_a_question_that_is_given_up_leaves_no_jobs_behind(tmp_path: Path,
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        assert pool.calls[-1][0] is delivered_jobs.give_up
+        assert pool.calls[-1][0] is core_copy.give_up
         await asyncio.wrap_future(pool.submit(int))
-        assert not delivered_jobs._arrived
+        assert not core_copy._arrived
 
 
 async def test_a_process_that_is_ended_between_two_pieces_gives_no_answer(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_a_process_that_is_ended_between_two_pieces_gives_no_answer(tmp_pa
         await pool.has_come.wait()
         pool.shutdown()
         assert await asked is None
-        assert [call for call, *_ in pool.calls] == [receive_jobs] * 2 + [delivered_jobs.give_up]
+        assert [call for call, *_ in pool.calls] == [receive_jobs] * 2 + [core_copy.give_up]
 
 
 async def test_pieces_of_two_questions_do_not_mix(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from scheduler.core.events import PoolDeclared
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.store.history_rows import HeldQuery
 from scheduler.live.store.store_interface import WriteBatch
 from scheduler.live.store.table_rows import ChargeKind, ChargeRow
+from scheduler.live.store.usage_sums import HeldQuery
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from tests.support.stores import open_test_store

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler.core.events import JobReleased
-from scheduler.live.services.idle_jobs import IdleJobs
+from scheduler.live.services.job_watch import IdleJobs
 from tests.support.live_world import FakeAgent, World, world
 from tests.support.notification_receiver import POOL, add_channel, waiting_notifications
 from walras.errors import ConfigError

@@ -13,7 +13,7 @@ from scheduler.core.commands import Rent
 from scheduler.core.events import JobSubmitted, PoolDeclared, PoolRemoved, RentFailed
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.restore_events import RentRestored
-from scheduler.live.providers.market_prices import MarketWatch, play_market_script
+from scheduler.live.providers.pool_watch import MarketWatch, play_market_script
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow

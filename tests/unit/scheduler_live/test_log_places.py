@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.store import log_places
-from scheduler.live.store.data_folder import LogStore
-from scheduler.live.store.log_places import offset_of_last_lines, offset_since
+from scheduler.live.store import data_folder
+from scheduler.live.store.data_folder import LogStore, offset_of_last_lines, offset_since
 
 
 @pytest.mark.parametrize("piece", [3, 256 * 1024])
@@ -25,7 +24,7 @@ from scheduler.live.store.log_places import offset_of_last_lines, offset_since
 def test_the_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, lines: int, rest: bytes, piece: int
 ) -> None:
-    monkeypatch.setattr(log_places, "_PIECE_BYTES", piece)
+    monkeypatch.setattr(data_folder, "_PIECE_BYTES", piece)
     (tmp_path / "0.log").write_bytes(content)
     assert content[offset_of_last_lines(tmp_path / "0.log", lines) :] == rest
 

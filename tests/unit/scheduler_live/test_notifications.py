@@ -9,9 +9,9 @@ import pytest
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.loop.notification_events import plain_text
 from scheduler.live.services.agent_gateway import declare_node_lost
-from scheduler.live.services.late_jobs import LateJobNotifications
-from scheduler.live.services.notification_addresses import read_address
+from scheduler.live.services.job_watch import LateJobNotifications
 from scheduler.live.services.notification_sending import is_allowed
+from scheduler.live.services.notifications import read_address
 from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, world
 from tests.support.notification_receiver import (

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.live.auth.access_control import RECOVERED, UserCaller, UserRole, new_user_token
 from scheduler.live.auth.people import People, adopt_token_owners
-from scheduler.live.store.people_rows import PeopleRow
+from scheduler.live.store.table_rows import PeopleRow
 from tests.support.http_face import Face, facing
 from walras.job_request import JobId
 from walras.states import JobState

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from scheduler.core.events import PoolDeclared
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.http import report_api
-from scheduler.live.http.report_api import ReportDesk
+from scheduler.live.http import usage_api
+from scheduler.live.http.usage_api import ReportDesk
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.services.past_report import ReportQuestion, _count_interrupted, _Sums, report_past
 from scheduler.live.store.event_journal import dump_request
@@ -140,7 +140,7 @@ async def test_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         await f.world.submit({})
         await f.world.submit({})
         assert (await f.call("GET", "/api/v1/report?since_s=0")).status == 400
-        monkeypatch.setattr(report_api, "MOST_REPORTED", 1)
+        monkeypatch.setattr(usage_api, "MOST_REPORTED", 1)
         status, body = await f.json("GET", "/api/v1/report")
         assert (status, body["fix"]) == (400, "ask for less: a shorter --since")
 
@@ -151,13 +151,13 @@ async def test_reports_that_take_long_or_are_many_are_given_up(monkeypatch: pyte
     async def question(call: Any) -> float:
         return float(call)
 
-    monkeypatch.setattr(report_api, "_question", question)
+    monkeypatch.setattr(usage_api, "_question", question)
     desk = ReportDesk(time.sleep, timeout_s=0.2)  # type: ignore[arg-type]
     asked = [asyncio.ensure_future(desk.report(9.0)) for _ in range(6)]  # type: ignore[arg-type]
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(each) for each in found] == [ClusterError] * 5 + [Overloaded]
     desk = ReportDesk(str.encode, timeout_s=30.0)  # type: ignore[arg-type]
-    monkeypatch.setattr(report_api, "_question", lambda call: asyncio.sleep(0, "done"))
+    monkeypatch.setattr(usage_api, "_question", lambda call: asyncio.sleep(0, "done"))
     answer = await desk.report(None)  # type: ignore[arg-type]
     assert isinstance(answer, web.Response)
     assert answer.body == b"done"

@@ -9,7 +9,7 @@ import pytest
 from scheduler.core.events import PoolDeclared
 from scheduler.live.auth.access_control import EnrolmentTokens
 from scheduler.live.providers import slurm_commands
-from scheduler.live.providers.queue_waits import QueueWatch
+from scheduler.live.providers.pool_watch import QueueWatch
 from scheduler.live.providers.slurm_commands import SlurmCommands, classify_slurm_error, parse_allocations
 from scheduler.live.providers.slurm_provider import SlurmProvider
 from scheduler.providers.provider import ProviderProblem, ProviderProblemKind

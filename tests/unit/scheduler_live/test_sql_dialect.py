@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from scheduler.live.main import open_store as open_server_store
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.job_listing import parse_cursor
-from scheduler.live.store.people_rows import AuditRow, ChannelRow
 from scheduler.live.store.sql_dialect import postgres_replace_sql, postgres_sql, postgres_value, postgres_values
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import (
@@ -17,8 +17,7 @@ from scheduler.live.store.store_interface import (
     StoreUnavailable,
     WriteBatch,
 )
-from scheduler.live.store.store_opening import open_store as open_server_store
-from scheduler.live.store.table_rows import JobRow, JournalRow, PoolRow
+from scheduler.live.store.table_rows import AuditRow, ChannelRow, JobRow, JournalRow, PoolRow
 from tests.support.stores import database_of, open_store, shared_postgres
 from walras.cli.main import app
 from walras.cluster import PoolId

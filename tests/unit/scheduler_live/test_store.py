@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.store.people_rows import ChannelRow, NotificationRow
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import JobQuery, Store, WriteBatch
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
+    ChannelRow,
     CheckpointRow,
     JobRow,
     JournalRow,
+    NotificationRow,
     OutboxRow,
     PartRow,
     SpecRow,

@@ -16,7 +16,7 @@ from scheduler.live.http.overview_api import STREAM
 from scheduler.live.web import event_stream
 from scheduler.live.web.event_stream import OverviewStream
 from scheduler.live.web.overview import order_of_queue
-from scheduler.live.web.sessions import CSRF_HEADER
+from scheduler.live.web.page import CSRF_HEADER
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 
@@ -125,7 +125,7 @@ async def test_files_of_the_page_come_without_a_token_and_nothing_else_does(face
         assert again.status == 200, path
         etag = {"If-None-Match": again.headers["ETag"]}
         assert (await face.client.get(path, headers=etag)).status == 304
-    for path in ("/web/", "/web/../sessions.py", "/web/%2e%2e/sessions.py", "/web/vendor", "/web/none.js"):
+    for path in ("/web/", "/web/../page.py", "/web/%2e%2e/page.py", "/web/vendor", "/web/none.js"):
         assert (await face.client.get(path)).status in (401, 429), path
     assert (await face.client.post("/")).status in (401, 429)
 

@@ -10,7 +10,7 @@ from scheduler.core.events import PoolDeclared, Proposal, Solved
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http import usage_api
 from scheduler.live.loop.price_history import LOOK_EVERY_S, PoolQuote, PriceHistory
-from scheduler.live.loop.price_quotes import note_prices
+from scheduler.live.loop.recurring_steps import note_prices
 from scheduler.live.store.event_journal import decode_event, encode_event
 from scheduler.live.store.price_hours import PRICES_KEPT_S, PriceQuery, PriceRow
 from scheduler.live.store.sqlite_store import SqliteStore

@@ -9,9 +9,15 @@ from tests.support.fake_nvml import FakeGpu, nvml_with
 from walras.errors import ConfigError
 from walras.machine_parts import TypeCount
 from workers.agent.launch import AgentMachine
-from workers.agent.parts import StatedAccelerators, machine_parts, make_part_folders, own_accelerators
 from workers.agent.report_store import AgentStore
-from workers.agent.startup import AgentOptions, own_parts
+from workers.agent.startup import (
+    AgentOptions,
+    StatedAccelerators,
+    machine_parts,
+    make_part_folders,
+    own_accelerators,
+    own_parts,
+)
 from workers.devices import Accelerators, Host, detect_accelerators, detect_types
 from workers.preparation.folder_cache import PREPARED_FOLDER, CacheBounds, FolderCache
 

@@ -10,7 +10,7 @@ import pytest
 
 from walras.device_samples import DeviceSample
 from walras.spec.accelerator_names import canonical_accelerator
-from workers.amd_devices import canonical_amd_name
+from workers.device_sampler import canonical_amd_name
 from workers.devices import Accelerators, detect_accelerators, detect_types, look_at_devices
 
 MIB = 2**20

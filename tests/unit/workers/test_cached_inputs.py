@@ -6,7 +6,7 @@ from pathlib import Path
 
 from walras.job_needs import InputNeed
 from walras.machine_tools import DATA_MOST, data_key
-from workers.agent.joining import CachedInputs
+from workers.agent.agent import CachedInputs
 from workers.preparation.folder_cache import FolderCache
 from workers.preparation.inputs import INPUT_BOUNDS, bring_inputs
 

@@ -14,11 +14,17 @@ from walras.errors import ConfigError, JobSpecError
 from walras.job_needs import JobNeeds
 from walras.spec.job_spec import parse_spec
 from walras.spec.job_travel import needs_of
-from workers.preparation.containers import ContainerPlace, bring_image, container_argv, find_runtime
 from workers.preparation.environments import tools_here
 from workers.preparation.folder_cache import CacheBounds, FolderCache
 from workers.preparation.inputs import MachineUnable
-from workers.preparation.launcher import prepared_argv, write_needs
+from workers.preparation.launcher import (
+    ContainerPlace,
+    bring_image,
+    container_argv,
+    find_runtime,
+    prepared_argv,
+    write_needs,
+)
 
 PLACE = ContainerPlace(
     work="/a/work", writable=("/a/work", "/ck"), readable=("/a", "/client"), uid=7, gid=8, has_nvidia=True

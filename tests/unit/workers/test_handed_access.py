@@ -15,8 +15,8 @@ from walras.errors import Forbidden, ServerUnreachable
 from walras.object_store import StoreFailure
 from walras.store_access import StoreAccess
 from walras.store_proof import StoreChallenge
-from workers.agent.handed_access import HandedPlace, access_to
-from workers.agent.joining import StoreProving
+from workers.agent.agent import StoreProving
+from workers.agent.checkpoint_places import HandedPlace, access_to
 from workers.agent.server_client import ServerClient
 
 __all__ = ["memory_objects"]

@@ -10,7 +10,7 @@ import pytest
 from walras.errors import ConfigError
 from workers.agent.launch import load_emulated_speeds, pace_of
 from workers.agent.machine_notices import read_notice
-from workers.agent.parts import StatedAccelerators, own_accelerators
+from workers.agent.startup import StatedAccelerators, own_accelerators
 from workers.devices import (
     CPU,
     Accelerators,

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers import resource_limits
-from workers.resource_limits import ExceededLimit, ResourceWatch
+from workers import control_groups
+from workers.control_groups import ExceededLimit, ResourceWatch
 
 MIB = 1 << 20
 PARENT, CHILD = 11, 12
@@ -27,8 +27,8 @@ class Processes:
 def looked_at(monkeypatch: pytest.MonkeyPatch, *parts: dict[int, int], resident: int = 160) -> ExceededLimit | None:
     """What a watch with a limit of 200 MiB finds; `parts`: of each process, in MiB, at each of the reads."""
     processes = Processes(iter(parts), {PARENT: resident, CHILD: resident})
-    monkeypatch.setattr(resource_limits, "_proportional_bytes", processes.part)
-    monkeypatch.setattr(resource_limits, "_resident_bytes", processes.resident)
+    monkeypatch.setattr(control_groups, "_proportional_bytes", processes.part)
+    monkeypatch.setattr(control_groups, "_resident_bytes", processes.resident)
     return ResourceWatch(200 * MIB, 0, "/nowhere").look([PARENT, CHILD])
 
 

@@ -1,26 +1,84 @@
-"""Moves a waiting job to another project: checks that the caller may, then changes its spec, its row, and the core.
+"""Changes deadline or project of a job that has not ended: in its spec, in what a restart restores, and in the core.
 
-What the owner stated stays and must be within the caps of the new project; defaults are taken anew there. What the job
-has cost stays with the project that paid: only a job without an attempt may be moved, so that no charge is open.
+The spec keeps the instant of a deadline, not the words, because `+6h` counts from the change, which a reader of the
+spec does not know.
+
+Only a waiting job without an attempt goes to another project, so that no charge is open: what it has cost stays with
+the project that paid. What the owner stated stays and must be within the caps of the new project; defaults are taken
+anew there.
 """
 
 import json
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from math import inf
 
-from scheduler.core.job_change_events import JobProjectChanged
+from scheduler.core.job_change_events import JobDeadlineChanged, JobProjectChanged
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller, UserRole
 from scheduler.live.auth.people import People
 from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.services.job_standing import with_standing
-from scheduler.live.services.job_submission import JobAdmission, JobDraft, paying_project
+from scheduler.live.services.job_submission import JobAdmission, JobDraft, paying_project, with_standing
 from scheduler.live.store.event_journal import dump_request, parse_request
 from scheduler.live.store.table_rows import SpecRow
-from walras.errors import Conflict, Forbidden
+from walras.errors import Conflict, Forbidden, JobSpecError
 from walras.job_request import JobRequest
+from walras.spec.field_types import parse_instant
 from walras.spec.job_spec import parse_spec, spec_mapping
 from walras.states import JobState
+
+#: The word that removes the deadline.
+NO_DEADLINE = "none"
+
+
+def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
+    """Returns the row with the deadline that is written as in a job file, or without one for `none`.
+
+    Raises JobSpecError where it is no instant, has passed, or is before the job may start.
+    """
+    spec, request = json.loads(stored.spec), parse_request(stored.request)
+    if written.strip().lower() == NO_DEADLINE:
+        spec.pop("deadline", None)
+        return replace(stored, spec=json.dumps(spec), request=dump_request(replace(request, deadline_at=inf)))
+    now, epoch = clock.now(), clock.unix(0.0)
+    try:
+        instant = parse_instant(written, now=epoch + now)
+    except ValueError as error:
+        raise JobSpecError(f"deadline: {error}", field="deadline", fix="or `none`, to take it away") from None
+    deadline_at = instant - epoch
+    if deadline_at <= max(now, request.not_before_at):
+        earlier = "has passed" if deadline_at <= now else "is before not_before"
+        raise JobSpecError(f"the deadline {written!r} {earlier}", field="deadline", fix="choose a later one")
+    try:
+        spec["deadline"] = datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError):
+        raise JobSpecError(
+            "deadline: it is beyond the calendar", field="deadline", fix="choose an earlier one"
+        ) from None
+    return replace(stored, spec=json.dumps(spec), request=dump_request(replace(request, deadline_at=deadline_at)))
+
+
+def change_deadline(transaction: Transaction, changed: SpecRow) -> None:
+    """Write the row, and tell the core."""
+    transaction.batch.specs.append(changed)
+    deadline_at = parse_request(changed.request).deadline_at
+    emit(transaction, JobDeadlineChanged(transaction.at, changed.job_id, deadline_at))
+
+
+def shown_deadline(transaction: Transaction, changed: SpecRow, clock: Clock) -> str | None:
+    """Returns the deadline that the core has of the job now, for people; None where it has none."""
+    job = transaction.core.ledger.jobs.get(changed.job_id)
+    if job is None or job.request.deadline_at == inf:
+        return None
+    try:
+        return clock.shown(job.request.deadline_at)
+    except (OverflowError, ValueError):  # the last day of the calendar, in a time zone where it is later
+        return "beyond the calendar"
+
+
+# ------------------------------------------------------------------------------------------ project
 
 
 @dataclass(frozen=True, slots=True)
