@@ -2,7 +2,7 @@
 
 The plan's price is in the policy's own unit. Beside it stands what one more accelerator would gain the jobs in USD per
 hour, by what they state an hour of theirs is worth (`value_usd_per_h`, or the default of the policy's rules), which is
-computed with each plan (`optimizer/renting/next_accelerator.py`).
+computed with each plan (`optimizer/renting/usd_certificate.py`).
 """
 
 import asyncio
