@@ -291,7 +291,7 @@ def demo_command(
 ) -> None:
     """Run a whole cluster on this machine: server, agents and real PyTorch jobs (about three minutes)."""
     if page is not None:
-        from walras.demo.page_run import run_page_demo
+        from walras.demo.main import run_page_demo
 
         exit_with(run_page_demo(data=data, keep=keep, minutes=page))
         return

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.profiling.test_profile_study import STEP_S, Planned, studied
-from walras.cli.profile_on_cluster import KIND_FILE, REPORT_FILE, ProfilingOrder, declared_speed, profiling_job
+from walras.cli.profile_commands import KIND_FILE, REPORT_FILE, ProfilingOrder, declared_speed, profiling_job
 from walras.errors import ConfigError, JobSpecError
 from walras.profiling.profile_documents import ProfileFile, profile_as_json, profile_file_fields
 from walras.profiling.profile_report import ProfileReport, profile_report

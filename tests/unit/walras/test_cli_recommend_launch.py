@@ -10,7 +10,7 @@ from optimizer.planning.machine_choice import RunGoal
 from optimizer.planning.machine_recommendation import MachineRecommendation, RecommendationTerms, recommend_machines
 from walras.api import PoolView
 from walras.cli.machine_commands import read_catalog
-from walras.cli.recommend_launch import pool_launch
+from walras.cli.recommend_commands import pool_launch
 from walras.errors import UserError
 from walras.spec.catalog import Catalog, CatalogInstance
 from walras.spec.job_spec import parse_spec
