@@ -88,7 +88,7 @@ def simulate_report(folder: Path, out: Path | None) -> int:
 
 def simulate_plot(figure: str, folder: Path, out: Path, setting: str | None) -> int:
     """Draws one figure from the folder of a run, a comparison or a sweep. Returns the exit code."""
-    from simulator.reports.figure_plots import plot_figure
+    from simulator.reports.comparison_charts import plot_figure
 
     plot_figure(figure, folder, out, setting)
     _console().print(f"figure: {out}", markup=False, highlight=False, soft_wrap=True)
@@ -157,7 +157,7 @@ def _write_compared(comparison: "PolicyComparison", template: RunSpec, files: Co
 
         written.append(("page", write_comparison_page(files.folder, comparison_book(comparison, template))))
     if files.latex is not None:
-        from simulator.reports.latex_table import latex_caption, latex_table, write_latex
+        from simulator.reports.comparison_page import latex_caption, latex_table, write_latex
 
         names = (Path(template.source.name).name, Path(template.cluster).name)
         write_latex(files.latex, latex_table(comparison, latex_caption(comparison, *names)))

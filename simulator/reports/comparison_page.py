@@ -1,8 +1,10 @@
-"""The page of a comparison or a sweep: policies side by side, in one HTML file that needs no network.
+"""The page of a comparison or a sweep: policies side by side, in one HTML file that needs no network; and the table of
+a comparison in LaTeX, for papers (`booktabs`, policies as rows, metrics with intervals as columns).
 
-Names may come from untrusted files: all text goes through `html_text`, and the charts' text is never markup. Where runs
-were kept with their levels, a slider shows what each policy did at one time; its data are JSON, where nothing is
-markup, and the content security policy allows its script, the page's only one, by hash (`walras.html_page`).
+Names may come from untrusted files: all text goes through `html_text` or is escaped for LaTeX, and the charts' text is
+never markup. Where runs were kept with their levels, a slider shows what each policy did at one time; its data are
+JSON, where nothing is markup, and the content security policy allows its script, the page's only one, by hash
+(`walras.html_page`).
 """
 
 import json
@@ -15,10 +17,12 @@ from typing import Any
 
 from simulator.reports.chart_output import svg_element
 from simulator.reports.comparison_charts import COMPARISON_FIGURES
-from simulator.reports.figure_book import FigureBook, FigureSetting, PolicyFigures, write_figures
-from simulator.reports.policy_comparison import format_number, metric_title
+from simulator.reports.figure_book import FigureBook, FigureSetting, PolicyFigures, policy_labels, write_figures
+from simulator.reports.policy_comparison import ComparedMetric, PolicyComparison, format_number, metric_title
+from simulator.reports.repeated_runs import MeanEstimate
 from simulator.reports.run_detail import LevelCurve, RunLevels
 from simulator.reports.run_summary import RUN_METRICS, MetricDefinition
+from walras.errors import ConfigError
 from walras.html_page import html_document, html_paragraphs, html_section, html_table, html_text, write_page
 
 COMPARISON_PAGE = "compare.html"
@@ -82,14 +86,13 @@ def _setting_html(setting: FigureSetting, number: int, is_one_of_many: bool) -> 
 def _metrics_html(setting: FigureSetting) -> str:
     """Returns a table with a row for each metric and a column for each policy, as in the terminal."""
     by_name = {measure.name: measure for measure in RUN_METRICS}
-    shown = [by_name[name] for name in _SHOWN if _is_worth_showing(setting, name)]
+    shown = [by_name[name] for name in _SHOWN if _is_worth_showing(each.metrics[name] for each in setting.policies)]
     rows = [(metric_title(measure), *(_cell(each, measure) for each in setting.policies)) for measure in shown]
     return html_table(("figure", *(each.policy for each in setting.policies)), rows)
 
 
-def _is_worth_showing(setting: FigureSetting, name: str) -> bool:
-    means = (each.metrics[name].mean for each in setting.policies)
-    return any(isfinite(mean) and mean != 0.0 for mean in means)
+def _is_worth_showing(values: Iterable[MeanEstimate]) -> bool:
+    return any(isfinite(each.mean) and each.mean != 0.0 for each in values)
 
 
 def _cell(each: PolicyFigures, measure: MetricDefinition) -> str:
@@ -177,3 +180,90 @@ def _curve(curve: LevelCurve) -> tuple[list[float], list[float]]:
 def _short(value: float) -> float:
     """Rounds seconds to thousandths and levels to six digits, because invisible digits would be most of the page."""
     return round(float(value), 3) if abs(value) >= 1.0 else float(f"{value:.{_DIGITS}g}")
+
+
+#: Metrics of the table, each with its divisor and the resulting unit.
+_LATEX_COLUMNS: tuple[tuple[str, float, str], ...] = (
+    ("avg_jct_s", 3600.0, "h"),
+    ("p99_jct_s", 3600.0, "h"),
+    ("makespan_s", 3600.0, "h"),
+    ("slowdown_mean", 1.0, ""),
+    ("rho_mean", 1.0, ""),
+    ("unfair", 0.01, "%"),
+    ("preemptions", 1.0, ""),
+    ("deadline_misses", 1.0, "jobs"),
+    ("usd", 1.0, "USD"),
+)
+_ESCAPED = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    '"': "''",
+}  # fmt: skip
+
+
+def latex_table(comparison: PolicyComparison, caption: str) -> str:
+    r"""Returns the table. It needs `\usepackage{booktabs}` and nothing else; the best of a column is bold."""
+    by_name = {measure.name: measure for measure in RUN_METRICS}
+    shown = [
+        (by_name[name], divisor, unit, compared)
+        for name, divisor, unit in _LATEX_COLUMNS
+        for compared in (comparison.compared(by_name[name]),)
+        if _is_worth_showing(each.value for each in compared)
+    ]
+    labels = policy_labels(comparison.policies)
+    heads = [_latex_head(measure, unit) for measure, _, unit, _ in shown]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{latex_text(caption)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(shown)}}}",
+        r"\toprule",
+        " & ".join(["policy", *heads]) + r" \\",
+        r"\midrule",
+    ]
+    for row, policy in enumerate(comparison.policies):
+        cells = [_latex_cell(compared[row], divisor) for _, divisor, _, compared in shown]
+        lines.append(" & ".join([latex_text(labels[policy]), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def latex_caption(comparison: PolicyComparison, workload: str, cluster: str) -> str:
+    """Returns the caption: what the table shows, and what its intervals are over."""
+    if len(comparison.seeds) > 1:
+        intervals = f" Means over {len(comparison.seeds)} seeds with 95 % intervals."
+    elif comparison.resampling is not None:
+        intervals = f" One run; 95 % intervals by drawing its {comparison.resampling.jobs} jobs again in blocks."
+    else:
+        intervals = " One run."
+    return f"{workload} on {cluster}.{intervals}"
+
+
+def write_latex(path: Path, text: str) -> None:
+    """Writes the table. Raises ConfigError where the path cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", field="latex", fix="choose another path") from None
+
+
+def latex_text(text: str) -> str:
+    """Returns text without LaTeX commands; characters that fonts lack become question marks."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return "".join(_ESCAPED.get(letter, letter) for letter in shown)
+
+
+def _latex_head(measure: MetricDefinition, unit: str) -> str:
+    return latex_text(f"{measure.title} ({unit})" if unit else measure.title)
+
+
+def _latex_cell(each: ComparedMetric, divisor: float) -> str:
+    value = each.value
+    if not isfinite(value.mean):
+        return "--"
+    mean = format_number(value.mean / divisor)
+    text = rf"\textbf{{{mean}}}" if each.best else mean
+    if not isfinite(value.low):
+        return text
+    if value.is_centred:
+        return rf"{text} $\pm$ {format_number(value.half / divisor)}"
+    return f"{text} ({format_number(value.low / divisor)}--{format_number(value.high / divisor)})"

@@ -1,6 +1,9 @@
 """`walras nodes`, `prices`, `money`, `offers`: machines, what their accelerators are worth, and what they cost.
 
 `offers` reads the catalog of what clouds rent out and needs no server.
+
+`admin pool` lists, adds, changes, drains and removes the pools of a running cluster; `reserve` and `reservations` keep
+machines for a project, or for maintenance, for a time.
 """
 
 import csv
@@ -19,7 +22,6 @@ from walras.cli.arguments import (
     WatchOption,
     parse_length_option,
 )
-from walras.cli.budget_commands import show_budgets
 from walras.cli.session import with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -42,6 +44,7 @@ from walras.cli.usage_commands import (
     parse_reserved_usd,
     read_bill_usage,
     show_bills,
+    show_budgets,
 )
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
@@ -54,6 +57,16 @@ if TYPE_CHECKING:
     from walras.client import Client
     from walras.people import EntityPriceView
     from walras.spec.catalog import Catalog, CatalogInstance
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from walras.api import PoolView
+from typing import TYPE_CHECKING, Any
+
+from walras.cli.terminal_output import show_json
+
+if TYPE_CHECKING:
+    from walras.reservations import ReservationView
 
 
 def nodes_command(
@@ -422,3 +435,196 @@ def _offer_row(entry: "CatalogInstance", known: "Catalog") -> list[str]:
 
 def _hourly_price(usd_per_h: float | None) -> str:
     return "-" if usd_per_h is None else f"{format_money(usd_per_h)}/h"
+
+
+pool_commands = typer.Typer(
+    help="The pools of a running cluster: list, add, change, drain and remove them.", no_args_is_help=True
+)
+
+PoolArgument = Annotated[str, typer.Argument(metavar="POOL", help="Id of a pool, such as a100x8/spot/eu-1a.")]
+
+
+@pool_commands.command("list")
+def pool_list_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+    """List the pools: price and quota, machines that are here and coming, and the jobs there."""
+    pools = with_client(lambda client: client.pools())
+    columns = [
+        Column("POOL", shrinks=True),
+        Column("ACCELERATORS"),
+        Column("USD/H", right=True),
+        Column("QUOTA", right=True),
+        Column("MACHINES", right=True),
+        Column("COMING", right=True),
+        Column("JOBS", shrinks=True),
+        Column("STATE"),
+        Column("HAS", shrinks=True, spare=1),
+    ]
+    data = [pool.model_dump(mode="json") for pool in pools]
+    show_listing(Listing(columns, [_pool_row(pool) for pool in pools], data), output, header=not no_header)
+
+
+def _pool_row(pool: "PoolView") -> list[str]:
+    return [
+        pool.pool_id,
+        f"{pool.accelerators} {pool.accelerator}",
+        f"{pool.usd_per_h:g}",
+        str(pool.quota),
+        str(pool.machines),
+        str(pool.coming),
+        dash(",".join(map(str, pool.jobs))),
+        "drained" if pool.drained else "in use",
+        dash(",".join(pool.tools or ())),
+    ]
+
+
+@pool_commands.command("add")
+def pool_add_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML: one pool, as it would stand in a cluster file.")],
+) -> None:
+    """Add the pool of a YAML file: the fields of one entry of `pools` in a cluster file."""
+    from walras.spec.cluster_file import PoolEntry
+    from walras.spec.file_model import check_model, load_mapping
+
+    written = dict(load_mapping(file))
+    check_model(PoolEntry, written, source=str(file))
+    added = with_client(lambda client: client.add_pool(written))
+    show_line(f"pool {added.pool_id} is there")
+
+
+@pool_commands.command("set")
+def pool_set_command(
+    pool: PoolArgument,
+    quota: Annotated[
+        int | None, typer.Option("--quota", min=0, max=100_000, help="Machines that may be rented at most.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", min=0.0, max=1e6, help="Price of one machine, USD per hour.")
+    ] = None,
+) -> None:
+    """Change the quota or the price of a pool."""
+    if quota is None and price is None:
+        raise UserError("nothing is to be changed", field="--quota / --price", fix="give at least one of them")
+    now = with_client(lambda client: client.change_pool(pool, quota=quota, usd_per_h=price))
+    show_line(f"pool {now.pool_id}: quota {now.quota}, {now.usd_per_h:g} USD/h")
+
+
+@pool_commands.command("drain")
+def pool_drain_command(
+    pool: PoolArgument,
+    off: Annotated[bool, typer.Option("--off", help="End the drain: use the pool again.")] = False,
+) -> None:
+    """Drain a pool: no new jobs and nothing rented there; what cannot be saved runs to its end."""
+    now = with_client(lambda client: client.change_pool(pool, drained=not off))
+    if off:
+        show_line(f"pool {now.pool_id} takes jobs again")
+        return
+    left = f"; {now.machines} machines and {len(now.jobs)} jobs are there still" if now.machines else ""
+    show_line(f"pool {now.pool_id} takes no new jobs{left}")
+
+
+@pool_commands.command("remove")
+def pool_remove_command(pool: PoolArgument) -> None:
+    """Remove a pool that has no machines and no jobs; names the waiting jobs that only it could run."""
+    removed = with_client(lambda client: client.remove_pool(pool))
+    show_line(f"pool {removed.pool_id} is gone")
+    if removed.stranded_jobs:
+        warn(f"no other pool can run job {', '.join(map(str, removed.stranded_jobs))}")
+
+
+def reserve_command(
+    accelerators: Annotated[
+        str | None, typer.Argument(metavar="TYPE:N", help="Accelerators, such as a100:8; whole machines are taken.")
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", metavar="NAME", help="This machine, in place of TYPE:N; repeatable.")
+    ] = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHEN", help="Its beginning: 2026-12-01T08:00:00Z, or +2h.")
+    ] = "+0s",
+    end: Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Its end.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", "-p", metavar="NAME", help="Only jobs of this project run there.")
+    ] = None,
+    maintenance: Annotated[
+        bool, typer.Option("--maintenance", help="No job runs there: the machines are empty when it begins.")
+    ] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown to those who wait.")] = "",
+    cancel: Annotated[int | None, typer.Option("--cancel", metavar="ID", min=1, help="Cancel this one.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Reserve machines for a project, or for maintenance; jobs are planned around that."""
+    if cancel is not None:
+        if accelerators or node or end or project or maintenance:
+            raise UserError("a cancelled reservation takes nothing else", field="--cancel", fix="give its ID alone")
+        found = with_client(lambda client: client.cancel_reservation(cancel))
+    else:
+        body = _asked_reservation(accelerators, node or [], start, end) | {"maintenance": maintenance, "reason": reason}
+        if maintenance == bool(project):
+            raise UserError("for whom is it", field="--project", fix="give either --project or --maintenance")
+        found = with_client(lambda client: client.reserve(body | ({"project": project} if project else {})))
+    if output is OutputFormat.JSON:
+        show_json(found.model_dump(mode="json"))
+        return
+    whom = "maintenance" if found.maintenance else f"project {found.project}"
+    what = f"{found.reserved} accelerators on {', '.join(found.nodes)}"
+    ended = "is cancelled" if found.state == "cancelled" else f"from {found.starts} until {found.ends}"
+    show_line(f"reservation {found.id} for {whom}: {what}, {ended}")
+    for note in found.notes:
+        warn(note)
+
+
+def _asked_reservation(accelerators: str | None, nodes: list[str], start: str, end: str | None) -> dict[str, Any]:
+    """Returns the fields of the request that say what and when. Raises UserError."""
+    if (accelerators is None) is not bool(nodes):
+        raise UserError("what is to be reserved", field="TYPE:N", fix="give either TYPE:N, or --node NAME")
+    from walras.spec.field_types import parse_instant
+
+    if end is None:
+        raise UserError("a reservation has an end", field="--until", fix="add --until, such as --until +8h")
+    for option, text in (("--from", start), ("--until", end)):
+        try:
+            parse_instant(text, now=0.0)  # the server knows its now; here only the writing is looked at
+        except ValueError as error:
+            raise UserError(str(error), field=option) from None
+    body: dict[str, Any] = {"starts": start, "ends": end}
+    if accelerators is None:
+        return body | {"nodes": nodes}
+    kind, colon, count = accelerators.rpartition(":")
+    if not colon or not kind or not count.isascii() or not count.isdecimal() or not int(count[:9]):
+        raise UserError(f"{accelerators[:60]!r} says no number of a type", field="TYPE:N", fix="such as a100:8")
+    return body | {"accelerator": kind, "accelerators": int(count[:9])}
+
+
+def reservations_command(
+    everything: Annotated[bool, typer.Option("--all", help="Also the newest of those that are over.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List reservations of machines: for whom, when, on which machines, and what stands in their way."""
+    found = with_client(lambda client: client.reservations(everything=everything))
+    columns = [
+        Column("ID", right=True),
+        Column("FOR", shrinks=True),
+        Column("STATE"),
+        Column("FROM"),
+        Column("UNTIL"),
+        Column("ACCELERATORS", right=True),
+        Column("MACHINES", shrinks=True),
+        Column("NOTES", shrinks=True),
+    ]
+    data = [each.model_dump(mode="json") for each in found]
+    show_listing(Listing(columns, [_reservation_row(each) for each in found], data), output, header=not no_header)
+
+
+def _reservation_row(found: "ReservationView") -> list[str]:
+    notes = [*([found.reason] if found.reason else []), *found.notes]
+    return [
+        str(found.id),
+        "maintenance" if found.maintenance else found.project,
+        found.state,
+        found.starts,
+        found.ends,
+        str(found.reserved),
+        ",".join(found.nodes),
+        dash("; ".join(notes)),
+    ]

@@ -31,10 +31,14 @@ from typer.core import TyperGroup
 
 import walras
 from walras.cli.agents_commands import agents_commands
-from walras.cli.budget_commands import credit_command
-from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
-from walras.cli.fetch_commands import fetch_command
-from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
+from walras.cli.job_commands import (
+    explain_command,
+    fetch_command,
+    jobs_command,
+    queue_command,
+    show_command,
+    whoami_command,
+)
 from walras.cli.job_control_commands import (
     cancel_command,
     hold_command,
@@ -44,29 +48,42 @@ from walras.cli.job_control_commands import (
     update_command,
     wait_command,
 )
-from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
+from walras.cli.machine_commands import (
+    money_command,
+    nodes_command,
+    offers_command,
+    pool_commands,
+    prices_command,
+    reservations_command,
+    reserve_command,
+)
 from walras.cli.mcp_commands import mcp_command
-from walras.cli.notify_commands import notify_commands
-from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
-from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
+from walras.cli.operator_commands import (
+    DATA_FOLDER_COMMANDS,
+    admin_commands,
+    agent_command,
+    demo_command,
+    init_command,
+    server_command,
+    slurm_links_command,
+    words_of_slurm_command,
+)
+from walras.cli.people_commands import PEOPLE_COMMANDS, notify_commands, share_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.policy_commands import policy_commands
-from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import attach_command, exec_command, forward_command
 from walras.cli.report_commands import report_command
-from walras.cli.reserve_commands import reservations_command, reserve_command
-from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.slurm_listings import SLURM_LISTINGS
 from walras.cli.solve_commands import solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
 from walras.cli.top_commands import top_command
+from walras.cli.usage_commands import credit_command, worth_command
 from walras.cli.what_if_commands import what_if_command
 from walras.cli.workload_commands import workload_commands
-from walras.cli.worth_commands import worth_command
 from walras.errors import ServerUnreachable, UserError, WalrasError
 
 GENERIC_NAMES = ("scheduler", "optimizer", "workers", "simulator")

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import JobArgument, OutputOption, example_or_path, parse_length_option, read_document
-from walras.cli.job_files import read_job_file
+from walras.cli.job_files import check_publishable, read_job_file, stated_facts_of
 from walras.cli.session import job_id_of, with_client
-from walras.cli.stated_facts import check_publishable, stated_facts_of
 from walras.cli.submit_commands import in_local_folder
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
@@ -24,8 +23,7 @@ from walras.errors import UserError
 if TYPE_CHECKING:
     from optimizer.prediction.ensemble import AccuracyRow, ScoredPrediction
     from walras.api import FactsView
-    from walras.profiling.profile_documents import ProfileFile
-    from walras.profiling.profile_report import ProfileReport
+    from walras.profiling.profile_documents import ProfileFile, ProfileReport
     from walras.profiling.profile_runs import AttributeStalls, ProfilingExtent, StallSeconds
     from walras.spec.job_spec import JobSpec
 import tempfile
@@ -41,8 +39,7 @@ from walras.states import JobState
 
 if TYPE_CHECKING:
     from walras.client import Client
-    from walras.profiling.profile_documents import ProfileFile
-    from walras.profiling.profile_report import ProfileReport
+    from walras.profiling.profile_documents import ProfileFile, ProfileReport
     from walras.spec.job_spec import JobSpec
 
 #: File names in the folder that `walras simulate run --out` left.
@@ -167,7 +164,7 @@ class _ProfileOutputs:
     output: OutputFormat
 
     def write(self, report: "ProfileReport", kind: "ProfileFile") -> None:
-        from walras.profiling.profile_report import draw_profile
+        from walras.profiling.profile_documents import draw_profile
 
         if self.json_file is not None:
             _write_text(self.json_file, report.model_dump_json(indent=2) + "\n")
@@ -229,8 +226,7 @@ def profile_run_command(
 
 
 def _profile_here(spec: "JobSpec", ranks: int | None, extent: "ProfilingExtent") -> "tuple[ProfileReport, ProfileFile]":
-    from walras.profiling.profile_documents import ProfileFile, profile_file_fields
-    from walras.profiling.profile_report import profile_report
+    from walras.profiling.profile_documents import ProfileFile, profile_file_fields, profile_report
     from walras.spec.file_model import check_model
     from workers.trials.profile_job import profile_job
 
@@ -468,8 +464,7 @@ def fetch_profile(job_id: int) -> "tuple[ProfileReport, ProfileFile]":
     Raises UserError if it left none yet, ConfigError for files that are not what the profiler writes.
     """
     from walras.kept_outputs import fetch_outputs
-    from walras.profiling.profile_documents import ProfileFile
-    from walras.profiling.profile_report import ProfileReport
+    from walras.profiling.profile_documents import ProfileFile, ProfileReport
     from walras.spec.file_model import check_model
 
     with tempfile.TemporaryDirectory(prefix="walras-profile-") as place:

@@ -1,4 +1,6 @@
-"""What the cluster's own jobs would have cost with a reservation: `plan capacity --live` and `money --model`.
+"""What was used, and what that costs: budgets, the worth of accelerators, and the bills of a reservation.
+
+What the cluster's own jobs would have cost with a reservation: `plan capacity --live` and `money --model`.
 
 The server tells which job held how many accelerators of which type, since when and for how long; the planning is done
 here. Each accelerator type is reserved by itself, at a price beside its on-demand price: the cheapest of the cluster's
@@ -19,9 +21,28 @@ from walras.errors import UserError
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
-    from optimizer.planning.reservation_bills import PricingModel, ReservationBills, UserBill
-    from optimizer.planning.reserved_capacity import CapacityJob, ReservationTerms
+    from optimizer.planning.reserved_capacity import (
+        CapacityJob,
+        PricingModel,
+        ReservationBills,
+        ReservationTerms,
+        UserBill,
+    )
     from walras.usage import UsageReport, UsageRow
+from typing import TYPE_CHECKING
+
+from walras.cli.arguments import NoHeaderOption, OutputOption
+from walras.cli.terminal_output import dash
+
+if TYPE_CHECKING:
+    from walras.budgets import BudgetView
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from walras.accelerator_worth import WorthHour, WorthMean
+    from walras.api import PoolView
+    from walras.client import Client
+    from walras.what_if import WhatIfView
 
 SinceOption = Annotated[
     str | None, typer.Option("--since", help="What the jobs of this time up to now used, such as 30d (the default).")
@@ -169,7 +190,7 @@ def show_usage_caveats(usage: LiveUsage) -> None:
 
 def show_bills(usage: LiveUsage, payer: str, model: str, output: OutputFormat, header: bool) -> None:
     """Print what each project or user would be billed under both pricing models, beside what was charged."""
-    from optimizer.planning.reservation_bills import PricingModel, bill_reservation
+    from optimizer.planning.reserved_capacity import PricingModel, bill_reservation
 
     judged = PricingModel(model)
     bills = [(each, bill_reservation(each.jobs(usage.report.since, payer), each.terms)) for each in usage.types]
@@ -300,3 +321,204 @@ def check_bill_options(
     for option, given in of_ledger.items():
         if given:
             raise UserError(f"{option} says nothing of bills", field=option, fix="leave it out; see --since, --type")
+
+
+#: Formats of amounts, by unit.
+_UNITS = {"usd": "USD", "accelerator_h": "acc-h", "fair_share_h": "share-h"}
+
+
+def credit_command(
+    project: Annotated[
+        str | None, typer.Option("--project", "-p", metavar="NAME", help="The project whose budget it is for.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="The user whose budget it is for.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="The group whose budget it is for.")
+    ] = None,
+    usd: Annotated[float | None, typer.Option("--usd", help="USD to add.")] = None,
+    accelerator_hours: Annotated[
+        float | None, typer.Option("--accelerator-hours", help="Accelerator-hours to add.")
+    ] = None,
+    fair_share_hours: Annotated[
+        float | None, typer.Option("--fair-share-hours", help="Fair-share hours to add.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with it.")] = "",
+    show: Annotated[bool, typer.Option("--list", help="List what was added, newest first.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """Add to a budget of a project, user or group: pre-paid use."""
+    amounts = {"usd": usd, "accelerator_h": accelerator_hours, "fair_share_h": fair_share_hours}
+    given = {name: amount for name, amount in amounts.items() if amount is not None}
+    if show:
+        if given or project or user or group or reason:
+            raise UserError("a list takes nothing else", field="--list", fix="leave the other options out")
+        _show_credits(output, header=not no_header)
+        return
+    if len(given) != 1:
+        fix = "give one of --usd, --accelerator-hours and --fair-share-hours"
+        raise UserError("how much is added", field="--usd", fix=fix)
+    whom: dict[str, Any] = {"project": project, "user": user, "group": group}
+    body = given | {name: value for name, value in whom.items() if value} | {"reason": reason}
+    found = with_client(lambda client: client.add_credit(body))
+    if output is OutputFormat.JSON:
+        show_json(found.model_dump(mode="json"))
+        return
+    show_line(f"credit {found.id}: {found.amount:g} {_UNITS[found.unit]} for {found.whose or 'the cluster'}")
+
+
+def _show_credits(output: OutputFormat, *, header: bool) -> None:
+    found = with_client(lambda client: client.credits())
+    columns = [Column("ID", right=True), Column("AT"), Column("WHOSE", shrinks=True), Column("ADDED", right=True)]
+    columns += [Column("BY", shrinks=True), Column("REASON", shrinks=True)]
+    rows = [
+        [str(row.id), row.at, row.whose or "cluster", f"{row.amount:g} {_UNITS[row.unit]}", row.created_by,
+         dash(row.reason)]
+        for row in found
+    ]  # fmt: skip
+    data = [row.model_dump(mode="json") for row in found]
+    show_listing(Listing(columns, rows, data), output, header=header)
+
+
+def show_budgets(output: OutputFormat, *, header: bool) -> None:
+    """Print the budgets that the caller may see."""
+    found = with_client(lambda client: client.budgets())
+    columns = [Column("BUDGET OF", shrinks=True), Column("EVERY")]
+    columns += [Column(name, right=True) for name in ("USED", "LIMIT", "LEFT", "CREDITED", "AN HOUR")]
+    columns += [Column("FILLED AGAIN"), Column("STATE")]
+    data = [row.model_dump(mode="json") for row in found]
+    show_listing(Listing(columns, [_budget_row(row) for row in found], data), output, header=header)
+
+
+def budget_line(row: "BudgetView") -> str:
+    """Returns a budget in a sentence."""
+    period = f" this {row.every}" if row.every.isalpha() else f" in these {row.every}" if row.every else ""
+    refills = f", filled again {row.refills}" if row.refills else ""
+    unit = _UNITS[row.unit]
+    used, closed = f"{row.used:.2f} of {row.limit:g} {unit} used", "; no job of it starts" if row.closed else ""
+    return f"budget of {row.whose or 'the cluster'}: {used}{period}{refills}{closed}"
+
+
+def _budget_row(row: "BudgetView") -> list[str]:
+    unit = _UNITS[row.unit]
+    return [
+        row.whose or "cluster",
+        row.every or "in all",
+        f"{row.used:.2f} {unit}",
+        f"{row.limit:g} {unit}",
+        f"{row.limit - row.used:.2f} {unit}",
+        f"{row.credited:g}" if row.credited else "-",
+        f"{row.per_h:.2f}",
+        dash(row.refills or ""),
+        "closed" if row.closed else "open",
+    ]
+
+
+def worth_command(
+    pool: Annotated[str | None, typer.Option("--pool", help="Only this pool, hour by hour of the week (UTC).")] = None,
+    since: Annotated[str, typer.Option("--since", help="Mean over this time up to now.")] = "7d",
+    usd_per_unit: Annotated[
+        float | None,
+        typer.Option(
+            "--usd-per-unit",
+            min=0.0,
+            help="USD an hour for a price of 1, in place of what the jobs say.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="With --pool: also roll the present queue forward with one machine more."),
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """Show what one more accelerator of each pool was worth, beside its rent."""
+    from walras.accelerator_worth import mean_worth
+
+    if check and pool is None:
+        raise UserError("one more machine of which pool", field="--check", fix="add --pool")
+    since_s = parse_length_option(since, "--since")
+    report = with_client(lambda client: client.worth(since_s=since_s, pool=pool or ""))
+    means = mean_worth(report.items, by_hour_of_week=pool is not None, usd_per_unit=usd_per_unit)
+    checked = None if pool is None or not check else with_client(lambda client: _one_more(client, pool))
+    if output is OutputFormat.JSON:
+        data = {"since": report.since, "until": report.until, "items": [asdict(each) for each in means]}
+        show_json(data | ({"check": checked.model_dump(mode="json")} if checked is not None else {}))
+        return
+    if not means:
+        warn(f"no price of the last {format_length(since_s)} is known: the policy has none, or the server is new")
+    else:
+        columns = _worth_columns(by_hour=pool is not None)
+        peaks = {} if pool is not None else _peaks(report.items, usd_per_unit)
+        rows = [_worth_row(each, peaks) for each in means]
+        show_listing(Listing(columns, rows, None), output, header=not no_header)
+        _show_notes(means)
+    if checked is not None:
+        from walras.cli.what_if_text import show_what_if
+
+        show_what_if(checked)
+
+
+def _worth_columns(*, by_hour: bool) -> list[Column]:
+    first = [Column("HOUR")] if by_hour else [Column("POOL", shrinks=True)]
+    return [
+        *first,
+        Column("WORTH", right=True),
+        Column("RENT", right=True),
+        Column("PAYS", right=True),
+        *([] if by_hour else [Column("PEAK", spare=1)]),
+        Column("PRICE", right=True, spare=2),
+        Column("MEASURED", right=True),
+    ]
+
+
+def _worth_row(mean: "WorthMean", peaks: "dict[str, WorthMean]") -> list[str]:
+    worth = None if mean.usd_per_h is None else f"{format_money(mean.usd_per_h)}/h"
+    peak = peaks.get(mean.pool)
+    at_peak = "" if peak is None or not peak.usd_per_h else f"{peak.when}h {format_money(peak.usd_per_h)}/h"
+    return [
+        mean.when + "h" if mean.when else mean.pool,
+        dash(worth),
+        f"{format_money(mean.rent_usd_per_h)}/h",
+        "-" if worth is None else f"{mean.pays:.0%}",
+        *([] if mean.when else [dash(at_peak)]),
+        f"{mean.price:.4g}",
+        f"{mean.hours:,.1f} h",
+    ]
+
+
+def _peaks(hours: "list[WorthHour]", usd_per_unit: float | None) -> "dict[str, WorthMean]":
+    """Returns by pool the hour of the week in which one more was worth most."""
+    from walras.accelerator_worth import mean_worth
+
+    found: dict[str, WorthMean] = {}
+    for each in mean_worth(hours, by_hour_of_week=True, usd_per_unit=usd_per_unit):
+        best = found.get(each.pool)
+        if each.usd_per_h is not None and (best is None or each.usd_per_h > (best.usd_per_h or 0.0)):
+            found[each.pool] = each
+    return found
+
+
+def _show_notes(means: "list[WorthMean]") -> None:
+    show_line("WORTH: what the jobs would gain from one accelerator more; PAYS: part of the time above its rent.")
+    if any(each.usd_per_h is None for each in means):
+        unit = next(each.unit for each in means if each.usd_per_h is None)
+        show_line(f"PRICE is in the policy's unit ({unit}); nothing says what that is in USD.")
+        show_line("State `value_usd_per_h` in jobs or `rules.delay_usd_per_h` in the policy, or give --usd-per-unit.")
+
+
+async def _one_more(client: "Client", pool_id: str) -> "WhatIfView":
+    """Roll the present queue forward with one more machine of the pool's type and market."""
+    from walras.cluster import Market
+    from walras.what_if import MachinesMore, WhatIfRequest
+
+    found: list[PoolView] = [each for each in await client.pools() if each.pool_id == pool_id]
+    if not found:
+        raise UserError(f"no pool {pool_id[:100]}", field="--pool", fix="check `walras admin pool list`")
+    (pool,) = found
+    more = MachinesMore(
+        accelerator=pool.accelerator, accelerators=max(1, pool.accelerators), market=Market(pool.market)
+    )
+    return await client.what_if(WhatIfRequest(add=[more]))

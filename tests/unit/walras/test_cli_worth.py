@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from walras.accelerator_worth import WorthHour, WorthReport, mean_worth
 from walras.api import PoolView
-from walras.cli import worth_commands
+from walras.cli import usage_commands
 from walras.cli.main import app
 from walras.cluster import Market
 from walras.what_if import DifferenceView, WhatIfRequest, WhatIfView
@@ -58,7 +58,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Fake:
     import asyncio
 
     fake = Fake()
-    monkeypatch.setattr(worth_commands, "with_client", lambda work: asyncio.run(work(fake)))
+    monkeypatch.setattr(usage_commands, "with_client", lambda work: asyncio.run(work(fake)))
     return fake
 
 
