@@ -285,7 +285,6 @@ class _Admission:
         return found
 
     def kept(self, promises: dict[int, SharePromise | None]) -> int:
-        """Returns how many of the promises end in time."""
         return len(promises) - len(self._missed(promises))
 
     def _late(self, order: list[int], admitted: set[int]) -> set[int]:

@@ -156,7 +156,6 @@ def _utilisation(setting: FigureSetting) -> Chart | None:
 
 
 def _sum_at(curves: Mapping[str, LevelCurve], at: FloatArray) -> FloatArray:
-    """Returns the sum of the curves' levels at these instants."""
     total = np.zeros(len(at))
     for curve in curves.values():
         index = np.searchsorted(curve.at, at, side="right") - 1

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from walras.cli.arguments import read_document
 from walras.cli.job_choice import instant_of
 from walras.cli.machine_commands import read_catalog
-from walras.cli.recommend_live import job_on, parse_goal, rentable_pool
-from walras.cli.recommendation_text import check_kinds, show_recommendation
+from walras.cli.recommend_live import check_kinds, job_on, parse_goal, rentable_pool, show_recommendation
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import show_line
 from walras.contract import SECONDS_PER_HOUR

@@ -24,7 +24,7 @@ from walras.cli.arguments import (
     read_document,
 )
 from walras.cli.machine_commands import read_catalog
-from walras.cli.recommendation_text import LEFT_OUT_MOST, check_kinds, recommendation_data, show_recommendation
+from walras.cli.recommend_live import LEFT_OUT_MOST, check_kinds, recommendation_data, show_recommendation
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import (
     OutputFormat,

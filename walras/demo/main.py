@@ -37,14 +37,12 @@ from walras.demo.local_cluster import (
     running_cluster,
 )
 from walras.demo.observations import DemoRecording
-from walras.demo.promises import (
+from walras.demo.run_report import (
     PromiseCheck,
     SpecialJobs,
     check_ended_processes,
     check_promises,
     check_simulated_ends,
-)
-from walras.demo.run_report import (
     checks_table,
     draw_timeline,
     find_losses,
