@@ -88,7 +88,7 @@ def simulate_report(folder: Path, out: Path | None) -> int:
 
 def simulate_plot(figure: str, folder: Path, out: Path, setting: str | None) -> int:
     """Draws one figure from the folder of a run, a comparison or a sweep. Returns the exit code."""
-    from simulator.reports.comparison_charts import plot_figure
+    from simulator.reports.figure_plots import plot_figure
 
     plot_figure(figure, folder, out, setting)
     _console().print(f"figure: {out}", markup=False, highlight=False, soft_wrap=True)

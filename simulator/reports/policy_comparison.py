@@ -8,16 +8,21 @@ paired. Nothing is simulated again, so the interval does not cover how the drawn
 Metrics that are not a mean or percentile over jobs have no interval.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
+from optimizer.bounds.instance import FloatArray
+from simulator.reports.baselines import ROUNDING
 from simulator.reports.repeated_runs import (
+    LEVEL,
     MeanEstimate,
     ParallelWorkers,
     RunMetrics,
@@ -35,17 +40,7 @@ from simulator.reports.run_summary import (
 from walras.errors import ConfigError
 
 if TYPE_CHECKING:
-    from simulator.reports.run_detail import RunDepth
-from collections.abc import Iterator
-from math import nan
-
-import numpy as np
-from numpy.typing import NDArray
-
-from optimizer.bounds.instance import FloatArray
-from simulator.reports.baselines import ROUNDING
-from simulator.reports.repeated_runs import LEVEL
-from simulator.reports.run_detail import JobOutcomes
+    from simulator.reports.run_detail import JobOutcomes, RunDepth
 
 #: Means that differ by less than this part count as equally good.
 _TIE = 1e-9
@@ -364,7 +359,7 @@ _STATISTICS: Mapping[str, _JobStatistic] = {
 class JobResampling:
     """Bootstrap draws of the same jobs for several policies."""
 
-    def __init__(self, outcomes: Mapping[str, JobOutcomes]) -> None:
+    def __init__(self, outcomes: "Mapping[str, JobOutcomes]") -> None:
         """`outcomes`: the same jobs in the same order for each policy; otherwise there are no intervals."""
         ids = {each.job_id for each in outcomes.values()}
         self._outcomes = dict(outcomes)

@@ -10,7 +10,7 @@ from page_tags import assert_page_stands_alone
 from typer.testing import CliRunner
 
 from simulator.reports.baselines import BoundsChoice
-from simulator.reports.comparison_charts import COMPARISON_FIGURES, RUN_FIGURES, plot_figure
+from simulator.reports.comparison_charts import COMPARISON_FIGURES
 from simulator.reports.comparison_page import (
     COMPARISON_PAGE,
     comparison_html,
@@ -28,6 +28,7 @@ from simulator.reports.figure_book import (
     sweep_book,
     write_figures,
 )
+from simulator.reports.figure_plots import RUN_FIGURES, plot_figure
 from simulator.reports.policy_comparison import PolicyComparison, compare_policies
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_detail import spread_of
