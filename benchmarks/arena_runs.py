@@ -17,9 +17,14 @@ from simulator.metrics import JobMetrics
 from simulator.shipped_configs import find_cluster
 from simulator.simulation import simulate
 from simulator.workloads.formats import read_trace
-from simulator.worlds.arena.arena_attempts import ROUND_S, TuningCost
 from simulator.worlds.arena.arena_places import read_places
-from simulator.worlds.arena.arena_scenario import ArenaWorkload, arena_plan_scenario, arena_workload
+from simulator.worlds.arena.arena_scenario import (
+    ROUND_S,
+    ArenaWorkload,
+    TuningCost,
+    arena_plan_scenario,
+    arena_workload,
+)
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
 

@@ -16,7 +16,7 @@ from benchmarks.arena_runs import arena_ground, finished_before, first_finished_
 from benchmarks.elastic_runs import Run, pollux_recorded_p99_s, pollux_run, shockwave_run, sia_run
 from benchmarks.needs import NotHereError, reference_data
 from benchmarks.tables import Measured
-from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, TuningCost
+from simulator.worlds.arena.arena_scenario import ARENA_TUNING, TUNING, TuningCost
 
 #: Average completion time of Pollux by workload, as its authors recorded it.
 POLLUX_S = {1: 2088.76875, 2: 3322.94375, 3: 2188.49375, 4: 2720.98125, 6: 2446.13125}

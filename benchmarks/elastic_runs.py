@@ -32,7 +32,6 @@ from simulator.worlds.pollux.pollux_scenario import T4_POOL
 from simulator.worlds.shockwave.shockwave_batches import shockwave_alone_s, shockwave_fairness
 from simulator.worlds.shockwave.shockwave_scenario import batch_schedules, shockwave_plan_scenario
 from simulator.worlds.sia import sia_scenario as sia
-from simulator.worlds.sia import sia_training as sia_workload
 from walras.cluster import Pool, PoolId, Shape
 
 #: Accelerators of Shockwave's recorded runs.
@@ -96,10 +95,10 @@ def _pollux_applications(data: Path) -> dict[str, Application]:
 def sia_run(data: Path, policy: str) -> Run:
     """The first Philly workload of Sia on 64 accelerators of three types."""
     rows = read_trace(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
-    applications = sia_workload.read_sia_applications(
+    applications = sia.read_sia_applications(
         data / "golden" / "pollux" / "profiles", data / "restricted" / "sia_profiles"
     )
-    made = sia_workload.sia_workload(rows, applications)
+    made = sia.sia_workload(rows, applications)
     return _timed(made.jobs, lambda: sia.sia_plan_scenario(made, PolicySpec(policy)))
 
 

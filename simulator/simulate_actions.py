@@ -157,7 +157,7 @@ def _write_compared(comparison: "PolicyComparison", template: RunSpec, files: Co
 
         written.append(("page", write_comparison_page(files.folder, comparison_book(comparison, template))))
     if files.latex is not None:
-        from simulator.reports.latex_table import latex_caption, latex_table, write_latex
+        from simulator.reports.comparison_page import latex_caption, latex_table, write_latex
 
         names = (Path(template.source.name).name, Path(template.cluster).name)
         write_latex(files.latex, latex_table(comparison, latex_caption(comparison, *names)))

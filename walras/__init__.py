@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from walras.blocking_client import BlockingClient as Client
     from walras.client import Client as AsyncClient
-    from walras.frames import frame
     from walras.function_jobs import FunctionFuture, map_jobs, submit
+    from walras.notebook_views import frame
 
 # An agent puts a small copy of this package (walras + walras.training) on a job's PYTHONPATH. Where the job's own
 # environment has Walras installed too, its other modules must stay reachable behind that copy.
@@ -28,7 +28,7 @@ _PLACES = {
     "AsyncClient": ("walras.client", "Client"),
     "Client": ("walras.blocking_client", "BlockingClient"),
     "FunctionFuture": ("walras.function_jobs", "FunctionFuture"),
-    "frame": ("walras.frames", "frame"),
+    "frame": ("walras.notebook_views", "frame"),
     "map_jobs": ("walras.function_jobs", "map_jobs"),
     "submit": ("walras.function_jobs", "submit"),
 }

@@ -7,19 +7,27 @@
 Every call is bounded in time. After a lost connection the client repeats a call only where doing it twice is harmless;
 a submission carries an idempotency key by which the server recognises it, so it too is repeated and makes one job. Logs
 are read from a byte offset and followed over lost connections, without a byte lost or repeated.
+
+The overview comes as server-sent events: the first holds all of it, later ones the fields that have changed. What comes
+is bounded, since a server is another program: an event that is too large, or no overview, ends the stream with an
+error.
+
+`PeopleCalls` are the calls about users, projects, roles and tokens.
 """
 
+import asyncio
 import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from walras.accelerator_worth import WorthCalls
 from walras.api import (
@@ -43,22 +51,159 @@ from walras.budgets import BudgetCalls
 from walras.cluster_report import ReportCalls
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
+from walras.contract import NEXT_OFFSET_HEADER
+from walras.errors import ClusterError
 from walras.job_needs import JobOutputs
-from walras.log_reading import LogCursor, follow_attempt, log_start, read_log
+from walras.notifications import ChannelCreated, ChannelView
 from walras.overview import Overview
-from walras.overview_stream import follow_overview
-from walras.people import AuditView, WhoAmI
-from walras.people_client import PeopleCalls
+from walras.people import (
+    AuditView,
+    ProjectView,
+    RoleView,
+    ShareView,
+    TokenCreated,
+    TokenList,
+    TokenView,
+    UserView,
+    WhoAmI,
+)
 from walras.policy_views import PolicyCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
+from walras.reservations import ReservationView
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
-from walras.transport import ApiCall, Patience, Transport
+from walras.transport import ApiCall, Patience, Transport, response_error
 from walras.usage import UsageCalls
 from walras.what_if import WhatIfCalls
 
 _API = "/api/v1"
+_users: TypeAdapter[list[UserView]] = TypeAdapter(list[UserView])
+_projects: TypeAdapter[list[ProjectView]] = TypeAdapter(list[ProjectView])
+_shares: TypeAdapter[list[ShareView]] = TypeAdapter(list[ShareView])
+_reservations: TypeAdapter[list[ReservationView]] = TypeAdapter(list[ReservationView])
+_channels: TypeAdapter[list[ChannelView]] = TypeAdapter(list[ChannelView])
+_roles: TypeAdapter[list[RoleView]] = TypeAdapter(list[RoleView])
+
+
+class PeopleCalls:
+    """The client's calls about people. Changes are merge patches: null removes a setting."""
+
+    _transport: Transport
+
+    async def users(self) -> list[UserView]:
+        """Returns the users of the caller's projects."""
+        return _users.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/users")))
+
+    async def add_user(self, name: str, settings: Mapping[str, Any]) -> UserView:
+        """Add a user. Raises Conflict for one who is there already."""
+        return UserView.model_validate(await self._add("users", name, settings))
+
+    async def change_user(self, name: str, changes: Mapping[str, Any]) -> UserView:
+        """Give a user another role or other projects."""
+        return UserView.model_validate(await self._change("users", name, changes))
+
+    async def remove_user(self, name: str) -> UserView:
+        """Remove a user: their tokens open nothing any more."""
+        return UserView.model_validate(await self._remove("users", name))
+
+    async def projects(self) -> list[ProjectView]:
+        """Returns the projects that the caller has, with their settings."""
+        return _projects.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/projects")))
+
+    async def add_project(self, name: str, settings: Mapping[str, Any]) -> ProjectView:
+        """Add a project. Raises Conflict for one that is there already."""
+        return ProjectView.model_validate(await self._add("projects", name, settings))
+
+    async def change_project(self, name: str, changes: Mapping[str, Any]) -> ProjectView:
+        """Change caps, defaults or shares of a project."""
+        return ProjectView.model_validate(await self._change("projects", name, changes))
+
+    async def remove_project(self, name: str) -> ProjectView:
+        """Forget a project's settings. Raises Conflict while somebody uses it."""
+        return ProjectView.model_validate(await self._remove("projects", name))
+
+    async def roles(self) -> list[RoleView]:
+        """Returns the roles with their caps, the least first."""
+        return _roles.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/roles")))
+
+    async def change_role(self, name: str, changes: Mapping[str, Any]) -> RoleView:
+        """Change the caps of a role."""
+        return RoleView.model_validate(await self._change("roles", name, changes))
+
+    async def create_token(
+        self, user: str, role: str, projects: Sequence[str], *, expires_in_s: float | None = None
+    ) -> TokenCreated:
+        """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
+        body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
+        call = ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False)
+        return TokenCreated.model_validate(await self._transport.json(call))
+
+    async def tokens(self) -> list[TokenView]:
+        """Returns the tokens that the caller could have made, and its own, without their secrets."""
+        return TokenList.model_validate(await self._transport.json(ApiCall("GET", f"{_API}/tokens"))).items
+
+    async def revoke_token(self, prefix: str) -> TokenView:
+        """Make a token open nothing any more; `prefix`: its first characters, as `tokens` has them."""
+        path = f"{_API}/tokens/{quote(prefix, safe='')}"
+        return TokenView.model_validate(await self._transport.json(ApiCall("DELETE", path)))
+
+    async def share(self, project: str = "") -> list[ShareView]:
+        """Returns where the caller's projects and their users stand; of one project, or all."""
+        query = {"project": project} if project else {}
+        return _shares.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/share", query=query)))
+
+    async def reserve(self, asked: Mapping[str, Any]) -> ReservationView:
+        """Reserve machines, with the fields of `walras.reservations.NewReservation`.
+
+        Raises Conflict where that cannot be honoured as things stand, with the numbers.
+        """
+        call = ApiCall("POST", f"{_API}/reservations", body=dict(asked), repeatable=False)
+        return ReservationView.model_validate(await self._transport.json(call))
+
+    async def reservations(self, *, everything: bool = False) -> list[ReservationView]:
+        """Returns the reservations that have not ended; `everything`: the newest of the others too."""
+        query = {"all": "1"} if everything else {}
+        call = ApiCall("GET", f"{_API}/reservations", query=query)
+        return _reservations.validate_python(await self._transport.json(call))
+
+    async def cancel_reservation(self, reservation_id: int) -> ReservationView:
+        """Give the machines of a reservation back to everybody."""
+        call = ApiCall("DELETE", f"{_API}/reservations/{reservation_id:d}")
+        return ReservationView.model_validate(await self._transport.json(call))
+
+    async def channels(self) -> list[ChannelView]:
+        """Returns where the caller is told of events."""
+        return _channels.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/notify")))
+
+    async def add_channel(self, url: str, kinds: Sequence[str]) -> ChannelCreated:
+        """Adds an address that is told of these kinds of events; only this answer shows the key of its signatures."""
+        call = ApiCall("POST", f"{_API}/notify", body={"url": url, "kinds": list(kinds)}, repeatable=False)
+        return ChannelCreated.model_validate(await self._transport.json(call))
+
+    async def remove_channel(self, channel_id: int) -> ChannelView:
+        """Removes an address, which is told of nothing any more."""
+        return ChannelView.model_validate(
+            await self._transport.json(ApiCall("DELETE", f"{_API}/notify/{channel_id:d}"))
+        )
+
+    async def test_channel(self, channel_id: int) -> ChannelView:
+        """Sends a test to an address and waits for the outcome: `problem` says what went wrong."""
+        call = ApiCall("POST", f"{_API}/notify/{channel_id:d}/test", repeatable=False)
+        return ChannelView.model_validate(await self._transport.json(call))
+
+    async def _add(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
+        body = {"name": name, "settings": dict(settings)}
+        return await self._transport.json(ApiCall("POST", f"{_API}/{kind}", body=body, repeatable=False))
+
+    async def _change(self, kind: str, name: str, changes: Mapping[str, Any]) -> Any:
+        path = f"{_API}/{kind}/{quote(name, safe='')}"
+        return await self._transport.json(ApiCall("PATCH", path, body=dict(changes)))
+
+    async def _remove(self, kind: str, name: str) -> Any:
+        return await self._transport.json(ApiCall("DELETE", f"{_API}/{kind}/{quote(name, safe='')}"))
+
+
 #: The items of one page of a listing; the server may send fewer.
 _PAGE = 500
 BodyT = TypeVar("BodyT", bound=BaseModel)
@@ -218,7 +363,7 @@ class Client(
             shown, place.offset = place.attempt, 0
 
     async def log_start(self, /, job_id: int, **wanted: int | None) -> int:
-        """Does what `walras.log_reading.log_start` does."""
+        """Does what `log_start` does."""
         return await log_start(self._transport, job_id, wanted)
 
     async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
@@ -283,7 +428,7 @@ class Client(
         return await self._body(Overview, ApiCall("GET", f"{_API}/overview"))
 
     async def overviews(self) -> AsyncIterator[Overview]:
-        """Yields the overview, and again whenever it has changed (`walras.overview_stream.follow_overview`)."""
+        """Yields the overview, and again whenever it has changed (`follow_overview`)."""
         async for overview in follow_overview(self._transport):
             yield overview
 
@@ -379,3 +524,179 @@ def _with_secrets(spec: AnySpec) -> dict[str, Any]:
 
 def _key(given: str | None) -> dict[str, str]:
     return {"Idempotency-Key": given or uuid.uuid4().hex}
+
+
+_PIECE_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class LogCursor:
+    """A position in a log: `offset` advances with every piece that was yielded."""
+
+    job_id: int
+    attempt: int | None
+    rank: int | None
+    offset: int
+
+    def call(self, *, follow: bool) -> ApiCall:
+        query = {"offset": str(self.offset)}
+        if self.attempt is not None:
+            query["attempt"] = str(self.attempt)
+        if self.rank is not None:
+            query["rank"] = str(self.rank)
+        if follow:
+            query["follow"] = "true"
+        return ApiCall("GET", f"/api/v1/jobs/{self.job_id:d}/logs", query=query)
+
+
+async def read_log(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
+    """Yields the log up to its present end.
+
+    The server may answer in parts. An answer shorter than a piece is the last one, so that a job that prints all the
+    time is not read for ever.
+    """
+    failures = 0
+    while True:
+        before = place.offset
+        try:
+            async for piece in _read_pieces(transport, place, follow=False):
+                yield piece
+        except _CONNECTION_ERRORS as error:
+            failures = 0 if place.offset > before else failures + 1
+            await _pause_or_give_up(transport, failures, error)
+        else:
+            if place.offset - before < _PIECE_BYTES:
+                return
+
+
+async def follow_attempt(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
+    """Yields the log of `place.attempt` as it grows, until the attempt has ended and its whole output was yielded."""
+    assert place.attempt is not None
+    failures = 0
+    while True:
+        # Checked before reading: the output of an attempt that has ended is complete when it is read afterwards.
+        ended = await _has_ended(transport, place.job_id, place.attempt)
+        before = place.offset
+        try:
+            async for piece in _read_pieces(transport, place, follow=not ended):
+                yield piece
+            failures = 0
+        except _CONNECTION_ERRORS as error:
+            failures = 0 if place.offset > before or isinstance(error, TimeoutError) else failures + 1
+            await _pause_or_give_up(transport, failures, error)
+            continue
+        if ended and place.offset == before:
+            return
+        if not ended and place.offset == before:
+            await transport.pause()
+
+
+_CONNECTION_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+
+
+async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) -> AsyncIterator[bytes]:
+    patience = transport.patience
+    total = None if follow else patience.call_timeout_s
+    timeout = aiohttp.ClientTimeout(
+        total=total, sock_connect=patience.connect_timeout_s, sock_read=patience.silence_s if follow else None
+    )
+    async with transport.open(place.call(follow=follow), timeout=timeout) as response:
+        if response.status != 200:
+            raise await response_error(response)
+        async for piece in response.content.iter_chunked(_PIECE_BYTES):
+            place.offset += len(piece)
+            yield piece
+        # The server's count is right where it left bytes out (a log over its limit).
+        stated = response.headers.get(NEXT_OFFSET_HEADER, "")
+        if not follow and stated.isascii() and stated.isdigit():
+            place.offset = max(place.offset, int(stated))
+
+
+async def _has_ended(transport: Transport, job_id: int, attempt: int) -> bool:
+    answer = await transport.json(ApiCall("GET", f"/api/v1/jobs/{job_id:d}/attempts"))
+    views = [AttemptView.model_validate(item) for item in answer]
+    newest = max((view.attempt for view in views), default=0)
+    return newest > attempt or any(view.attempt == attempt and view.state.is_final for view in views)
+
+
+async def _pause_or_give_up(transport: Transport, failures: int, error: BaseException) -> None:
+    if failures >= transport.patience.tries:
+        raise transport.unreachable(error) from None
+    await transport.pause(failures)
+
+
+async def log_start(transport: Transport, job_id: int, wanted: Mapping[str, int | None]) -> int:
+    """Returns the offset at which the last `tail` lines of a `rank` and `attempt` begin, or what came within `since_s`
+    seconds; the later of both. None: as if it were left out.
+    """
+    query = {name: str(value) for name, value in wanted.items() if value is not None}
+    call = ApiCall("GET", f"/api/v1/jobs/{job_id:d}/logs/start", query=query)
+    return int((await transport.json(call))["offset"])
+
+
+_OVERVIEW_EVENTS = "/api/v1/overview/events"
+#: The most bytes of one event; the overview of 10,000 machines has a tenth of that.
+_EVENT_BYTES_MOST = 64 * 1024 * 1024
+_STREAM_PIECE_BYTES = 65_536
+#: Seconds to wait for the first event, which the server sends at once. Where it does not come, a proxy holds the stream
+#: back.
+_FIRST_WITHIN_S = 5.0
+#: Seconds of silence after which the stream counts as broken: the server sends something every 15 s.
+_SILENCE_S = 40.0
+
+
+async def follow_overview(transport: Transport) -> AsyncIterator[Overview]:
+    """Yields the overview now, and again whenever something of it has changed, until the server ends the stream.
+
+    Raises ServerUnreachable if the connection breaks, or nothing comes for as long as a server never is silent;
+    NotFound where the server is of an older release; ClusterError for events that make no overview.
+    """
+    patience = transport.patience
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=patience.connect_timeout_s, sock_read=_SILENCE_S)
+    fields: dict[str, Any] = {}
+    try:
+        async with transport.open(ApiCall("GET", _OVERVIEW_EVENTS), timeout=timeout) as response:
+            if response.status != 200:
+                raise await response_error(response)
+            events = _server_events(response)
+            event = await asyncio.wait_for(anext(events, None), _FIRST_WITHIN_S)
+            while event is not None:
+                fields |= _event_fields(event)
+                yield _overview(fields)
+                event = await anext(events, None)
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+        raise transport.unreachable(error) from None
+
+
+async def _server_events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yields the data of each event; what only says that the server is there has none."""
+    left = bytearray()
+    async for piece in response.content.iter_chunked(_STREAM_PIECE_BYTES):
+        start = max(0, len(left) - 1)
+        left += piece
+        while (end := left.find(b"\n\n", start)) >= 0:
+            lines = bytes(left[:end]).split(b"\n")
+            del left[: end + 2]
+            start = 0
+            if data := b"".join(line[5:] for line in lines if line.startswith(b"data:")):
+                yield data
+        if len(left) > _EVENT_BYTES_MOST:
+            raise ClusterError(f"the server sent an event of more than {_EVENT_BYTES_MOST:,} bytes")
+
+
+def _event_fields(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ClusterError("the server sent an event that is not a JSON object; is it Walras?")
+    return found
+
+
+def _overview(fields: dict[str, Any]) -> Overview:
+    try:
+        return Overview.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ClusterError(f"the server sent an overview that is none: {first['loc']}: {first['msg']}") from None

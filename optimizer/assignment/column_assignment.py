@@ -15,7 +15,7 @@ its columns are worth and calls `assign_jobs` with a method:
     multiple_choice_knapsack.solve_knapsack      prices and an integer program over the contested jobs; within a
                                                  tolerance of the bound, for elastic jobs with many columns each
 
-Hadar's round (`hadar_round`) is no such method: it makes columns while it places jobs, at prices that rise with each.
+Hadar's round (`plan_hadar_round`) is no such method: it makes columns while it places jobs, at rising prices.
 
 Shapes: n jobs that compete, c columns, p pools.
 """

@@ -116,7 +116,6 @@ def _check_program(
 
 
 def _share_complaints(facts: JobwiseProblem, shares: Shares) -> Iterator[str]:
-    """Check that the shares are feasible."""
     if not all(np.all(np.isfinite(values)) for values in (shares.x, shares.rent, shares.packed.share)):
         yield "a share is no number"
     violation = largest_violation(facts, shares)

@@ -154,7 +154,6 @@ def _raised(form: CheckedObjective, left: LevelState) -> BoolArray:
 def _stage_complaints(
     facts: JobwiseProblem, recomputed: RecomputedStage, stage: SolveStage, shares: Shares
 ) -> Iterator[str]:
-    """Complaints about one stage."""
     form, value, bound, size = recomputed.form, recomputed.value, recomputed.bound, recomputed.size
     if not isinstance(form, CheckedSum) and not np.array_equal(stage.active, recomputed.raised):
         yield f"{_named_jobs(facts, np.flatnonzero(stage.active != recomputed.raised))} another part in it than stated"

@@ -26,14 +26,14 @@ from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer
 from optimizer.problem import Entities, FloatArray, Problem
-from optimizer.utility.entity_limits import (
+from optimizer.utility.entity_targets import (
     EntityHoldings,
     EntityTerms,
+    EntityTierRule,
     configure_entities,
     entity_holdings,
     non_borrowing_caps,
 )
-from optimizer.utility.entity_targets import EntityTierRule
 from optimizer.utility.fair_share import Utility, column_accelerators, fair_share_utility, newcomer_worth
 from optimizer.validate import check_entities, validate_problem
 

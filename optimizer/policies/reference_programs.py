@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility.entity_limits import EntityHoldings
+from optimizer.utility.entity_targets import EntityHoldings
 from optimizer.utility.fair_share import pool_columns
 
 

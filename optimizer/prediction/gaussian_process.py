@@ -7,6 +7,14 @@ posterior likelihood on at most `fit_to` observations, evenly taken. The process
 to `condition_on`; of more, it is conditioned on that many, evenly taken, and on all of the queried kind, so that time
 stays linear in their number. Intervals are scaled by leave-one-out errors, and for unmeasured accelerators by errors
 when all observations of one accelerator are left out.
+
+Outliers among pairs of a kind and an accelerator must not shift the predictions for other kinds on the accelerator. A
+normal model explains one cell that is ten times slower than expected by a slow accelerator; real tables have such pairs
+for other reasons: a slow host, or a library without a kernel for that chip. A pair whose cells lie too far from their
+prediction by all other cells gets a variance of its own, as if its deviation had a distribution with heavy tails. Its
+own cells are then predicted as measured, and it has almost no influence on other kinds. The most extreme pair is
+treated first and the others are tested again, so that an outlier does not make its neighbours look odd. Two kinds that
+agree that an accelerator is slow are no outliers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +28,6 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
 from optimizer.prediction.boosted_trees import Array, CellFeatures, cell_features
-from optimizer.prediction.odd_pairs import Pair, odd_pairs, own_variances
 from optimizer.prediction.predictor import (
     INTERVAL,
     Z80,
@@ -48,6 +55,15 @@ START_WEIGHTS = np.log([*(weight for _, weight in _TERMS), 1.0, 0.05])
 LENGTH_AT, NOISE_AT = len(_TERMS), len(_TERMS) + 1
 #: Terms that include the layout: alone, with the kind, with the accelerator, with both.
 _OF_LAYOUT = (4, 5, 6, 8)
+
+Floats = NDArray[np.float64]
+#: A kind and an accelerator.
+Pair = tuple[str, str]
+
+#: Standard deviations of its common shift from which on a pair is odd; by chance about 1 pair in 500 is.
+_ODD = 3.0
+#: Largest share of pairs treated as odd: more indicate that the model itself does not fit.
+_MOST = 0.2
 
 
 def prior_variances(points: CellFeatures, parameters: Array, odd: Mapping[Pair, float]) -> Array:
@@ -369,3 +385,59 @@ class GaussianProcessModel:
             yield plain[first : first + _BATCH], None
         for kind in dict.fromkeys(queried.kinds[special]):
             yield np.flatnonzero(queried.kinds == kind), self.more[kind]
+
+
+def odd_pairs(kinds: NDArray[Any], accelerators: NDArray[Any], covariance: Floats, values: Floats) -> dict[Pair, float]:
+    """The additional variance of each odd pair.
+
+    `covariance` (n, n) is that of `values` (n,), their noise in it; `kinds` and `accelerators` name each value's pair.
+    """
+    rows: dict[Pair, list[int]] = {}
+    for row, pair in enumerate(zip(kinds.tolist(), accelerators.tolist(), strict=True)):
+        rows.setdefault(pair, []).append(row)
+    if len(rows) < 3:
+        return {}
+    inverse: Floats = np.linalg.inv(covariance).astype(np.float64)
+    found: dict[Pair, float] = {}
+    for _ in range(int(_MOST * len(rows)) + 1):
+        pulls = inverse @ values
+        pair, stands_out, shift = _oddest(rows, inverse, pulls)
+        if stands_out <= _ODD:
+            break
+        variance = shift**2
+        found[pair] = found.get(pair, 0.0) + variance
+        inverse = _with_own_variance(inverse, np.array(rows[pair]), variance)
+    return found
+
+
+def own_variances(kinds: NDArray[Any], accelerators: NDArray[Any], odd: Mapping[Pair, float]) -> Floats:
+    """The additional variance of each point's pair, 0 where the pair is not odd (n,)."""
+    if not odd:
+        return np.zeros(len(kinds))
+    pairs = zip(kinds.tolist(), accelerators.tolist(), strict=True)
+    return np.array([odd.get(pair, 0.0) for pair in pairs])
+
+
+def _oddest(rows: Mapping[Pair, list[int]], inverse: Floats, pulls: Floats) -> tuple[Pair, float, float]:
+    """The pair furthest from its prediction by the others, with its deviation in standard deviations and absolutely.
+
+    With the precision matrix Q and the values y, all values but a block's leave it the precision Q_bb and the
+    deviation Q_bb^-1 (Q y)_b (conditioning of a normal distribution); its common shift is their mean by generalised
+    least squares.
+    """
+    best, most, shift = next(iter(rows)), -1.0, 0.0
+    for pair, own in rows.items():
+        precision = float(inverse[np.ix_(own, own)].sum())
+        if precision <= 0.0:
+            continue
+        pull = float(pulls[own].sum())
+        stands_out = abs(pull) / precision**0.5
+        if stands_out > most:
+            best, most, shift = pair, stands_out, pull / precision
+    return best, most, shift
+
+
+def _with_own_variance(inverse: Floats, own: NDArray[np.signedinteger[Any]], variance: float) -> Floats:
+    """The precision matrix after adding a common variance to the block (Sherman and Morrison)."""
+    column = inverse[:, own].sum(axis=1)
+    return np.asarray(inverse - np.outer(column, column) * (variance / (1.0 + variance * float(column[own].sum()))))

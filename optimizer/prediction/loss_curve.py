@@ -66,7 +66,6 @@ class ValueSeries:
         return ValueSeries(points, value, step, reached)
 
     def _until(self, step: float) -> "ValueSeries":
-        """The series up to that step."""
         points = tuple(point for point in self.points if point.last_step <= step)
         reached = self.reached_step if self.reached_step is not None and self.reached_step <= step else None
         if not points:

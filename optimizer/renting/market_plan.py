@@ -239,7 +239,6 @@ def _short_of(problem: Problem, free: FloatArray) -> BoolArray:
 
 
 def _with_columns(problem: Problem, kept: BoolArray) -> Problem:
-    """Returns the problem with only these columns (c,)."""
     columns = problem.columns
     place = np.cumsum(kept) - 1
     uses = kept[columns.use_column]

@@ -26,7 +26,7 @@ import numpy as np
 
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.problem import FloatArray
-from optimizer.renting.money_tables import RentedTiers, padded, table_places
+from optimizer.renting.rental_limits import RentedTiers, padded, table_places
 
 _TOLERANCE = 1e-9
 _SIMPLEX_ITERATIONS = 200_000

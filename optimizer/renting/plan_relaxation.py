@@ -24,7 +24,7 @@ from optimizer.classes.class_problem import ClassProblem, relative_gap
 from optimizer.decision import Plan
 from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.problem import FloatArray
-from optimizer.renting.money_tables import RentedTiers, money_cells
+from optimizer.renting.rental_limits import RentedTiers, money_cells
 
 #: The suffix of a bound report's name whose bound comes from the program.
 RELAXED = "bound: cvxpy/highs"

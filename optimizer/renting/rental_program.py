@@ -16,8 +16,7 @@ from optimizer.classes.segments import max_by
 from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.lp.highs import highs_model, highs_solver
 from optimizer.problem import FloatArray, IntArray, Problem
-from optimizer.renting.money_tables import RentedTiers, money_cells
-from optimizer.renting.rental_limits import RentalLimits
+from optimizer.renting.rental_limits import RentalLimits, RentedTiers, money_cells
 from optimizer.utility.fair_share import usable_columns
 
 _TOLERANCE = 1e-9

@@ -7,7 +7,7 @@ checkpoint and of going on elsewhere, the part of a machine's paid time that bec
     useful part  =  Delta lambda / (exp(lambda R) (exp(lambda (Delta + C)) - 1)),     Delta = sqrt(2 C / lambda)
 
 (Young 1974; Daly 2006). With a notice long enough for a checkpoint only R and that checkpoint are lost: 1 / (1 +
-lambda (R + C)). Where age tells when a machine may go, `checkpoint_interval` places checkpoints.
+lambda (R + C)). Where age tells when a machine may go, `lifetime_laws` places checkpoints.
 """
 
 from collections.abc import Sequence

@@ -173,11 +173,6 @@ def batch_gain(application: Application, batch: int, epoch: int) -> float:
     return application.learning.noise(batch, epoch).gain(batch / application.batch_initial)
 
 
-def batch_efficiency(application: Application, batch: int, epoch: int) -> float:
-    """Returns the worth of one sample relative to one of the initial batch: 1 there, less with larger batches."""
-    return batch_gain(application, batch, epoch) * application.batch_initial / batch
-
-
 def goodput(application: Application, accelerator: str, placement: GangLayout, split: BatchSplit, epoch: int) -> float:
     """Returns steps at the initial batch per second: throughput x efficiency."""
     batch = split.batch(placement.accelerators)

@@ -140,7 +140,6 @@ def _estimate(rows: Sequence[RunMetrics], name: str) -> MeanEstimate:
 
 
 def _pooled(rows: Sequence[RunMetrics]) -> dict[str, tuple[float, ...]]:
-    """Pools the jobs of all seeds."""
     return {name: spread_of([value for row in rows for value in row.spreads.get(name, ())]) for name in SPREADS}
 
 

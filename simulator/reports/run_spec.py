@@ -223,7 +223,6 @@ def _options_given(request: GeneratorOptions | ReadOptions, usual: GeneratorOpti
 
 
 def _prepare_in_world(run: RunSpec) -> PreparedRun:
-    """Prepares a run in another simulator's world."""
     world = find_world(run.world)
     source = run.source
     for given, option, why in (

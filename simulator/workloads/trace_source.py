@@ -47,7 +47,7 @@ class ReadOptions:
     sort: bool = False
     #: For a file of several traces: only rows with this word in the column `cluster`.
     only: str = ""
-    #: The part of the trace (`simulator.workloads.trace_slice`): arrivals from and before these instants, this part of
+    #: The part of the trace (`slice_jobs`): arrivals from and before these instants, this part of
     #: those at random, and this number of them.
     since: str = ""
     until: str = ""

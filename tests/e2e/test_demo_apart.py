@@ -37,7 +37,7 @@ from tests.support.object_stores import s3_at
 from tests.support.quiet_run import run_quietly
 from tests.support.real_server import processes_of
 from walras.demo.local_cluster import configs_folder
-from walras.demo.promises import LONGEST_S, MOST_RANK_STARTS, check_limit, check_simulated_ends
+from walras.demo.run_report import LONGEST_S, MOST_RANK_STARTS, check_limit, check_simulated_ends
 from walras.object_store import ObjectFolder
 from walras.spec.file_model import load_yaml
 from walras.spec.workload_file import WorkloadFile

@@ -15,8 +15,14 @@ from benchmarks.arena_runs import arena_ground, finished_before, first_finished_
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, execute_run
 from simulator.simulation import simulate
-from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, TunedSpan, TuningCost, round_throughputs
-from simulator.worlds.arena.arena_scenario import arena_scenario
+from simulator.worlds.arena.arena_scenario import (
+    ARENA_TUNING,
+    TUNING,
+    TunedSpan,
+    TuningCost,
+    arena_scenario,
+    round_throughputs,
+)
 
 #: Rounds that were recorded of first come, first served, and of Arena's own policy.
 ROUNDS = 2000

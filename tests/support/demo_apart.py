@@ -24,7 +24,7 @@ from tests.support.hosts_apart import HostsApart
 from walras.api import NodeView
 from walras.demo.local_cluster import ChildProcesses, DemoHosts, DemoSetup, adopt_orphans, prepare_demo
 from walras.demo.main import PLAIN_WIDTH, report_and_check, run_on_cluster
-from walras.demo.promises import check_ended_processes
+from walras.demo.run_report import check_ended_processes
 from walras.demo.workload_run import LiveView, WorkloadRun
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_mapping, load_yaml

@@ -9,7 +9,7 @@ import numpy as np
 
 from optimizer.classes.class_problem import ClassProblem, MaxSum
 from optimizer.problem import FloatArray
-from optimizer.renting.money_tables import RentedTiers
+from optimizer.renting.rental_limits import RentedTiers
 
 
 def as_class_problem(

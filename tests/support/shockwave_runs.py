@@ -16,9 +16,8 @@ from simulator.workloads.speed_tables import read_throughput_table
 from simulator.workloads.trace import TraceJob
 from simulator.workloads.trace_binding import TraceBinding
 from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
-from simulator.worlds.shockwave.shockwave_attempts import charged_time_s
 from simulator.worlds.shockwave.shockwave_batches import shockwave_alone_s, shockwave_fairness
-from simulator.worlds.shockwave.shockwave_scenario import batch_schedules, shockwave_scenario
+from simulator.worlds.shockwave.shockwave_scenario import batch_schedules, charged_time_s, shockwave_scenario
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import JobId
 

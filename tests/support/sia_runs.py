@@ -9,8 +9,7 @@ import pytest
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.formats import read_trace
 from simulator.worlds.gavel.share_polytope import ConeSolver
-from simulator.worlds.sia.sia_scenario import sia_scenario
-from simulator.worlds.sia.sia_training import read_sia_applications, sia_workload
+from simulator.worlds.sia.sia_scenario import read_sia_applications, sia_scenario, sia_workload
 
 
 @dataclass(frozen=True, slots=True)

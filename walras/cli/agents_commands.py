@@ -2,9 +2,17 @@
 
 On Slurm the server itself submits, from its own pools, so that prices, quotas and explanations are those of rented
 machines; the command gives it the pools of a file. Over SSH the command starts agents from here.
+
+Nothing is copied over SSH but the join token, which travels as standard input and never on a command line. Everything
+may be repeated: a host whose agent runs is left as it is. OpenSSH's client does what it is good at (keys, jump hosts,
+known hosts); no password is ever asked for.
 """
 
-from collections.abc import Callable
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,10 +25,10 @@ from walras.errors import UserError
 
 if TYPE_CHECKING:
     from walras.api import PoolView
-    from walras.cli.ssh_agents import HostAnswer
     from walras.client import Client
     from walras.spec.cluster_file import PoolEntry
     from walras.spec.hosts_file import HostEntry, HostsFile
+
 
 agents_commands = typer.Typer(
     help="Agents on machines that other systems manage: launch, look after and stop them.", no_args_is_help=True
@@ -60,8 +68,6 @@ def agents_launch_command(
         token = join_token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{join_token_file}: {error}", field="--join-token-file") from None
-    from walras.cli.ssh_agents import start_agent_over_ssh
-
     hosts = _hosts(file)
     _on_hosts(hosts, lambda host: start_agent_over_ssh(host, hosts.servers, f"{token}\n"))
 
@@ -72,8 +78,6 @@ def agents_status_command(on: OnOption, file: EngineFileOption) -> None:
     if on is AgentEngine.SLURM:
         _show_pools(_slurm_pools(file))
         return
-    from walras.cli.ssh_agents import ask_agent_over_ssh
-
     _on_hosts(_hosts(file), ask_agent_over_ssh)
 
 
@@ -84,8 +88,6 @@ def agents_stop_command(on: OnOption, file: EngineFileOption) -> None:
         entries = _slurm_pools(file)
         with_client(lambda client: _drain(client, entries))
         return
-    from walras.cli.ssh_agents import stop_agent_over_ssh
-
     _on_hosts(_hosts(file), stop_agent_over_ssh)
 
 
@@ -163,9 +165,111 @@ def _hosts(file: Path) -> "HostsFile":
 
 def _on_hosts(hosts: "HostsFile", work: "Callable[[HostEntry], HostAnswer]") -> None:
     """Shows a line for each host; the exit code is 1 if one of them failed."""
-    from walras.cli.ssh_agents import on_all_hosts
-
     answers = on_all_hosts(hosts.hosts, work)
     for answer in answers:
         show_line(f"{answer.host.node_id}: {answer.detail}")
     exit_with(0 if all(answer.is_well for answer in answers) else 1)
+
+
+_CONNECT_S = 10
+#: Seconds for connecting, starting, and checking that the agent stays up.
+_CALL_S = 60.0
+_AT_ONCE = 16
+_MOST_BYTES = 4096
+
+#: Shell text that sets `state`, and `pid` to that of the running agent, or to nothing.
+_LOOK = """set -eu
+umask 077
+state={state}
+pid=$(cat "$state/agent.pid" 2>/dev/null || true)
+case "$pid" in ''|*[!0-9]*) pid= ;; esac
+if [ -n "$pid" ] && ! tr '\\0' '\\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF "$state/agent"; then pid=; fi
+"""
+_START = """if [ -n "$pid" ]; then cat >/dev/null; echo "running $pid"; exit 0; fi
+mkdir -p "$state"
+cat >"$state/join.token"
+nohup setsid {line} --state "$state/agent" --join-token-file "$state/join.token" >>"$state/agent.log" 2>&1 </dev/null &
+pid=$!
+echo "$pid" >"$state/agent.pid"
+i=0
+while [ $i -lt 20 ]; do
+  [ -s "$state/agent/credential.json" ] && break
+  kill -0 "$pid" 2>/dev/null || {{ echo "ended: $(tail -n 1 "$state/agent.log" | cut -c1-300)"; exit 1; }}
+  sleep 0.5
+  i=$((i + 1))
+done
+echo "started $pid"
+"""
+_STATUS = """if [ -n "$pid" ]; then echo "running $pid"; else echo stopped; fi
+"""
+_STOP = """if [ -z "$pid" ]; then echo stopped; exit 0; fi
+kill -TERM "$pid"
+i=0
+while [ $i -lt 40 ] && kill -0 "$pid" 2>/dev/null; do sleep 0.25; i=$((i + 1)); done
+kill -0 "$pid" 2>/dev/null && {{ echo "still running $pid"; exit 1; }}
+rm -f "$state/agent.pid"
+echo "stopped $pid"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostAnswer:
+    """The outcome on one host."""
+
+    host: "HostEntry"
+    #: Whether the host is now as was asked.
+    is_well: bool
+    #: In the host's words: `running 4711`, or what went wrong.
+    detail: str
+
+
+def start_agent_over_ssh(host: "HostEntry", servers: Sequence[str], join_token: str) -> HostAnswer:
+    """Start the agent of a host unless it runs."""
+    line = [host.walras, "agent"]
+    for server in servers:
+        line += ["--server", server]
+    line += ["--node", host.node_id, "--shape", host.shape, "--zone", host.zone]
+    if host.accelerator is not None:
+        line += ["--accelerator", host.accelerator]
+    if host.accelerators is not None:
+        line += ["--accelerators", str(host.accelerators)]
+    if host.emulated:
+        line.append("--emulated")
+    return _run(host, _START.format(line=shlex.join(line)), join_token)
+
+
+def ask_agent_over_ssh(host: "HostEntry") -> HostAnswer:
+    """Returns whether the agent of a host runs, in the host's words."""
+    return _run(host, _STATUS.format())
+
+
+def stop_agent_over_ssh(host: "HostEntry") -> HostAnswer:
+    """Stop the agent of a host. Jobs that run there go on until their lease ends."""
+    return _run(host, _STOP.format())
+
+
+def on_all_hosts(hosts: "Sequence[HostEntry]", work: "Callable[[HostEntry], HostAnswer]") -> list[HostAnswer]:
+    """Runs `work` on all hosts, several at a time; the answers are in the order of the hosts."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return list(threads.map(work, hosts))
+
+
+def _run(host: "HostEntry", script: str, stdin: str = "") -> HostAnswer:
+    where = host.state if host.state.startswith("/") else f"$HOME/{host.state.removeprefix('~/')}"
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", "-T"]
+    if host.port is not None:
+        options += ["-p", str(host.port)]
+    look = _LOOK.format(state=f'"{where}"')
+    remote = f"exec /bin/sh -c {shlex.quote(look + script)}"
+    try:
+        ran = subprocess.run(
+            ["ssh", *options, "--", host.host, remote],
+            input=stdin.encode(), capture_output=True, timeout=_CALL_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return HostAnswer(host, is_well=False, detail=f"no answer within {_CALL_S:g} s")
+    except OSError as error:
+        return HostAnswer(host, is_well=False, detail=f"ssh: {error.strerror or error}")
+    told = (ran.stdout if ran.stdout.strip() else ran.stderr)[-_MOST_BYTES:].decode(errors="replace").strip()
+    last = told.splitlines()[-1] if told else f"exit code {ran.returncode}"
+    return HostAnswer(host, is_well=ran.returncode == 0, detail="".join(filter(str.isprintable, last)))

@@ -27,14 +27,18 @@ from walras.cli.job_choice import (
     choose_jobs,
     states_of,
 )
-from walras.cli.session import job_id_of, job_ids_named, job_ids_of, newest_job_here, with_client
-from walras.cli.sweep_words import (
+from walras.cli.session import (
     FAILED_STATES,
     failed_part,
     find_named_jobs,
+    job_id_of,
+    job_ids_named,
+    job_ids_of,
+    newest_job_here,
     spec_of_sweep_again,
     summary_of,
     sweep_jobs,
+    with_client,
 )
 from walras.cli.terminal_output import LogText, OutputFormat, show_json, show_line, warn
 from walras.errors import NotFound, ServerUnreachable, UserError

@@ -32,9 +32,14 @@ from typer.core import TyperGroup
 import walras
 from walras.cli.agents_commands import agents_commands
 from walras.cli.budget_commands import credit_command
-from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
-from walras.cli.fetch_commands import fetch_command
-from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
+from walras.cli.job_commands import (
+    explain_command,
+    fetch_command,
+    jobs_command,
+    queue_command,
+    show_command,
+    whoami_command,
+)
 from walras.cli.job_control_commands import (
     cancel_command,
     hold_command,
@@ -47,9 +52,17 @@ from walras.cli.job_control_commands import (
 from walras.cli.machine_commands import nodes_command
 from walras.cli.mcp_commands import mcp_command
 from walras.cli.money_commands import money_command
-from walras.cli.notify_commands import notify_commands
-from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
-from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
+from walras.cli.operator_commands import (
+    DATA_FOLDER_COMMANDS,
+    admin_commands,
+    agent_command,
+    demo_command,
+    init_command,
+    server_command,
+    slurm_links_command,
+    words_of_slurm_command,
+)
+from walras.cli.people_commands import PEOPLE_COMMANDS, notify_commands, share_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.policy_commands import policy_commands
 from walras.cli.pool_commands import pool_commands
@@ -58,7 +71,6 @@ from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import exec_command, forward_command
 from walras.cli.reserve_commands import reserve_command
-from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.slurm_listings import SLURM_LISTINGS
 from walras.cli.solve_commands import solve_command

@@ -1,4 +1,13 @@
-"""`walras server`, `agent`, `demo`, `admin`: starting the daemons and administering a cluster."""
+"""`walras server`, `agent`, `demo`, `admin`: starting the daemons and administering a cluster; and what a person does
+once: `walras init`, `walras slurm-links`, and the lines that a server's first start prints.
+
+The links of `slurm-links` all lead to the `walras` command, which looks at the name that it was started under: `sbatch
+job.sh` is `walras submit job.sh`. Options that mean the same are translated; `sbatch` takes all that `#SBATCH` lines
+may say; every other option is refused by the command that does not know it.
+
+The care for a data folder (`admin backup`, `restore`, `check`, `accept-loss`, `recover-token`) works on the folder
+itself, on the machine of the server, and needs no token: whoever can read its keys is its administrator.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -8,7 +17,6 @@ import typer
 
 from walras.cli.arguments import NoHeaderOption, OutputOption, example_or_path, parse_length_option
 from walras.cli.session import with_client
-from walras.cli.setup_commands import show_first_steps
 from walras.cli.terminal_output import (
     Column,
     Listing,
@@ -24,6 +32,16 @@ from walras.units import parse_size
 
 if TYPE_CHECKING:
     from walras.machine_parts import TypeCount
+import contextlib
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from walras.errors import ConfigError, NotFound
 
 #: The values of `--market`.
 _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
@@ -291,7 +309,7 @@ def demo_command(
 ) -> None:
     """Run a whole cluster on this machine: server, agents and real PyTorch jobs (about three minutes)."""
     if page is not None:
-        from walras.demo.page_run import run_page_demo
+        from walras.demo.main import run_page_demo
 
         exit_with(run_page_demo(data=data, keep=keep, minutes=page))
         return
@@ -392,3 +410,263 @@ def admin_replay_command(
         warn(f"{report.different} events differ, first {first.event.type} at {first.event.at:.3f} s")
         raise typer.Exit(1)
     show_line("identical")
+
+
+_NO_HEADER = {"-h": "--no-header", "--noheader": "--no-header"}
+#: Slurm's commands: the words that begin ours, and options of the same meaning under another name.
+_SLURM_COMMANDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = MappingProxyType(
+    {
+        "sbatch": (("submit",), {}),
+        "squeue": (("queue",), {"-t": "--state", "--states": "--state", "-n": "--name", **_NO_HEADER}),
+        "scancel": (("cancel", "--yes"), {"-t": "--state", "-n": "--name", "--jobname": "--name"}),
+        "sinfo": (("nodes",), _NO_HEADER),
+        "sacct": (("jobs",), {"-s": "--state", "-n": "--no-header", "--noheader": "--no-header"}),
+    }
+)
+#: Options with which programs read a listing: it is answered in Slurm's own columns (`slurm_listings`).
+_LISTINGS = {
+    "squeue": ("-o", "--format", "-O", "--Format", "-j", "--job"),
+    "sacct": ("-j", "--job", "-o", "--format", "-P", "--parsable", "-p", "-X", "--allocations", "-b", "--brief"),
+}
+#: Options of `sbatch` about its own answer, and what they are here.
+_SBATCH_ANSWERS = {"parsable": "--quiet", "quiet": "--quiet", "test-only": "--dry-run", "wait": "--wait"}
+#: Options of `walras submit` that `sbatch` takes, too.
+_OWN_OPTIONS = ("--dry-run", "--strict", "--lenient", "--help")
+
+
+def init_command(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to copy into; default: this one.")] = Path(),
+) -> None:
+    """Copy the files that come with Walras into DIR/configs, to read and to change."""
+    from walras.spec.shipped_files import copy_examples
+
+    new = copy_examples(folder)
+    show_line(f"{len(new)} files are new in {folder / 'configs'}")
+    show_line(f"  try one: walras submit {folder / 'configs/jobs/cnn.yaml'}")
+
+
+def slurm_links_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the links; put it on your PATH.")],
+) -> None:
+    """Write links named sbatch, squeue, scancel, sinfo and sacct, each of which runs the walras command for it."""
+    target = _own_program()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _SLURM_COMMANDS:
+        link = folder / name
+        if link.is_symlink() and Path(os.readlink(link)).name == target.name:
+            link.unlink()  # a link of an earlier installation
+        if link.exists() or link.is_symlink():
+            raise ConfigError(f"{link} is there already", field="DIR", fix="name a folder of its own")
+        link.symlink_to(target)
+    show_line(f"{', '.join(_SLURM_COMMANDS)} are in {folder}")
+    show_line(f'  use them: export PATH="{folder.absolute()}:$PATH"')
+
+
+def show_first_steps(data: Path, url: str) -> None:
+    """Prints what to type next, once a server is ready at `url` for the first time; no secret is in it."""
+    port = url.rpartition(":")[2]
+    scheme, _, address = url.partition("://")
+    is_open = address.startswith(("0.0.0.0:", "[::]:"))
+    here = f"{scheme}://localhost:{port}" if is_open else url
+    host = socket.gethostname()
+    joining = f"{scheme}://{host}:{port}" if is_open else url
+    token = shlex.quote(str(data / "join.token"))
+    loopback = not is_open and address.startswith(("127.", "localhost:", "[::1]:"))
+    fetched = token if loopback else f"<(ssh {host} cat {token})"
+    lines = [
+        "To use it from this machine:",
+        f"  export WALRAS_SERVER={here}",
+        f"  export WALRAS_TOKEN_FILE={shlex.quote(str(data / 'admin.token'))}",
+        "To add this machine:" if loopback else "To add a machine, on it (bash):",
+        f"  walras agent --server {joining} --join-token-file {fetched}",
+    ]
+    if loopback:
+        lines.append("Other machines cannot reach it; restart it with --host 0.0.0.0 --tls self for them.")
+    with contextlib.suppress(OSError):  # The line has no reader: the server runs all the same.
+        warn(*lines)
+
+
+def _own_program() -> Path:
+    """Returns the installed `walras` command: beside this interpreter, or on the PATH."""
+    beside = Path(sys.executable).with_name("walras")
+    found = str(beside) if beside.is_file() else shutil.which("walras")
+    if found is None:
+        raise UserError("the walras command is not installed", fix="pip install the wheel, and run its `walras`")
+    return Path(os.path.abspath(found))
+
+
+def words_of_slurm_command(name: str, words: Sequence[str]) -> list[str] | None:
+    """Returns our words for a command line of Slurm; None if `name` is none of its commands.
+
+    Raises UserError for a command line of `sbatch` that Slurm would refuse.
+    """
+    if name not in _SLURM_COMMANDS:
+        return None
+    if name == "sbatch":
+        return ["submit", *_words_of_sbatch(words)]
+    if name in _LISTINGS and any(word.startswith(_LISTINGS[name]) for word in words):
+        return [f"slurm-{name}", *words]
+    begin, options = _SLURM_COMMANDS[name]
+    return [*begin, *(_translated(word, options) for word in words)]
+
+
+def _translated(word: str, options: Mapping[str, str]) -> str:
+    option, equals, value = word.partition("=")
+    return options.get(option, option) + equals + value
+
+
+def _words_of_sbatch(words: Sequence[str]) -> list[str]:
+    """Returns the options of `walras submit`, one `--sbatch` for each option of Slurm, the script and its arguments."""
+    from walras.spec.shell_scripts import ForeignReading
+    from walras.spec.slurm_options import leading_options
+
+    own = [word for word in words if word in _OWN_OPTIONS]
+    reading = ForeignReading()
+    given, rest = leading_options("sbatch", [("", word) for word in words if word not in _OWN_OPTIONS], reading)
+    if reading.refused:
+        raise UserError(f"sbatch{reading.refused[0]}", fix="man sbatch")
+    wrapped: str | None = None
+    for each in given:
+        if each.option.name == "wrap":
+            wrapped = each.value
+        elif each.option.name in _SBATCH_ANSWERS:
+            own.append(_SBATCH_ANSWERS[each.option.name])
+        else:
+            own.append(f"--sbatch=--{each.option.name}" + (f"={each.value}" if each.value else ""))
+    script = [word for _, word in rest]
+    if wrapped is not None:
+        if script:
+            raise UserError(f"{script[0][:80]}: a script beside --wrap", field="--wrap", fix="give one of the two")
+        return ["--like-sbatch", *own, f"--wrap={wrapped}", "wrap"]
+    return ["--like-sbatch", *own, *(script or ["-"])[:1], *(["--", *script[1:]] if script[1:] else [])]
+
+
+DataOption = Annotated[Path, typer.Option("--data", help="Data folder of the server.")]
+
+
+def admin_backup_command(
+    data: DataOption,
+    to: Annotated[Path, typer.Argument(metavar="TO", help="A new folder for the backup.")],
+    logs: Annotated[bool, typer.Option("--logs", help="Copy what jobs wrote too.")] = False,
+) -> None:
+    """Back up a server, running or stopped: database, keys and tokens. Keep it where only you can read it."""
+    from scheduler.live.store.backup import back_up
+
+    made = back_up(data, to, logs=logs)
+    show_line(f"{made.path}: {', '.join(made.files)}; jobs up to number {made.last_job_id}")
+
+
+def admin_restore_command(
+    backup: Annotated[Path, typer.Argument(metavar="FROM", help="A folder made by `walras admin backup`.")],
+    data: DataOption,
+    replace: Annotated[bool, typer.Option("--replace", help="Put the database that is there aside.")] = False,
+) -> None:
+    """Restore a backup as a new incarnation of its cluster. The server must be stopped; numbers stay as they are."""
+    from scheduler.live.store.backup import restore
+
+    made = restore(backup, data, replace=replace)
+    show_line(f"{data}: restored, with jobs up to number {made.last_job_id}; start the server")
+
+
+def admin_check_command(data: DataOption) -> None:
+    """Check a data folder whole: pages, journal, keys, disk. Exit code 1 if something is wrong."""
+    from scheduler.live.store.backup import find_damage
+
+    found = find_damage(data)
+    for each in found:
+        warn(each)
+    if found:
+        raise typer.Exit(1)
+    show_line(f"{data}: nothing is wrong")
+
+
+def admin_accept_loss_command(data: DataOption) -> None:
+    """Let a server start although acknowledged commits are missing, where no backup is newer. It must be stopped."""
+    from scheduler.live.store.backup import accept_loss
+
+    show_line(f"{data}: a new incarnation without {accept_loss(data)} lost commits; start the server")
+
+
+def admin_recover_token_command(
+    data: DataOption,
+    user: Annotated[str, typer.Option("--user", help="The user whom the token identifies.")] = "admin",
+) -> None:
+    """Make a token of role admin without a server's help, where every other was lost. The server must be stopped."""
+    from scheduler.live.auth.access_control import ALL_PROJECTS, RECOVERED, UserRole, new_user_token
+    from scheduler.live.store.backup import open_stopped
+    from scheduler.live.store.data_folder import DataFolder, write_private
+    from scheduler.live.store.store_interface import WriteBatch
+
+    token, row = new_user_token(user, UserRole.ADMIN, (ALL_PROJECTS,), RECOVERED)
+    store = open_stopped(data)
+    try:
+        store.commit(WriteBatch(tokens=[row]))
+    finally:
+        store.close()
+    path = DataFolder(data).admin_token_file
+    write_private(path, token + "\n")
+    show_line(f"{path} holds a new token of {user}")
+
+
+def admin_prune_command(
+    data: DataOption,
+    jobs: Annotated[str, typer.Option("--jobs", help="Keep jobs for this long after their end.")] = "400d",
+    logs: Annotated[str, typer.Option("--logs", help="Keep their logs for this long.")] = "90d",
+    checkpoints: Annotated[
+        str | None, typer.Option("--checkpoints", help="Keep their own checkpoints for this long; default: for ever.")
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option("--journal", help="Keep what the journal says of starts this long ago; default: for ever."),
+    ] = None,
+) -> None:
+    """Delete old records of ended jobs; the server may run meanwhile. The ledger of money is kept."""
+    from scheduler.live.store.retention import prune
+
+    jobs_s, logs_s = parse_length_option(jobs, "--jobs"), parse_length_option(logs, "--logs")
+    told = prune(
+        data,
+        jobs_older_s=jobs_s,
+        logs_older_s=logs_s,
+        checkpoints_older_s=parse_length_option(checkpoints, "--checkpoints"),
+        journal_older_s=parse_length_option(journal, "--journal"),
+    )
+    show_line(f"deleted {told.jobs} ended jobs, the logs of {told.logs}, the checkpoints of {told.checkpoints}")
+    if journal is not None:
+        show_line(f"deleted {told.journal_rows} rows of the journal")
+
+
+def admin_to_postgresql_command(
+    data: DataOption,
+    store: Annotated[
+        str, typer.Option("--store", envvar="WALRAS_STORE", help="An empty database: postgresql://USER@HOST/DB.")
+    ],
+) -> None:
+    """Copy the SQLite database of a stopped server into PostgreSQL; `walras server --store` goes on from there."""
+    from scheduler.live.store.database_file import FolderLock
+    from scheduler.live.store.leadership import wait_for_leadership
+    from scheduler.live.store.postgres_store import copy_into_postgres
+
+    if not (data / "walras.db").is_file():
+        raise NotFound(f"{data} holds no walras.db", field="--data", fix="name the folder given to `walras server`")
+    lock = FolderLock(data)
+    try:
+        leadership = wait_for_leadership(store)
+        try:
+            rows = copy_into_postgres(data, leadership)
+        finally:
+            leadership.release()
+    finally:
+        lock.release()
+    show_line(f"copied {rows} rows; keep {data}: logs, code, results and keys stay there")
+
+
+DATA_FOLDER_COMMANDS: dict[str, Callable[..., None]] = {
+    "prune": admin_prune_command,
+    "to-postgresql": admin_to_postgresql_command,
+    "backup": admin_backup_command,
+    "restore": admin_restore_command,
+    "check": admin_check_command,
+    "accept-loss": admin_accept_loss_command,
+    "recover-token": admin_recover_token_command,
+}

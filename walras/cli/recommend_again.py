@@ -137,9 +137,8 @@ def next_plan(
     The bandwidth that its ranks measured counts before the one given. Raises UserError for a job without a plan, of
     which no speed was measured, or of which nothing is left.
     """
-    from optimizer.planning.corrected_speeds import MeasuredGang
     from optimizer.planning.machine_choice import RunOption
-    from optimizer.planning.machine_recommendation import RecommendationTerms
+    from optimizer.planning.machine_recommendation import MeasuredGang, RecommendationTerms
     from optimizer.planning.pool_plans import recommend_pools
 
     speed = planned_speed(detail.spec, detail.steps_per_s, detail.last_values)

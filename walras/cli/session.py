@@ -1,6 +1,10 @@
 """A command's connection to its server: which server, with which token, and one piece of asynchronous work on it.
 
 Which server that is says `walras.server_access`. This file also remembers the job submitted last, for the word `last`.
+
+Sweeps are named here too: `17` is the whole sweep whose first job is 17, `17[3]` and `17[3-8]` are jobs of it. Commands
+that change jobs take a sweep as a whole. Its waiting jobs come before those that run: else the end of one would start
+another, only for that to be stopped in turn.
 """
 
 import asyncio
@@ -15,7 +19,17 @@ from walras.server_access import server_access
 
 if TYPE_CHECKING:
     from walras.client import Client
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from walras.cli.arguments import job_words
+from walras.states import JobState
+
+if TYPE_CHECKING:
+    from walras.api import JobView
+    from walras.client import Client
 
 # ------------------------------------------------------------------------------------------------- the word `last`
 
@@ -81,8 +95,6 @@ def newest_job_here() -> int:
 
 def job_ids_of(words: list[str]) -> list[int]:
     """Returns the job numbers that the words of a command line name."""
-    from walras.cli.sweep_words import find_named_jobs, names_jobs_of_sweep
-
     if not any(map(names_jobs_of_sweep, words)):
         return parse_job_ids(words, newest_job_here)
     named = with_client(lambda client: find_named_jobs(client, words, newest_job_here))
@@ -91,8 +103,6 @@ def job_ids_of(words: list[str]) -> list[int]:
 
 def job_ids_named(words: list[str]) -> frozenset[int]:
     """Returns the job numbers that stand there as numbers: of a sweep, the whole sweep is meant by its first."""
-    from walras.cli.sweep_words import names_jobs_of_sweep
-
     return frozenset(parse_job_ids([word for word in words if not names_jobs_of_sweep(word)], newest_job_here))
 
 
@@ -100,3 +110,83 @@ def job_id_of(word: str) -> int:
     """Returns the one job number that a word names."""
     found = job_ids_of([word])
     return parse_job_id(word if len(found) != 1 else str(found[0]), newest_job_here)
+
+
+_IN_SWEEP = re.compile(r"([0-9]{1,18})\[([0-9,:-]{1,200})\]", re.ASCII)
+#: States of the jobs that `rerun --failed` chooses.
+FAILED_STATES = (JobState.FAILED, JobState.TIMEOUT)
+
+
+@dataclass(frozen=True)
+class NamedJobs:
+    """The jobs that one word of a command line names."""
+
+    #: The word for messages: `job 12`, `sweep 17`.
+    title: str
+    #: Numbers of the jobs; in a sweep the last ones come first.
+    ids: tuple[int, ...]
+    #: The jobs, where the word names a whole sweep.
+    sweep: "tuple[JobView, ...]" = ()
+
+
+def names_jobs_of_sweep(word: str) -> bool:
+    """Returns whether the word names jobs by their sweep, which only the server can tell the numbers of."""
+    return "[" in word
+
+
+async def find_named_jobs(client: "Client", words: list[str], last: Callable[[], int]) -> list[NamedJobs]:
+    """Returns what the words name, in their order. Raises UserError for a word that names nothing."""
+    found: list[NamedJobs] = []
+    for word in job_words(words):
+        inside = _IN_SWEEP.fullmatch(word)
+        if inside is not None:
+            found += await _jobs_inside(client, int(inside[1]), inside[2])
+            continue
+        ids = parse_job_ids([word], last)
+        members = await sweep_jobs(client, ids[0]) if len(ids) == 1 else ()
+        if members:
+            found.append(NamedJobs(f"sweep {ids[0]}", tuple(job.id for job in members), members))
+        else:
+            found += [NamedJobs(f"job {job_id}", (job_id,)) for job_id in ids]
+    return found
+
+
+async def sweep_jobs(client: "Client", sweep: int) -> "tuple[JobView, ...]":
+    """Returns the jobs of the sweep that begins with this job, the last first; none if no sweep does."""
+    return tuple([job async for job in client.jobs(sweep=sweep)])
+
+
+async def _jobs_inside(client: "Client", sweep: int, indices: str) -> list[NamedJobs]:
+    from walras.spec.sweeps import parse_array
+
+    try:
+        wanted = parse_array(indices).indices
+    except ValueError as error:
+        raise UserError(f"{sweep}[{indices}] {error}", field="JOB", fix="write such as 17[3] or 17[3-8]") from None
+    members = {job.sweep_index: job for job in await sweep_jobs(client, sweep)}
+    if not members:
+        raise UserError(f"no sweep begins with job {sweep}", field="JOB", fix="check `walras queue`")
+    missing = [index for index in wanted if index not in members]
+    if missing:
+        raise UserError(f"sweep {sweep} has no job {missing[0]}", field="JOB", fix="walras queue --expand lists them")
+    return [NamedJobs(f"job {sweep}[{index}]", (members[index].id,)) for index in wanted]
+
+
+def failed_part(members: "tuple[JobView, ...]") -> "tuple[JobView, ...]":
+    """Returns the jobs that failed or timed out."""
+    return tuple(job for job in members if job.state in FAILED_STATES)
+
+
+def spec_of_sweep_again(spec: dict[str, Any], members: "tuple[JobView, ...]") -> dict[str, Any]:
+    """Returns what submits these jobs of a sweep again as one sweep; `spec`: that of any of them."""
+    from walras.spec.sweeps import indices_text, parse_array
+
+    at_most = parse_array(spec["array"]).at_most if "array" in spec else 0
+    indices = indices_text(job.sweep_index for job in members if job.sweep_index is not None)
+    again = {name: value for name, value in spec.items() if name != "array_index"}
+    return again | {"array": indices + (f"%{at_most}" if at_most else "")}
+
+
+def summary_of(done: list[str]) -> str:
+    """Returns in one line what became of the jobs of a sweep."""
+    return ", ".join(f"{text} ({count} jobs)" for text, count in Counter(done).most_common(4))

@@ -19,8 +19,13 @@ from walras.errors import UserError
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
-    from optimizer.planning.reservation_bills import PricingModel, ReservationBills, UserBill
-    from optimizer.planning.reserved_capacity import CapacityJob, ReservationTerms
+    from optimizer.planning.reserved_capacity import (
+        CapacityJob,
+        PricingModel,
+        ReservationBills,
+        ReservationTerms,
+        UserBill,
+    )
     from walras.usage import UsageReport, UsageRow
 
 SinceOption = Annotated[
@@ -169,7 +174,7 @@ def show_usage_caveats(usage: LiveUsage) -> None:
 
 def show_bills(usage: LiveUsage, payer: str, model: str, output: OutputFormat, header: bool) -> None:
     """Print what each project or user would be billed under both pricing models, beside what was charged."""
-    from optimizer.planning.reservation_bills import PricingModel, bill_reservation
+    from optimizer.planning.reserved_capacity import PricingModel, bill_reservation
 
     judged = PricingModel(model)
     bills = [(each, bill_reservation(each.jobs(usage.report.since, payer), each.terms)) for each in usage.types]

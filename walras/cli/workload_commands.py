@@ -135,8 +135,7 @@ def workload_describe_command(
 @workload_commands.command("list")
 def workload_list_command(output: OutputOption = OutputFormat.TABLE) -> None:
     """List the readable formats, the generators, and the workloads that can be had by name, with their licences."""
-    from simulator.workloads.workload_actions import format_catalogue
-    from simulator.workloads.workload_catalog import workload_catalog
+    from simulator.workloads.workload_actions import format_catalogue, workload_catalog
 
     rows = [(*row, "", "") for row in format_catalogue()]
     data = [{"what": what, "name": name, "about": about} for what, name, about, *_ in rows]
@@ -166,7 +165,7 @@ def workload_get_command(
     force: ForceOption = False,
 ) -> None:
     """Get a workload by its name: a copy of one that comes with Walras, or a published one from its publisher."""
-    from simulator.workloads.workload_catalog import get_workload
+    from simulator.workloads.workload_actions import get_workload
 
     got, path = get_workload(name, to, force=force)
     origin = f"from {got.source}, SHA-256 as recorded" if got.address else "as it comes with Walras"

@@ -4,12 +4,16 @@
 
 The simulation runs the same workload with the costs that the live run showed and puts both completion times side by
 side. The exit code is 0 only if every promise on the checklist was kept.
+
+With `--page MINUTES` the jobs are submitted again and again until the time is over, to watch the web page; then
+everything ends, and nothing is checked or compared.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from statistics import mean
 
@@ -22,6 +26,7 @@ from scheduler.live.store.event_journal import read_run
 from simulator.cost_measurement import measure_costs
 from simulator.reports.resimulation import ResimulatedJob, resimulate
 from simulator.shipped_configs import load_named_policy
+from walras.client import Client
 from walras.demo.local_cluster import (
     ChildProcesses,
     DemoHosts,
@@ -32,14 +37,12 @@ from walras.demo.local_cluster import (
     running_cluster,
 )
 from walras.demo.observations import DemoRecording
-from walras.demo.promises import (
+from walras.demo.run_report import (
     PromiseCheck,
     SpecialJobs,
     check_ended_processes,
     check_promises,
     check_simulated_ends,
-)
-from walras.demo.run_report import (
     checks_table,
     draw_timeline,
     find_losses,
@@ -50,6 +53,7 @@ from walras.demo.run_report import (
 )
 from walras.demo.workload_run import GIVE_UP_S, Drill, LiveView, WorkloadRun
 from walras.errors import ClusterError
+from walras.spec.job_spec import JobSpec
 
 
 def simulate_demo_again(stage: DemoSetup) -> list[ResimulatedJob]:
@@ -205,3 +209,60 @@ def special_jobs_of(stage: DemoSetup, job_ids: list[int]) -> SpecialJobs:
     return SpecialJobs(
         failing=first("failing.py"), plain=first("plain_script.py"), gang=first("ddp_mlp.py"), revoked_pool=pool
     )
+
+
+#: Seconds from the first job of one run of the workload to that of the next: the five accelerators need them for one
+#: run.
+ROUND_S = 110.0
+
+
+def run_page_demo(*, data: Path | None, keep: bool, minutes: float) -> int:
+    """Runs it. Returns the exit code: 0 once the time is over, 1 if the cluster fails, 130 if interrupted."""
+    console = Console()
+    stage = prepare_demo(data)
+    console.print(f"everything of this run is in {stage.folder}", highlight=False, soft_wrap=True)
+    adopt_orphans()
+    processes = ChildProcesses(stage.logs)
+    try:
+        asyncio.run(_keep_busy(stage, processes, console, 60.0 * minutes))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted: stopping everything")
+        return 130
+    except (ClusterError, TimeoutError) as error:
+        console.print(f"the cluster did not hold: {error or 'it did not come up in time'}", style="red", markup=False)
+        return 1
+    finally:
+        processes.stop()
+        if not keep:
+            remove_run_state(stage)
+    return 0
+
+
+async def _keep_busy(stage: DemoSetup, processes: ChildProcesses, console: Console, length_s: float) -> None:
+    async with running_cluster(stage, processes, console.print, DemoHosts()) as cluster:
+        token = (stage.server / "admin.token").read_text().strip()
+        console.print(f"\nopen {cluster.admin.url}/ and sign in with {token}\n", highlight=False, soft_wrap=True)
+        console.print(f"jobs come for {length_s / 60:g} minutes; Ctrl-C ends everything before")
+        try:
+            async with asyncio.timeout(length_s):
+                await _submit_for_ever(cluster.users, stage)
+        except TimeoutError:
+            console.print("the time is over: stopping everything")
+
+
+async def _submit_for_ever(users: dict[str, Client], stage: DemoSetup) -> None:
+    """Submits each job when it is due, until it is cancelled."""
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    for at_s, user, spec in arrivals(stage):
+        await asyncio.sleep(max(0.0, began_at + at_s - loop.time()))
+        await users[user].submit(spec)
+
+
+def arrivals(stage: DemoSetup) -> Iterator[tuple[float, str, JobSpec]]:
+    """Yields when each job comes (seconds from the beginning), whose it is and what it is, for ever."""
+    for turn in count():
+        for arrival in sorted(stage.workload.jobs, key=lambda arrival: arrival.at):
+            spec = stage.spec(arrival)
+            named = spec if turn == 0 else spec.model_copy(update={"name": f"{spec.name}-{turn + 1}"})
+            yield turn * ROUND_S + arrival.at, arrival.user, named

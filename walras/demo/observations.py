@@ -1,6 +1,6 @@
 """What the demo observed: the newest view of every job, and samples of machines, prices, speeds and processor use.
 
-The notes say what changed since the last look; `walras.demo.promises` judges them.
+The notes say what changed since the last look; `walras.demo.run_report` judges them.
 """
 
 from collections.abc import Container, Iterable, Sequence

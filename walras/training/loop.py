@@ -507,7 +507,6 @@ class Loop:
         return is_last or not self._in_epochs
 
     def _stop(self) -> None:
-        """Ends the process."""
         saved = self._saved_step == self.step
         self._report(time.monotonic())
         self._link.drain(DRAIN_S)

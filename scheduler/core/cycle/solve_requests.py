@@ -76,8 +76,7 @@ def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> 
 
 def _in_usd(proposal: Proposal, problem: Problem, plan: Plan, value: FloatArray, *, stated: bool) -> Proposal:
     """Returns the proposal with figures in money; unchanged where no values are stated, as in most simulations."""
-    from optimizer.renting.next_accelerator import worth_of_one_more
-    from optimizer.renting.usd_certificate import usd_certificate
+    from optimizer.renting.usd_certificate import usd_certificate, worth_of_one_more
 
     worth = worth_of_one_more(problem, plan.column, value)
     reached, bound = usd_certificate(problem, plan.column, value, stated=stated)

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 
-from optimizer.renting.checkpoint_interval import (
+from optimizer.renting.lifetime_laws import (
     CheckpointSchedule,
+    LearntLifetime,
+    WatchedLife,
+    hazard_at,
     interval_by_hazard,
     schedule_at_any_age,
     schedule_checkpoints,
 )
-from optimizer.renting.lifetime_laws import LearntLifetime, WatchedLife, hazard_at
 from scheduler.core.commands import CheckpointEvery
 from scheduler.core.state.fleet import FleetMachine, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger

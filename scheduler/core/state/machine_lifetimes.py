@@ -8,9 +8,9 @@ is rebuilt only when there is notably more data, so that single machines that co
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from optimizer.renting.checkpoint_interval import CheckpointSchedule
 from optimizer.renting.lifetime_laws import (
     MACHINES_REMEMBERED,
+    CheckpointSchedule,
     LearntLifetime,
     LifetimeRecord,
     RememberedLives,

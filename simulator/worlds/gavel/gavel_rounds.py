@@ -280,7 +280,6 @@ class GavelRounds:
                 del self._known[job_id]
 
     def _note_ends(self, cycle: Cycle) -> None:
-        """Records the end of jobs that have just ended."""
         if len(cycle.ledger.jobs) < self._active:
             self._changed = True
             ended = (job_id for job_id in self._now_on if job_id not in cycle.ledger.jobs)

@@ -132,7 +132,6 @@ class LockstepAttempts(AttemptSimulator):
         return steps, stops_at
 
     def _completes(self, attempt: SimAttempt, steps: float) -> bool:
-        """Returns whether the job completes with these steps."""
         return steps == attempt.job.plan.steps - attempt.job.steps
 
     def _whole_steps(self, attempt: SimAttempt) -> int:

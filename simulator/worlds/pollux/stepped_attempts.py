@@ -102,7 +102,6 @@ class SteppedAttempts(AttemptSimulator):
         return self._training(attempt).advance(placement, attempt.job.steps, training_s)
 
     def _training(self, attempt: SimAttempt) -> PolluxTraining:
-        """Returns the training of the attempt's kind."""
         return self._trainings[attempt.job.plan.request.kind]
 
     def _credit(self, attempt: SimAttempt, steps: float) -> None:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from scipy.optimize import linear_sum_assignment
 
-from optimizer.assignment.machine_queues import assign_positions, queue_heads, split_into_queues
 from optimizer.decision import Shares, Status
-from optimizer.policies.allox import Allox
+from optimizer.policies.allox import Allox, assign_positions, queue_heads, split_into_queues
 from optimizer.policy import Newcomer
 from optimizer.problem import Problem
 

@@ -5,13 +5,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from optimizer.renting.checkpoint_interval import interval_by_hazard, schedule_checkpoints
 from optimizer.renting.lifetime_laws import (
     LearntLifetime,
     WatchedLife,
     drawn_life_h,
     hazard_at,
+    interval_by_hazard,
     lifetime_of,
+    schedule_checkpoints,
 )
 from optimizer.renting.spot_lifetimes import ExponentialLifetime, Lifetime, young_daly_h
 from walras.machine_lifetime import parse_lifetime

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from optimizer.problem import IntArray, Problem
-from optimizer.renting.next_accelerator import worth_of_one_more
+from optimizer.renting.usd_certificate import worth_of_one_more
 from tests.support.problems import Setting, build
 
 

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from tests.unit.profiling.test_profile_study import STEP_S, Planned, studied
-from walras.cli.profile_on_cluster import KIND_FILE, REPORT_FILE, ProfilingOrder, declared_speed, profiling_job
+from walras.cli.profile_commands import KIND_FILE, REPORT_FILE, ProfilingOrder, declared_speed, profiling_job
 from walras.errors import ConfigError, JobSpecError
-from walras.profiling.profile_documents import ProfileFile, profile_as_json, profile_file_fields
-from walras.profiling.profile_report import ProfileReport, profile_report
+from walras.profiling.profile_documents import (
+    ProfileFile,
+    ProfileReport,
+    profile_as_json,
+    profile_file_fields,
+    profile_report,
+)
 from walras.spec.file_model import check_model
 from walras.spec.job_spec import JobSpec, parse_spec
 from walras.spec.spec_request import kind_of

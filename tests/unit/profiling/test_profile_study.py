@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from optimizer.prediction.step_time import StallRuns, attribute_stalls
-from walras.profiling.profile_documents import ProfileFile, profile_as_json, profile_file_fields
-from walras.profiling.profile_report import draw_profile, profile_report
+from walras.profiling.profile_documents import (
+    ProfileFile,
+    draw_profile,
+    profile_as_json,
+    profile_file_fields,
+    profile_report,
+)
 from walras.profiling.profile_runs import (
     JobProfile,
     LossNotFinite,

@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.planning.reservation_bills import PricingModel, bill_reservation
-from optimizer.planning.reserved_capacity import CapacityJob, ReservationTerms, simulate_reservation
+from optimizer.planning.reserved_capacity import (
+    CapacityJob,
+    PricingModel,
+    ReservationTerms,
+    bill_reservation,
+    simulate_reservation,
+)
 
 ONE, PLACE = PricingModel.ONE_PRICE, PricingModel.BY_PLACE
 #: Ada uses one accelerator all the time, Bob a second for a tenth of it.

@@ -10,17 +10,21 @@ from simulator.engine import RunOutcome
 from simulator.machines import PoolModel
 from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.trace import TraceJob
-from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, TunedSpan, round_throughputs, rounds_needed
 from simulator.worlds.arena.arena_places import ArenaModel, ArenaPlace, PlaceTable, read_places
-from simulator.worlds.arena.arena_rounds import pack_evenly
 from simulator.worlds.arena.arena_scenario import (
+    ARENA_TUNING,
+    TUNING,
     ArenaConfigurations,
     ArenaWorkload,
+    TunedSpan,
     arena_plan_scenario,
     arena_policy_names,
     arena_scenario,
     arena_workload,
     arrival_round,
+    pack_evenly,
+    round_throughputs,
+    rounds_needed,
 )
 from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError

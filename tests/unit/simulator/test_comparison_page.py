@@ -11,7 +11,14 @@ from typer.testing import CliRunner
 
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.comparison_charts import COMPARISON_FIGURES
-from simulator.reports.comparison_page import COMPARISON_PAGE, comparison_html
+from simulator.reports.comparison_page import (
+    COMPARISON_PAGE,
+    comparison_html,
+    latex_caption,
+    latex_table,
+    latex_text,
+    slider_script,
+)
 from simulator.reports.figure_book import (
     FIGURES_FILE,
     FigureBook,
@@ -22,13 +29,11 @@ from simulator.reports.figure_book import (
     write_figures,
 )
 from simulator.reports.figure_plots import RUN_FIGURES, plot_figure
-from simulator.reports.latex_table import latex_caption, latex_table, latex_text
 from simulator.reports.policy_comparison import PolicyComparison, compare_policies
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_detail import spread_of
 from simulator.reports.run_spec import RunSpec, WorkloadSource
 from simulator.reports.sweep import SweepGrid, run_sweep
-from simulator.reports.time_slider import slider_script
 from simulator.simulate_actions import ComparedFiles, simulate_compare, simulate_run
 from walras.cli.main import app
 from walras.errors import ConfigError

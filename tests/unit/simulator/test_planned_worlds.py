@@ -22,8 +22,7 @@ from simulator.worlds.pollux.pollux_training import TrainingLaw, best_goodput, g
 from simulator.worlds.shockwave.shockwave_batches import batch_schedule_of
 from simulator.worlds.shockwave.shockwave_scenario import shockwave_plan_scenario
 from simulator.worlds.sia import sia_scenario as sia
-from simulator.worlds.sia import sia_training as sia_workload
-from simulator.worlds.sia.sia_training import SiaApplication
+from simulator.worlds.sia.sia_scenario import SiaApplication
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
@@ -151,7 +150,7 @@ def test_every_job_of_a_crowd_ends_in_sias_world(policy: str) -> None:
     profiles = {name: AcceleratorProfile(law, 1, 16) for name, law in laws.items()}
     application = Application("net", 8, 64, SteadyLearning(2, 500.0, 8, 1e9), profiles)
     rows = [TraceJob(40.0 * n, f"net-{n}", "net", 1, batch=8) for n in range(15)]
-    workload = sia_workload.sia_workload(rows, {"net": SiaApplication(application, laws, 1.2, 50.0)}, pools)
+    workload = sia.sia_workload(rows, {"net": SiaApplication(application, laws, 1.2, 50.0)}, pools)
     result = _done(workload.jobs, sia.sia_plan_scenario(workload, PolicySpec(policy), pools=pools))
     assert {name for job in result.jobs for name in job.accelerator_s} == {"aws", "rtx"}
 

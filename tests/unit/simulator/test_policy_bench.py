@@ -9,11 +9,17 @@ import pytest
 from rich.console import Console
 
 from simulator.reports.bench_ground import BenchGround, PublishedRow, ScoredGround, missing_files
-from simulator.reports.bench_grounds import BENCHES, full_bench, generated_ground, small_bench
+from simulator.reports.bench_grounds import (
+    BENCHES,
+    SCORE_METRICS,
+    full_bench,
+    generated_ground,
+    small_bench,
+    spot_grounds,
+)
 from simulator.reports.policy_bench import BenchResult, bench_json, bench_tables, run_bench, write_bench
 from simulator.reports.repeated_runs import ParallelWorkers, RunMetrics
 from simulator.reports.run_spec import RunWatcher, prepare_run
-from simulator.reports.spot_scores import SCORE_METRICS, spot_grounds
 from simulator.shipped_configs import find_cluster
 from simulator.simulate_actions import simulate_bench
 from walras.errors import ConfigError

@@ -15,8 +15,16 @@ from simulator.goodput.application import Application, GangLayout, OutsideProfil
 from simulator.ground_truth import SpeedKey
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.trace import TraceJob
-from simulator.worlds.pollux.pollux_rounds import PolluxFleet, PolluxJob, PolluxOptimus, place_on_emptiest
-from simulator.worlds.pollux.pollux_scenario import T4_POOL, PackedGangSpeeds, pollux_policy_names, pollux_scenario
+from simulator.worlds.pollux.pollux_scenario import (
+    T4_POOL,
+    PackedGangSpeeds,
+    PolluxFleet,
+    PolluxJob,
+    PolluxOptimus,
+    place_on_emptiest,
+    pollux_policy_names,
+    pollux_scenario,
+)
 from simulator.worlds.pollux.pollux_training import PolluxTraining, PolluxWorkload, pollux_workload
 from walras.cluster import NodeId
 from walras.errors import ConfigError, UnknownPolicyError

@@ -15,13 +15,16 @@ from simulator.goodput.measured_profiles import MeasuredStepTimes, StepTimeCurve
 from simulator.machines import PoolModel
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.trace import TraceJob
-from simulator.worlds.sia.sia_rounds import ReceivedService, number_accelerators, pick_by_priority
-from simulator.worlds.sia.sia_scenario import sia_policy_names, sia_scenario
-from simulator.worlds.sia.sia_training import (
+from simulator.worlds.sia.sia_scenario import (
+    ReceivedService,
     SiaApplication,
     SiaTraining,
     largest_local_batch,
+    number_accelerators,
+    pick_by_priority,
     read_sia_applications,
+    sia_policy_names,
+    sia_scenario,
     sia_workload,
 )
 from walras.cluster import Pool, PoolId, Shape

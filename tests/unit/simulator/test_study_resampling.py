@@ -11,8 +11,8 @@ from rich.console import Console
 
 from simulator.engine import RandomStreams
 from simulator.reports.baselines import BoundsChoice
-from simulator.reports.job_resampling import JobResampling
 from simulator.reports.policy_comparison import (
+    JobResampling,
     PolicyComparison,
     compare_policies,
     comparison_json,

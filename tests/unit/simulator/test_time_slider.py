@@ -9,7 +9,7 @@ import pytest
 
 from simulator.reports import run_detail
 from simulator.reports.baselines import BoundsChoice
-from simulator.reports.comparison_page import comparison_html
+from simulator.reports.comparison_page import comparison_html, slider_data, slider_html, slider_script
 from simulator.reports.figure_book import (
     FIGURES_FILE,
     FigureBook,
@@ -23,7 +23,6 @@ from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_detail import LevelCurve, RunLevels
 from simulator.reports.run_spec import RunSpec, WorkloadSource
 from simulator.reports.sweep import SETTINGS_WITH_LEVELS, SweepGrid, SweepResult, run_sweep
-from simulator.reports.time_slider import slider_data, slider_html, slider_script
 
 RUN = RunSpec(WorkloadSource("three-types"), "gavel-12-12-12", "fifo", bounds=BoundsChoice.NONE)
 EVIL = "</script><script>alert(1)</script><!--"

@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run, execute_run, run_key
-from simulator.workloads.formats import read_trace
+from simulator.workloads.formats import read_trace, slice_jobs
 from simulator.workloads.trace import TraceJob
-from simulator.workloads.trace_slice import slice_jobs
 from simulator.workloads.trace_source import ReadOptions
 from walras.cli.main import app
 from walras.errors import ConfigError

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from scheduler.live.auth.tls_material import own_certificate
-from simulator.workloads import workload_catalog
+from simulator.workloads import workload_actions
 from simulator.workloads.formats import FORMATS
-from simulator.workloads.workload_catalog import CatalogWorkload, get_workload
+from simulator.workloads.workload_actions import CatalogWorkload, get_workload
 from walras.cli.main import app
 from walras.errors import ConfigError, ServerUnreachable
 from walras.spec.shipped_files import shipped_files
@@ -68,7 +68,7 @@ def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publi
         "published", "one job", "MIT", "csv", ".csv", "example.org", found.address,
         hashlib.sha256(TRACE).hexdigest(), len(TRACE),
     )  # fmt: skip
-    monkeypatch.setattr(workload_catalog, "_PUBLISHED", (entry,))
+    monkeypatch.setattr(workload_actions, "_PUBLISHED", (entry,))
     yield found
     server.shutdown()
     thread.join()
@@ -77,7 +77,7 @@ def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publi
 
 def test_every_workload_has_a_licence_and_every_published_one_a_hash() -> None:
     """And a commit in its address, so that it cannot change, and a format that is read."""
-    for name, each in workload_catalog.workload_catalog().items():
+    for name, each in workload_actions.workload_catalog().items():
         assert each.name == name
         assert each.licence in ("Apache-2.0", "MIT", "CC-BY-4.0")
         assert each.format in FORMATS
@@ -150,8 +150,8 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 
 
 def test_without_a_network_the_command_says_so_in_words(publisher: Publisher, tmp_path: Path) -> None:
-    entry = workload_catalog.workload_catalog()["published"]
-    workload_catalog._PUBLISHED = (replace(entry, address="https://localhost:1/trace.csv"),)
+    entry = workload_actions.workload_catalog()["published"]
+    workload_actions._PUBLISHED = (replace(entry, address="https://localhost:1/trace.csv"),)
     result = CliRunner().invoke(app, ["workload", "get", "published", "--to", str(tmp_path / "got")])
     assert isinstance(result.exception, ServerUnreachable | SystemExit)
     assert "without a network" in result.output or "without a network" in str(result.exception)

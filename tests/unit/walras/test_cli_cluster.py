@@ -16,8 +16,8 @@ import walras
 from scheduler.live.main import ListenOptions
 from walras.cli import main
 from walras.cli.main import app
+from walras.cli.operator_commands import show_first_steps
 from walras.cli.session import last_submitted_job, remember_submitted_job
-from walras.cli.setup_commands import show_first_steps
 from walras.cli.terminal_output import LogText, safe_text
 from walras.errors import ConfigError, UserError
 from walras.server_access import server_access

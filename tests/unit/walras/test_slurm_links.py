@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import walras.cli.setup_commands as setup
+import walras.cli.operator_commands as setup
 from walras.cli.job_files import read_job_file
 from walras.cli.main import app
-from walras.cli.setup_commands import words_of_slurm_command
+from walras.cli.operator_commands import words_of_slurm_command
 from walras.errors import JobSpecError, UserError
 from walras.spec.spec_request import argv_of, env_of
 

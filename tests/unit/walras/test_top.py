@@ -25,9 +25,8 @@ from tests.support.http_face import Face, facing
 from tests.support.web_scene import machines, pools, settle, write_log
 from tests.unit.walras.conftest import FakeServer
 from walras.cli.top_commands import first_look
-from walras.cli.top_screens import ConfirmCancel, JobScreen, MachinesScreen, TopApp
+from walras.cli.top_screens import ConfirmCancel, JobList, JobScreen, MachinesScreen, TopApp
 from walras.cli.top_text import WAITING_WORDS, colour_of_job
-from walras.cli.top_watching import JobList
 from walras.client import Client
 from walras.errors import Forbidden, UserError
 from walras.states import Reason

@@ -12,8 +12,10 @@ from simulator.reports.resimulation import ResimulatedJob
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
 from walras.demo.main import comparison_table
 from walras.demo.observations import DemoRecording
-from walras.demo.promises import SpecialJobs, check_promises, check_simulated_ends
 from walras.demo.run_report import (
+    SpecialJobs,
+    check_promises,
+    check_simulated_ends,
     checks_table,
     draw_timeline,
     find_losses,

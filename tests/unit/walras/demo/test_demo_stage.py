@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from walras.demo.local_cluster import ChildProcesses, child_environment, configs_folder, prepare_demo
-from walras.demo.page_run import ROUND_S, arrivals
-from walras.demo.promises import MOST_RANK_STARTS
+from walras.demo.main import ROUND_S, arrivals
+from walras.demo.run_report import MOST_RANK_STARTS
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
