@@ -127,6 +127,8 @@ def _has_something(socket: Any) -> bool:
 class _PlayedOutput:
     path: Path
     pipe: int = -1
+    #: What the rank wrote last shows nobody's fault.
+    recent: bytes = b""
     _file: int = -1
 
     def write(self, chunk: bytes) -> None:
