@@ -448,5 +448,7 @@ class HeartbeatAnswer(Message):
     life: str = ""
     #: Requested sessions with attempts on this machine, for which users wait.
     sessions: list[SessionRequest] = Field(default_factory=list)
+    #: The machine's sessions that are open; it ends all others. None: an older release, which does not state them.
+    open_sessions: list[str] | None = None
     #: The challenge by which the machine proves access to the store of checkpoints; None: none.
     challenge: StoreChallenge | None = None

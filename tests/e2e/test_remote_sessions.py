@@ -167,6 +167,29 @@ def test_what_a_shell_started_ends_when_its_caller_is_gone(running: tuple[RealSe
     assert server.state(job) == "RUNNING"
 
 
+def test_what_a_caller_leaves_behind_a_full_pipe_ends(running: tuple[RealServer, int, int]) -> None:
+    """A command that reads no input holds up its connection, by whose end alone the machine would not learn of it."""
+    server, job, _ = running
+    sleeper = f"sleep {70_000 + os.getpid()}"
+    words = [WALRAS, "exec", str(job), "--", *sleeper.split()]
+    with subprocess.Popen(words, env=environment(server), stdin=subprocess.PIPE) as caller:
+        assert caller.stdin is not None
+        wait_for(lambda: _found(sleeper), 20, "it sleeps")
+        os.set_blocking(caller.stdin.fileno(), False)
+        written = [0]  # more than pipes and buffers on the way hold
+
+        def is_full() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                written[0] += os.write(caller.stdin.fileno(), bytes(65536))
+                return False
+            return written[0] > 1 << 20
+
+        wait_for(is_full, 20, "the command takes no more of its input")
+        caller.kill()
+    wait_for(lambda: not _found(sleeper), 20, "what ran in the session is gone")
+    assert server.state(job) == "RUNNING"
+
+
 def test_a_shell_has_a_terminal_and_ends_with_the_attempt(running: tuple[RealServer, int, int]) -> None:
     """Typed keys reach it; its size is the caller's; once the job is cancelled nothing of it is left."""
     server, job, _ = running

@@ -191,7 +191,7 @@ async def _listen(client: "Client", job_id: int, local: int, remote: int, node: 
 
 
 async def _pass_connection(socket: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    from walras.remote_session import Channel, send_note, send_stream
+    from walras.remote_session import Channel, parse_note, send_note, send_stream
 
     async def send() -> None:
         await send_stream(socket, Channel.MAIN, reader.read)
@@ -203,6 +203,8 @@ async def _pass_connection(socket: Any, reader: asyncio.StreamReader, writer: as
             if message.type.name == "BINARY":
                 writer.write(message.data[1:])
                 await writer.drain()
+            elif message.type.name == "TEXT" and (note := parse_note(message.data)) and note.type == "refused":
+                raise UserError(note.detail)
     except OSError:
         return  # The local peer has closed its connection.
     finally:

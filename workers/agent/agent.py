@@ -229,6 +229,7 @@ class Agent:
             await self._execute(command, sent_at)
         self._proving.take(answer.challenge)
         self._sessions.begin(answer.sessions, self._followers)
+        self._sessions.end_closed(answer.open_sessions)
         were_taken = bool(reports) and answer.reports_acked >= reports[0].report_id
         return bool(message.resync or acks or answer.commands or were_taken)
 

@@ -127,6 +127,15 @@ class RemoteSessions:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("session of %s with job %d: %s", request.user, request.job_id, error)
 
+    def end_closed(self, still_open: Sequence[str] | None) -> None:
+        """Ends the sessions that the server has closed, unless it does not say which are open.
+
+        A command that reads no input holds up its websocket, so that the end of it is not seen there.
+        """
+        for session_id, (_, task) in self._running.items():
+            if still_open is not None and session_id not in still_open:
+                task.cancel()
+
     def end(self, key: AttemptKey) -> None:
         """Ends the sessions of an attempt that is over, and all processes that were started in them."""
         open_now = [task for theirs, task in self._running.values() if theirs == key]
@@ -316,7 +325,7 @@ async def _until_over(
         for task in (taking, *outputs):
             task.cancel()
         if leader is not None and (not ending.done() or ending.result() < 0):
-            await _end_session(leader, ending)
+            await asyncio.shield(_end_session(leader, ending))  # a second cancellation must not leave it running
 
 
 async def _end_session(leader: processes.ProcessName, ending: "asyncio.Task[int]") -> None:

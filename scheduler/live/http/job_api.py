@@ -14,7 +14,7 @@ from scheduler.core.explain.feasibility import possible_remedies, without_failin
 from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.job_change_events import JobBudgetChanged, JobRedirected, JobReprioritised
-from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
 from scheduler.live.http.audit_trail import audited, job_standing, note_write
 from scheduler.live.http.requests import BODY_BYTES, Audience, RequestContext, Route, json_list, parse_json_body
@@ -107,9 +107,14 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
 async def visible_job_row(call: RequestContext) -> JobRow:
     """Returns the job of the path. Raises NotFound where there is none, or the caller may not see it."""
     row = await call.server.read(call.server.store.job, call.job_id)
-    if row is None or (hasattr(call.caller, "projects") and not call.user.sees(row.project)):
+    if row is None or not _sees(call.caller, row.project):
         raise NotFound(f"no job {call.job_id}")
     return row
+
+
+def _sees(caller: Caller | None, project: str) -> bool:
+    """Returns whether the caller may see jobs of a project; a job's own token opens its job alone."""
+    return caller.sees(project) if isinstance(caller, UserCaller) else caller is not None
 
 
 async def show_job(call: RequestContext) -> JobDetail:
@@ -338,7 +343,7 @@ async def show_log(call: RequestContext) -> web.StreamResponse:
         granted_by = await _incarnation_of(call, row.job_id, attempt)
         offset = max(0, await call.server.read(call.server.logs.size, row.job_id, attempt, rank, granted_by) - tail)
     if call.flag("follow"):
-        return await _follow_log(call, attempt, rank, offset)
+        return await _follow_log(call, row.project, attempt, rank, offset)
     granted_by = await _incarnation_of(call, row.job_id, attempt)
     data = await call.server.read(call.server.logs.read, row.job_id, attempt, rank, offset, _PIECE_BYTES, granted_by)
     return web.Response(body=data, headers=_log_headers(offset + len(data)))
@@ -373,7 +378,8 @@ def log_routes(job: str) -> list[Route]:
     ]  # fmt: skip
 
 
-async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int) -> web.StreamResponse:
+async def _follow_log(call: RequestContext, project: str, attempt: int, rank: int, offset: int) -> web.StreamResponse:
+    """Sends the log as it grows, while the caller may see it; its next call says why it may not."""
     response = web.StreamResponse(headers=_log_headers(offset))
     await response.prepare(call.request)
     settled_looks, granted_by = 0, ""
@@ -384,6 +390,8 @@ async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int
         data = await call.server.read(
             call.server.logs.read, call.job_id, attempt, rank, offset, _PIECE_BYTES, granted_by
         )
+        if not _sees(call.caller_now(), project):
+            break
         if data:
             offset += len(data)
             await response.write(data)

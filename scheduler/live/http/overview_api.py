@@ -77,10 +77,9 @@ async def stream_overview(call: RequestContext) -> web.StreamResponse:
     headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(call.request)
-    sessions = WebSessions(call.server)
     async with contextlib.aclosing(call.request.app[STREAM].messages(call.user.visible_projects)) as messages:
         async for message in messages:
-            if sessions.known(call.request) != call.caller:
+            if call.caller_now() != call.caller:
                 break  # the token was revoked, has expired, or the page was signed out
             try:
                 await response.write(message)

@@ -21,6 +21,7 @@ from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
 from scheduler.live.store.store_interface import StoreUnavailable
+from scheduler.live.web.page import WebSessions
 from walras.api import ProblemDetail
 from walras.errors import (
     ConfigError,
@@ -85,6 +86,12 @@ class RequestContext:
         """Returns the user. Only for routes of users: `check_audience` has refused all other callers."""
         assert isinstance(self.caller, UserCaller)
         return self.caller
+
+    def caller_now(self) -> Caller | None:
+        """Returns the caller with what it may do by now, for an answer that stays open; None: its token opens nothing
+        any more.
+        """
+        return WebSessions(self.server).known(self.request)
 
     @property
     def job_id(self) -> JobId:

@@ -1,23 +1,29 @@
 """Endpoints for sessions with running jobs: the caller opens one websocket, and the job's machine the other.
 
-A session is open to a job's owner and to operators of its project. Each has an audit row before it begins.
+A session is open to a job's owner and to operators of its project, and ends when they are not any more. Each has an
+audit row before it begins.
 """
 
 import asyncio
+import contextlib
 import json
 
 from aiohttp import web
 from pydantic import ValidationError
 
-from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.job_api import visible_job_row
 from scheduler.live.http.requests import Audience, RequestContext, Route
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.session_broker import OpenSession
+from scheduler.live.store.table_rows import JobRow
 from walras.cluster import NodeId
 from walras.errors import Conflict, Forbidden, UserError
 from walras.remote_session import CONNECT_S, MESSAGE_BYTES, PING_S, SessionAsked, relay, send_note
+
+#: Seconds between two looks at whether the caller of an open session may still have it.
+_ASK_AGAIN_S = 1.0
 
 
 def _asked(call: RequestContext) -> SessionAsked:
@@ -41,7 +47,7 @@ async def open_session(call: RequestContext) -> web.StreamResponse:
     job that does not run.
     """
     row, asked = await visible_job_row(call), _asked(call)
-    if not call.user.may_change(row.user, row.project):
+    if not _may_enter(call.caller, row):
         raise Forbidden(f"job {row.job_id} belongs to {row.user}")
     live = call.server.state.jobs.get(row.job_id)
     attempt = None if live is None else live.attempt
@@ -65,12 +71,16 @@ async def open_session(call: RequestContext) -> web.StreamResponse:
     )
     try:
         gateway.wake(node_id)
-        return await _serve_caller(call, session)
+        return await _serve_caller(call, session, row)
     finally:
         gateway.sessions.end(session)
 
 
-async def _serve_caller(call: RequestContext, session: OpenSession) -> web.WebSocketResponse:
+def _may_enter(caller: Caller | None, row: JobRow) -> bool:
+    return isinstance(caller, UserCaller) and caller.may_change(row.user, row.project)
+
+
+async def _serve_caller(call: RequestContext, session: OpenSession, row: JobRow) -> web.WebSocketResponse:
     socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES, heartbeat=PING_S, compress=False)
     await socket.prepare(call.request)
     try:
@@ -80,7 +90,19 @@ async def _serve_caller(call: RequestContext, session: OpenSession) -> web.WebSo
         await send_note(socket, type="refused", detail=detail)
         await socket.close()
         return socket
-    await relay(socket, machine)
+    passing = asyncio.create_task(relay(socket, machine))
+    try:
+        while _may_enter(call.caller_now(), row) and not passing.done():
+            await asyncio.wait([passing], timeout=_ASK_AGAIN_S)
+        if not passing.done():
+            # Bounded: a caller that does not read cannot keep its session.
+            with contextlib.suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_ASK_AGAIN_S):
+                    detail = f"the session is ended: you may not enter job {row.job_id} any more"
+                    await send_note(socket, type="refused", detail=detail)
+    finally:
+        passing.cancel()
+        await asyncio.gather(passing, return_exceptions=True)
     return socket
 
 

@@ -391,6 +391,17 @@ class LiveState:
             return None
         return job.attempt
 
+    def devices_held(self, node: LiveNode) -> dict[int, JobId]:
+        """Returns which job holds each device of a machine that is not free; of two that share one, the older job."""
+        held: dict[int, JobId] = {}
+        for job_id, number in sorted(node.expected):
+            attempt = self.attempt(job_id, number)
+            for part in () if attempt is None else attempt.placement.parts:
+                if part.node_id == node.row.node_id:
+                    for device in part.devices:
+                        held.setdefault(device, job_id)
+        return held
+
     def tools_in_pools(self, request: JobRequest) -> list[frozenset[str] | None]:
         """Returns the tools of each machine that the job fits.
 

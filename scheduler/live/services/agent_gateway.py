@@ -332,6 +332,7 @@ class AgentGateway:
             cluster=self._loop.state.identity,
             life=self._life,
             sessions=self.sessions.take(node.row.node_id),
+            open_sessions=self.sessions.open_on(node.row.node_id),
             challenge=None if self.proofs is None else self.proofs.challenge_for(node.row.node_id),
         )
 

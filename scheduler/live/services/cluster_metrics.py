@@ -155,9 +155,7 @@ class ClusterGauges:
         for node in state.nodes.values():
             if node.row.state == "up" and not node.row.cordon:
                 capacity[node.row.pool_id] += node.facts.accelerators
-        for job in state.jobs.values():
-            if job.attempt is not None:
-                held.update({str(pool_id): count for pool_id, count in job.attempt.placement.by_pool.items()})
+            held[node.row.pool_id] += len(state.devices_held(node))
         proposal = state.proposal
         prices = {} if proposal is None else dict(zip(proposal.pools, proposal.prices, strict=False))
         for pool_id, pool in state.pools.items():

@@ -33,8 +33,12 @@ _NICE, _MEMORY_BYTES = 10, 4 << 30
 #: HTTP statuses below 500 after which a notification is sent again; after any other it would be refused again.
 _AGAIN = frozenset({408, 409, 425, 429})
 _REFUSED = "the address is not public"
-#: The network that stands for IPv4 addresses behind NAT64.
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+#: Addresses of these end in the IPv4 address that they reach: compatible, mapped, and behind NAT64.
+_CARRIERS = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96")))
+#: Public IPv6 addresses lie in this network alone.
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+#: Clouds answer their own machines here, at addresses that count as public: Oracle's, and Azure's.
+_OF_CLOUDS = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -75,19 +79,19 @@ class SendingOutcome:
 def is_allowed(host: str, networks: Iterable[str] = ()) -> bool:
     """Returns whether an address (text, IPv4 or IPv6) is public, or in one of the networks."""
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
     if any(address.version == network.version and address in network for network in map(_network, networks)):
         return True
-    if isinstance(address, ipaddress.IPv6Address):
-        # Addresses of these forms reach an IPv4 address, which must be allowed as well.
-        within = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
-        if within is None and address in _TRANSLATED:
-            within = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if within is not None:
-            return is_allowed(str(within), networks)
-    return address.is_global and not address.is_multicast
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not address.is_multicast and not any(address in each for each in _OF_CLOUDS)
+    within = address.sixtofour
+    if any(address in each for each in _CARRIERS):
+        within = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if within is not None:
+        return is_allowed(str(within), networks)
+    return address.is_global and address in _UNICAST
 
 
 def _network(written: str) -> _Network:

@@ -63,6 +63,10 @@ class SessionBroker:
         """Returns the sessions that the machine is to be told of, each once."""
         return [each for each in self._asked.pop(node_id, []) if each.session_id in self._open]
 
+    def open_on(self, node_id: NodeId) -> list[str]:
+        """Returns the sessions of a machine that are open, or that it is to open."""
+        return [session_id for session_id, each in self._open.items() if each.node_id == node_id]
+
     def waiting(self, node_id: NodeId, session_id: str) -> OpenSession:
         """Returns a requested remote session (attach, exec, forward) of this machine. Raises NotFound for any other."""
         session = self._open.get(session_id)

@@ -298,12 +298,7 @@ class ApiViews:
         """Returns its free accelerators; 0 on a machine that takes no jobs."""
         if node.row.state != "up":
             return 0
-        held = 0
-        for job_id, number in node.expected:
-            attempt = self._state.attempt(job_id, number)
-            if attempt is not None:
-                held += sum(len(p.devices) for p in attempt.placement.parts if p.node_id == node.row.node_id)
-        return node.facts.accelerators - held
+        return node.facts.accelerators - len(self._state.devices_held(node))
 
     def prices(self) -> PriceList:
         proposal = self._state.proposal

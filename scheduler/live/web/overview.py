@@ -77,10 +77,9 @@ def order_of_queue(core: SchedulerCore, most: int, projects: frozenset[str] | No
 
 
 @dataclass(frozen=True, slots=True)
-class _HeldCells:
-    """Which job holds each device of each machine, the jobs' names, and how many jobs are in each state."""
+class _SeenJobs:
+    """The names of jobs that hold machines, and how many jobs are in each state."""
 
-    by_node: dict[NodeId, dict[int, JobId]]
     names: dict[str, str]
     counts: dict[str, int]
     usd_per_h: float
@@ -107,27 +106,39 @@ class OverviewBuilder:
     async def build(self, projects: Projects) -> Overview:
         """Returns the overview for a user who sees these projects (None: all)."""
         server = self._server
-        held = await self._held(projects)
+        seen = await self._seen(projects)
         order = order_of_queue(server.core, _QUEUE_MOST, None if projects is None else frozenset(projects))
         nodes, prices = server.views.nodes(), server.views.prices()
         return Overview(
             as_of=server.loop.clock.shown(server.loop.clock.now()),
             policy=server.policies.in_force.spec.name if server.policies.has_policy else "",
-            counts=held.counts,
+            counts=seen.counts,
             types=_free_by_type(nodes),
-            machines=[_cells(node, held.by_node.get(NodeId(node.node_id), {})) for node in nodes if _is_shown(node)],
+            machines=[self._cells(node) for node in nodes if _is_shown(node)],
             pools=prices.items,
             certificate=prices.certificate,
             history=list(self._history),
             queue=await self._queue(order.first),
             waiting=order.waiting,
-            names=held.names,
-            money=await self._money_now(projects, held.usd_per_h),
-            alerts=self._alerts(nodes, prices, held.repeated_failures)[:_ALERTS_MOST],
+            names=seen.names,
+            money=await self._money_now(projects, seen.usd_per_h),
+            alerts=self._alerts(nodes, prices, seen.repeated_failures)[:_ALERTS_MOST],
         )
 
-    async def _held(self, projects: Projects) -> _HeldCells:
-        by_node: dict[NodeId, dict[int, JobId]] = {}
+    def _cells(self, node: NodeView) -> MachineCells:
+        state = self._server.state
+        held = state.devices_held(state.nodes[NodeId(node.node_id)])
+        return MachineCells(
+            node_id=node.node_id,
+            machine=node.machine,
+            pool=node.pool,
+            accelerator=node.accelerator,
+            state=node.state,
+            detail=node.detail,
+            cells=[int(held.get(device, 0)) for device in range(node.accelerators)],
+        )
+
+    async def _seen(self, projects: Projects) -> _SeenJobs:
         names: dict[str, str] = {}
         counts: Counter[str] = Counter()
         usd_per_h, failed = 0.0, []
@@ -139,17 +150,12 @@ class OverviewBuilder:
                 counts[row.state.value] += 1
                 if row.reason is Reason.HOLD_REPEATED_FAILURE:
                     failed.append(row.job_id)
-            if attempt is not None:
-                for part in attempt.placement.parts:
-                    cells = by_node.setdefault(part.node_id, {})
-                    for device in part.devices:
-                        cells.setdefault(device, row.job_id)
-                if seen:
-                    usd_per_h += attempt.row.usd_per_h
-                    if len(names) < _NAMES_MOST:
-                        names[str(row.job_id)] = row.name
+            if attempt is not None and seen:
+                usd_per_h += attempt.row.usd_per_h
+                if len(names) < _NAMES_MOST:
+                    names[str(row.job_id)] = row.name
             await cooperative.yield_if_due()
-        return _HeldCells(by_node, names, dict(counts), usd_per_h, failed)
+        return _SeenJobs(names, dict(counts), usd_per_h, failed)
 
     async def _queue(self, job_ids: tuple[JobId, ...]) -> list[JobView]:
         state, server = self._server.state, self._server
@@ -200,18 +206,6 @@ class OverviewBuilder:
 def _is_shown(node: NodeView) -> bool:
     """Returns whether the machine is here; lost and released ones are shown in the list of machines only."""
     return node.state not in ("lost", "released")
-
-
-def _cells(node: NodeView, held: dict[int, JobId]) -> MachineCells:
-    return MachineCells(
-        node_id=node.node_id,
-        machine=node.machine,
-        pool=node.pool,
-        accelerator=node.accelerator,
-        state=node.state,
-        detail=node.detail,
-        cells=[int(held.get(device, 0)) for device in range(node.accelerators)],
-    )
 
 
 def _free_by_type(nodes: list[NodeView]) -> list[FreeAccelerators]:

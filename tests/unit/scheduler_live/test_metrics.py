@@ -11,10 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.core.events import SolveFailed, Woke
+from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.live.auth.access_control import UserRole
 from tests.support.debian_packages import unpacked
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FIFO, FakeAgent
+from walras.job_request import Kind
 from walras.spec.text_formats import parse_yaml
 
 MONITORING = Path(__file__).parents[3] / "configs" / "monitoring"
@@ -150,3 +152,25 @@ def test_promtool_accepts_the_rules() -> None:
     for command in (["check", "rules", "alert-rules.yaml"], ["check", "config", "--syntax-only", "prometheus.yaml"]):
         done = subprocess.run([promtool, *command], cwd=MONITORING, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_two_jobs_on_one_accelerator_hold_one(tmp_path: Path) -> None:
+    """Machines, prices, the overview and the metrics count an accelerator once, however many jobs share it."""
+    shape = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 8, "memory": "16GiB"}
+    cluster = {"pools": [{**shape, "accelerator_memory": "16GiB", "machines": 1}]}
+    async with facing(tmp_path / "data", cluster=cluster) as face:
+        agent = await FakeAgent(face.world, "n1", shape="ax1", accelerators=1).register()
+        for kind in ("x", "y"):
+            await face.world.emit(lambda at, kind=kind: ThroughputMeasured(at, Kind(kind), "a", 1, 10.0))
+        for kind in ("x", "y"):
+            shared = {"accelerators": "a:1", "shared": {"memory": "4GiB", "busy": 0.4}}
+            await face.world.submit({"profile": kind, "resources": shared, "preemptible": "always"})
+            await agent.start_all()
+        assert [each for each, _ in agent.here] == [1, 2]
+        _, nodes = await face.json("GET", "/api/v1/nodes")
+        _, prices = await face.json("GET", "/api/v1/prices")
+        _, overview = await face.json("GET", "/api/v1/overview")
+        assert (nodes[0]["free"], prices["items"][0]["free"], overview["types"][0]["free"]) == (0, 0, 0)
+        assert (nodes[0]["jobs"], overview["machines"][0]["cells"]) == ([1, 2], [1])
+        seen = await figures(face)
+        assert [seen[each] for each in seen if each[0] == "walras_pool_accelerators_held"] == [1]

@@ -173,11 +173,13 @@ def test_names_are_bounded_and_control_nothing() -> None:
     [
         "127.0.0.1", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
         "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1", "ff02::1", "::ffff:10.0.0.1", "64:ff9b::a00:1",
-        "2002:a00:1::", "127.1", "2130706433", "localhost", "",
+        "2002:a00:1::", "127.1", "2130706433", "localhost", "", "::127.0.0.1", "fec0::1", "64:ff9b:1::808:808",
+        "192.0.0.192", "168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110", "2002:a83f:8110::1",
+        "100.100.100.200", "fd00:ec2::254", "2001:db8::1", "8.8.8.8%eth0", "2001:0:808:808::f5ff:fffe",
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_public_are_refused(host: str) -> None:
-    """Loopback, private, link-local, shared, multicast; also where an IPv6 address carries one."""
+    """Loopback, private, link-local, shared, multicast, a cloud's own services; also carried by an IPv6 address."""
     assert not is_allowed(host)
     assert not is_allowed(host, ("10.200.0.0/16", "fd12::/32"))
 
