@@ -18,24 +18,21 @@ from walras.cli.arguments import (
     parse_length_option,
 )
 from walras.cli.job_choice import (
+    MOST_CHOSEN,
     JobChoice,
     LabelOption,
     MineOption,
     NameOption,
-    SinceOption,
     StateOption,
     choose_jobs,
     states_of,
 )
 from walras.cli.session import (
-    FAILED_STATES,
-    failed_part,
     find_named_jobs,
     job_id_of,
     job_ids_named,
     job_ids_of,
     newest_job_here,
-    spec_of_sweep_again,
     summary_of,
     sweep_jobs,
     with_client,
@@ -50,8 +47,6 @@ if TYPE_CHECKING:
 
 
 NOT_FINISHED, NOT_FOUND = 101, 102
-#: The most jobs that one command may choose by its options.
-_MOST_CHOSEN = 10_000
 #: Seconds for which `wait` bears the silence of a server that answered before.
 _OUTAGE_S = 120.0
 _EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103, JobState.TIMEOUT: 104}
@@ -76,7 +71,7 @@ def cancel_command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Cancel jobs, whether they wait or run: by number, or all that the options choose."""
-    wanted = JobChoice(user, mine, project, states_of(state), name, label, active=True, limit=_MOST_CHOSEN)
+    wanted = JobChoice(user, mine, project, states_of(state), name, label, active=True, limit=MOST_CHOSEN)
     if bool(jobs) == (wanted.names_somebody or everything):
         raise UserError(
             "say which jobs: their numbers, or options that choose them, not both",
@@ -103,52 +98,6 @@ def cancel_command(
 def _some_names(jobs: "list[JobView]") -> str:
     named = [f"{job.id} {job.name}" for job in jobs[:3]]
     return ", ".join([*named, "..."] if len(jobs) > len(named) else named)
-
-
-def rerun_command(
-    jobs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[JOB...]", help="Job numbers, ranges (12-20), or `last`; or use --failed."),
-    ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only jobs that failed or timed out; alone: yours.")] = False,
-    name: NameOption = None,
-    since: SinceOption = None,
-) -> None:
-    """Submit jobs again, as they were: same command, code and needs, a new number. A sweep becomes one again."""
-    if not jobs and not failed:
-        raise UserError("say which jobs: their numbers, or --failed", field="JOB", fix="walras rerun last")
-    since_s = parse_length_option(since, "--since")
-    wanted = JobChoice(mine=True, states=FAILED_STATES, name=name, since_s=since_s, limit=_MOST_CHOSEN)
-    if not with_client(lambda client: _rerun(client, jobs, wanted, failed=failed)):
-        show_line("no job is so")
-
-
-async def _rerun(client: "Client", words: list[str] | None, wanted: JobChoice, *, failed: bool) -> int:
-    """Returns how many submissions there were."""
-    from walras.taken_quote import without_quote
-
-    sweeps: dict[int, list[JobView]] = {}
-    singles: list[int] = []
-    if words is None or not words:
-        for job in reversed(await choose_jobs(client, wanted)):
-            if job.sweep is None:
-                singles.append(job.id)
-            else:
-                sweeps.setdefault(job.sweep, []).append(job)
-    for named in await find_named_jobs(client, words or [], newest_job_here):
-        if named.sweep:
-            sweeps[named.ids[-1]] = list(failed_part(named.sweep) if failed else named.sweep)
-        elif not failed or (await client.job(named.ids[0])).state in FAILED_STATES:
-            singles.append(named.ids[0])
-    for sweep, members in sweeps.items():
-        if members:
-            spec = spec_of_sweep_again((await client.job(members[0].id)).spec, tuple(members))
-            submitted = await client.submit(spec)
-            show_line(f"sweep {sweep}: {submitted.jobs} jobs run again as sweep {submitted.id}")
-    for job_id in singles:
-        submitted = await client.submit(without_quote((await client.job(job_id)).spec))
-        show_line(f"job {job_id} runs again as job {submitted.id}")
-    return len(singles) + sum(map(bool, sweeps.values()))
 
 
 def hold_command(jobs: JobsArgument) -> None:

@@ -26,6 +26,7 @@ from scheduler.live.services.job_changes import (
     change_deadline,
     changed_deadline,
     changed_project,
+    changed_terms,
     reassign_job,
     shown_deadline,
 )
@@ -221,12 +222,13 @@ async def change_job(call: RequestContext) -> JobDetail:
     if patch.priority is not None and may:
         people.check(call.user, before.project, {"priority": patch.priority})
     clock, dated, moved = call.server.loop.clock, None, None
-    is_in_spec = patch.deadline is not None or patch.project is not None
-    stored = await call.server.read(call.server.store.spec, JobId(before.id)) if is_in_spec else None
+    stored = await call.server.read(call.server.store.spec, JobId(before.id))
     live = call.server.state.jobs.get(call.job_id) if may and patch.project != before.project else None
     if stored is not None and live is not None and patch.project is not None:
         moved = changed_project(stored, live, patch.project, patch.priority, call.user, people)
         stored = moved.stored
+    if stored is not None:
+        stored = changed_terms(stored, patch.priority, patch.budget_usd)
     if stored is not None and patch.deadline is not None:
         dated = changed_deadline(stored, patch.deadline, clock)
 
@@ -244,6 +246,8 @@ async def change_job(call: RequestContext) -> JobDetail:
             emit(transaction, JobBudgetChanged(transaction.at, job.row.job_id, patch.budget_usd, before.usd))
         if dated is not None:
             change_deadline(transaction, dated)
+        elif stored is not None:
+            transaction.batch.specs.append(stored)
         transaction.job_changed(job)
 
     def also(transaction: Transaction) -> dict[str, Any]:

@@ -178,8 +178,8 @@ class FakeServer:
         spec = await request.json()
         key = request.headers["Idempotency-Key"]
         if key not in self.keys:
-            if spec.get("resources", {}).get("accelerators") == {"h900": 1}:
-                return problem(422, "job_spec", "no pool has h900", "resources.accelerators", "choose a100 or v100")
+            if refusal := self._refusal(spec):
+                return refusal
             first = self.keys[key] = len(self.jobs) + 1
             for index in parse_array(spec.get("array", "0")).indices or (0,):
                 sweep = {"sweep": first, "sweep_index": index} if "array" in spec else {}
@@ -209,7 +209,15 @@ class FakeServer:
                 items.append({"error": error})
         return web.json_response({"items": items})
 
+    @staticmethod
+    def _refusal(spec: dict[str, Any]) -> web.Response | None:
+        if spec.get("resources", {}).get("accelerators") != {"h900": 1}:
+            return None
+        return problem(422, "job_spec", "no pool has h900", "resources.accelerators", "choose a100 or v100")
+
     async def _dryrun(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(await request.json()):
+            return refusal
         rows = [{"accelerator": "a100", "steps_per_s": 12.0, "free": True}, {"accelerator": "v100", "free": False}]
         return web.json_response({"kind": "cnn", "accelerators": 1, "configurations": rows, "chosen": rows[0]})
 

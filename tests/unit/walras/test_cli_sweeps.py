@@ -76,7 +76,7 @@ def test_what_failed_of_a_sweep_runs_again_as_a_sweep(run: Run, sweep: Any) -> N
     again = {"run": "t {lr}", "array": "1%2", "matrix": {"lr": ["1", "2", "3", "4", "5"]}}
     assert sweep.jobs[7]["spec"] == again
     assert run("rerun", "--failed").exit_code == 0
-    assert [sweep.jobs[job]["spec"] for job in (8, 9)] == [again, {"run": "x"}]
+    assert [sweep.jobs[job]["spec"] for job in (8, 9)] == [{"run": "x"}, again]
     run("rerun", "2")
     assert sweep.jobs[10]["spec"]["array"] == "0-4%2"
 
