@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +28,7 @@ from walras.cli.job_choice import (
     states_of,
 )
 from walras.cli.session import (
+    NamedJobs,
     find_named_jobs,
     job_id_of,
     job_ids_named,
@@ -44,7 +45,6 @@ from walras.states import JobState
 if TYPE_CHECKING:
     from walras.api import JobDetail, JobView
     from walras.client import Client
-
 
 NOT_FINISHED, NOT_FOUND = 101, 102
 #: Seconds for which `wait` bears the silence of a server that answered before.
@@ -79,12 +79,8 @@ def cancel_command(
             fix="walras cancel 12-20, or walras cancel --me --name 'sweep-*'",
         )
 
-    async def cancel_one(client: "Client", job_id: int) -> str:
-        state = await client.cancel(job_id)
-        return f"is {state}" if state.is_final else "is being cancelled"
-
     if jobs:
-        _for_each_job(jobs, cancel_one)
+        _act_on_jobs(lambda client: find_named_jobs(client, jobs, newest_job_here), _cancelled)
         return
     chosen = with_client(lambda client: choose_jobs(client, wanted))
     if not chosen:
@@ -92,7 +88,26 @@ def cancel_command(
         return
     if not yes and sys.stdin.isatty():
         typer.confirm(f"cancel {len(chosen)} jobs ({_some_names(chosen)})?", abort=True)
-    _for_each_job([str(job.id) for job in chosen], cancel_one)
+    named = [NamedJobs(f"job {job.id}", (job.id,)) for job in chosen]
+
+    async def these(_: "Client") -> list[NamedJobs]:
+        return named
+
+    _act_on_jobs(these, _cancelled)
+
+
+#: The most jobs of one call.
+_CANCELLED_AT_ONCE = 1000
+
+
+async def _cancelled(client: "Client", job_ids: list[int]) -> "AsyncIterator[str | UserError]":
+    for first in range(0, len(job_ids), _CANCELLED_AT_ONCE):
+        for result in await client.cancel_all(job_ids[first : first + _CANCELLED_AT_ONCE]):
+            if result.error is not None or result.state is None:
+                problem = result.error
+                yield UserError("was refused") if problem is None else UserError(problem.detail, fix=problem.fix)
+            else:
+                yield f"is {result.state}" if result.state.is_final else "is being cancelled"
 
 
 def _some_names(jobs: "list[JobView]") -> str:
@@ -243,25 +258,47 @@ async def _after(done: str, act: Awaitable[None]) -> str:
 
 
 def _for_each_job(words: list[str], act: "Callable[[Client, int], Awaitable[str]]", *, in_order: bool = False) -> None:
-    """Calls `act` for every named job and prints its result, for a sweep in one line.
+    """Calls `act` for every named job, as `_act_on_jobs` does."""
 
-    A refusal does not stop the others.
+    async def one_by_one(client: "Client", job_ids: list[int]) -> "AsyncIterator[str | UserError]":
+        for job_id in job_ids:
+            try:
+                yield await act(client, job_id)
+            except UserError as error:
+                yield error
+
+    _act_on_jobs(lambda client: find_named_jobs(client, words, newest_job_here), one_by_one, in_order=in_order)
+
+
+def _act_on_jobs(
+    find: "Callable[[Client], Awaitable[list[NamedJobs]]]",
+    act: "Callable[[Client, list[int]], AsyncIterator[str | UserError]]",
+    *,
+    in_order: bool = False,
+) -> None:
+    """Prints what `act` tells of every job that `find` returns, for a sweep in one line.
+
+    `act` yields what became of each job, in the order given; a refusal does not stop the others.
     `in_order`: the jobs of a sweep from its first; else those that came last, and wait, come before those that run.
     Exits with 2 if one was refused.
     """
 
     async def all_of_them(client: "Client") -> int:
-        refused = 0
-        for named in await find_named_jobs(client, words, newest_job_here):
-            done = []
+        groups = []
+        for named in await find(client):
             ids = [job.id for job in named.sweep if not job.state.is_final] if named.sweep else named.ids
-            for job_id in sorted(ids, reverse=not in_order):
-                try:
-                    done.append(await act(client, job_id))
-                except UserError as error:
-                    refused += 1
-                    name = f"{named.title}: job {job_id}" if named.sweep else named.title
-                    warn(f"{name}: {error}", *([f"fix: {error.fix}"] if error.fix else []))
+            groups.append((named, sorted(ids, reverse=not in_order)))
+        told, refused = act(client, [job_id for _, ids in groups for job_id in ids]), 0
+        for named, ids in groups:
+            done = []
+            for job_id in ids:
+                text = await anext(told)
+                if isinstance(text, str):
+                    done.append(text)
+                    continue
+                refused += 1
+                name = f"{named.title}: job {job_id}" if named.sweep else named.title
+                warn(f"{name}: {text}", *([f"fix: {text.fix}"] if text.fix else []))
             if named.sweep:
                 show_line(f"{named.title}: {summary_of(done) or 'no job of it is left'}")
             elif done:

@@ -49,6 +49,7 @@ from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
     BatchResult,
+    CancelResults,
     DryRun,
     Explanation,
     FactsView,
@@ -279,6 +280,8 @@ def api_routes() -> list[Route]:
         Route("PATCH", _JOB, job_api.change_job, "Change a job's priority or budget", role=user,
               request=job_api.Patch, response=JobDetail),
         Route("POST", f"{_JOB}/cancel", job_api.cancel_job, "Cancel a job", role=user, response=JobDetail),
+        Route("POST", f"{_API}/jobs:cancel", job_api.cancel_jobs, "Cancel up to 1000 jobs", role=user,
+              request=job_api.JobsCancelled, response=CancelResults),
         Route("POST", f"{_JOB}/hold", job_api.hold_job_endpoint, "Hold a job", role=user, response=JobDetail),
         Route("POST", f"{_JOB}/release", job_api.release_job_endpoint, "Release a held job", role=user,
               response=JobDetail),

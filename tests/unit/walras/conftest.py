@@ -86,6 +86,7 @@ class FakeServer:
                 web.post(f"{api}/jobs", self._submit),
                 web.post(f"{api}/jobs:batch", self._batch),
                 web.post(f"{api}/jobs:dryrun", self._dryrun),
+                web.post(f"{api}/jobs:cancel", self._cancel),
                 web.get(f"{api}/jobs", self._list),
                 web.get(f"{api}/jobs/{{id}}", self._job),
                 web.patch(f"{api}/jobs/{{id}}", self._patch),
@@ -265,6 +266,17 @@ class FakeServer:
             return problem(409, "conflict", "job runs; only a waiting job can be held", fix="cancel it")
         job["state"] = {"cancel": "CANCELLED", "hold": "HELD", "release": "PENDING"}[verb]
         return web.json_response(job)
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        items: list[dict[str, Any]] = []
+        for job_id in (await request.json())["jobs"]:
+            if job_id in self.jobs:
+                self.jobs[job_id]["state"] = "CANCELLED"
+                items.append({"id": job_id, "state": "CANCELLED"})
+            else:
+                error = {"title": "none", "status": 404, "code": "not_found", "detail": f"no job {job_id}"}
+                items.append({"id": job_id, "error": error})
+        return web.json_response({"items": items})
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         job_id, query = self.found(request)["id"], request.query
