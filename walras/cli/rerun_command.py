@@ -36,7 +36,10 @@ def rerun_command(
     name: NameOption = None,
     since: SinceOption = None,
 ) -> None:
-    """Submit jobs again, as they were: same command, code and needs, a new number. A sweep becomes one again."""
+    """Submit jobs again, as they were: same command, code and needs, a new number. A sweep becomes one again.
+
+    All are submitted, or none. Those that depend on each other depend on the new ones.
+    """
     if not jobs and not failed:
         raise UserError("say which jobs: their numbers, or --failed", field="JOB", fix="walras rerun last")
     since_s = parse_length_option(since, "--since")
