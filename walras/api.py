@@ -214,6 +214,18 @@ class BatchResult(Body):
     items: list[SubmitResult]
 
 
+class CancelResult(Body):
+    """One item of `POST /jobs:cancel`: the job's state then, or why it was not cancelled."""
+
+    id: int
+    state: JobState | None = None
+    error: ProblemDetail | None = None
+
+
+class CancelResults(Body):
+    items: list[CancelResult]
+
+
 class DryRun(Body):
     """`POST /jobs:dryrun`: what would happen now. Nothing is stored."""
 

@@ -285,6 +285,7 @@ class BlockingClient(_Blocking):
     logs = _iterating(Client.logs)
     log_start = _blocking(Client.log_start)
     cancel = _blocking(Client.cancel)
+    cancel_all = _blocking(Client.cancel_all)
     hold = _blocking(Client.hold)
     redirect = _blocking(Client.redirect)
     release = _blocking(Client.release)

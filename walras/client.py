@@ -33,6 +33,8 @@ from walras.accelerator_worth import WorthCalls
 from walras.api import (
     AttemptView,
     BatchResult,
+    CancelResult,
+    CancelResults,
     DryRun,
     Explanation,
     FactsView,
@@ -382,6 +384,11 @@ class Client(
     async def cancel(self, job_id: int) -> JobState:
         """Request the job's end; returns its present state. Harmless if the job has ended already."""
         return JobView.model_validate(await self._act(job_id, "cancel")).state
+
+    async def cancel_all(self, job_ids: Sequence[int]) -> list[CancelResult]:
+        """Request the end of up to 1000 jobs in one call; each is cancelled or refused on its own, in this order."""
+        call = ApiCall("POST", f"{_API}/jobs:cancel", body={"jobs": list(job_ids)})
+        return (await self._body(CancelResults, call)).items
 
     async def hold(self, job_id: int) -> None:
         """Keep a waiting job from starting until released."""

@@ -52,3 +52,7 @@ def split_token(text: str) -> tuple[str, str]:
     """Returns a token and the fingerprint behind it, empty if it carries none."""
     token, _, pin = text.strip().partition(_PIN_MARK)
     return token, pin
+
+
+#: Stands in an answer in the place of a value that the caller may not see.
+HIDDEN = "(hidden)"

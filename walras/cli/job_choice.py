@@ -17,6 +17,9 @@ import typer
 from walras.errors import UserError
 from walras.states import JobState
 
+#: The most jobs that one command may choose by its options.
+MOST_CHOSEN = 10_000
+
 if TYPE_CHECKING:
     from walras.api import JobView
     from walras.client import Client

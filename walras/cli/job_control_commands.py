@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,24 +18,22 @@ from walras.cli.arguments import (
     parse_length_option,
 )
 from walras.cli.job_choice import (
+    MOST_CHOSEN,
     JobChoice,
     LabelOption,
     MineOption,
     NameOption,
-    SinceOption,
     StateOption,
     choose_jobs,
     states_of,
 )
 from walras.cli.session import (
-    FAILED_STATES,
-    failed_part,
+    NamedJobs,
     find_named_jobs,
     job_id_of,
     job_ids_named,
     job_ids_of,
     newest_job_here,
-    spec_of_sweep_again,
     summary_of,
     sweep_jobs,
     with_client,
@@ -48,10 +46,7 @@ if TYPE_CHECKING:
     from walras.api import JobDetail, JobView
     from walras.client import Client
 
-
 NOT_FINISHED, NOT_FOUND = 101, 102
-#: The most jobs that one command may choose by its options.
-_MOST_CHOSEN = 10_000
 #: Seconds for which `wait` bears the silence of a server that answered before.
 _OUTAGE_S = 120.0
 _EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103, JobState.TIMEOUT: 104}
@@ -76,7 +71,7 @@ def cancel_command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Cancel jobs, whether they wait or run: by number, or all that the options choose."""
-    wanted = JobChoice(user, mine, project, states_of(state), name, label, active=True, limit=_MOST_CHOSEN)
+    wanted = JobChoice(user, mine, project, states_of(state), name, label, active=True, limit=MOST_CHOSEN)
     if bool(jobs) == (wanted.names_somebody or everything):
         raise UserError(
             "say which jobs: their numbers, or options that choose them, not both",
@@ -84,12 +79,8 @@ def cancel_command(
             fix="walras cancel 12-20, or walras cancel --me --name 'sweep-*'",
         )
 
-    async def cancel_one(client: "Client", job_id: int) -> str:
-        state = await client.cancel(job_id)
-        return f"is {state}" if state.is_final else "is being cancelled"
-
     if jobs:
-        _for_each_job(jobs, cancel_one)
+        _act_on_jobs(lambda client: find_named_jobs(client, jobs, newest_job_here), _cancelled)
         return
     chosen = with_client(lambda client: choose_jobs(client, wanted))
     if not chosen:
@@ -97,58 +88,31 @@ def cancel_command(
         return
     if not yes and sys.stdin.isatty():
         typer.confirm(f"cancel {len(chosen)} jobs ({_some_names(chosen)})?", abort=True)
-    _for_each_job([str(job.id) for job in chosen], cancel_one)
+    named = [NamedJobs(f"job {job.id}", (job.id,)) for job in chosen]
+
+    async def these(_: "Client") -> list[NamedJobs]:
+        return named
+
+    _act_on_jobs(these, _cancelled)
+
+
+#: The most jobs of one call.
+_CANCELLED_AT_ONCE = 1000
+
+
+async def _cancelled(client: "Client", job_ids: list[int]) -> "AsyncIterator[str | UserError]":
+    for first in range(0, len(job_ids), _CANCELLED_AT_ONCE):
+        for result in await client.cancel_all(job_ids[first : first + _CANCELLED_AT_ONCE]):
+            if result.error is not None or result.state is None:
+                problem = result.error
+                yield UserError("was refused") if problem is None else UserError(problem.detail, fix=problem.fix)
+            else:
+                yield f"is {result.state}" if result.state.is_final else "is being cancelled"
 
 
 def _some_names(jobs: "list[JobView]") -> str:
     named = [f"{job.id} {job.name}" for job in jobs[:3]]
     return ", ".join([*named, "..."] if len(jobs) > len(named) else named)
-
-
-def rerun_command(
-    jobs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[JOB...]", help="Job numbers, ranges (12-20), or `last`; or use --failed."),
-    ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only jobs that failed or timed out; alone: yours.")] = False,
-    name: NameOption = None,
-    since: SinceOption = None,
-) -> None:
-    """Submit jobs again, as they were: same command, code and needs, a new number. A sweep becomes one again."""
-    if not jobs and not failed:
-        raise UserError("say which jobs: their numbers, or --failed", field="JOB", fix="walras rerun last")
-    since_s = parse_length_option(since, "--since")
-    wanted = JobChoice(mine=True, states=FAILED_STATES, name=name, since_s=since_s, limit=_MOST_CHOSEN)
-    if not with_client(lambda client: _rerun(client, jobs, wanted, failed=failed)):
-        show_line("no job is so")
-
-
-async def _rerun(client: "Client", words: list[str] | None, wanted: JobChoice, *, failed: bool) -> int:
-    """Returns how many submissions there were."""
-    from walras.taken_quote import without_quote
-
-    sweeps: dict[int, list[JobView]] = {}
-    singles: list[int] = []
-    if words is None or not words:
-        for job in reversed(await choose_jobs(client, wanted)):
-            if job.sweep is None:
-                singles.append(job.id)
-            else:
-                sweeps.setdefault(job.sweep, []).append(job)
-    for named in await find_named_jobs(client, words or [], newest_job_here):
-        if named.sweep:
-            sweeps[named.ids[-1]] = list(failed_part(named.sweep) if failed else named.sweep)
-        elif not failed or (await client.job(named.ids[0])).state in FAILED_STATES:
-            singles.append(named.ids[0])
-    for sweep, members in sweeps.items():
-        if members:
-            spec = spec_of_sweep_again((await client.job(members[0].id)).spec, tuple(members))
-            submitted = await client.submit(spec)
-            show_line(f"sweep {sweep}: {submitted.jobs} jobs run again as sweep {submitted.id}")
-    for job_id in singles:
-        submitted = await client.submit(without_quote((await client.job(job_id)).spec))
-        show_line(f"job {job_id} runs again as job {submitted.id}")
-    return len(singles) + sum(map(bool, sweeps.values()))
 
 
 def hold_command(jobs: JobsArgument) -> None:
@@ -294,25 +258,47 @@ async def _after(done: str, act: Awaitable[None]) -> str:
 
 
 def _for_each_job(words: list[str], act: "Callable[[Client, int], Awaitable[str]]", *, in_order: bool = False) -> None:
-    """Calls `act` for every named job and prints its result, for a sweep in one line.
+    """Calls `act` for every named job, as `_act_on_jobs` does."""
 
-    A refusal does not stop the others.
+    async def one_by_one(client: "Client", job_ids: list[int]) -> "AsyncIterator[str | UserError]":
+        for job_id in job_ids:
+            try:
+                yield await act(client, job_id)
+            except UserError as error:
+                yield error
+
+    _act_on_jobs(lambda client: find_named_jobs(client, words, newest_job_here), one_by_one, in_order=in_order)
+
+
+def _act_on_jobs(
+    find: "Callable[[Client], Awaitable[list[NamedJobs]]]",
+    act: "Callable[[Client, list[int]], AsyncIterator[str | UserError]]",
+    *,
+    in_order: bool = False,
+) -> None:
+    """Prints what `act` tells of every job that `find` returns, for a sweep in one line.
+
+    `act` yields what became of each job, in the order given; a refusal does not stop the others.
     `in_order`: the jobs of a sweep from its first; else those that came last, and wait, come before those that run.
     Exits with 2 if one was refused.
     """
 
     async def all_of_them(client: "Client") -> int:
-        refused = 0
-        for named in await find_named_jobs(client, words, newest_job_here):
-            done = []
+        groups = []
+        for named in await find(client):
             ids = [job.id for job in named.sweep if not job.state.is_final] if named.sweep else named.ids
-            for job_id in sorted(ids, reverse=not in_order):
-                try:
-                    done.append(await act(client, job_id))
-                except UserError as error:
-                    refused += 1
-                    name = f"{named.title}: job {job_id}" if named.sweep else named.title
-                    warn(f"{name}: {error}", *([f"fix: {error.fix}"] if error.fix else []))
+            groups.append((named, sorted(ids, reverse=not in_order)))
+        told, refused = act(client, [job_id for _, ids in groups for job_id in ids]), 0
+        for named, ids in groups:
+            done = []
+            for job_id in ids:
+                text = await anext(told)
+                if isinstance(text, str):
+                    done.append(text)
+                    continue
+                refused += 1
+                name = f"{named.title}: job {job_id}" if named.sweep else named.title
+                warn(f"{name}: {text}", *([f"fix: {text.fix}"] if text.fix else []))
             if named.sweep:
                 show_line(f"{named.title}: {summary_of(done) or 'no job of it is left'}")
             elif done:

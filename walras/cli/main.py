@@ -45,7 +45,6 @@ from walras.cli.job_control_commands import (
     hold_command,
     logs_command,
     release_command,
-    rerun_command,
     update_command,
     wait_command,
 )
@@ -70,6 +69,7 @@ from walras.cli.price_commands import prices_command
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import exec_command, forward_command
+from walras.cli.rerun_command import rerun_command
 from walras.cli.reserve_commands import reserve_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.slurm_listings import SLURM_LISTINGS

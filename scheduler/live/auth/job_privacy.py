@@ -17,14 +17,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from scheduler.live.auth.access_control import Caller, JobCaller, UserCaller, UserRole
+from walras.contract import HIDDEN
 from walras.spec.job_secrets import SecretSource
 from walras.spec.job_spec import JobSpec
 
 log = logging.getLogger(__name__)
 
 _NONCE_BYTES = 12
-#: Shown in the place of a value that the caller may not see.
-HIDDEN = "(hidden)"
 
 
 def spec_shown_to(caller: Caller, owner: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated, Any
 
 from aiohttp import web
@@ -17,7 +18,15 @@ from scheduler.core.job_change_events import JobBudgetChanged, JobRedirected, Jo
 from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
 from scheduler.live.http.audit_trail import audited, job_standing, note_write
-from scheduler.live.http.requests import BODY_BYTES, Audience, RequestContext, Route, json_list, parse_json_body
+from scheduler.live.http.requests import (
+    BODY_BYTES,
+    Audience,
+    RequestContext,
+    Route,
+    json_list,
+    parse_json_body,
+    problem_detail_of,
+)
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
@@ -26,6 +35,7 @@ from scheduler.live.services.job_changes import (
     change_deadline,
     changed_deadline,
     changed_project,
+    changed_terms,
     reassign_job,
     shown_deadline,
 )
@@ -35,7 +45,17 @@ from scheduler.live.store.event_journal import dump_request, parse_request
 from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow, SpecRow
-from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, LogAccepted, ReasonView
+from walras.api import (
+    CancelResult,
+    CancelResults,
+    ConditionView,
+    Explanation,
+    FactsView,
+    JobDetail,
+    JobPage,
+    LogAccepted,
+    ReasonView,
+)
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, group_fields
@@ -47,6 +67,8 @@ from walras.spec.job_spec import JobSpec, gang_sizes_of, parse_spec, spec_mappin
 from walras.spec.job_travel import needs_of
 from walras.states import JobState, Reason
 
+_LARGEST_NUMBER = 2**53
+_MOST_CANCELLED = 1000
 _PAGE = 50
 _PAGE_MOST = 1000
 _LONGEST_NAME_PART = 200
@@ -200,6 +222,47 @@ async def cancel_job(call: RequestContext) -> JobDetail:
     return await change_live_job(call, lambda step, job: emit(step, JobCancelled(step.at, job.row.job_id, by)))
 
 
+class JobsCancelled(BaseModel):
+    """`POST /jobs:cancel`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    jobs: list[Annotated[int, Field(ge=1, le=_LARGEST_NUMBER)]] = Field(min_length=1, max_length=_MOST_CANCELLED)
+
+
+async def cancel_jobs(call: RequestContext) -> CancelResults:
+    """Ends many jobs in one batch, in the order given; each is cancelled or refused on its own."""
+    wanted = [JobId(number) for number in (await call.model(JobsCancelled)).jobs]
+    rows: dict[JobId, JobRow | None] = {}
+    for job_id in wanted:
+        live = call.server.state.jobs.get(job_id)
+        rows[job_id] = live.row if live is not None else await call.server.read(call.server.store.job, job_id)
+
+    def cancel(job_id: JobId, transaction: Transaction) -> CancelResult:
+        try:
+            return CancelResult(id=job_id, state=_cancel(call, transaction, job_id, rows[job_id]))
+        except UserError as error:
+            return CancelResult(id=job_id, error=problem_detail_of(error))
+
+    return CancelResults(items=await call.server.loop.perform_all([partial(cancel, job_id) for job_id in wanted]))
+
+
+def _cancel(call: RequestContext, transaction: Transaction, job_id: JobId, row: JobRow | None) -> JobState:
+    """Ends the job unless it has ended; returns its state then. Raises NotFound, Forbidden."""
+    if row is None or not call.user.sees(row.project):
+        raise NotFound(f"no job {job_id}")
+    if not call.user.may_change(row.user, row.project):
+        raise Forbidden(f"job {job_id} belongs to {row.user}")
+    job = transaction.state.jobs.get(job_id)
+    if job is None:
+        return transaction.state.ended.get(job_id, row.state)
+
+    def step(transaction: Transaction) -> None:
+        emit(transaction, JobCancelled(transaction.at, job_id, call.user.name))
+
+    audited(call, f"job {job_id}", lambda _: job_standing(job), step, job.row.project)(transaction)
+    return job.row.state
+
+
 async def hold_job_endpoint(call: RequestContext) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
@@ -226,12 +289,13 @@ async def change_job(call: RequestContext) -> JobDetail:
     if patch.priority is not None and may:
         people.check(call.user, before.project, {"priority": patch.priority})
     clock, dated, moved = call.server.loop.clock, None, None
-    is_in_spec = patch.deadline is not None or patch.project is not None
-    stored = await call.server.read(call.server.store.spec, JobId(before.id)) if is_in_spec else None
+    stored = await call.server.read(call.server.store.spec, JobId(before.id))
     live = call.server.state.jobs.get(call.job_id) if may and patch.project != before.project else None
     if stored is not None and live is not None and patch.project is not None:
         moved = changed_project(stored, live, patch.project, patch.priority, call.user, people)
         stored = moved.stored
+    if stored is not None:
+        stored = changed_terms(stored, patch.priority, patch.budget_usd)
     if stored is not None and patch.deadline is not None:
         dated = changed_deadline(stored, patch.deadline, clock)
 
@@ -249,6 +313,8 @@ async def change_job(call: RequestContext) -> JobDetail:
             emit(transaction, JobBudgetChanged(transaction.at, job.row.job_id, patch.budget_usd, before.usd))
         if dated is not None:
             change_deadline(transaction, dated)
+        elif stored is not None:
+            transaction.batch.specs.append(stored)
         transaction.job_changed(job)
 
     def also(transaction: Transaction) -> dict[str, Any]:
@@ -288,7 +354,6 @@ async def change_live_job(
 #: Most bytes of one answer, or of one piece of a followed log.
 _PIECE_BYTES = 1024 * 1024
 _LOOK_S = 0.25
-_LARGEST_NUMBER = 2**53
 #: Agents send the last bytes a moment after an attempt has ended: the log ends after this many looks without bytes.
 _TRAILING_LOOKS = 8
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from scheduler.live.auth.access_control import Caller, UserCaller, UserRole
+from scheduler.live.http.request_load import TooManyBodies
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
@@ -80,6 +82,8 @@ class RequestContext:
     request: web.Request
     server: Server
     caller: Caller
+    #: Opened while the body still comes. Raises TooManyBodies.
+    receiving: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def user(self) -> UserCaller:
@@ -102,10 +106,13 @@ class RequestContext:
         return JobId(int(text))
 
     async def body(self, limit_bytes: int = BODY_BYTES) -> bytes:
-        """Returns the whole body. Raises BodyTooLarge, BodyTooSlow."""
+        """Returns the whole body. Raises BodyTooLarge, BodyTooSlow, TooManyBodies."""
+        if self.request.content.is_eof():
+            return await self._read_body(limit_bytes)
         try:
-            async with asyncio.timeout(BODY_S):
-                return await self._read_body(limit_bytes)
+            with self.receiving():
+                async with asyncio.timeout(BODY_S):
+                    return await self._read_body(limit_bytes)
         except TimeoutError:
             raise BodyTooSlow(f"the body took longer than {BODY_S:.0f} s", fix="send it faster, or less") from None
 
@@ -225,6 +232,7 @@ _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
     (Forbidden, 403, "forbidden", "Forbidden"),
     (UserError, 400, "invalid_request", "Invalid request"),
     (StoreUnavailable, 503, "store_unavailable", "The database cannot be written"),
+    (TooManyBodies, 429, "too_many_requests", "Too many requests"),
     (Overloaded, 429, "overloaded", "Too much to do"),
 )
 

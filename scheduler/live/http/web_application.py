@@ -10,6 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args, get_origin
 
 from aiohttp import web
@@ -31,6 +32,7 @@ from scheduler.live.http.job_api import redirect_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
 from scheduler.live.http.people_api import notify_routes
 from scheduler.live.http.policy_api import policy_routes
+from scheduler.live.http.request_load import RequestLoad, holder_of
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
@@ -49,6 +51,7 @@ from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
     BatchResult,
+    CancelResults,
     DryRun,
     Explanation,
     FactsView,
@@ -177,8 +180,7 @@ class AuthMiddleware:
         self._guard = guard or ConnectionGuard()
         #: Routes by (method, canonical path of aiohttp's resource).
         self._routes = routes
-        self._concurrency = concurrency
-        self._under_way = 0
+        self._load = RequestLoad(concurrency)
         self._failures = BadTokenLimit()
         self._face = WebFace(server)
 
@@ -219,18 +221,21 @@ class AuthMiddleware:
         return await self._guarded(request, route, caller)
 
     async def _guarded(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        counted = not route.waits
-        if counted and self._under_way >= self._concurrency:
+        if route.waits:
+            return await self._handled(RequestContext(request, self._server, caller), route)
+        if self._load.is_full:
             return too_many_requests("the server is busy")
-        self._under_way += counted
+        receiving = partial(self._load.receiving, holder_of(caller, request.remote or ""))
+        with self._load.working():
+            return await self._handled(RequestContext(request, self._server, caller, receiving), route)
+
+    async def _handled(self, call: RequestContext, route: Route) -> web.StreamResponse:
         try:
-            check_audience(route, caller, request)
-            check_place(request)
-            result = await route.handler(RequestContext(request, self._server, caller))
+            check_audience(route, call.caller, call.request)
+            check_place(call.request)
+            result = await route.handler(call)
         except WalrasError as error:
             return problem_response(problem_detail_of(error))
-        finally:
-            self._under_way -= counted
         if isinstance(result, BaseModel):
             return web.Response(
                 status=route.status, body=result.model_dump_json().encode(), content_type="application/json"
@@ -279,6 +284,8 @@ def api_routes() -> list[Route]:
         Route("PATCH", _JOB, job_api.change_job, "Change a job's priority or budget", role=user,
               request=job_api.Patch, response=JobDetail),
         Route("POST", f"{_JOB}/cancel", job_api.cancel_job, "Cancel a job", role=user, response=JobDetail),
+        Route("POST", f"{_API}/jobs:cancel", job_api.cancel_jobs, "Cancel up to 1000 jobs", role=user,
+              request=job_api.JobsCancelled, response=CancelResults),
         Route("POST", f"{_JOB}/hold", job_api.hold_job_endpoint, "Hold a job", role=user, response=JobDetail),
         Route("POST", f"{_JOB}/release", job_api.release_job_endpoint, "Release a held job", role=user,
               response=JobDetail),

@@ -1,4 +1,4 @@
-"""Changes deadline or project of a job that has not ended: in its spec, in what a restart restores, and in the core.
+"""Changes a job that has not ended: in its spec, in what a restart restores, and in the core.
 
 The spec keeps the instant of a deadline, not the words, because `+6h` counts from the change, which a reader of the
 spec does not know.
@@ -58,6 +58,16 @@ def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
             "deadline: it is beyond the calendar", field="deadline", fix="choose an earlier one"
         ) from None
     return replace(stored, spec=json.dumps(spec), request=dump_request(replace(request, deadline_at=deadline_at)))
+
+
+def changed_terms(stored: SpecRow, priority: int | None, budget_usd: float | None) -> SpecRow:
+    """Returns the row with these in its spec, so that the job is submitted again as it is now; None: as it was."""
+    spec = json.loads(stored.spec)
+    if priority is not None:
+        spec["priority"] = priority
+    if budget_usd is not None:
+        spec["limits"] = spec.get("limits", {}) | {"budget_usd": budget_usd}
+    return replace(stored, spec=json.dumps(spec))
 
 
 def change_deadline(transaction: Transaction, changed: SpecRow) -> None:

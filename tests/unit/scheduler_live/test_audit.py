@@ -29,6 +29,7 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "jobs/3/redirect", {"resources": {"accelerators": "any:1"}}),
     ("POST", "jobs/1/release", None),
     ("POST", "jobs/1/cancel", None),
+    ("POST", "jobs:cancel", {"jobs": [2]}),
     ("POST", "nodes/n1/drain", None),
     ("POST", "nodes/n1/resume", None),
     ("POST", "facts", {"kind": "k", "facts": {"gradient_bytes": 5.0}}),

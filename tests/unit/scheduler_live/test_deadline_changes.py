@@ -94,3 +94,18 @@ async def test_what_else_is_changed_beside_it_is_changed(tmp_path: Path) -> None
         assert (status, told["priority"]) == (200, 60), told
         request = face.world.server.core.ledger.jobs[J1].request
         assert (request.budget_usd, request.deadline_at) == (5.0, 6 * 3600.0)
+
+
+async def test_the_spec_tells_every_change_so_that_the_job_can_be_submitted_again_as_it_is_now(tmp_path: Path) -> None:
+    """Each change keeps the ones before it."""
+    async with facing(tmp_path) as face:
+        await face.json("POST", f"{API}/jobs", {"run": "true", "hold": True, "limits": {"max_runtime": "1h"}})
+        await face.json("PATCH", f"{API}/jobs/1", {"budget_usd": 5.0})
+        await face.json("PATCH", f"{API}/jobs/1", {"priority": 60})
+        _, told = await patched(face, "+6h")
+        spec = told["spec"]
+        assert isinstance(spec, dict)
+        assert (spec["priority"], spec["limits"]["budget_usd"], "deadline" in spec) == (60, 5.0, True)
+        assert "max_runtime" in spec["limits"]
+        assert (await face.json("POST", f"{API}/jobs", spec))[0] == 201
+        assert face.world.server.core.ledger.jobs[JobId(2)].request.budget_usd == 5.0

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from scheduler.core.rules import parse_policy, parse_rules
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http.request_load import RequestLoad, TooManyBodies
 from scheduler.live.http.web_application import api_routes, plain_path
 from tests.support.http_face import Face, facing
 from walras.errors import ConfigError
@@ -103,3 +106,50 @@ def test_rules_at_zero_and_rules_accepted_before_are_taken() -> None:
     assert parse_policy(stored, bounded=False)[1].round_s == 1e-9
     with pytest.raises(ConfigError):
         parse_policy(stored)
+
+
+async def test_slow_bodies_of_one_user_keep_nobody_else_out(face: Face) -> None:
+    """Of as many as there may be requests half are refused, and everybody's calls are answered, the user's too."""
+    ada, bob = face.token("ada", UserRole.USER, "p"), face.token("bob", UserRole.USER, "p")
+    most = face.world.loop.settings.concurrency
+    head = f"POST {API}/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ada}\r\nContent-Length: 15\r\n\r\n{{"
+    writers, answers = [], []
+    async with asyncio.timeout(30):
+        for _ in range(most):
+            reader, writer = await asyncio.open_connection("127.0.0.1", face.client.port, family=socket.AF_INET)
+            writer.write(head.encode())
+            writers.append(writer)
+            answers.append(asyncio.create_task(reader.readline()))
+        refused: set[asyncio.Task[bytes]] = set()
+        while len(refused) < most // 2:
+            refused, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)
+        assert {int((await each).split()[1]) for each in refused} == {429}
+    for token in (face.admin, bob):
+        assert [(await face.call("GET", f"{API}/jobs", token=token)).status for _ in range(5)] == [200] * 5
+        assert (await face.json("POST", f"{API}/jobs", {"run": "true"}, token=token))[0] == 201
+    assert (await face.call("GET", f"{API}/jobs", token=ada)).status == 200
+    still = [(writer, task) for writer, task in zip(writers, answers, strict=True) if task not in refused]
+    still[0][0].write(b'"run": "true"}')
+    assert b" 201 " in await still[0][1]
+    for writer in writers:
+        writer.close()
+    await asyncio.gather(*answers, return_exceptions=True)
+
+
+def test_each_holder_has_half_of_what_the_others_leave() -> None:
+    """Whoever comes next finds a place, until all are taken; what ends is free again."""
+    load, held = RequestLoad(16), ExitStack()
+
+    def places(holder: str) -> int:
+        for taken in range(17):
+            try:
+                held.enter_context(load.receiving(holder))
+            except TooManyBodies:
+                return taken
+        raise AssertionError("no bound")
+
+    assert [places(holder) for holder in "abcdef"] == [8, 4, 2, 1, 1, 0]
+    held.close()
+    assert places("f") == 8
+    held.close()

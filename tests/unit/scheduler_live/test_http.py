@@ -98,6 +98,25 @@ async def test_users_see_their_projects_and_change_their_own_jobs(face: Face) ->
     assert (await face.call("POST", f"{API}/jobs/1/hold", token=ada)).status == 409
 
 
+async def test_many_jobs_are_cancelled_in_one_call_and_each_is_answered(face: Face) -> None:
+    """As one by one: ended ones are no error, another's are refused, another project's do not exist."""
+    ada, bob = face.token("ada", UserRole.USER, "vision"), face.token("bob", UserRole.USER, "vision")
+    eve = face.token("eve", UserRole.USER, "speech")
+    for token in (ada, ada, bob, eve):
+        await face.json("POST", f"{API}/jobs", {"run": "true", "hold": True}, token=token)
+    await face.call("POST", f"{API}/jobs/2/cancel", token=ada)
+    status, told = await face.json("POST", f"{API}/jobs:cancel", {"jobs": [99, 4, 3, 2, 1, 1]}, token=ada)
+    assert status == 200, told
+    assert [(item["id"], item["state"]) for item in told["items"]] == [
+        (99, None), (4, None), (3, None), (2, "CANCELLED"), (1, "CANCELLED"), (1, "CANCELLED")
+    ]  # fmt: skip
+    assert [item["error"]["status"] for item in told["items"][:3]] == [404, 404, 403]
+    shown = [(await face.json("GET", f"{API}/jobs/{number}"))[1]["state"] for number in (1, 3, 4)]
+    assert shown == ["CANCELLED", "HELD", "HELD"]
+    for wrong in ([], [0], ["1"], [1] * 1001):
+        assert (await face.json("POST", f"{API}/jobs:cancel", {"jobs": wrong}, token=ada))[0] == 400, wrong
+
+
 async def test_tokens_are_granted_listed_and_revoked(face: Face) -> None:
     """Shown once, stored as a hash, gone at once when revoked."""
     status, made = await face.json("POST", f"{API}/tokens", {"user": "ada", "role": "user", "projects": ["p"]})

@@ -86,6 +86,7 @@ class FakeServer:
                 web.post(f"{api}/jobs", self._submit),
                 web.post(f"{api}/jobs:batch", self._batch),
                 web.post(f"{api}/jobs:dryrun", self._dryrun),
+                web.post(f"{api}/jobs:cancel", self._cancel),
                 web.get(f"{api}/jobs", self._list),
                 web.get(f"{api}/jobs/{{id}}", self._job),
                 web.patch(f"{api}/jobs/{{id}}", self._patch),
@@ -178,8 +179,8 @@ class FakeServer:
         spec = await request.json()
         key = request.headers["Idempotency-Key"]
         if key not in self.keys:
-            if spec.get("resources", {}).get("accelerators") == {"h900": 1}:
-                return problem(422, "job_spec", "no pool has h900", "resources.accelerators", "choose a100 or v100")
+            if refusal := self._refusal(spec):
+                return refusal
             first = self.keys[key] = len(self.jobs) + 1
             for index in parse_array(spec.get("array", "0")).indices or (0,):
                 sweep = {"sweep": first, "sweep_index": index} if "array" in spec else {}
@@ -209,7 +210,15 @@ class FakeServer:
                 items.append({"error": error})
         return web.json_response({"items": items})
 
+    @staticmethod
+    def _refusal(spec: dict[str, Any]) -> web.Response | None:
+        if spec.get("resources", {}).get("accelerators") != {"h900": 1}:
+            return None
+        return problem(422, "job_spec", "no pool has h900", "resources.accelerators", "choose a100 or v100")
+
     async def _dryrun(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(await request.json()):
+            return refusal
         rows = [{"accelerator": "a100", "steps_per_s": 12.0, "free": True}, {"accelerator": "v100", "free": False}]
         return web.json_response({"kind": "cnn", "accelerators": 1, "configurations": rows, "chosen": rows[0]})
 
@@ -257,6 +266,17 @@ class FakeServer:
             return problem(409, "conflict", "job runs; only a waiting job can be held", fix="cancel it")
         job["state"] = {"cancel": "CANCELLED", "hold": "HELD", "release": "PENDING"}[verb]
         return web.json_response(job)
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        items: list[dict[str, Any]] = []
+        for job_id in (await request.json())["jobs"]:
+            if job_id in self.jobs:
+                self.jobs[job_id]["state"] = "CANCELLED"
+                items.append({"id": job_id, "state": "CANCELLED"})
+            else:
+                error = {"title": "none", "status": 404, "code": "not_found", "detail": f"no job {job_id}"}
+                items.append({"id": job_id, "error": error})
+        return web.json_response({"items": items})
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         job_id, query = self.found(request)["id"], request.query

@@ -89,15 +89,14 @@ def test_jobs_are_chosen_by_user_state_name_and_label(run: Run, jobs: Any) -> No
 def test_jobs_are_cancelled_by_choice_and_only_those(run: Run, jobs: Any) -> None:
     result = run("cancel", "--me", "--name", "sweep-*", "-y")
     assert result.exit_code == 0, result.output
-    acted = [path for method, path, _ in jobs.requests if path.endswith("/cancel")]
-    assert acted == ["/api/v1/jobs/1/cancel", "/api/v1/jobs/2/cancel"]
+    assert [body for _, path, body in jobs.requests if "cancel" in path] == [{"jobs": [1, 2]}]
 
 
 @pytest.mark.parametrize("args", [("cancel",), ("cancel", "3", "--me"), ("cancel", "3", "--all"), ("rerun",)])
 def test_a_command_that_changes_jobs_wants_to_know_which(run: Run, jobs: Any, args: tuple[str, ...]) -> None:
     result = run(*args)
     assert (result.exit_code, "say which jobs" in result.output) == (2, True)
-    assert not [path for _, path, _ in jobs.requests if path.endswith("/cancel")]
+    assert not [path for _, path, _ in jobs.requests if "cancel" in path]
 
 
 def test_failed_jobs_run_again_as_they_were(run: Run, jobs: Any) -> None:
