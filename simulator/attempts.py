@@ -55,7 +55,7 @@ class SimAttemptPhase(Enum):
     SAVING = "saving"
     #: Was revoked, or has done its work; its processes are exiting.
     STOPPING = "stopping"
-    #: Its machine died; the scheduler does not know yet.
+    #: No process of it is left; the scheduler may not know yet.
     DEAD = "dead"
 
 
@@ -223,11 +223,11 @@ class AttemptSimulator:
 
     def kill(self, at: float, attempt: SimAttempt) -> None:
         """Ends the attempt's processes without a report; it holds its accelerators until the scheduler knows."""
+        attempt.undelivered = []
         if attempt.phase is SimAttemptPhase.DEAD:
             return
         self._settle(at, attempt)
         attempt.phase = SimAttemptPhase.DEAD
-        attempt.undelivered = []
         if attempt.timer is not None:
             self._engine.cancel(attempt.timer)
 
@@ -404,6 +404,7 @@ class AttemptSimulator:
         self, at: float, attempt: SimAttempt, exit_code: int | None = None, signal: int | None = None
     ) -> Iterable[Event]:
         """Ends the attempt with its last process: returns the last events, and frees the accelerators."""
+        attempt.phase = SimAttemptPhase.DEAD  # also where nobody hears of it yet
         job_id = attempt.job_id
         node_id = attempt.parts[0][0].node_id if exit_code not in (0, EXIT_CHECKPOINTED) else None
         last: list[Event] = []
