@@ -89,8 +89,8 @@ def policy_apply_command(
     written = policy_mapping(wanted)
 
     async def look(client: "Client") -> "tuple[PolicyView, PolicyView]":
-        tried = await client.set_policy(written, dry_run=True, reason=reason, if_version=if_version)
-        return await client.policy(), tried
+        before = await client.policy()
+        return before, await client.set_policy(written, dry_run=True, reason=reason, if_version=if_version)
 
     before, tried = with_client(look)
     vanishing = _vanishing(before.rules, tried.rules)
@@ -218,13 +218,14 @@ def _fields_of(named: str) -> dict[str, Any]:
     """Returns the fields of a policy with every default filled in: `policy.name`, `policy.parameters.x`, `rules.y`."""
     from optimizer.registry import describe
     from scheduler.core.rules import dump_policy, parse_policy
+    from walras.spec.shipped_files import with_shipped_rules
 
     if named == "current" or named.isdecimal():
         versions = with_client(lambda client: client.policy_versions())
         chosen = versions[0] if named == "current" else _version_of(versions, int(named))
         name, parameters, rules = chosen.name, chosen.parameters, chosen.rules
     else:
-        written = dump_policy(*parse_policy(policy_mapping(named)))
+        written = dump_policy(*parse_policy(with_shipped_rules(policy_mapping(named))))
         name, parameters, rules = written["policy"]["name"], written["policy"]["parameters"], written["rules"]
     try:
         defaults = {each.name: each.default for each in describe(name).parameters}
@@ -350,18 +351,14 @@ def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat
 
 
 def policy_mapping(wanted: str) -> dict[str, Any]:
-    """Returns the content of a policy file, or of the shipped file of that name, or of one that only names it."""
+    """Returns the content of a policy file, or that of a file which only names the policy."""
     from optimizer.policy_files import is_policy_file
     from walras.spec.file_model import load_mapping
-    from walras.spec.shipped_files import shipped_files
 
     is_file = Path(wanted).suffix in (".yaml", ".yml", ".json") or (
         Path(wanted).is_file() and not is_policy_file(wanted)
     )
-    if is_file:
-        return load_mapping(Path(wanted))
-    shipped = shipped_files("policies").get(wanted)
-    return {"policy": {"name": wanted}} if shipped is None else load_mapping(shipped)
+    return load_mapping(Path(wanted)) if is_file else {"policy": {"name": wanted}}
 
 
 def _show_applied(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:

@@ -5,11 +5,13 @@ They lie beside the package `walras`, in a checkout and in an installation alike
 reads (jobs, for `walras submit`); `example:jobs/cnn` names the folder too.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import walras
 from walras.errors import ConfigError, UserError
-from walras.spec.file_model import nearest_word
+from walras.spec.file_model import load_mapping, nearest_word
 
 SHIPPED_CONFIGS = Path(walras.__file__).resolve().parents[1] / "configs"
 EXAMPLE_PREFIX = "example:"
@@ -35,6 +37,20 @@ def shipped_files(folder: str, *endings: str) -> dict[str, Path]:
             if path.suffix == ending:
                 found.setdefault(path.stem, path)
     return found
+
+
+def with_shipped_rules(policy_file: Any) -> Any:
+    """Returns the content of a policy file; of one that only names a policy, the shipped file of that name."""
+    policy = policy_file.get("policy") if isinstance(policy_file, Mapping) else None
+    name = policy.get("name") if isinstance(policy, Mapping) else policy
+    files = shipped_files("policies")
+    if not isinstance(name, str) or "rules" in policy_file or name not in files:
+        return policy_file
+    shipped = load_mapping(files[name])
+    if shipped["policy"]["name"] != name:
+        return policy_file
+    parameters = policy.get("parameters") if isinstance(policy, Mapping) else None
+    return {**shipped, "policy": policy} if parameters else shipped
 
 
 def is_example(word: str) -> bool:

@@ -24,8 +24,7 @@ from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_live_state, try_policy
 from scheduler.live.store.table_rows import PolicyRow
 from walras.errors import ConfigError, Conflict
-from walras.spec.file_model import load_mapping
-from walras.spec.shipped_files import shipped_files
+from walras.spec.shipped_files import with_shipped_rules
 
 log = logging.getLogger(__name__)
 
@@ -68,20 +67,6 @@ def _refuse_code(data: Any) -> None:
             field="policy.name",
             fix="install it beside the server, as a package with the entry point walras.policies",
         )
-
-
-def _shipped(data: Any) -> Any:
-    """Returns the data, with the rules and parameters of the shipped file where they name a policy alone."""
-    policy = data.get("policy") if isinstance(data, Mapping) else None
-    name = policy.get("name") if isinstance(policy, Mapping) else policy
-    files = shipped_files("policies")
-    if "rules" in data or not isinstance(name, str) or name not in files:
-        return data
-    shipped = load_mapping(files[name])
-    if shipped["policy"]["name"] != name:
-        return data
-    given = policy.get("parameters") if isinstance(policy, Mapping) else None
-    return {**shipped, "policy": policy} if given else shipped
 
 
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
@@ -191,7 +176,7 @@ class PolicyService:
         stay as they are.
         """
         _refuse_code(data)
-        spec, rules = parse_policy(_shipped(data))
+        spec, rules = parse_policy(with_shipped_rules(data))
         refuse_listed_pairs(spec)
         stated = data.get("rules") or {}
         rules = self._with_organisation(rules, stated)

@@ -67,6 +67,8 @@ class FakeServer:
         #: What is kept of jobs' results, by job: items of `JobOutputs`.
         self.outputs: dict[int, list[dict[str, Any]]] = {}
         self.requests: list[tuple[str, str, Any]] = []
+        #: Rules of the policy in force.
+        self.policy_rules: dict[str, Any] = {"round_s": 12.0}
         #: Answers given before anything else, in turn: a status, or "drop" to break off after the work is done.
         self.script: list[int | str] = []
         #: Following a log breaks off after so many bytes, once for each entry.
@@ -331,10 +333,12 @@ class FakeServer:
         return web.json_response({"items": [price], "certificate": certificate, "entities": rights})
 
     async def _policy(self, request: web.Request) -> web.Response:
-        name = (await request.json())["policy"]["name"] if request.method == "PUT" else "max_min_fairness"
+        asked = await request.json() if request.method == "PUT" else {"policy": {"name": "max_min_fairness"}}
+        name = asked["policy"]["name"]
         if name == "max_mim":
             return problem(422, "unknown_policy", "no policy max_mim", "policy.name", "did you mean max_min_fairness?")
-        view = {"version": 2, "name": name, "parameters": {"aware": True}, "rules": {"round_s": 12.0}}
+        view = {"version": 2, "name": name, "parameters": {"aware": True}}
+        view["rules"] = self.policy_rules | asked.get("rules", {})
         return web.json_response(view | {"changed_at": AT, "changed_by": "root"})
 
     async def _policy_versions(self, request: web.Request) -> web.Response:

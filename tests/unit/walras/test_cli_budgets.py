@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from walras.budgets import BudgetView, CreditView, NewCredit
-from walras.cli import usage_commands
+from walras.cli import budget_commands
 from walras.cli.main import app
 
 WEEKLY = BudgetView(
@@ -38,7 +38,7 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     found = Fake()
-    monkeypatch.setattr(usage_commands, "with_client", lambda work: work(found))
+    monkeypatch.setattr(budget_commands, "with_client", lambda work: work(found))
     return found
 
 
@@ -72,5 +72,5 @@ def test_budgets_are_shown_with_what_is_left_and_when_they_are_filled(fake: Fake
     refused = typed("money --budgets --month 2026-11")
     assert refused.exit_code == 2
     assert "--month says nothing of budgets" in refused.output
-    line = usage_commands.budget_line(SPENT)
+    line = budget_commands.budget_line(SPENT)
     assert line == "budget of vision: 5.00 of 5 USD used; no job of it starts"

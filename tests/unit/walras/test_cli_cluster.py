@@ -97,6 +97,20 @@ def test_policy(fake: Any, tmp_path: Path) -> None:
     assert "policy.name" in refused.stderr
 
 
+def test_a_policy_that_removes_budgets_is_not_applied_without_a_yes(fake: Any, tmp_path: Path) -> None:
+    """The difference is shown; where nobody can be asked, `--yes` is needed, and nothing is changed without it."""
+    file = tmp_path / "p.yaml"
+    file.write_text("policy: {name: fifo}\nrules: {budgets: []}\n")
+    fake.policy_rules = {"budgets": [{"project": "lab", "usd": 9.0}], "round_s": 12.0}
+    refused = run(fake, "policy", "apply", str(file))
+    assert refused.exit_code == 2
+    assert "this removes 1 budget" in refused.stderr
+    assert "rules.budgets: [{'project': 'lab', 'usd': 9.0}] -> []" in refused.stdout
+    assert all("dry_run" in path for method, path, *_ in fake.requests if method == "PUT")
+    assert run(fake, "policy", "apply", str(file), "--yes").exit_code == 0
+    assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy")
+
+
 def test_admin_audit(fake: Any) -> None:
     """Who changed what; a length of time becomes an instant, a name a filter."""
     shown = run(fake, "admin", "audit", "--user", "ada", "--since", "1h", "--limit", "5").stdout

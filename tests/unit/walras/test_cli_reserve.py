@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from walras.cli import machine_commands
+from walras.cli import reserve_commands
 from walras.cli.main import app
 from walras.reservations import NewReservation, ReservationView
 
@@ -44,7 +44,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     import asyncio
 
     found = Fake()
-    monkeypatch.setattr(machine_commands, "with_client", lambda ask: asyncio.run(ask(found)))
+    monkeypatch.setattr(reserve_commands, "with_client", lambda ask: asyncio.run(ask(found)))
     return found
 
 
