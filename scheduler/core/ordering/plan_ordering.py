@@ -165,13 +165,15 @@ class PlanOrdering:
         return self._moves and can_save and self._ledger.now >= max(self.lease_ends_at(job), self._protected_until(job))
 
     def _protected_until(self, job: JobRecord) -> float:
-        """Returns until when the job keeps its place: a restarted one until its restart is a small part of the run.
+        """Returns until when the job keeps its place.
 
-        What a change of size costs an elastic job, its policy weighs itself.
+        Where machines are rented, arrivals change who is worth which machine for minutes only, so a restarted job stays
+        until its restart is a small part of the run. What a change of size costs an elastic job, its policy weighs.
         """
-        rules = self._ledger.policy.rules
+        rules, pools = self._ledger.policy.rules, self._ledger.fleet.pools
         protected_s = rules.protected_s
-        if job.attempt > 1 and not job.request.sizes and not self._rides(job):
+        is_settled = job.attempt > 1 and not job.request.sizes and any(state.rented for state in pools)
+        if is_settled and not self._rides(job):
             protected_s = max(protected_s, self._ledger.restart_s(job, rules) / CUT_PART)
         return job.running_at + protected_s if protected_s > 0 else -inf
 
