@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,9 @@ class StandbyPair(RealServer):
                     return which
         return None
 
-    def until_one_leads(self, other_than: int | None = None, timeout_s: float = 60.0) -> None:
-        """Wait until a server leads and answers, `other_than` this one."""
+    def until_one_leads(self, other_than: int | None = None, timeout_s: float = 60.0) -> float:
+        """Wait until a server leads and answers, `other_than` this one. Returns the seconds that it took."""
+        began = time.monotonic()
 
         def look() -> bool:
             if self.leader in (None, other_than):
@@ -75,6 +77,7 @@ class StandbyPair(RealServer):
             return False
 
         wait_for(look, timeout_s, "a server leads", lambda: self.log_of(0)[-2000:] + self.log_of(1)[-2000:])
+        return time.monotonic() - began
 
     def kill_leader(self) -> int:
         """`kill -9`; returns which one it was."""
