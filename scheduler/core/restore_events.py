@@ -43,8 +43,6 @@ class JobRestored:
     saves: bool = False
     #: Machines of the placement that were lost, and may have joined again since, while the rest of the gang goes on.
     lost: tuple[NodeId, ...] = ()
-    #: Seconds that its ended attempts held places.
-    held_s: float = 0.0
 
 
 @dataclass(slots=True)

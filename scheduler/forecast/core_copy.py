@@ -207,7 +207,6 @@ def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
         rendezvous=job.rendezvous,
         revoked=job.revoked,
         saves=job.saves,
-        held_s=job.held_s,
     )
 
 

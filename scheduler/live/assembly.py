@@ -86,11 +86,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PriorUsage:
-    """The accelerator-seconds and USD that a job has used, and the seconds that its ended attempts held places."""
+    """The accelerator-seconds and USD that a job has used."""
 
     accelerator_s: float = 0.0
     usd: float = 0.0
-    held_s: float = 0.0
 
 
 def restore_core(
@@ -180,7 +179,6 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         safe_steps=0.0 if job.checkpoint is None else job.checkpoint.step,
         attained_s=used.accelerator_s,
         spent_usd=used.usd,
-        held_s=used.held_s,
         hold_reason=job.held_by,
         placement=None if attempt is None else attempt.placement,
         leased_at=0.0 if attempt is None else attempt.row.leased_at,
@@ -222,9 +220,7 @@ def prior_usage(store: Store, job_ids: Iterable[JobId], at: float) -> dict[JobId
     used: dict[JobId, PriorUsage] = {}
     for each in store.usage(job_ids, at):
         before = used.get(each.job_id, PriorUsage())
-        used[each.job_id] = PriorUsage(
-            before.accelerator_s + each.accelerator_s, before.usd + each.usd, before.held_s + each.held_s
-        )
+        used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
     return used
 
 

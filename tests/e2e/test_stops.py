@@ -405,7 +405,7 @@ def test_what_ended_before_the_stop_was_finished(run: Run) -> None:
     def has_ended(attempt: SupervisedAttempt) -> bool:
         return not any(processes.parent_of(pid) for pid in attempt.events("started")[0]["pids"])
 
-    commands = {"done": bash("(trap '' TERM; echo up; sleep 300) & true")}
+    commands = {"done": bash("echo up; (trap '' TERM; sleep 300) & true")}
     (ended,) = run(commands, after=has_ended)["done"].events("ended")
     assert (ended["exit_code"], ended["unfinished"]) == (0, False)
 

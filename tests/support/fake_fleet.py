@@ -248,7 +248,6 @@ def restored_from(ledger: Ledger, job: JobRecord, at: float) -> JobRestored:
         job.rendezvous if holds else None,
         job.revoked if holds else None,
         saves=job.saves,
-        held_s=job.held_s,
     )
 
 

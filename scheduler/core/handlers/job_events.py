@@ -16,7 +16,7 @@ from scheduler.core.handlers.deadlines import let_go
 from scheduler.core.handlers.machine_facts import keep_where_it_runs
 from scheduler.core.handlers.restored_state import recall_job
 from scheduler.core.job_change_events import JobBudgetChanged, JobProjectChanged, JobRedirected, JobReprioritised
-from scheduler.core.placement.attempt_lifecycle import is_prepared, limit_runtime, revoke_attempt
+from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.restore_events import JobRestored
 from scheduler.core.speed_events import WorkRestated
@@ -198,7 +198,7 @@ def on_max_queue_time(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 
 def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """Stops a job whose attempts have held accelerators for its `max_runtime`."""
+    """Stops an attempt that has held accelerators for the job's `max_runtime`."""
     if job.attempt != attempt or not job.holds or job.revoked is Reason.USER_CANCELLED:
         return
     if is_prepared(job):
@@ -240,7 +240,7 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
     if event.saves:
         saw_saving(ledger, job)
     job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps
-    job.state, job.held_s = event.state, event.held_s
+    job.state = event.state
     if event.hold_reason is Reason.HOLD_BUDGET:
         cycle.spending.held.add(job.job_id)
     if event.placement is not None:
@@ -283,7 +283,7 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at
         begin_unsaved_run(ledger, job, cycle.policy.rules)
-    limit_runtime(cycle, job)
+    cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
     if not is_prepared(job):
         timeout_s = cycle.policy.rules.prepare_timeout_s
         cycle.timers.set(event.at + timeout_s, "prepare", job.job_id, job.attempt)

@@ -68,13 +68,7 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
         cycle.timers.set(cycle.now + rules.prepare_timeout_s, "prepare", job.job_id, job.attempt)
     else:
         command_start(cycle, job, beside)
-    limit_runtime(cycle, job)
-
-
-def limit_runtime(cycle: Cycle, job: JobRecord) -> None:
-    """Sets the timer after which the job has held places for its `max_runtime`, over all attempts."""
-    left_s = max(job.request.max_runtime_s - job.held_s, 0.0)
-    cycle.timers.set(job.leased_at + left_s, "max_runtime", job.job_id, job.attempt)
+    cycle.timers.set(cycle.now + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
 
 
 def command_start(cycle: Cycle, job: JobRecord, beside: JobRecord | None = None) -> None:
@@ -124,7 +118,6 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
                 if job.job_id not in cycle.policy.riders:
                     machine.unpaid_since = inf  # a paying job held it until now
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
-    job.held_s += cycle.now - job.leased_at
     columns.fixed_at[job.slot] = inf
     cycle.spending.ended(job)
     ledger.usage.ended(job.request, cycle.now)

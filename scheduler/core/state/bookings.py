@@ -34,7 +34,7 @@ def sure_end_at(ledger: Ledger, job: JobRecord) -> float:
     now, rules = ledger.now, ledger.policy.rules
     ends_at = expected_end_at(ledger, job, rules)
     by_work = now + OVERDUE * (ends_at - now) if ends_at > now else inf  # beyond it the stated length was wrong
-    return min(by_work, job.leased_at + job.request.max_runtime_s - job.held_s + notice_s(job))
+    return min(by_work, job.leased_at + job.request.max_runtime_s + notice_s(job))
 
 
 def leaves_without_loss(ledger: Ledger, job: JobRecord) -> bool:
@@ -114,7 +114,7 @@ class Bookings:
         ends_at = end_if_started_at(self.ledger, job, pool, rules)
         is_known = now < ends_at < inf
         by_work = now + OVERDUE * (ends_at - now) if is_known else inf
-        return min(by_work, now + job.request.max_runtime_s - job.held_s + notice_s(job)) <= at
+        return min(by_work, now + job.request.max_runtime_s + notice_s(job)) <= at
 
     def _can_leave_by(self, job: JobRecord, at: float) -> bool:
         """Returns whether a stop in time would lose no work, and the job could work long enough to be worth a start."""

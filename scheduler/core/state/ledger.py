@@ -65,8 +65,6 @@ class JobRecord:
     saves: bool = False
     #: Whether it runs on a drained or booked machine, which does not count as the fleet's capacity.
     is_aside: bool = False
-    #: Seconds that its ended attempts held places, which count against `max_runtime`.
-    held_s: float = 0.0
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0

@@ -204,8 +204,7 @@ class SqlStore(ABC):
         marks = ", ".join("?" for _ in wanted)
         cursor = self._reader().execute(
             "SELECT job_id, accelerator, sum(accelerators * max(0, coalesce(ended_at, ?) - leased_at)),"
-            " sum(usd + CASE WHEN ended_at IS NULL THEN usd_per_h * max(0, ? - usd_since_at) / 3600 ELSE 0 END),"
-            " sum(coalesce(ended_at, leased_at) - leased_at)"
+            " sum(usd + CASE WHEN ended_at IS NULL THEN usd_per_h * max(0, ? - usd_since_at) / 3600 ELSE 0 END)"
             f" FROM attempts WHERE job_id IN ({marks}) GROUP BY job_id, accelerator",
             [at, at, *wanted],
         )

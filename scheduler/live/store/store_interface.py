@@ -253,8 +253,6 @@ class JobUsage:
     accelerator: str
     accelerator_s: float
     usd: float
-    #: Seconds for which ended attempts held it.
-    held_s: float
 
 
 class Store(Protocol):

@@ -224,22 +224,6 @@ def test_limits_of_run_and_queue_time() -> None:
     assert (ended.state, ended.reason) == ("TIMEOUT", Reason.POLICY_MAX_RUNTIME)
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_the_limit_of_run_time_counts_over_all_attempts(restarts: bool) -> None:
-    """Six seconds of ten are used up when it is held; released later, it is stopped after four more, also by a core
-    that was started meanwhile.
-    """
-    fleet = cluster()
-    fleet.tell(ev.JobSubmitted(0.0, job(1, max_runtime_s=10.0)))
-    fleet.tell(ev.JobHeld(6.0, J1))
-    fleet.end(J1, exit_code=85)
-    if restarts:
-        fleet.restart()
-    fleet.tell(ev.JobReleased(100.0, J1))
-    assert revoked(fleet.tell(ev.Woke(103.9))) == []
-    assert revoked(fleet.tell(ev.Woke(104.0))) == [1]
-
-
 def test_held_job_keeps_its_place_in_nothing() -> None:
     """Hold checkpoints and stops a running job; release puts it back in line."""
     fleet = cluster()

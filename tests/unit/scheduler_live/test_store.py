@@ -106,15 +106,12 @@ def test_what_is_not_over_is_loaded(store: Store) -> None:
 
 
 def test_usage_adds_up_ended_and_live_attempts(store: Store) -> None:
-    """Accelerator-seconds and money by type, settled until the instant asked about; time held by those that ended."""
+    """Accelerator-seconds and money by type, settled until the instant asked about."""
     ended = an_attempt(1, 1, ended_at=20.0, usd=0.5)
     live = an_attempt(1, 2, accelerator="v100", leased_at=30.0, usd=0.1, usd_per_h=3600.0, usd_since_at=40.0)
     store.commit(WriteBatch(jobs=[a_job(1)], attempts=[ended, live]))
-    usage = {
-        used.accelerator: (used.accelerator_s, round(used.usd, 9), used.held_s)
-        for used in store.usage([JobId(1)], 50.0)
-    }
-    assert usage == {"a100": (20.0, 0.5, 10.0), "v100": (40.0, 10.1, 0.0)}
+    usage = {used.accelerator: (used.accelerator_s, round(used.usd, 9)) for used in store.usage([JobId(1)], 50.0)}
+    assert usage == {"a100": (20.0, 0.5), "v100": (40.0, 10.1)}
 
 
 def test_the_journal_is_read_from_its_last_generation(store: Store) -> None:
