@@ -62,6 +62,10 @@ class _Body:
     def at_eof(self) -> bool:
         return not self._content
 
+    def is_eof(self) -> bool:
+        """Whether all of it has arrived: a request is handed over whole."""
+        return True
+
     async def iter_any(self) -> Any:
         if self._content:
             yield self._content
