@@ -153,7 +153,7 @@ class NodeData:
 
 @dataclass(slots=True)
 class RentFailed:
-    """Requested machines will not come."""
+    """The provider will not deliver machines that were requested under `token`; `reason` says why."""
 
     at: float
     token: str

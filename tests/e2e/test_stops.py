@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.attempts import SupervisedAttempt, wait_for
+from tests.support.attempts import STUBBORN, SupervisedAttempt, wait_for
 from workers import processes
 from workers.control_groups import find_group_parent, remove_group
 
@@ -33,19 +33,6 @@ while True:
 #: Does not handle the signal; `up` once it runs.
 PLAIN = "import time; print('up', flush=True); time.sleep(300)"
 SAVE = "python save.py"
-#: Ignores the signal, and so does what it double-forked.
-HIDES = """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        time.sleep(300)
-    os._exit(0)
-os.wait()
-print("up", flush=True)
-time.sleep(300)
-"""
 IN_C = """
 #include <signal.h>
 #include <stdio.h>
@@ -290,7 +277,7 @@ def test_who_does_not_handle_the_signal_ends_at_once(run: Run) -> None:
 
 def test_who_ignores_the_signal_is_killed_when_the_grace_is_over(run: Run) -> None:
     """With all that it double-forked, whether it saves on by then or not."""
-    commands = {"ignores": ["python", "-c", HIDES], "saves for too long": ["python", "save.py"]}
+    commands = {"ignores": ["python", "-c", STUBBORN], "saves for too long": ["python", "save.py"]}
     assert ends(run(commands, stop_s=1.0)) == {"ignores": (0, 0, None, 9), "saves for too long": (1, 0, None, 9)}
 
 

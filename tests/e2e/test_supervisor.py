@@ -9,28 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.attempts import SupervisedAttempt, wait_for
+from tests.support.attempts import STUBBORN, SupervisedAttempt, wait_for
 from workers.processes import boottime
 
 pytestmark = pytest.mark.slow
 
 Start = Callable[..., SupervisedAttempt]
 
-#: A double-forked process in a session of its own that ignores SIGTERM, and a rank that does the same and goes on.
-STUBBORN = """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        time.sleep(300)
-    os._exit(0)
-os.wait()
-print("settled", flush=True)
-time.sleep(300)
-"""
-
-#: The same, after throwing the environment away: no cookie to find it by.
+#: As `STUBBORN`, after throwing the environment away: no cookie to find it by.
 NAMELESS = """
 import os, signal, sys, time
 if os.fork() == 0:
@@ -39,7 +25,7 @@ if os.fork() == 0:
         os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(300)", "NAMELESS"], {})
     os._exit(0)
 os.wait()
-print("settled", flush=True)
+print("up", flush=True)
 time.sleep(300)
 """.replace("NAMELESS", f"walras-nameless-of-{os.getpid()}")
 
@@ -117,7 +103,7 @@ def test_output_beyond_the_cap_is_left_out_and_said_so(start: Start) -> None:
 def test_a_job_that_double_forks_and_ignores_sigterm_leaves_no_process_after_stop(start: Start) -> None:
     """Double fork, setsid and SIG_IGN do not help a process to outlive its attempt."""
     attempt = start(STUBBORN)
-    attempt.wait_output("settled")
+    attempt.wait_output("up")
     assert len(attempt.alive()) == 2
     attempt.tell({"type": "stop", "grace_s": 0.5, "reason": "cancelled"})
     ended = attempt.wait_event("ended")
@@ -128,7 +114,7 @@ def test_a_job_that_double_forks_and_ignores_sigterm_leaves_no_process_after_sto
 def test_a_descendant_without_environment_is_found_too(start: Start) -> None:
     """Who threw away the cookie is still a descendant."""
     attempt = start(NAMELESS)
-    attempt.wait_output("settled")
+    attempt.wait_output("up")
     wait_for(nameless, 20.0, "the nameless process")
     attempt.tell({"type": "stop", "grace_s": 0.0, "reason": "fenced"})
     attempt.wait_event("ended")
@@ -141,8 +127,8 @@ def test_killing_the_supervisor_ends_ranks_and_descendants_at_once(start: Start)
     attempt = start(STUBBORN + "\n", devices=[0, 1], lease_s=600.0)
     other = start(NAMELESS, lease_s=600.0)
     for rank in (0, 1):
-        attempt.wait_output("settled", rank=rank)
-    other.wait_output("settled")
+        attempt.wait_output("up", rank=rank)
+    other.wait_output("up")
     wait_for(nameless, 20.0, "the nameless process")
     ranks = attempt.events("started")[0]["pids"] + other.events("started")[0]["pids"]
     for pid in (attempt.supervisor_pid, other.supervisor_pid):
@@ -155,7 +141,7 @@ def test_killing_one_rank_of_two_stops_the_other(start: Start) -> None:
     """The first failing rank ends the gang, even when the other ignores SIGTERM, and is the one on record."""
     attempt = start(STUBBORN, devices=[0, 1])
     for rank in (0, 1):
-        attempt.wait_output("settled", rank=rank)
+        attempt.wait_output("up", rank=rank)
     os.kill(attempt.events("started")[0]["pids"][1], signal.SIGKILL)
     ended = attempt.wait_event("ended", 10.0)
     assert (ended["failed_rank"], ended["signal"]) == (1, signal.SIGKILL)
@@ -165,7 +151,7 @@ def test_killing_one_rank_of_two_stops_the_other(start: Start) -> None:
 def test_nothing_survives_the_lease(start: Start) -> None:
     """Without renewal the ranks are signalled before the lease ends and gone when it has ended."""
     attempt = start(STUBBORN, lease_s=30.0, grace_s=10.0)
-    attempt.wait_output("settled")
+    attempt.wait_output("up")
     ended = attempt.wait_event("ended", 60.0)
     assert ended["cause"] == "lease_expired"
     # Were they signalled at the end of the lease only, they would last for the grace period more.

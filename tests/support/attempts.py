@@ -26,6 +26,20 @@ from workers.supervisor_protocol import (
     write_plan,
 )
 
+#: A rank that ignores SIGTERM and prints `up`, and a double-forked process of it that does so in its own session.
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(300)
+    os._exit(0)
+os.wait()
+print("up", flush=True)
+time.sleep(300)
+"""
+
 ROOT = Path(walras.__file__).parent.parent
 
 

@@ -504,7 +504,7 @@ def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
 
 
 def _drain(cycle: Cycle, state: PoolState) -> None:
-    """Drains each machine of the pool gently and returns it once it is empty; the pool gets no new jobs or machines."""
+    """Closes the pool to jobs and machines; jobs on its machines save and leave, then what was rented is returned."""
     leave_pool(cycle, state.row)
     for machine in list(state.members.values()):
         if machine.condition in _FOLLOWING:

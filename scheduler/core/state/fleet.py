@@ -322,7 +322,8 @@ class Fleet:
     ) -> FleetMachine | None:
         """Returns the machine with the fewest free accelerators that still has `wanted`; None if there is none.
 
-        Of equals the first of `warm`. At most `_TRIES` machines of a bucket that lack processors or memory are tried.
+        Among machines with equally few it prefers those in `warm` (they hold the job's data), in that order. It passes
+        over at most `_TRIES` machines of each free count for lack of processors or memory.
         """
         for size in range(wanted, len(state.buckets)):
             if not (bucket := state.buckets[size]):
