@@ -6,7 +6,7 @@ JOBS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install wheel sdist sbom docs pictures demo demo-web lint test test-all fast alone slow \
-	slow-live slow-computed on-postgresql fuzz soak mutations gpu golden browser slurm postgresql explore bench clean
+	slow-live slow-computed on-postgresql fuzz pairs soak mutations gpu golden deepspeed browser slurm postgresql explore bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,9 +37,10 @@ docs: .venv/.installed-dev ## build the documents as a site, site/index.html; a 
 	rm -rf site
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs $(JOBS) -c docs . site
 
-pictures: .venv/.installed-dev ## draw the pictures of the documents and record the terminal session again (2 minutes)
+pictures: .venv/.installed-dev browser ## draw the pictures of the documents and record the terminal session again (3 minutes)
 	$(BIN)/python docs/pictures/draw_concepts.py docs/pictures
 	$(BIN)/python docs/pictures/record_session.py docs/pictures/session.svg
+	PYTHONPATH=tests/support $(BIN)/python -m docs.pictures.draw_page docs/pictures
 
 demo: .venv/.installed ## run the whole system on this machine: server, agents, real PyTorch jobs (about 3 minutes)
 	$(BIN)/walras demo
@@ -57,18 +58,19 @@ test: .venv/.installed-dev ## lint and the fast tests
 	@$(MAKE) --no-print-directory -j 2 lint fast
 
 test-all: test ## lint and every test, real processes and PyTorch included
-	@$(MAKE) --no-print-directory -j 1 alone slow on-postgresql
+	@$(MAKE) --no-print-directory -j 1 alone slow
 
-PYTEST := $(BIN)/python -m pytest
+# Tests of a file stay in one worker unless another has none left: what they share is imported, made and compiled once.
+PYTEST := $(BIN)/python -m pytest --dist worksteal
 
 fast: .venv/.installed-dev ## the fast tests
 	$(PYTEST) -n $(JOBS) -m "not slow and not gpu" --durations=5
 
 alone: .venv/.installed-dev ## the tests that need the machine to themselves: beside others their ranks cannot keep their pace
-	$(PYTEST) -n 0 -m "alone and not gpu"
+	$(PYTEST) -n 0 -m "alone and not gpu" tests/e2e
 
-slow: .venv/.installed-dev ## the other slow tests: real processes, which mostly wait, and long computations beside them
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-live slow-computed
+slow: .venv/.installed-dev ## the other slow tests: real processes, which mostly wait; beside them computations, then SQL
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target slow-live slow-computed on-postgresql
 
 slow-live:
 	$(PYTEST) -n $$((2 * $(JOBS) + 1)) -m "slow and not alone and not gpu" --durations=10 tests/e2e
@@ -78,7 +80,7 @@ slow-computed:
 	nice -n 10 $(PYTEST) -n $(JOBS) -m "slow and not alone and not gpu" --durations=10 --ignore=tests/e2e
 
 on-postgresql: .venv/.installed-dev ## the tests of a live server that reach SQL of their own, over PostgreSQL
-	WALRAS_TEST_STORE=postgresql $(PYTEST) -n $(JOBS) -m "sql and not slow and not sqlite_file" tests/unit/scheduler_live
+	WALRAS_TEST_STORE=postgresql nice -n 10 $(PYTEST) -n $(JOBS) -m "sql and not slow and not sqlite_file" tests/unit/scheduler_live
 
 SEEDS ?= 200
 FIRST ?= 1
@@ -87,10 +89,16 @@ fuzz: .venv/.installed-dev ## run SEEDS=N whole systems under faults, from seed 
 
 soak: SEEDS = 20000
 soak: DONE ?= .venv/soaked-$(shell git rev-parse --short HEAD)
-soak: fuzz ## the same for hours, going on where it was interrupted on this commit
+soak: fuzz ## the same for hours, going on where it was interrupted on this commit; then every pair of features
+	$(MAKE) --no-print-directory pairs SEEDS=$$($(BIN)/python -m tests.whole_system --count-pairs) DONE=
+
+pairs: .venv/.installed-dev ## run SEEDS=N pairs of features on a calm whole system, another pair with each seed from FIRST=K
+	$(BIN)/python -m tests.whole_system --pairs --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
 
 mutations: .venv/.installed-dev ## plant bugs on purpose and count the seeds until each is found
 	$(BIN)/python -m tests.mutations
+	$(BIN)/python -m tests.mutations --tests
+	$(BIN)/python -m tests.crossings.planted
 
 gpu: .venv/.installed-dev ## run the tests that need a CUDA device, on a machine that has one
 	$(BIN)/pytest -m gpu tests/gpu
@@ -98,11 +106,15 @@ gpu: .venv/.installed-dev ## run the tests that need a CUDA device, on a machine
 golden: .venv/.installed-dev ## add the solver that golden results were recorded with (GPL, for tests alone)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[golden]'
 
+deepspeed: .venv/.installed-dev ## build DeepSpeed, which one test starts, beside the torch that is there
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --no-build-isolation \
+		deepspeed einops hjson msgpack ninja py-cpuinfo
+
 browser: ## install the browser that reports are opened with in tests (Debian; needs root)
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; }
 
-slurm: .venv/.installed-dev ## unpack the Slurm, SSH server and promtool that tests run (Debian; nothing is installed, no root)
+slurm: .venv/.installed-dev ## unpack the Slurm, SSH server, promtool and shells that tests run (Debian; nothing is installed, no root)
 	$(BIN)/python -m tests.support.debian_packages
 
 postgresql: ## install the database that tests of several servers run (Debian; needs root)
@@ -110,7 +122,7 @@ postgresql: ## install the database that tests of several servers run (Debian; n
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; }
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"
+	HYPOTHESIS_PROFILE=explore $(PYTEST) -n $(JOBS) tests/properties -m "not gpu"
 
 bench: .venv/.installed-dev ## measure what docs/results.md states
 	$(BIN)/python -m benchmarks

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optimizer.policy import PolicySpec
-from simulator.engine import RunLimits
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
 from simulator.experiment import pool_models
-from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics
 from simulator.shipped_configs import find_cluster
 from simulator.simulation import simulate
 from simulator.workloads.formats import read_trace
-from simulator.worlds.arena.arena_places import read_places
 from simulator.worlds.arena.arena_scenario import (
     ROUND_S,
     ArenaWorkload,
     TuningCost,
     arena_plan_scenario,
     arena_workload,
+    read_places,
 )
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml

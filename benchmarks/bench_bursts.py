@@ -28,11 +28,11 @@ from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunLimits
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.metrics import JobMetrics
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, SimulationResult, simulate
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.contract import SECONDS_PER_HOUR

@@ -20,8 +20,8 @@ from benchmarks.spot_laws import FloatArray, LawPolicy, plan_for_law, spell_law
 from benchmarks.spot_runs import fitted_elsewhere
 from benchmarks.tables import Measured
 from optimizer.planning.deadline_job import DeadlineJob, GreedySpotPolicy, SpotPolicy, UniformProgress
-from optimizer.planning.slack_grid import SlackPlans
-from simulator.workloads.spot_windows import (
+from optimizer.planning.slack_policy import SlackPlans
+from simulator.workloads.spot_markets import (
     SPOT_USD,
     TICKS_PER_H,
     VARIANTS,

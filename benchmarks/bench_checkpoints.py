@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import Measured
-from walras.content import CHUNK_BYTES, hash_folder
-from walras.content_transfer import ContentTransfer
-from walras.transport import Patience, Transport
+from walras.connection.transport import Patience, Transport
+from walras.storage.content import CHUNK_BYTES, hash_folder
+from walras.storage.content_transfer import ContentTransfer
 
 WHOLE_BYTES, CHANGED_PART, PIECE_BYTES = 1 << 30, 0.05, 100_000_000
 STEP_S, BLOCK_S, BLOCKS = 0.005, 12.0, 12

@@ -17,8 +17,8 @@ from benchmarks.tables import Measured
 from optimizer.planning.deadline_job import GreedySpotPolicy, UniformProgress
 from optimizer.planning.reserved_capacity import QueueLoad, reserve_without_waiting
 from optimizer.planning.slack_policy import SlackPlan, SlackPolicy, fit_spot_markets, plan_slack
-from optimizer.planning.spot_replay import ReplayStart, replay_optimum, run_omniscient, zones_optimum
-from simulator.ground_truth import AttemptCosts
+from optimizer.planning.spot_plan import ReplayStart, replay_optimum, run_omniscient, zones_optimum
+from scheduler.world.attempts import AttemptCosts
 
 _STARTS_EACH = 60
 #: One week of slots.

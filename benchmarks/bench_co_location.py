@@ -29,14 +29,13 @@ from benchmarks.needs import reference_data
 from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.attempts import WorldParameters
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
 from simulator.experiment import trace_experiment
-from simulator.ground_truth import AttemptCosts, SpeedKey
-from simulator.simulated_jobs import SimulatedJob
+from simulator.ground_truth import SpeedKey
 from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.generators import gavel_jobs, generator_request
-from simulator.workloads.speed_tables import read_pair_speeds, read_throughput_table
-from simulator.workloads.trace import Trace
+from simulator.workloads.trace_binding import read_pair_speeds, read_throughput_table
+from simulator.workloads.trace_source import Trace
 from tests.support.real_server import A, RealServer
 from tests.support.shared_job import SCRIPT, THRASHING, WAITING
 from tests.support.waiting import wait_for

@@ -31,14 +31,14 @@ def measure(scale: float, row: str) -> list[Measured]:
 def _demo(_scale: float) -> Measured:
     measured = Measured("walras demo", "twelve PyTorch jobs on five emulated accelerators, spot machine revoked")
     printed, took_s, _ = _run([_WALRAS, "demo", "--no-live"], may_fail=True)
-    starts = re.search(r"at most (\d+) rank starts +(\d+)", printed)
+    starts = re.search(r"at most (\d+) rank starts[ │┃]+(\d+)", printed)
     if starts is None:
         raise NotHereError(f"the demo ended early: {printed[-200:]}")
     measured.add("from start to end", took_s, "s", at_most=240)
     measured.add("rank starts", int(starts[2]), "", at_most=int(starts[1]))
     if (error := re.search(r"median error ([\d.]+)%", printed)) is not None:
         measured.add("completion times simulated again: median error", float(error[1]), "%", at_most=10)
-    measured.add("promises broken", len(re.findall(r"^ *FAIL ", printed, re.MULTILINE)), "", at_most=0)
+    measured.add("promises broken", len(re.findall(r"^[ │┃]*FAIL ", printed, re.MULTILINE)), "", at_most=0)
     return measured
 
 
@@ -52,7 +52,7 @@ def _gangs(_scale: float) -> Measured:
         "--policy",
         "walras",
     ]
-    printed, took_s, _ = _run([_WALRAS, *words, "--bounds", "none", "-o", "json"])
+    printed, took_s, _ = _run([_WALRAS, *words, "--set", "bounds=none", "-o", "json"])
     told = json.loads(printed)["measures"]
     measured = Measured("walras simulate compare multi_small_seed0_rate0.5", "gavel-12-12-12, policy walras")
     measured.add("mean completion time", told["avg_jct_s"]["policies"]["walras"]["mean"], "s")
@@ -73,8 +73,8 @@ def _philly(_scale: float) -> Measured:
 
 def _arena(_scale: float) -> Measured:
     folder = reference_data() / "arena"
-    words = ["simulate", "run", folder / "jobs_philly.csv.gz", "--speeds", folder / "places.csv.gz"]
-    words += ["--cluster", "arena-1280", "--world", "arena", "--policy", "walras", "-o", "json"]
+    words = ["simulate", "run", folder / "jobs_philly.csv.gz", "--set", f"speeds={folder / 'places.csv.gz'}"]
+    words += ["--cluster", "arena-1280", "--set", "world=arena", "--policy", "walras", "-o", "json"]
     printed, took_s, _ = _run([_WALRAS, *words])
     figures = json.loads(printed)
     measured = Measured("walras simulate run --world arena", "1,938 jobs, 1,280 accelerators of four types")
@@ -85,9 +85,9 @@ def _arena(_scale: float) -> Measured:
 
 
 def _spot(_scale: float) -> Measured:
-    words = ["plan", "spot", "example:two-zones", "--work", "48h", "--deadline", "60h", "--restart", "12m"]
+    words = ["cloud", "spot", "example:two-zones", "--work", "48h", "--deadline", "60h", "--restart", "12m"]
     printed, _, _ = _run([_WALRAS, *words, "--spot", "0.92", "--on-demand", "3.06", "-o", "json"])
-    measured = Measured("walras plan spot example:two-zones", "48 h of work in 60 h, 40 starts")
+    measured = Measured("walras cloud spot example:two-zones", "48 h of work in 60 h, 40 starts")
     for policy in json.loads(printed)["policies"]:
         measured.add(f"{policy['name']}: above the exact optimum", 100 * policy["above_bound"], "%")
         measured.add(f"{policy['name']}: late", policy["late"], "", at_most=0)
@@ -96,7 +96,7 @@ def _spot(_scale: float) -> Measured:
 
 def _fuzz(scale: float) -> Measured:
     seeds = max(2, round(_FUZZ_SEEDS * scale))
-    words = ["-m", "tests.whole_system", "--seeds", str(seeds), "--first", str(_FUZZ_FIRST), "--jobs", "2"]
+    words = ["-m", "tests.whole_system", "--seeds", str(seeds), "--set", f"first={_FUZZ_FIRST!s}", "--jobs", "2"]
     printed, _, _ = _run([sys.executable, *words, "--no-shrink"], may_fail=True)
     told = re.search(r"(\d+) seeds, (\d+) failed, .*?([\d.]+) s of processor time", printed)
     if told is None:

@@ -16,7 +16,7 @@ from benchmarks.spot_runs import JOB, Total, fitted_elsewhere, judged, starts, t
 from benchmarks.tables import Measured
 from optimizer.planning.deadline_job import UniformProgress
 from optimizer.planning.slack_policy import fit_spot_markets, plan_slack
-from optimizer.planning.spot_replay import ReplayStart, replay_optimum
+from optimizer.planning.spot_plan import ReplayStart, replay_optimum
 
 _STARTS_EACH = 60
 #: Between the price of spot and that on demand, USD/h.

@@ -21,13 +21,12 @@ from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event
+from scheduler.core.events import EntityShare, Event
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import EntityShare
-from simulator.engine import RunLimits
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, Simulation, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind

@@ -28,7 +28,7 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 from random import Random
-from optimizer.documents.problem_conversion import problem_from_document
+from optimizer.documents.problem_document import problem_from_document
 from optimizer.documents.problem_document import ProblemDocument
 problem = problem_from_document(ProblemDocument.model_validate_json(Path(sys.argv[1]).read_text()))
 began = time.monotonic()

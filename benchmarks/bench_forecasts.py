@@ -10,28 +10,34 @@ knows in hindsight how long the one job was that all waited for. Forecasts of a 
 that a row ends within minutes whatever the policy: how many were made is told, and how many jobs have no interval,
 because most futures did not reach their end; it is told after which instant they come in nine futures of ten.
 Seeds below 40 have served to look at.
-The row `rollout` is the time of a rollout of 1,000 active jobs.
+The row `look` is the time of a server's look at 5 and at 1,000 active jobs, and of how many it tells something. The row
+`week/POLICY` is a week of 2,000 jobs of unknown lengths with four restarts: what a screen tells half-way between two
+looks.
 """
 
 from dataclasses import replace
 from itertools import islice, product
+from math import inf
 from statistics import mean
 from time import process_time
 
-from benchmarks.forecast_runs import ForecastLooks, ForecastRun, Tally, forecast_run, generated_run
+from benchmarks.forecast_runs import ForecastLooks, ForecastRun, Tally, forecast_run, generated_run, life_run
 from benchmarks.needs import reference_data
 from benchmarks.tables import Measured
+from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Event, JobSubmitted
 from scheduler.forecast.core_copy import snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs
-from simulator.engine import RunLimits
-from simulator.ground_truth import AttemptCosts, GroundTruth
-from simulator.machines import PoolModel
+from scheduler.live.services.start_forecasts import DRAWS, refresh_cpu_s
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, LengthEstimates
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
 from simulator.shipped_configs import load_named_policy
-from simulator.simulated_jobs import LengthEstimates, SimulatedJob
 from simulator.simulation import Scenario, Simulation
 from simulator.workloads.formats import read_trace
 from simulator.workloads.trace_binding import TraceBinding
@@ -45,7 +51,7 @@ _FORECASTS_S = 90.0
 _POLICIES = ("fifo", "srtf", "las", "walras")
 _WORKLOADS = ("gavel", "poisson", "philly")
 _LENGTHS = ("known", "unknown")
-ROWS = (*map("/".join, product(_WORKLOADS, _POLICIES, _LENGTHS)), "rollout")
+ROWS = (*map("/".join, product(_WORKLOADS, _POLICIES, _LENGTHS)), "week/fifo", "week/walras", "look")
 #: Of generators: jobs an hour and what their lengths are multiplied by; the fleet is a third of the cluster's.
 _MADE = {"gavel": (12.0, 0.1), "poisson": (10.0, 0.05)}
 #: Jobs an hour of Gavel's generator where newcomers overtake: few enough that not ever more jobs wait.
@@ -54,12 +60,16 @@ _OVERTAKEN_PER_H = 10.0
 _PHILLY_MACHINES = 3
 _SLICES, _APART = 60, 1200
 _COVER_LOW, _COVER_HIGH, _NARROWER = 0.75, 0.85, 0.5
+#: A week: its jobs, how many come an hour, looks, and processor time for these, seconds.
+_WEEK_JOBS, _WEEK_PER_H, _WEEK_LOOKS, _WEEK_S = 2000, 11.9, 168, 300.0
 
 
 def measure(scale: float, row: str) -> list[Measured]:
     """One table of a row."""
-    if row == "rollout":
-        return [_rollout(scale)]
+    if row == "look":
+        return [_look(scale)]
+    if row.startswith("week/"):
+        return [_week(scale, row.removeprefix("week/"))]
     workload, policy, lengths = row.split("/")
     measured = Measured(f"forecasts of {workload} under `{policy}`, lengths {lengths}", f"{_JOBS} jobs, seeds {_SEEDS}")
     runs = []
@@ -82,6 +92,7 @@ def _tell(measured: Measured, runs: list[ForecastRun]) -> None:
         many = sum(len(tally.done) for tally in tallies)
         measured.add(f"{what}: held, mean of {many}", mean(covers), "", at_least=_COVER_LOW, at_most=_COVER_HIGH)
         measured.add(f"{what}: held, worst seed", max(covers, key=lambda cover: abs(cover - 0.8)), "")
+        measured.add(f"{what}: came before the interval, mean", mean(tally.early() for tally in tallies), "")
         measured.add(f"{what}: width over naive, mean", mean(widths), "", at_most=_NARROWER)
         measured.add(f"{what}: width over naive, worst seed", max(widths), "")
         together = Tally(done=[each for tally in tallies for each in tally.done])
@@ -122,21 +133,52 @@ def _philly(policy: str, seed: int, jobs: int) -> tuple[Scenario, list[Simulated
     return scenario, [replace(job, at=job.at - begins_at) for job in bound]
 
 
-def _rollout(scale: float) -> Measured:
-    """1,000 active jobs, 100 draws."""
-    many = round(1000 * scale)
-    measured = Measured("rollouts", f"{many} active jobs on 36 accelerators, lengths unknown")
-    for policy in _POLICIES:
-        source = WorkloadSource("generate:poisson", made=GeneratorOptions(jobs=many, rate_per_h=4000.0))
-        ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, 0, BoundsChoice.NONE))
-        scenario = replace(ready.scenario, lengths=LengthEstimates(known=False), limits=RunLimits(until_at=1800.0))
-        simulation = Simulation(scenario)
-        simulation.run(ready.jobs)
-        assert isinstance(simulation.core, SchedulerCore)
-        began = process_time()
-        snapshot = snapshot_at_once(simulation.core, 1800.0)
-        measured.add(f"`{policy}`, taking the state", 1e3 * (process_time() - began), "ms")
-        answer = forecast_jobs(ForecastQuestion(snapshot, PastJobs(), draws=5, cpu_s=60.0))
-        each_s = answer.cpu_s / answer.draws
-        measured.add(f"`{policy}`, {len(snapshot.jobs)} jobs, 100 draws", 100 * each_s, "s", at_most=10.0)
+def _week(scale: float, policy: str) -> Measured:
+    """A week in which 2,000 jobs arrive."""
+    many = round(_WEEK_JOBS * scale)
+    measured = Measured(f"a week under `{policy}`, lengths unknown", f"{many} jobs, four restarts, seed {_SEEDS[0]}")
+    scenario, jobs = generated_run("poisson", policy, _SEEDS[0], many, (_WEEK_PER_H, _MADE["poisson"][1]))
+    scenario = replace(scenario, lengths=LengthEstimates(known=False))
+    chosen = ForecastLooks(0, DRAWS, _WEEK_S, _SEEDS[0], look_cpu_s=refresh_cpu_s(1))
+    run = life_run(scenario, jobs, max(round(_WEEK_LOOKS * scale), 8), chosen)
+    together = Tally(done=run.starts.done + run.ends.done)
+    measured.add("told instants", len(together.done), "")
+    measured.add("outside the interval", 1.0 - together.cover(), "", at_most=0.2)
+    measured.add("before the interval", together.early(), "")
+    measured.add("contradicted by the state", run.contradicted, "", at_most=0)
+    measured.add("looks", run.looks, "")
+    return measured
+
+
+def _look(scale: float) -> Measured:
+    """Five submissions of 12 s on six accelerators, and 1,000 jobs on 36."""
+    measured = Measured("looks", "a server's refresh, lengths unknown")
+    for many, span_s, policies, most_s in ((5, 12.0, ("walras",), 0.5), (round(1000 * scale), 900.0, _POLICIES, 10.0)):
+        for policy in policies:
+            source = WorkloadSource(
+                "generate:poisson", made=GeneratorOptions(jobs=many, rate_per_h=3600.0 * many / span_s)
+            )
+            ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, 0, BoundsChoice.NONE))
+            part = 6 if many == 5 else 1
+            pools = tuple(replace(model, machines=model.machines // part) for model in ready.scenario.pools)
+            limits = RunLimits(until_at=2 * span_s)
+            simulation = Simulation(
+                replace(ready.scenario, pools=pools, lengths=LengthEstimates(known=False), limits=limits)
+            )
+            past = PastJobs()
+
+            def note(event: Event, _: list[Command], past: PastJobs = past) -> None:
+                if isinstance(event, JobSubmitted):
+                    past.arrived(event.at, event.job)
+
+            simulation.run(ready.jobs, note)
+            assert isinstance(simulation.core, SchedulerCore)
+            began = process_time()
+            snapshot = snapshot_at_once(simulation.core, 2 * span_s)
+            active = len(snapshot.jobs)
+            answer = forecast_jobs(ForecastQuestion(snapshot, past, DRAWS, refresh_cpu_s(active)))
+            name = f"`{policy}`, {many} jobs"
+            measured.add(f"{name}, a look", process_time() - began, "s", at_most=most_s)
+            told = sum((each.start or each.end).p50 < inf for each in answer.jobs.values())
+            measured.add(f"{name}, told of", told, "")
     return measured

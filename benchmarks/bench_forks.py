@@ -19,12 +19,12 @@ import numpy as np
 from benchmarks.bench_hadar import Served, Work, serve, work_of
 from benchmarks.tables import Measured
 from optimizer.policies.hadar import Hadar
+from scheduler.world.attempts import AttemptCosts
 from simulator.experiment import trace_experiment
-from simulator.ground_truth import AttemptCosts
 from simulator.shipped_configs import load_named_policy
 from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.generators import generate_jobs, generator_request
-from simulator.workloads.trace import Trace
+from simulator.workloads.trace_source import Trace
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
 

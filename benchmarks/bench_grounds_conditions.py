@@ -25,9 +25,8 @@ from benchmarks.bench_grounds_traces import AWARE, TRACES, Recorded, source_of
 from benchmarks.grounds import Served, as_shipped, as_told, reference_b, serve
 from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
-from simulator.ground_truth import AttemptCosts
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
 from simulator.reports.repeated_runs import estimate_mean
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario
 
 #: Seconds to start, and how much more the mean may be with it.

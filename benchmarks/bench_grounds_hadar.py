@@ -16,7 +16,7 @@ from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
 from simulator.reports.run_summary import RUN_METRICS
 
 _JOBS = 480
-#: Arrivals per hour at which the fluid fleet is just busy (docs/hadar.md).
+#: Arrivals per hour at which the fluid fleet is just busy.
 _FULL_PER_H = 1.5
 _LOADS = {"static": 0.0, "load-0.8": 0.8 * _FULL_PER_H, "load-1.2": 1.2 * _FULL_PER_H}
 #: Rows that can be measured alone.

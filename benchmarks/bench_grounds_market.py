@@ -15,15 +15,14 @@ from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, JobSubmitted
+from scheduler.core.events import EntityShare, Event, JobSubmitted
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import EntityShare
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunLimits
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, Simulation, SimulationResult
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind

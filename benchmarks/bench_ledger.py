@@ -21,7 +21,7 @@ CHARGES, _MOST_S, _TRIES = 37_730, 0.2, 5
 async def _took_s(folder: Path, charges: int) -> float:
     async with facing(folder) as face:
         rows = [charge(number, 1.0 + number % 97, job=number) for number in range(1, charges + 1)]
-        face.world.server.store.commit(WriteBatch(charges=rows))
+        face.world.server.store.commit(WriteBatch(*rows))
         face.world.live_state.next_charge_id = charges + 1
         took_s = []
         for _ in range(_TRIES):

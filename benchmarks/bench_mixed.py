@@ -1,127 +1,112 @@
-"""What gangs over several pools change under `walras`, and Hadar against Gavel's max-min fairness.
+"""How gangs over several pools change mean completion times, where whole gangs leave accelerators over and where not.
 
-    python -m benchmarks mixed [--row instants runs gavel]
+    python -m benchmarks mixed [--row fragments whole hadar-60]
 
-Grounds: the jobs and the cluster of `hadar-60` (gangs of 1, 2, 4 and 8 on three pools of 20, types up to ten times
-apart); the same jobs with gangs of 3, 5, 6 and 12, which leave odd accelerators over; and those on types that are
-nearly alike (1 : .9 : .8), where a gang over several pools loses least.
+Generated jobs of `hadar-60`, a twentieth as long, all at once and at Poisson arrivals; a start is 60 s. Under Gavel's
+`max_min_fairness`, `hadar` and `walras` gangs are in one pool. `hadar` also takes gangs at the pace of their slowest
+accelerator (Hadar), and forks jobs into three whole gangs (HadarE); `walras` also takes gangs that share each batch.
 
-Instants: 20 to 60 of the jobs, each with a part of its work left, all to be placed at once. The plan with such gangs
-against the plan without, and the bound that covers every gang over several pools against the plan without: what they
-could bring at most. Runs: the policy alone in exact rounds of an hour (`bench_hadar`), all jobs at once, a start 10 s.
+Grounds: *fragments*, gangs of 4 and 5 on three pools of 6, types 4 : 2 : 1, where whole gangs leave a third of the
+fleet; *whole*, gangs of 2 and 3 there, which fill the pools; *hadar-60*, gangs of 1, 2, 4 and 8 on three pools of 20.
+Such gangs bring at most the speed of all accelerators over the speed of those that whole gangs can take.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from benchmarks.bench_hadar import Work, problem_at, serve, work_of
 from benchmarks.tables import Measured
-from optimizer.policies.walras import Walras
-from optimizer.problem import Problem
-from optimizer.renting.plan_relaxation import with_relaxed_bound
-from simulator.reports.baselines import BoundsChoice
-from simulator.reports.policy_comparison import compare_policies
-from simulator.reports.repeated_runs import ParallelWorkers, estimate_mean, paired_difference
-from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
+from scheduler.world.attempts import AttemptCosts
+from simulator.experiment import trace_experiment
+from simulator.reports.repeated_runs import estimate_mean
+from simulator.shipped_configs import load_named_policy
+from simulator.simulation import Scenario, simulate
+from simulator.workloads.generators import generate_jobs, generator_request
+from simulator.workloads.trace_source import Trace
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
 
-ROWS = ("instants", "runs", "gavel")
-_ODD = {1: 3, 2: 5, 4: 6, 8: 12}
-_NEAR = {"v100": 1.0, "p100": 0.9, "k80": 0.8}
-#: Whether gangs are odd, and types near.
-_GROUNDS = {"hadar-60": (False, False), "odd gangs": (True, False), "odd gangs, near types": (True, True)}
-_INSTANTS, _SEEDS, _JOBS = 100, range(5), 60
-_HOUR_S = 3600.0
+_CLUSTER = Path(__file__).resolve().parents[1] / "configs" / "clusters" / "hadar-60.yaml"
+_SPEEDS = {"v100": 4.0, "p100": 2.0, "k80": 1.0}
+_SEEDS, _STRETCH, _START_S = range(8), 0.05, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    #: Gang by that of hadar-60.
+    gangs: Mapping[int, int]
+    #: Machines of a pool, their accelerators, jobs, and arrivals per hour.
+    machines: int
+    size: int
+    jobs: int
+    rate_per_h: float
+    #: The most that the default policy with such gangs may take, of the best policy without.
+    at_most: float
+
+
+_GROUNDS = {
+    "fragments": _Ground({1: 4, 2: 4, 4: 4, 8: 5}, 3, 2, 16, 6.0, 0.92),
+    "whole": _Ground({1: 2, 2: 2, 4: 3, 8: 3}, 3, 2, 16, 8.0, 1.005),
+    "hadar-60": _Ground({1: 1, 2: 2, 4: 4, 8: 8}, 5, 4, 24, 24.0, 1.005),
+}
+ROWS = tuple(_GROUNDS)
+_ALONE = ("Gavel", "hadar in one pool", "walras in one pool")
+_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gavel": ("max_min_fairness", {}),
+    "hadar in one pool": ("hadar", {}),
+    "Hadar": ("hadar", {"mixed": True}),
+    "HadarE": ("hadar", {"fork_max": 3}),
+    "walras in one pool": ("walras", {}),
+    "walras": ("walras", {"mixed": "shares"}),
+}
 
 
 def measure(scale: float, row: str) -> list[Measured]:
-    """The figures of one row."""
-    if row == "gavel":
-        return [_against_gavel(scale)]
-    told = _instants if row == "instants" else _runs
-    return [told(name, scale) for name in _GROUNDS]
+    """A ground with all jobs at once, and with arrivals."""
+    return [_told(row, rate_per_h, scale) for rate_per_h in (0.0, _GROUNDS[row].rate_per_h)]
 
 
-def _instants(name: str, scale: float) -> Measured:
-    count = max(10, round(_INSTANTS * scale))
-    measured = Measured(f"plans at instants, {name}", f"{count} instants, each of a seed of its own")
-    gained, could = [], []
-    for seed in range(count):
-        problem = _instant(name, seed)
-        whole = replace(problem, jobs=replace(problem.jobs, mixes=np.zeros(len(problem.jobs), dtype=np.bool_)))
-        apart, _ = _reached(whole)
-        reached, bound = _reached(problem)
-        gained.append(100 * (reached / apart - 1))
-        could.append(100 * (bound / apart - 1))
-    for what, percent in (("plan with them against without", gained), ("bound of all of them against without", could)):
-        found = estimate_mean(percent)
-        measured.add(f"{what}: mean", found.mean, "%")
-        measured.add(f"{what}: 95 % interval, +-", found.high - found.mean, "%")
-        measured.add(f"{what}: least", min(percent), "%")
-        measured.add(f"{what}: largest", max(percent), "%")
-    measured.add("instants at which they gain", 100 * float(np.mean(np.array(gained) > 1e-6)), "%")
+def _told(name: str, rate_per_h: float, scale: float) -> Measured:
+    ground, seeds = _GROUNDS[name], _SEEDS if scale >= 1 else range(2)
+    jobs, when = max(6, round(ground.jobs * scale)), f"{rate_per_h:g} an hour" if rate_per_h else "all at once"
+    measured = Measured(f"mixed gangs, {name}, {when}", f"{jobs} jobs, {len(seeds)} seeds, 95 % intervals")
+    hours = {
+        way: [_mean_jct_s(ground, policy, how, jobs, rate_per_h, seed) / 3600 for seed in seeds]
+        for way, (policy, how) in _WAYS.items()
+    }
+    for way, found in hours.items():
+        measured.add(f"{way}: JCT", estimate_mean(found).mean, "h")
+    best = min(_ALONE, key=lambda way: sum(hours[way]))
+    ratios = {way: [ours / its for ours, its in zip(hours["walras"], hours[way], strict=True)] for way in _WAYS}
+    against = estimate_mean(ratios[best])
+    measured.add("against the best in one pool: mean", against.mean, "x", at_most=ground.at_most)
+    measured.add("against the best in one pool: 95 %, +-", against.high - against.mean, "x")
+    measured.add("against the best in one pool: worst seed", max(ratios[best]), "x")
+    for way in (each for each in _WAYS if each != "walras"):
+        ratio = estimate_mean(ratios[way])
+        measured.add(f"against {way}: mean", ratio.mean, "x")
+        measured.add(f"against {way}: 95 %, +-", ratio.high - ratio.mean, "x")
     return measured
 
 
-def _instant(name: str, seed: int) -> Problem:
-    """Some of the jobs, each with a part of its work left, none of them running."""
-    rng = np.random.default_rng((7, seed))
-    work = _work(name, int(rng.integers(20, 61)), seed)
-    left = work.steps * rng.uniform(0.05, 1.0, len(work.steps))
-    return problem_at(work, np.arange(len(work.steps)), 0.0, left, np.zeros(work.steps_per_s.shape))
+def _mean_jct_s(
+    ground: _Ground, policy_name: str, how: Mapping[str, Any], jobs: int, rate_per_h: float, seed: int
+) -> float:
+    asked = generator_request("hadar-60", jobs=jobs, rate_per_h=rate_per_h, seed=seed, stretch=_STRETCH)
+    made = [replace(job, gang=ground.gangs[job.gang], **how) for job in generate_jobs("hadar-60", asked)]
+    experiment = trace_experiment(Trace("hadar-60", "generated", made), _cluster(ground))
+    policy, rules = load_named_policy(policy_name)
+    truth = replace(experiment.truth, default_costs=AttemptCosts(start_s=_START_S))
+    result = simulate(experiment.jobs, Scenario(experiment.pools, truth, policy, rules, seed=seed))
+    assert not result.violations, result.violations
+    return sum(job.jct_s for job in result.jobs) / len(result.jobs)
 
 
-def _work(name: str, jobs: int, seed: int) -> Work:
-    odd, near = _GROUNDS[name]
-    work = work_of(jobs, 0.0, seed)
-    if odd:
-        work = replace(work, gang=np.array([float(_ODD[int(gang)]) for gang in work.gang]))
-    return replace(work, steps_per_s=np.tile(list(_NEAR.values()), (jobs, 1))) if near else work
-
-
-def _reached(problem: Problem) -> tuple[float, float]:
-    plan = with_relaxed_bound(Walras().decide(problem, None)[0])
-    assert plan.yardstick is not None
-    return plan.yardstick.objective, plan.yardstick.bound
-
-
-def _runs(name: str, scale: float) -> Measured:
-    jobs = max(10, round(_JOBS * scale))
-    measured = Measured(f"walras in exact rounds, {name}", f"{jobs} jobs, {len(_SEEDS)} seeds")
-    works = [_work(name, jobs, seed) for seed in _SEEDS]
-    whole = [serve(replace(work, mixes=False), Walras(), _HOUR_S) for work in works]
-    mixed = [serve(work, Walras(), _HOUR_S) for work in works]
-    measured.add("JCT, one pool a gang", float(np.mean([run.mean_s for run in whole])) / _HOUR_S, "h")
-    measured.add("JCT, gangs over several pools", float(np.mean([run.mean_s for run in mixed])) / _HOUR_S, "h")
-    measured.add("time in these", 100 * float(np.mean([run.mixed for run in mixed])), "%")
-    for what in ("mean_s", "makespan_s"):
-        pairs = zip(mixed, whole, strict=True)
-        change = [100 * (getattr(after, what) / getattr(before, what) - 1) for after, before in pairs]
-        found, named = estimate_mean(change), "JCT" if what == "mean_s" else "makespan"
-        measured.add(f"change of {named}: mean", found.mean, "%")
-        measured.add(f"change of {named}: lower end", found.low, "%")
-        measured.add(f"change of {named}: upper end", found.high, "%")
-        measured.add(f"change of {named}: worst seed", max(change), "%")
-    return measured
-
-
-def _against_gavel(scale: float) -> Measured:
-    """Mean completion times under Hadar, Gavel's max-min fairness (heterogeneity-aware), and `walras`."""
-    jobs, seeds = max(10, round(_JOBS * scale)), tuple(_SEEDS)
-    measured = Measured("Hadar against Gavel, hadar-60", f"{jobs} jobs all at once, {len(seeds)} seeds, 95 % intervals")
-    source = WorkloadSource("generate:hadar-60", made=GeneratorOptions(jobs=jobs, rate_per_h=0.0))
-    names = ("max_min_fairness", "hadar", "walras")
-    cell = RunSpec(source, "hadar-60", names[0], bounds=BoundsChoice.NONE)
-    found = compare_policies(cell, names, seeds, ParallelWorkers(1))
-    assert found.violations == []
-    hours = {name: [row.values["avg_jct_s"] / 3600 for row in found.rows[name]] for name in names}
-    for name in names:
-        measured.add(f"{name}: JCT", float(np.mean(hours[name])), "h")
-    for name in names[1:]:
-        change = paired_difference(hours[name], hours[names[0]])
-        ratio = [100 * (own / fair - 1) for own, fair in zip(hours[name], hours[names[0]], strict=True)]
-        measured.add(f"{name} against max-min: mean", change.mean, "h")
-        measured.add(f"{name} against max-min: lower end", change.low, "h")
-        measured.add(f"{name} against max-min: upper end", change.high, "h")
-        measured.add(f"{name} against max-min: worst seed", max(ratio), "%")
-    return measured
+def _cluster(ground: _Ground) -> ClusterConfig:
+    """The pools of hadar-60 with machines of this ground, and types 4 : 2 : 1 for all kinds of job."""
+    shipped = load_yaml(_CLUSTER, ClusterConfig)
+    size = {"accelerators": ground.size, "machines": ground.machines}
+    pools = [entry.model_copy(update=size | {"shape": f"{entry.accelerator}x{ground.size}"}) for entry in shipped.pools]
+    speeds = shipped.speeds if ground.size == 4 else {kind: dict(_SPEEDS) for kind in shipped.speeds}
+    return shipped.model_copy(update={"pools": tuple(pools), "speeds": speeds})

@@ -13,9 +13,7 @@ from statistics import median
 from time import process_time
 
 from benchmarks.performance_scores import (
-    Told,
     best_factors,
-    drawn_probes,
     each_type_left_out,
     pooled,
     score_model,
@@ -24,10 +22,8 @@ from benchmarks.performance_scores import (
     with_tables,
 )
 from benchmarks.profiles import pair, pair_on_type, parted, singles
-from benchmarks.published_utilisation import utilisation_checks
 from benchmarks.tables import Measured
 from optimizer.prediction.affine_law import AffinePredictor
-from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.gaussian_process import GaussianProcess
 from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts, Layout, Observation, SpeedCell
@@ -44,9 +40,7 @@ def measure(scale: float) -> list[Measured]:
         found = Path(given)
         measured += [
             _unseen(found),
-            _left_out(found),
             _by_what_is_known(found),
-            _drawn_probes(found, max(2, round(8 * scale))),
         ]
     return measured
 
@@ -60,11 +54,11 @@ def _unseen(data: Path) -> Measured:
             answer = told(*parted(observations, key, _HELD))
             measured.add(f"{source}, {what}: median error", 100 * answer.median, "%", at_most=goals.get(source))
             measured.add("   inside 80 % intervals", 100 * answer.coverage, "%")
-    members = (MatrixCompletion(), AffinePredictor(), GaussianProcess(), BoostedTrees())
+    members = (MatrixCompletion(), AffinePredictor(), GaussianProcess())
     for source in ("profet", "sia", "gavel"):
         for what, key in (("on the type", pair_on_type), ("on any type", pair)):
             known, asked = parted(singles(data, source), key, _HELD)
-            for predictor in (MatrixCompletion(), AffinePredictor(), BoostedTrees(), Ensemble(members)):
+            for predictor in (MatrixCompletion(), AffinePredictor(), Ensemble(members)):
                 found = score_model(predictor.fit(known), asked)
                 if not found.predicted:
                     continue
@@ -72,51 +66,6 @@ def _unseen(data: Path) -> Measured:
                 name = f"{source}, {what}, {predictor.name}: median error"
                 measured.add(name, 100 * found.median_error, "%", at_most=goal)
                 measured.add("   inside 80 % intervals", 100 * found.coverage, "%")
-    return measured
-
-
-def _left_out(data: Path) -> Measured:
-    measured = Measured("speeds on a type that nobody measured", "each type left out in turn, one accelerator")
-    for source, probes, goal in (
-        ("lambda-v1", 0, 25.0),
-        ("lambda-v1", 1, 25.0),
-        ("profet", 3, 25.0),
-    ):
-        answers = each_type_left_out(singles(data, source), probes)
-        what = f"{source}, {len(answers)} types, {probes} cells known"
-        measured.add(f"{what}: median error", 100 * pooled(answers).median, "%", at_most=goal)
-        measured.add("   worst type's median", 100 * max(answer.median for answer in answers.values()), "%")
-        measured.add("   inside 80 % intervals", 100 * pooled(answers).coverage, "%")
-    return measured
-
-
-def _utilisation(data: Path) -> Measured:
-    checks = utilisation_checks(data)
-    measured = Measured("published runs told by data sheets and operations", f"{len(checks)} runs, nothing measured")
-    measured.add("factor off, median", median(check.factor for check in checks), "x", at_most=1.5)
-    measured.add("factor off, worst", max(check.factor for check in checks), "x", at_most=2.5)
-    measured.add("inside 80 % intervals", 100 * sum(check.is_inside for check in checks) / len(checks), "%")
-    return measured
-
-
-def _drawn_probes(data: Path, draws: int) -> Measured:
-    """What a few cells of a new type are good for, whichever they are."""
-    measured = Measured("a new type after a few measured cells", f"each type left out in turn, {draws} draws of cells")
-    every: list[Told] = []
-    for source in ("profet", "lambda-v1", "sia", "gavel"):
-        observations = with_publications(singles(data, source))
-        for probes in (1, 3, 8):
-            if not (answers := drawn_probes(observations, probes, draws)):
-                continue
-            whole = pooled({f"{name} {n}": told for name, drawn in answers.items() for n, told in enumerate(drawn)})
-            every += [told for drawn in answers.values() for told in drawn] if probes == 3 else []
-            worst = max(told.median for drawn in answers.values() for told in drawn)
-            measured.add(f"{source}, {probes} cells: median error", 100 * whole.median, "%")
-            measured.add("   worst type and draw's median", 100 * worst, "%")
-            measured.add("   inside 80 % intervals", 100 * whole.coverage, "%")
-    whole = pooled({str(n): told for n, told in enumerate(every)})
-    measured.add("all sources, 3 cells: median error", 100 * whole.median, "%", at_most=15.0)
-    measured.add("   inside 80 % intervals", 100 * whole.coverage, "%", at_most=90.0, at_least=70.0)
     return measured
 
 
@@ -159,7 +108,7 @@ def _cost(scale: float) -> Measured:
     for many in (200, 600, 2000, 4000):
         known, asked, truths = made_up(max(50, round(scale * many)), 2000)
         began = process_time()
-        model = Ensemble((MatrixCompletion(), GaussianProcess(), BoostedTrees())).fit(known)
+        model = Ensemble((MatrixCompletion(), GaussianProcess())).fit(known)
         told = model.predict_many(asked)
         seconds = process_time() - began
         errors = [abs(truth / each.steps_per_s - 1.0) for truth, each in zip(truths, told, strict=True) if each]

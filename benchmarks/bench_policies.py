@@ -12,12 +12,13 @@ from time import perf_counter
 
 import numpy as np
 
+from benchmarks.policy_definitions import definition
 from benchmarks.problems import Size, random_problem, without
 from benchmarks.tables import Measured
 from optimizer.answer import answer_problem
 from optimizer.decision import Shares
 from optimizer.lp.exact_solver import solve_by_clarabel
-from optimizer.policy import PolicySpec, SharePolicy
+from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
 
@@ -131,7 +132,6 @@ def _against_definitions(scale: float) -> Measured:
 def _plain(policy: str, problem: Problem) -> float:
     """Seconds that the policy's definition takes, compilation included."""
     chosen = make(PolicySpec(policy, SUM))
-    assert isinstance(chosen, SharePolicy)
     began = perf_counter()
-    solve_by_clarabel(chosen.definition(problem))  # type: ignore[attr-defined]
+    solve_by_clarabel(definition(chosen, problem))
     return perf_counter() - began

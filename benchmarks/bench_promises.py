@@ -22,13 +22,14 @@ from benchmarks.forecast_runs import generated_run
 from benchmarks.tables import Measured
 from scheduler.core.commands import Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, JobSubmitted
-from scheduler.core.job_change_events import JobDeadlineChanged
+from scheduler.core.events import Event, JobDeadlineChanged, JobSubmitted
 from scheduler.forecast.core_copy import snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, IntervalCalibration, forecast_jobs
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
+from scheduler.live.services.start_forecasts import QUOTED_CPU_S
+from scheduler.world.attempts import SimulatedJob
+from simulator.ground_truth import LengthEstimates, with_estimate_error
 from simulator.metrics import JobMetrics
-from simulator.simulated_jobs import LengthEstimates, SimulatedJob, with_estimate_error
 from simulator.simulation import Scenario, Simulation
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState
@@ -101,7 +102,9 @@ class QuotedRun:
         core, began_s = self._simulation.core, process_time()
         assert isinstance(core, SchedulerCore)
         snapshot, told = snapshot_at_once(core, at), (JobSubmitted(at, request),)
-        question = ForecastQuestion(snapshot, self._past, _DRAWS, 60.0, seed=int(at), told=told, only=request.job_id)
+        question = ForecastQuestion(
+            snapshot, self._past, _DRAWS, QUOTED_CPU_S, seed=int(at), told=told, only=request.job_id
+        )
         forecast = forecast_jobs(question).jobs[request.job_id]
         end_by = self._calibration.promised(at, forecast)
         self._calibration.said(request.job_id, at, forecast.end)

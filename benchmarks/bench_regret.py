@@ -18,9 +18,9 @@ from benchmarks.tables import Measured
 from optimizer.bounds.hindsight import HindsightBound, PastCapacity, PastJob, hindsight_bound
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind

@@ -22,8 +22,8 @@ from scheduler.live.services.past_report import ReportQuestion, report_past
 from scheduler.live.store.event_journal import dump_request
 from scheduler.live.store.report_rows import PastRows
 from tests.support.past_runs import past_of, run_of
-from walras.cluster_report import ClusterReport, RegretView
 from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.resources.money import ClusterReport, RegretView
 
 JOBS, LOADS = 10_000, (0.5, 0.7, 0.9, 1.0, 1.1)
 _WEEK_S, _MOST_S = 7 * 86_400.0, 5.0

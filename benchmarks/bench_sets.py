@@ -22,11 +22,11 @@ from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunLimits
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
 from simulator.faults import MarketChange
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, Simulation
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.contract import SECONDS_PER_HOUR

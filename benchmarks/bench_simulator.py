@@ -14,11 +14,11 @@ from benchmarks.tables import Measured
 from benchmarks.traces import in_a_process_of_its_own
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.engine import RunOutcome
+from scheduler.world.attempts import SimulatedJob
+from scheduler.world.engine import RunOutcome
+from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind

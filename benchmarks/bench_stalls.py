@@ -13,7 +13,7 @@ import sys
 
 from benchmarks.stall_runs import PLANTS, profiled, seconds
 from benchmarks.tables import Measured
-from walras.profiling.profile_runs import ProfilingExtent
+from walras.profiling.profiles import ProfilingExtent
 
 _PLANTED_S, _UPDATES = 0.2, 30
 

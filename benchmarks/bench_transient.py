@@ -63,7 +63,8 @@ def _run(folder: Path, name: str, pools: list[dict[str, Any]], job: dict[str, An
         str(paths["cluster"]),
     ]
     told = subprocess.run(
-        [*command, "--conditions", str(paths["conditions"]), "--policy", "walras", "--seed", str(seed), "-o", "json"],
+        [*command, "--set", f"conditions={paths['conditions']}", "--policy", "walras", "--seed", str(seed),
+         "-o", "json"],
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     summary = json.loads(told.stdout)

@@ -42,7 +42,8 @@ from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.speed_events import Guess, PredictedSpeed, SpeedsPredicted
 from scheduler.core.state.ledger import Ledger
 from scheduler.core.state.throughput import SpeedSource
-from simulator.ground_truth import AttemptCosts, GroundTruth
+from scheduler.world.attempts import AttemptCosts
+from simulator.ground_truth import GroundTruth
 from simulator.reports.baselines import BoundsChoice, JobBaselines
 from simulator.reports.run_spec import RunSpec, prepare_run
 from simulator.simulation import Simulation

@@ -18,8 +18,8 @@ from statistics import fmean, stdev
 from benchmarks.forecast_runs import generated_run
 from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
+from scheduler.world.attempts import SimulatedJob
 from simulator.metrics import JobMetrics
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, simulate
 from walras.job_request import JobId
 

@@ -4,7 +4,7 @@
 
 A trace is 80 jobs of three kinds on one accelerator each, lengths lognormal around 90 minutes, at a load drawn between
 .6 and 1.1 of the fleet, each with a value of its own between .5 and 3 USD/h; a fleet is two types, one 1.7 to 4 times
-as fast as the other. The estimate of a pool is what the plans say (`Proposal.worth_usd`, in `walras prices --worth`),
+as fast as the other. The estimate of a pool is what plans say (`Proposal.worth_usd`, `walras cloud prices --worth`),
 summed over the run. The truth is the run again with one accelerator more there: by how much sooner the jobs end, each
 hour at the job's value. Pairs in which that is under a thousandth of the whole time in the system, at its value, count
 for the rank correlation alone. Targets: rank correlation .9, median error 25 %.
@@ -23,9 +23,9 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command
 from scheduler.core.events import Event, Solved
 from scheduler.core.rules import RoundRules
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, SimulationResult, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import SECONDS_PER_HOUR

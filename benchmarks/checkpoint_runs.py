@@ -16,20 +16,19 @@ from typing import Any
 import numpy as np
 
 from optimizer.policy import PolicySpec
-from optimizer.renting.lifetime_laws import lifetime_of
-from optimizer.renting.spot_lifetimes import Lifetime
+from optimizer.renting.lifetime_laws import Lifetime, lifetime_of
 from scheduler.core.commands import CheckpointEvery, Command, Start
 from scheduler.core.events import AttemptEnded, CheckpointRecorded, Event, NodeJoined, NodeLost
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, simulate
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import Demand, JobId, JobRequest, Kind
-from walras.machine_lifetime import parse_lifetime
+from walras.machines.machine_lifetime import parse_lifetime
 
 _KIND = Kind("cnn")
 #: Parts of a checkpoint that the grid of the optimum tells apart, and how long its segments may be, checkpoints.

@@ -13,7 +13,6 @@ from typing import Any
 from benchmarks.cpu_matrix import BATCHES, CpuCell
 from benchmarks.performance_scores import step_time_error
 from optimizer.prediction.affine_law import AffinePredictor
-from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.gaussian_process import GaussianProcess
 from optimizer.prediction.predictor import (
@@ -96,7 +95,7 @@ def chosen(cells: Sequence[CpuCell]) -> set[CpuCell]:
 
 def predictors() -> tuple[Predictor, ...]:
     """The one that counts, and its members by themselves."""
-    members = (AffinePredictor(), GaussianProcess(), BoostedTrees())
+    members = (AffinePredictor(), GaussianProcess())
     return (Ensemble(members), *members)
 
 

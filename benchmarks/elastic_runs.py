@@ -17,20 +17,23 @@ from time import process_time
 import numpy as np
 
 from optimizer.policy import PolicySpec
+from scheduler.world.attempts import SimulatedJob
+from scheduler.world.machines import PoolModel
 from simulator.goodput.application import Application
 from simulator.ground_truth import GroundTruth
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.formats import read_trace
-from simulator.workloads.speed_tables import read_throughput_table
-from simulator.workloads.trace_binding import TraceBinding
+from simulator.workloads.trace_binding import TraceBinding, read_throughput_table
 from simulator.worlds.pollux import pollux_scenario as pollux
 from simulator.worlds.pollux import pollux_training as pollux_applications
 from simulator.worlds.pollux.pollux_scenario import T4_POOL
-from simulator.worlds.shockwave.shockwave_batches import shockwave_alone_s, shockwave_fairness
-from simulator.worlds.shockwave.shockwave_scenario import batch_schedules, shockwave_plan_scenario
+from simulator.worlds.shockwave.shockwave_scenario import (
+    batch_schedules,
+    shockwave_alone_s,
+    shockwave_fairness,
+    shockwave_plan_scenario,
+)
 from simulator.worlds.sia import sia_scenario as sia
 from walras.cluster import Pool, PoolId, Shape
 

@@ -8,6 +8,7 @@ lately; its width is what would have covered as much in hindsight, the same for 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 from random import Random
 from statistics import mean, median
@@ -17,12 +18,19 @@ from scheduler.core.commands import Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, JobSubmitted
 from scheduler.forecast.core_copy import snapshot_at_once
-from scheduler.forecast.job_forecasts import ForecastQuestion, Interval, IntervalCalibration, forecast_jobs
+from scheduler.forecast.job_forecasts import (
+    ForecastAnswer,
+    ForecastQuestion,
+    Interval,
+    IntervalCalibration,
+    forecast_jobs,
+    still_true,
+)
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
+from scheduler.world.attempts import SimulatedJob
 from simulator.metrics import JobMetrics
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState
@@ -82,6 +90,10 @@ class Tally:
         """Part of the intervals that held."""
         return mean(each.told.p10 <= each.came <= each.told.p90 for each in self.done)
 
+    def early(self) -> float:
+        """Part of the intervals before which it came."""
+        return mean(each.came < each.told.p10 for each in self.done)
+
     def width_s(self) -> float:
         """Median width; inf where it is beyond what was looked ahead."""
         return median(inf if each.told.p90 == inf else each.told.p90 - each.told.p10 for each in self.done)
@@ -110,6 +122,8 @@ class ForecastRun:
     open_floors: dict[tuple[str, JobId], list[float]] = field(default_factory=dict)
     cpu_s: float = 0.0
     draws: int = 0
+    #: Told instants that the state at that moment contradicts: a start of a job that runs, or an instant that is past.
+    contradicted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,8 @@ class ForecastLooks:
     #: Looks are taken while this part of the jobs arrives. The others overtake whom they overtake, as they always do:
     #: if nobody arrived after the last look, jobs that wait would end sooner than any forecast could know.
     part: float = 1.0
+    #: Processor time of a look for each active job, seconds.
+    look_cpu_s: float = inf
 
 
 class _Watcher:
@@ -140,7 +156,7 @@ class _Watcher:
         self._submitted: dict[JobId, float] = {}
         self._waits, self._stays = deque[float](maxlen=_NAIVE_LAST), deque[float](maxlen=_NAIVE_LAST)
         self._by = {name: IntervalCalibration() for name in ("starts", "ends")}
-        self.found = ForecastRun(Tally(), Tally())
+        self.found, self.answer = ForecastRun(Tally(), Tally()), ForecastAnswer(0.0, {}, 0, 0.0)
         self._scored_from = instants[int(_WARM_UP * len(instants))]
         for at in instants:
             self.simulation.engine.schedule(at, self._look)
@@ -185,7 +201,9 @@ class _Watcher:
         if left_s <= 0:
             return ()
         snapshot, draws = snapshot_at_once(core, at), self._chosen.draws
+        left_s = min(left_s, self._chosen.look_cpu_s * len(snapshot.jobs))
         answer = forecast_jobs(ForecastQuestion(snapshot, self._past, draws=draws, cpu_s=left_s, seed=int(at)))
+        self.answer = answer
         self.found.looks, self.found.draws = self.found.looks + 1, self.found.draws + answer.draws
         self.found.cpu_s += answer.cpu_s
         for job_id, forecast in answer.jobs.items():
@@ -217,3 +235,47 @@ def forecast_run(scenario: Scenario, jobs: list[SimulatedJob], chosen: ForecastL
     chance, first, last = Random(chosen.seed), jobs[0].at, jobs[max(int(chosen.part * len(jobs)) - 1, 0)].at
     instants = sorted(chance.uniform(first + 0.05 * (last - first), last) for _ in range(chosen.looks))
     return _Watcher(scenario, jobs, instants, chosen).run()
+
+
+class _Life(_Watcher):
+    """Looks regularly, and notes all that a screen would tell between two looks; a restart forgets what was learnt."""
+
+    def __init__(
+        self, scenario: Scenario, jobs: Sequence[SimulatedJob], looks: list[float], chosen: ForecastLooks
+    ) -> None:
+        super().__init__(scenario, jobs, looks, chosen)
+        self._scored_from = inf
+        for at, after in pairwise(looks):
+            self.simulation.engine.schedule(at + 0.5 * (after - at), self._screen)
+        for at in looks[:: len(looks) // 4]:
+            self.simulation.engine.schedule(at + 1.0, self._restart)
+
+    def _restart(self, _: float, __: Any) -> Iterable[Event]:
+        self._by = {name: IntervalCalibration() for name in self._by}
+        self.answer = ForecastAnswer(0.0, {}, 0, 0.0)
+        return ()
+
+    def _screen(self, at: float, _: Any) -> Iterable[Event]:
+        core, made_at = self.simulation.core, self.answer.at
+        assert isinstance(core, SchedulerCore)
+        for job_id, raw in self.answer.jobs.items():
+            job = core.ledger.jobs.get(job_id)
+            if job is None:
+                continue
+            start = None if raw.start is None else self._by["starts"].corrected(made_at, raw.start)
+            told = replace(raw, start=start, end=self._by["ends"].corrected(made_at, raw.end))
+            if (left := still_true(told, at, job.leased_at if job.holds else inf)) is None:
+                continue
+            for tally, each in ((self.found.starts, left.start), (self.found.ends, left.end)):
+                if each is not None and each.p50 < inf:
+                    tally.open.setdefault(job_id, []).append(Promised(at, each, at))
+                    self.found.contradicted += each.p90 < at or (each is left.start and job.holds)
+        return ()
+
+
+def life_run(scenario: Scenario, jobs: list[SimulatedJob], looks: int, chosen: ForecastLooks) -> ForecastRun:
+    """Simulate a life with regular looks, and four restarts, and tell what came of all that screens told meanwhile."""
+    first, last = jobs[0].at, jobs[-1].at
+    return _Life(
+        scenario, jobs, [first + (last - first) * (number + 1) / looks for number in range(looks)], chosen
+    ).run()

@@ -13,9 +13,9 @@ from time import process_time
 from benchmarks.needs import reference_data
 from optimizer.bounds.flow_time import flow_time_bound
 from optimizer.bounds.instance import SchedulingInstance
+from scheduler.world.attempts import SimulatedJob
 from simulator.reports.baselines import BoundsChoice, JobBaselines
 from simulator.reports.run_spec import RunSpec, WorkloadSource, prepare_run
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation
 from walras.states import JobState
 

@@ -20,11 +20,10 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.working_set import Cycle
 from simulator.ground_truth import GroundTruth
 from simulator.simulation import Scenario, SchedulerWiring
-from simulator.workloads.speed_tables import read_pair_speeds
-from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
+from simulator.workloads.trace_binding import read_pair_speeds
 from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
-from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, merge_machines
-from simulator.worlds.gavel.lockstep_attempts import LockstepAttempts
+from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, LockstepAttempts, merge_machines
+from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
 

@@ -18,10 +18,9 @@ from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.working_set import Cycle
 from simulator.simulation import Scenario, SchedulerWiring
-from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
 from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
-from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, merge_machines
-from simulator.worlds.gavel.lockstep_attempts import LockstepAttempts
+from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, LockstepAttempts, merge_machines
+from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
 

@@ -13,16 +13,15 @@ from benchmarks.needs import reference_data
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RandomStreams
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RandomStreams
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.reports.baselines import JobBaselines
 from simulator.reports.run_summary import RunSummary, SummaryContext, summarise_run
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, simulate
 from simulator.workloads.formats import read_trace
-from simulator.workloads.speed_tables import with_seeded_speeds
-from simulator.workloads.trace_binding import TraceBinding
+from simulator.workloads.trace_binding import TraceBinding, with_seeded_speeds
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.spec.catalog import CatalogInstance, load_catalog
 

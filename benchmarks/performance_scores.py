@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from zlib import crc32
 
 from benchmarks.profiles import achieving, over_sheets, pair, without
@@ -54,6 +54,10 @@ class Told:
     held: tuple[bool, ...]
 
     @property
+    def mean(self) -> float:
+        return fmean(self.errors)
+
+    @property
     def median(self) -> float:
         return median(self.errors)
 
@@ -91,6 +95,18 @@ def drawn_probes(observations: Sequence[Observation], probes: int, draws: int) -
         for draw in range(draws if len(held) > probes + 3 else 0):
             mixed = Random(f"{accelerator} {probes} {draw}").sample(held, len(held))
             answers.setdefault(accelerator, []).append(told([*known, *mixed[:probes]], mixed[probes:]))
+    return answers
+
+
+def chosen_probes(observations: Sequence[Observation], probes: int) -> dict[str, Told]:
+    """By accelerator, each left out but for the cells that the process itself would measure first."""
+    answers = {}
+    for accelerator in sorted({o.cell.accelerator.name for o in observations}):
+        known, held = without(observations, accelerator)
+        if len(held) > probes + 3:
+            chosen = GaussianProcess().fit(known).most_telling([o.cell for o in held], probes)
+            measured = [held[place] for place in chosen]
+            answers[accelerator] = told([*known, *measured], [o for n, o in enumerate(held) if n not in chosen])
     return answers
 
 

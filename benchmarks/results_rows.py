@@ -23,12 +23,12 @@ class Row:
 
 _EVENTS = ("JCT of all jobs|JCT", "x against Gavel's record|x", "worst slowdown|slowdown")
 _ROUNDS = ("x against Gavel's record|x", "worst slowdown|slowdown")
-_LOAD = ("JCT against max-min", "worst slowdown", "worst slowdown under max-min")
-_HADAR = ("fifo: JCT", "las: JCT", "hadar: JCT", "walras: JCT")
 _SLOW = "slow machines have prices, against: no machine is ever called slow"
 _RULE = "as shipped, against: all work repays a lease"
 _COST = "planned: cost of on demand alone, mean"
-_HELD = ("starts: held|starts", "starts: width over naive, mean|width", "ends: held|ends")
+_AT_BEST = "against the best in one pool"
+_MIXED = (f"{_AT_BEST}: mean", f"{_AT_BEST}: worst seed|worst")
+_RACKS = ("JCT against not knowing the racks: mean", "JCT against not knowing the racks: worst seed|worst")
 _ABOVE = "mean completion time above the bound, mean"
 
 SECTIONS: dict[str, tuple[Row, ...]] = {
@@ -60,20 +60,10 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "Fault simulation: seeds that broke a promise", "commands", ("seeds that", "seeds|of"), "fuzz", needs="dev"
         ),
         Row(
-            "Planted bugs that the simulation finds", "commands", ("found", "bugs planted|of"), "mutations", needs="dev"
-        ),
-        Row(
             "Leader killed 30 times: jobs lost; next leads, median",
             "standby",
             ("acknowledged", "another leads and answers, median"),
             "kills",
-            needs="PostgreSQL",
-        ),
-        Row(
-            "Submits, PostgreSQL over SQLite",
-            "standby",
-            ("PostgreSQL beside SQLite: submits",),
-            "submits",
             needs="PostgreSQL",
         ),
     ),
@@ -85,14 +75,13 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
         Row("GET /jobs, 10,000 waiting: p50; p99", "server", ("GET /jobs, 50 jobs: p50", "GET /jobs, 50 jobs: p99")),
         Row("1,000 quiet agents: share of a processor", "server", ("share of one processor",)),
-        Row("Restart with 10,000 active jobs", "server", ("restart with all",)),
         Row(
             "1,000 working machines, 10,000 active jobs: starts; heartbeat p99",
             "working",
             ("starts", "heartbeat with reports"),
         ),
         Row("The same: memory growth; longest piece in the loop", "working", ("its growth", "longest piece")),
-        Row("API p99 beside 1,024 connections without a token, over quiet", "crowd", ("times the quiet",)),
+        Row("Jobs of `true`: fifo; default; HyperQueue", "short_jobs", ("fifo", "default policy", "HyperQueue")),
         Row("SchedulerCore.handle, 10,000 active jobs", "core", ("mean",)),
         Row(
             "Web page, 10,000 jobs: first view; drawn",
@@ -101,14 +90,6 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             needs="Chromium",
         ),
         Row("Checkpoint of 1 GiB: up; down", "checkpoints", ("up", "down"), needs="torch"),
-        Row("Sums over 37,730 charges by job", "ledger", ("`money",)),
-        Row(
-            "Report over 10,000 jobs with its bound: mean; worst",
-            "report",
-            ("a report, mean", "a report, worst"),
-            "time",
-        ),
-        Row("Bounds in hindsight that some policy beat", "report", ("bounds that", "journals|of"), "journals-1"),
     ),
     "Decisions": (
         Row(
@@ -118,13 +99,6 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             table="daily",
         ),
         Row("Max-min, 10,000 different jobs x 8 pools", "policies", ("max_min_fairness",), table="own speeds"),
-        Row("Proportional fairness, the same", "policies", ("proportional_fairness",), table="own speeds"),
-        Row(
-            "Finish-time fairness; makespan, the same",
-            "policies",
-            ("finish_time_fairness", "makespan"),
-            table="own speeds",
-        ),
         Row("Water filling; hierarchical, the same", "policies", ("water_filling", "hierarchical"), table="own speeds"),
         Row(
             "Max-min, 32,768 x 8: times faster than cvxpy",
@@ -170,34 +144,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "grounds_deciding",
             ("10,000 jobs of 20 configurations, gangs, guarantees",),
         ),
-        Row(
-            "First decision of a process, 20 gangs", "first_decision", ("as shipped, cached: decision",), table="fresh"
-        ),
     ),
     "The simulator": (
         Row("1,000,000 jobs, 10,000 accelerators, fifo", "simulator", ("1,000,000 jobs",)),
         Row("Philly, 82,247 jobs, fifo", "simulator", ("the run",), table="strict", needs="data"),
-        Row("Philly, least attained service", "simulator", ("the run",), table="least attained", needs="data"),
         Row("Philly on three types, max-min", "simulator", ("the run",), table="aware max-min re-solved", needs="data"),
-        Row("Gavel's 900 gangs under `walras`", "simulator", ("the run",), table="gangs of one", needs="data"),
         Row(
             "Gavel's rounds, times faster than recorded", "simulator", ("faster than",), table="mechanism", needs="data"
         ),
-        Row(
-            "Philly by command, JSON; memory",
-            "commands",
-            ("the command", "peak memory"),
-            "philly",
-            needs="data",
-        ),
-        Row("Sweep on two processes, times faster", "sweep", ("speed-up",)),
     ),
     "`walras` on others' grounds": (
         Row("Gavel static, at events", "grounds_traces", _EVENTS, "static-events", needs="data"),
-        Row("single_small, at events", "grounds_traces", _EVENTS, "small-events", needs="data"),
-        Row("single_small, weights, at events", "grounds_traces", _EVENTS, "weighted-events", needs="data"),
         Row("multi_small, gangs, at events", "grounds_traces", _EVENTS, "gangs-events", needs="data"),
-        Row("single_big, at events", "grounds_traces", _EVENTS, "big-events", needs="data"),
         Row(
             "Gavel multi_small by `walras simulate compare`: JCT; worst slowdown",
             "commands",
@@ -206,8 +164,6 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             needs="data",
         ),
         Row("Gavel static, Gavel's rounds", "grounds_traces", _ROUNDS, "static-rounds", needs="data"),
-        Row("Singles, load .6: JCT; slowdown; max-min's", "grounds_loads", _LOAD, "single-0.6", needs="data"),
-        Row("Singles, load .95: the same", "grounds_loads", _LOAD, "single-0.95", needs="data"),
         Row(
             "Gangs, load .8: x, and its bound",
             "grounds_loads",
@@ -223,23 +179,6 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             needs="data",
         ),
         Row(
-            "Lengths wrong by up to 2: more JCT",
-            "grounds_conditions",
-            ("lengths wrong",),
-            "gangs-lengths",
-            needs="data",
-        ),
-        Row(
-            "Speeds told wrong by 10 %: more JCT",
-            "grounds_conditions",
-            ("speeds told wrong",),
-            "static-misled",
-            needs="data",
-        ),
-        Row("Reports with 10 % noise: more JCT", "grounds_conditions", ("from noisy",), "static-learnt", needs="data"),
-        Row("hadar-60, load .8: fifo; las; hadar; walras", "grounds_hadar", _HADAR, "load-0.8"),
-        Row("hadar-60, worst slowdown: hadar; walras", "grounds_hadar", ("hadar: worst", "walras: worst"), "load-0.8"),
-        Row(
             "Makespan, Gavel's 100 jobs: alone; pairs",
             "grounds_makespan",
             ("rigid, unpacked", "with pairs"),
@@ -253,13 +192,13 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
         Row("Load .8: the same", "regret", (f"walras: {_ABOVE}", f"hadar: {_ABOVE}", f"fifo: {_ABOVE}"), "0.8"),
         Row("Load 1: the same", "regret", (f"walras: {_ABOVE}", f"hadar: {_ABOVE}", f"fifo: {_ABOVE}"), "1.0"),
-        Row("Gangs over several pools, odd sizes: JCT", "mixed", ("change of JCT: mean",), "runs"),
-        Row(
-            "Forks, few jobs on many machines: utilisation; time",
-            "forks",
-            ("5 % for averaging, all mixes: mean", "5 % for averaging, all mixes: total"),
-        ),
     ),
+    "Gangs over several pools, against the best policy that keeps them in one": (
+        Row("Pools of 6, gangs of 4, 5: JCT", "mixed", _MIXED, "fragments", "an hour"),
+        Row("Gangs of 2, 3: the same", "mixed", _MIXED, "whole", "an hour"),
+        Row("Pools of 20, gangs to 8: the same", "mixed", _MIXED, "hadar-60", "an hour"),
+    ),
+    "Racks, against not knowing them": (Row("Four racks, 10 : 1: JCT", "topology", _RACKS, "racks", "load 0.8"),),
     "Elastic jobs": (
         Row(
             "Shockwave's trace: makespan; worst fairness",
@@ -281,10 +220,6 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
     ),
     "People and money": (
-        Row("Few among a flood wait: walras; max-min", "fairness", ("walras: bob waits", "max-min: bob waits")),
-        Row("What that fairness costs all", "fairness", ("JCT against no fairness",)),
-        Row("A week's use off entitlement: walras", "entitlements", ("the project",), "walras/21"),
-        Row("The same: hierarchical", "entitlements", ("the project",), "hierarchical/22"),
         Row("Known values: welfare over fixed priorities", "welfare", ("welfare over",), "values"),
         Row(
             "Gained by tenfold; tenth false value",
@@ -298,12 +233,6 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("length x 0.5: gained", "length x 0.25: gained"),
             "false-length",
         ),
-        Row(
-            "Payers beside 60 riders, 2 owned machines: JCT",
-            "grounds_market",
-            ("2 owned machines: payers", "2 owned machines: worst|worst"),
-            "riders",
-        ),
         Row("Spot gives nothing: a payer's wait; worst", "grounds_market", ("wait and restarts", "worst"), "fallback"),
         Row("Rented machines idle while a job waits", "grounds_market", ("billed by the second",), "idle"),
         Row(
@@ -311,22 +240,6 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "grounds_market",
             ("has less", "mean completion"),
             "guarantee",
-        ),
-        Row(
-            "Worth of one more accelerator: rank correlation; error",
-            "worth",
-            ("rank correlation with", "error, median"),
-        ),
-        Row("Spot, jobs without deadlines: saved", "market", ("with spot: saved",), table="spot beside", needs="data"),
-        Row(
-            "Spot, jobs with deadlines: saved; late",
-            "market",
-            ("with spot: saved", "deadlines missed, with spot|late"),
-            table="deadline",
-            needs="data",
-        ),
-        Row(
-            "Rented by price over the best fixed cluster", "market", ("cheapest of them",), table="fixed", needs="data"
         ),
         Row(
             "Bursts on spot: delay over the cluster alone",
@@ -367,34 +280,8 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
         Row("Elastic deadline over on-demand, 12 h", "sets", (_COST, f"{_COST} / late|late"), "loose"),
         Row("The same in 3 h", "sets", (_COST, f"{_COST} / late|late"), "tight"),
-        Row(
-            "Checkpoint interval over optimum: law stated; learnt",
-            "checkpoint_interval",
-            ("law stated: over the optimum, mean", "law learnt: over the optimum, mean"),
-            "bathtub",
-        ),
     ),
     "Speeds": (
-        Row(
-            "Unseen cells, fused: profet; sia; gavel",
-            "performance",
-            ("profet, on the type, fused", "sia, on the type, fused", "gavel, on the type, fused"),
-            table="unseen cells",
-            needs="data",
-        ),
-        Row(
-            "Type never measured: error; inside 80 % intervals",
-            "performance",
-            ("all four", "all four sources, publications: median error / inside"),
-            table="what is known",
-            needs="data",
-        ),
-        Row(
-            "Published runs from data sheets: median; worst factor",
-            "performance",
-            ("factor off, median", "factor off, worst"),
-            needs="data",
-        ),
         Row("CPU training, 30 % of cells measured: error", "cpu_matrix", ("fused: median error", "baseline|baseline")),
         Row(
             "H200, ResNet-50: measured; predicted",
@@ -411,20 +298,14 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "gangs-0.9",
             needs="data",
         ),
-        Row(
-            "Sharing accelerators: JCT",
-            "co_location",
-            ("fifo: sharing|fifo", "walras: sharing|walras"),
-            "simulated",
-            needs="data",
-        ),
     ),
     "Forecasts and training": (
-        Row("80 % intervals held, gavel, fifo", "forecasts", _HELD, "gavel/fifo/unknown"),
-        Row("Philly, fifo", "forecasts", _HELD, "philly/fifo/unknown", needs="data"),
-        Row("Gavel, walras", "forecasts", _HELD, "gavel/walras/known"),
-        Row("Promised ends kept, fifo", "promises", ("kept, of all", "promises taken|of"), "fifo/unknown"),
-        Row("Promised ends kept, walras", "promises", ("kept, of all", "promises taken|of"), "walras/unknown"),
+        Row(
+            "Look at 1,000 waiting jobs, default",
+            "forecasts",
+            ("`walras`, 1000 jobs, a look", "`walras`, 1000 jobs, told of|told of"),
+            "look",
+        ),
         Row(
             "Batch chosen while training: time; 95th percentile",
             "batch_choice",

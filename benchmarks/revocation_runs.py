@@ -12,10 +12,9 @@ from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.events import Event, NodeLost
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.attempts import SimAttempt
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimAttempt, SimulatedJob
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, Simulation
 from walras.cluster import Market, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind

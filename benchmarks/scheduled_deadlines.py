@@ -13,15 +13,15 @@ from itertools import repeat
 from statistics import fmean
 
 from benchmarks.spot_runs import JOB, UNITS_PER_H
-from optimizer.planning.spot_replay import ReplayStart, Zones
+from optimizer.planning.spot_plan import ReplayStart, Zones
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunLimits
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
 from simulator.faults import MarketChange
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, simulate
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.contract import SECONDS_PER_HOUR

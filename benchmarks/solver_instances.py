@@ -16,7 +16,7 @@ import numpy as np
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 from simulator.ground_truth import SpeedKey
 from simulator.workloads.generators import generate_jobs, generator_request
-from simulator.workloads.speed_tables import read_throughput_table
+from simulator.workloads.trace_binding import read_throughput_table
 from walras.job_request import Kind
 
 _GAVEL_TYPES = ("v100", "p100", "k80")

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from optimizer.planning.deadline_job import DeadlineJob, SpotPolicy
-from optimizer.planning.spot_replay import ReplayedPolicy, ReplayStart, draw_starts, replay_policy
-from simulator.workloads.spot_market_files import read_spot_availability
+from optimizer.planning.spot_plan import ReplayedPolicy, ReplayStart, draw_starts, replay_policy
+from simulator.workloads.spot_markets import read_spot_availability
 
 #: Units of 120 s: a slot of 600 s is 5, the changeover of .2 h is 6.
 UNITS_PER_H = 30

@@ -9,7 +9,7 @@ import torch
 
 from optimizer.prediction.step_time import StallRuns, attribute_stalls
 from walras.job_request import Kind
-from walras.profiling.profile_runs import JobProfile, ProfilingExtent, ProfilingRequest, profile_script
+from walras.profiling.profiles import JobProfile, ProfilingExtent, ProfilingRequest, profile_script
 from workers.trials.profile_job import ProfiledJob
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "support" / "planted_job.py"

@@ -21,20 +21,19 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, Solve
 from scheduler.core.events import Event, Proposal, RoundEnded
 from scheduler.core.rules import RoundRules
-from simulator.engine import RunOutcome
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunOutcome
+from scheduler.world.machines import PoolModel
 from simulator.experiment import pool_models
-from simulator.ground_truth import AttemptCosts, GroundTruth
-from simulator.machines import PoolModel
+from simulator.ground_truth import GroundTruth
 from simulator.metrics import JobMetrics
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, prepare_run
 from simulator.shipped_configs import find_cluster
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, simulate
 from simulator.workloads.formats import read_trace
-from simulator.workloads.speed_tables import read_throughput_table, with_seeded_speeds
-from simulator.workloads.trace import TraceJob
-from simulator.workloads.trace_binding import TraceBinding
+from simulator.workloads.trace_binding import TraceBinding, read_throughput_table, with_seeded_speeds
+from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.gavel.gavel_scenario import gavel_scenario
 from walras.cluster import Pool, PoolId, Shape
 from walras.spec.cluster_file import ClusterConfig
@@ -153,7 +152,7 @@ CASES = {
     "backfill": Case("Philly, first come first served with backfill", "128 machines of 8", _backfill, 20.0),
     "max_min": Case(
         "Philly, aware max-min re-solved every 360 s at most",
-        "172:170:170 of three types, restart 60 s, speeds by simulator/workloads/speed_tables.py, 26 kinds, seed 0",
+        "172:170:170 of three types, restart 60 s, speeds by simulator/workloads/trace_binding.py, 26 kinds, seed 0",
         _max_min,
         200.0,
     ),

@@ -15,7 +15,7 @@ from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, named, traces
 from benchmarks.tables import Measured
 from optimizer.planning.deadline_job import SpotPolicy, UniformProgress
 from optimizer.planning.slack_policy import SpotMarket, plan_slack
-from optimizer.planning.spot_replay import (
+from optimizer.planning.spot_plan import (
     ReplayedPolicy,
     ReplayStart,
     Zones,

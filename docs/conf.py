@@ -1,4 +1,5 @@
-"""How `make docs` builds the site: the pages below docs/, and those of the repository's root that they link to.
+"""How `make docs` builds the site: the books Use, Run and Study. The book Inside (ARCHITECTURE.md, CONTRIBUTING.md,
+docs/decisions/, docs/results.md) is read in the repository.
 
 The root of the repository is Sphinx's source folder, so that a link between pages is the same on the site and on a git
 host. What is linked and no page, such as a cluster file, is offered for download.
@@ -17,9 +18,9 @@ release = version = __version__
 
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**", "CHANGELOG.md"]
 # Named so that they are not walked through: a virtual environment has tens of thousands of files.
-exclude_patterns = [".*", "build", "dist", "site", "tests", "walras.egg-info"]
+exclude_patterns = [".*", "build", "dist", "site", "tests", "walras.egg-info", "docs/decisions", "docs/results.md"]
 
 #: Links to a heading use the name that git hosts give it.
 myst_heading_anchors = 4

@@ -6,7 +6,7 @@ import numpy as np
 
 from optimizer.assignment.list_schedule import with_bound_report
 from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs
-from optimizer.classes.deduplication import COMPILED_COLUMNS, distinct_jobs, distinct_jobs_if_sound
+from optimizer.classes.aggregation import COMPILED_COLUMNS, distinct_jobs, distinct_jobs_if_sound
 from optimizer.classes.segments import max_by
 from optimizer.decision import Decision, Memory, Order, Shares
 from optimizer.policy import AggregatesJobs, GivenOrderFacts, OrderPolicy, PlanPolicy, Policy, SharePolicy

@@ -209,7 +209,7 @@ class Plan:
     added: Columns | None = None
     #: Rows of jobs on paid machines that they are no reason to keep: whoever pays for these displaces them.
     riders: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    #: The assignments that were decided by prices, one of each priority class, for `plan_relaxation`; nobody else reads
+    #: The assignments that were decided by prices, one of each priority class, for `usd_certificate`; nobody else reads
     #: them, and they are in no document.
     contests: "tuple[Contest, ...]" = ()
     #: Until when the next plan would differ in no more than `rows` and the yardstick if nothing happened but that time

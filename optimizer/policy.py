@@ -2,12 +2,17 @@
 
 `optimizer.registry` maps names to policies. Between two solves a job that arrives is admitted by its surplus: the value
 that the policy sees in a configuration, minus the price of its accelerators (`best_configuration_at`).
+
+Stand-ins for a policy that runs in another process, with what it says of itself.
+
+Code that decides never calls such a policy: it sends its questions away and goes on, and takes the answers as they
+come.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Never, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -113,7 +118,10 @@ class SharePolicy(Protocol):
     """Solves a program: answers `Shares` with prices."""
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Decision, Memory]:
-        """Answer the problem. Never raises for an empty or infeasible problem: the certificate says so."""
+        """Returns the shares of time with prices and a certificate, and the memory for the next solve's warm start.
+
+        Raises ProblemError for a malformed problem. The certificate's status says everything else.
+        """
         ...
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
@@ -289,3 +297,83 @@ def best_configuration_at(policy: ValuesNewcomers, newcomer: Newcomer, quote: Qu
     if not len(candidates) or candidates[best] == -np.inf:
         return None, surplus
     return best, surplus
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTraits:
+    """What a policy says of itself: its family, and the attributes and limits of its protocol."""
+
+    family: Literal["order", "shares", "plan"]
+    preemptive: bool = False
+    strict: bool = False
+    aware: bool = True
+    moves: bool = False
+    follows_weights: bool = False
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+def traits_of(policy: Policy) -> PolicyTraits:
+    """Returns what the policy says of itself. Raises what its attributes raise."""
+    if isinstance(policy, OrderPolicy):
+        return PolicyTraits("order", bool(policy.preemptive), bool(policy.strict), bool(policy.aware))
+    limits = policy.entity_limits() if isinstance(policy, DeclaresLimits) else {}
+    return PolicyTraits(
+        "plan" if isinstance(policy, PlanPolicy) else "shares",
+        moves=isinstance(policy, PlanPolicy) and bool(policy.moves),
+        follows_weights=isinstance(policy, FollowsWeights),
+        limits={str(name): float(limit) for name, limit in limits.items()},
+    )
+
+
+class AskedOrder:
+    """An order whose keys come as answers."""
+
+    def __init__(self, traits: PolicyTraits) -> None:
+        self.preemptive, self.strict, self.aware = traits.preemptive, traits.strict, traits.aware
+
+    def key(self, jobs: OrderFacts) -> Never:
+        """Is never called."""
+        raise AssertionError("a policy in another process is asked there")
+
+
+class AskedShares:
+    """A policy of shares whose decisions come as answers; between them no configuration has a value to a newcomer."""
+
+    def __init__(self, traits: PolicyTraits) -> None:
+        self._traits = traits
+        if traits.follows_weights:
+            self.follows_weights = True
+
+    def decide(self, problem: Problem, memory: Memory) -> Never:
+        """Is never called."""
+        raise AssertionError("a policy in another process is asked there")
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Returns zeros: the newcomer waits for a free place or the next answer (c,)."""
+        return np.zeros(len(newcomer.pool))
+
+    def entity_limits(self) -> Mapping[str, float]:
+        """Returns the limits that the policy has declared."""
+        return self._traits.limits
+
+
+class AskedPlans(AskedShares):
+    """The same for plans."""
+
+    def __init__(self, traits: PolicyTraits) -> None:
+        super().__init__(traits)
+        self.moves = traits.moves
+
+
+def stand_in(traits: PolicyTraits) -> Policy:
+    """Returns the stand-in for a policy of this family."""
+    if traits.family == "order":
+        return AskedOrder(traits)
+    return AskedPlans(traits) if traits.family == "plan" else AskedShares(traits)
+
+
+def places_over_pools(policy: object) -> bool:
+    """Returns whether a policy places gangs over several pools that are listed: one that plans, unless it says that it
+    makes its own alone.
+    """
+    return isinstance(policy, PlanPolicy) and not getattr(policy, "makes_own_mixes", False)

@@ -9,15 +9,26 @@ parameters) that implements `SharePolicy`, `OrderPolicy` or `PlanPolicy`.
     class docstring, first line        what it does, in a sentence
     class or module docstring          `Source: ...`, to the end of the sentence
     Annotated[T, Field(description=)]  each parameter; the allowed values follow from its type
+
+Policies in a file of one's own: `my_policies.py`, or `my_policies.py:Name` where it has several.
+
+A policy's registered name is `file:` with the absolute path and the class, so that a run in another process, or later,
+finds the same class. The file is run as any Python file is, with all that its author may do: only commands that a
+person gives on his own machine load one, and a server refuses such names.
 """
 
 import difflib
+import importlib.util
 import inspect
 import re
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,9 +36,92 @@ from pydantic import TypeAdapter, ValidationError
 
 from optimizer.decision import Plan, Shares
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, PolicySpec, SharePolicy
-from optimizer.policy_files import FILE_PREFIX, class_in_file
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from walras.errors import ConfigError, UnknownPolicyError
+
+#: Begins the registered name of a policy in a file.
+FILE_PREFIX = "file:"
+_METHODS = ("key", "decide")
+
+
+def is_policy_file(text: str) -> bool:
+    """Returns whether this is `PATH.py` or `PATH.py:NAME`."""
+    path, _, name = text.rpartition(":")
+    return text.endswith(".py") or (path.endswith(".py") and name.isidentifier())
+
+
+def name_in_file(text: str) -> str:
+    """Returns the registered name of the policy that `PATH.py[:NAME]` says. Raises ConfigError as `class_in_file`."""
+    path, name = _parts(text)
+    kind = _choose(path, name)
+    return f"{FILE_PREFIX}{path}:{kind.__name__}"
+
+
+def class_in_file(registered: str) -> type[Any]:
+    """Returns the class of a registered name that begins with `file:`.
+
+    Raises ConfigError where the file cannot be read or run, naming its line, or has no such policy.
+    """
+    path, name = _parts(registered.removeprefix(FILE_PREFIX))
+    return _choose(path, name)
+
+
+def _parts(text: str) -> tuple[Path, str]:
+    path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
+    return Path(path).absolute(), name
+
+
+def _choose(path: Path, name: str) -> type[Any]:
+    found = {
+        each.__name__: each
+        for each in vars(_module(path)).values()
+        if inspect.isclass(each) and not inspect.isabstract(each) and any(hasattr(each, method) for method in _METHODS)
+        if each.__module__ == _module_name(path)
+    }
+    if name and name in found:
+        return found[name]
+    if not name and len(found) == 1:
+        return next(iter(found.values()))
+    names = ", ".join(found)
+    if not found:
+        raise ConfigError(
+            f"{path.name} has no policy",
+            field="policy",
+            fix="write a class that inherits Order, Shares or Plan of walras.lab, with its method",
+        )
+    told = f"{path.name} has no policy {name!r}" if name else f"{path.name} has {len(found)} policies"
+    raise ConfigError(told, field="policy", fix=f"name one: {path.name}:{next(iter(found))} (it has {names})")
+
+
+def _module(path: Path) -> ModuleType:
+    """The file as a module, run once in a process."""
+    name = _module_name(path)
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"no file {path}", field="policy", fix="name a Python file that is there")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # code of others: it may raise anything
+        del sys.modules[name]
+        raise ConfigError(f"{_line(path, error)}: {type(error).__name__}: {error}", field="policy") from error
+    return module
+
+
+def _module_name(path: Path) -> str:
+    return f"walras_policy_file_{path.as_posix().encode().hex()}"
+
+
+def _line(path: Path, error: Exception) -> str:
+    """File and line of the user's that an error came from."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"{path.name}:{error.lineno}"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path.name}:{own[-1].lineno}" if own else path.name
+
 
 ENTRY_POINTS = "walras.policies"
 
@@ -102,6 +196,17 @@ def make(spec: PolicySpec) -> Policy:
     return made
 
 
+def make_own(spec: PolicySpec) -> None:
+    """Makes a policy that is part of Walras; of one of another package looks up the name, and runs no code.
+
+    Raises UnknownPolicyError and ConfigError, as `make` does.
+    """
+    if is_built_in(spec.name):
+        make(spec)
+    elif _from_outside(spec.name) is None:
+        raise _unknown_policy(spec.name)
+
+
 def policy_class(name: str) -> type[Any]:
     """The class of a registered policy.
 
@@ -114,12 +219,7 @@ def policy_class(name: str) -> type[Any]:
     target = _BUILT_IN.get(name)
     entry = EntryPoint(name, target, ENTRY_POINTS) if target else _from_outside(name)
     if entry is None:
-        known = names()
-        raise UnknownPolicyError(
-            f"no policy is called '{name}'; known: {', '.join(known)}",
-            field="policy.name",
-            fix=_did_you_mean(name, set(known)),
-        )
+        raise _unknown_policy(name)
     try:
         module = import_module(entry.module)
         kind = getattr(module, entry.attr)
@@ -134,6 +234,15 @@ def policy_class(name: str) -> type[Any]:
 
 def _from_outside(name: str) -> EntryPoint | None:
     return next(iter(entry_points(group=ENTRY_POINTS, name=name)), None)
+
+
+def _unknown_policy(name: str) -> UnknownPolicyError:
+    known = names()
+    return UnknownPolicyError(
+        f"no policy is called '{name}'; known: {', '.join(known)}",
+        field="policy.name",
+        fix=_did_you_mean(name, set(known)),
+    )
 
 
 def _unknown_parameter(policy: str, name: str, known: set[str]) -> ConfigError:
@@ -169,8 +278,6 @@ _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 @dataclass(frozen=True, slots=True)
 class ParameterDescription:
-    """One parameter of a policy."""
-
     name: str
     #: `boolean`, `number`, `string`, ...: as in JSON.
     type: str

@@ -33,7 +33,7 @@ def validate_problem(problem: Problem, *, walked: bool = False) -> None:
 
     Args:
         problem: any.
-        walked: `optimizer.classes.deduplication.distinct_jobs_if_sound` has checked the columns and their uses.
+        walked: `optimizer.classes.aggregation.distinct_jobs_if_sound` has checked the columns and their uses.
 
     Raises:
         ProblemError: names the array in `field`.

@@ -14,19 +14,18 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scheduler.core.speed_events import FactsTold
-from simulator.attempts import WorldParameters
-from simulator.engine import RunLimits, SolveClock, SolveTime
-from simulator.faults import FaultModel, Incident, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation
-from simulator.ground_truth import AttemptCosts, GroundTruth
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import LengthEstimates, RandomFailures
-from simulator.simulation import PredictionSettings, Scenario
+from scheduler.world.attempts import AttemptCosts, WorldParameters
+from scheduler.world.engine import RunLimits, SolveClock, SolveTime
+from scheduler.world.machines import PoolModel
+from simulator.faults import FaultModel, Incident, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation, SlowPeriods
+from simulator.ground_truth import GroundTruth, LengthEstimates, PredictionSettings, RandomFailures
+from simulator.simulation import Scenario
 from walras.cluster import Market, PoolId
 from walras.errors import ConfigError
 from walras.job_request import Kind
-from walras.machine_lifetime import checked_lifetime
+from walras.machines.machine_lifetime import checked_lifetime
 from walras.spec.field_types import Length, Number, PositiveLength, ShownName, WholeNumber
-from walras.spec.file_model import FieldMistake, FileModel, nearest_word
+from walras.spec.file_model import FieldMistake, FileModel, nearest_or_all
 from walras.spec.job_groups import FactsSpec
 from walras.units import parse_length
 
@@ -180,7 +179,6 @@ class IncidentConditions(FileModel):
 
     @property
     def pool(self) -> str:
-        """The pool of the incident."""
         return str(getattr(self, self.what))
 
     def incidents(self, pool_id: PoolId) -> list[Incident]:
@@ -226,8 +224,6 @@ _LONGEST_S = 10 * 365 * 86_400.0
 
 
 class Conditions(FileModel):
-    """A file of conditions."""
-
     costs: CostConditions = CostConditions()
     #: Costs of single kinds, in place of `costs`.
     costs_by_kind: Annotated[dict[ShownName, CostConditions], Field(max_length=10_000)] = Field(default_factory=dict)
@@ -330,12 +326,8 @@ def _fault_model(faults: FaultConditions) -> FaultModel:
         death_every_s=faults.death_every or inf,
         cut_off_every_s=faults.cut_off_every or inf,
         cut_off_s=faults.cut_off,
-        slow_every_s=faults.slow_every or inf,
-        slow_s=faults.slow,
-        slow_pace=faults.slow_pace,
-        attempt_slow_every_s=faults.attempt_slow_every or inf,
-        attempt_slow_s=faults.attempt_slow,
-        attempt_slow_pace=faults.attempt_slow_pace,
+        slow=SlowPeriods(faults.slow_every or inf, faults.slow, faults.slow_pace),
+        attempt_slow=SlowPeriods(faults.attempt_slow_every or inf, faults.attempt_slow, faults.attempt_slow_pace),
         notice_silence_s=min(30.0, faults.lease),
         lease_s=faults.lease,
         repair_s=faults.repair,
@@ -351,12 +343,8 @@ def _check_kinds(field: str, named: Mapping[str, object], truth: GroundTruth) ->
     known = sorted({str(kind) for kind in (*(key.kind for key in truth.speeds), *truth.laws, *truth.costs)})
     for kind in named:
         if kind not in known:
-            meant = nearest_word(kind, known)
-            raise ConfigError(
-                f"{field}: no job is of kind {kind!r}",
-                field=field,
-                fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(known[:20]) or 'none'}",
-            )
+            fix = nearest_or_all(kind, known, most=20)
+            raise ConfigError(f"{field}: no job is of kind {kind!r}", field=field, fix=fix)
 
 
 def _pools_under(markets: Mapping[str, MarketConditions], pools: tuple[PoolModel, ...]) -> tuple[PoolModel, ...]:
@@ -384,9 +372,5 @@ def _scheduled_incidents(given: Iterable[IncidentConditions], pools: tuple[PoolM
 
 def _check_pool(name: str, known: set[str], field: str, what: str) -> None:
     if name not in known:
-        meant = nearest_word(name, known)
-        raise ConfigError(
-            f"{field}: the cluster has no {what} {name!r}",
-            field=field,
-            fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(sorted(known)) or 'none'}",
-        )
+        fix = nearest_or_all(name, sorted(known))
+        raise ConfigError(f"{field}: the cluster has no {what} {name!r}", field=field, fix=fix)

@@ -12,20 +12,18 @@ from pathlib import Path
 
 from scheduler.core.explain.feasibility import PoolLimit, infeasibility
 from scheduler.providers.simulated_cloud import RentalTerms
+from scheduler.world.attempts import PlannedFailure, SimulatedJob
+from scheduler.world.machines import PoolModel
 from simulator.faults import PoolRevocation
 from simulator.goodput.laws import GoodputLaws, goodput_laws, is_law_file, law_name, read_goodput_laws
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel
 from simulator.measured_costs import MeasuredCosts
-from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from simulator.workloads.formats import WORKLOAD_FILE, detect_format, find_format, read_trace
-from simulator.workloads.speed_tables import read_throughput_table
-from simulator.workloads.trace import SkippedRows, Trace
-from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nominal_speeds
-from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nominal_speeds, read_throughput_table
+from simulator.workloads.trace_source import ReadOptions, SkippedRows, Trace
 from walras.cluster import Market, PoolId
 from walras.errors import ConfigError
-from walras.job_request import JobId, JobRequest, Kind
+from walras.job_request import JobId, JobRequest, Kind, plain_kind
 from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.spec.file_model import load_yaml
 from walras.spec.job_groups import global_batch_of
@@ -72,20 +70,20 @@ def load_experiment(
     known = find_format(format) if format is not None else detect_format(workload_path, is_mapped=is_mapped)
     if known.name == WORKLOAD_FILE and speeds_path is not None:
         raise ConfigError(
-            f"{workload_path}: a workload file takes no --speeds",
+            f"{workload_path}: a workload file takes no `speeds`",
             field="speeds",
-            fix="write `laws` into it, put speeds into the cluster file, or give --measured",
+            fix="write `laws` into it, put speeds into the cluster file, or give --set measured=FILE",
         )
     if known.name == WORKLOAD_FILE and reading not in (None, ReadOptions()):
         raise ConfigError(
-            f"{workload_path}: a workload file is read whole: --skip-bad-rows and other choices of rows are for traces",
+            f"{workload_path}: a workload file is read whole: skip_bad_rows and other choices of rows are for traces",
             fix="leave them out",
         )
     if known.name != WORKLOAD_FILE and measured is not None:
         raise ConfigError(
             f"{workload_path}: what was measured is about the jobs of a workload file, and this is a trace",
             field="measured",
-            fix="give the workload file of that run, or --speeds",
+            fix="give the workload file of that run, or --set speeds=FILE",
         )
     if known.name != WORKLOAD_FILE:
         skips = reading is not None and reading.skip_bad_rows
@@ -95,7 +93,12 @@ def load_experiment(
 
 
 def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
-    """Returns the cluster's pools as models of the simulated world."""
+    """Returns the cluster's pools as models. Raises ConfigError for a topology that names none of their machines."""
+    shapes = [entry.shape for entry in cluster.pools for _ in range(entry.machines)]
+    names = [f"{shape}-{number}" for number, shape in enumerate(shapes, 1)]
+    if cluster.topology is not None and not any(map(cluster.topology.topology.links.knows, names)):
+        fix = f"simulated machines are called {names[0]} to {names[-1]}" if names else "there are no owned machines"
+        raise ConfigError("topology: names none of the machines", field="topology", fix=fix)
     return tuple(
         PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot, minimum_billing_s=entry.minimum_billing))
         for entry in cluster.pools
@@ -133,7 +136,7 @@ def trace_experiment(
         laws=laws,
         machines=machine_sizes(cluster),
         source=trace.source,
-        hint=f"give a throughput table that has it: --speeds FILE{looked}",
+        hint=f"give a throughput table that has it: --set speeds=FILE{looked}",
     )
     if skip_unplaceable:
         trace = _without_bad_rows(trace, placing, cluster)
@@ -221,7 +224,7 @@ def _most_machines(entry: PoolEntry) -> int:
 
 def _lack(request: JobRequest, pools: Sequence[PoolLimit]) -> str:
     """Returns why the job could never run; empty if it could. An elastic job counts at its smallest size."""
-    if request.plans:
+    if request.spreads and request.fork_max == 1:
         never = infeasibility(request, pools)
         return "" if never is None else never.detail
     wanted = " or ".join(f"{demand.count} x {demand.accelerator}" for demand in request.demands)
@@ -231,8 +234,6 @@ def _lack(request: JobRequest, pools: Sequence[PoolLimit]) -> str:
     }
     if not any(there >= demand.count for demand, there in counts.items()):
         return f"wants {wanted}; no pool is that large"
-    if request.mixed:
-        return ""  # its parts may be of any size
     least = request
     if request.sizes:
         least = replace(request, demands=tuple(replace(each, count=min(request.sizes)) for each in request.demands))
@@ -246,7 +247,7 @@ def _never_runs(found: Mapping[int, str]) -> ConfigError:
     what = "1 job" if len(found) == 1 else f"{len(found)} jobs"
     return ConfigError(
         f"{what} could never run on this cluster: {named}{rest}",
-        fix="choose a larger cluster, or ask less of a machine; of a trace, --skip-bad-rows leaves such jobs out",
+        fix="choose a larger cluster, or ask less of a machine; skip_bad_rows=true leaves such jobs of a trace out",
     )
 
 
@@ -257,7 +258,9 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
     """Returns a workload file on a cluster, with measured speeds, else those of the cluster's emulation table."""
     laws = goodput_laws(workload.laws)
     jobs = _workload_jobs(workload, laws)
-    truth = replace(_workload_truth(cluster, measured), laws=laws.of)
+    stated = ((job.request.kind, each.job.facts) for job, each in zip(jobs, workload.jobs, strict=True))
+    exchanged = {kind: facts.gradient_bytes for kind, facts in stated if facts is not None and facts.gradient_bytes}
+    truth = replace(_workload_truth(cluster, measured), laws=laws.of, gradient_bytes=exchanged)
     if measured is not None:
         jobs = measured.applied_to(jobs)
     jobs = _check_fit((_with_steps(job, row) for row, job in enumerate(jobs)), cluster)
@@ -301,7 +304,13 @@ def _workload_truth(cluster: ClusterConfig, measured: MeasuredCosts | None) -> G
     if measured is None:
         return GroundTruth(table)
     known = measured.truth()
-    return GroundTruth({**table, **known.speeds}, known.costs, known.default_costs)
+    stated = {
+        replace(key, kind=kind): speed
+        for kind in known.costs
+        for key, speed in table.items()
+        if key.kind == plain_kind(kind)
+    }
+    return GroundTruth({**table, **stated, **known.speeds}, known.costs, known.default_costs)
 
 
 def _workload_jobs(workload: WorkloadFile, laws: GoodputLaws) -> list[SimulatedJob]:

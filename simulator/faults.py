@@ -14,14 +14,23 @@ from optimizer.renting.lifetime_laws import drawn_life_h, lifetime_of
 from scheduler.core.commands import NodeCordoned
 from scheduler.core.events import Event, NodeBack, NodeUncordoned, NodeUnreachable
 from scheduler.providers.simulated_cloud import SpotRevocation
-from simulator.attempts import SimAttempt
-from simulator.engine import Action, Engine, RandomStreams
-from simulator.machines import NodeLink, PoolModel, SimNode, SimulatedMachines
-from simulator.world import SimulatedWorld
+from scheduler.world.attempts import SimAttempt
+from scheduler.world.engine import Action, RandomStreams
+from scheduler.world.machines import NodeLink, PoolModel, SimNode, SimulatedMachines
+from scheduler.world.world import SimulatedWorld
 from walras.cluster import Market, NodeId, PoolId
 from walras.contract import SECONDS_PER_HOUR
-from walras.machine_lifetime import parse_lifetime
+from walras.machines.machine_lifetime import parse_lifetime
 from walras.states import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPeriods:
+    """Mean seconds between two slow periods, their mean length, and the factor on the speed."""
+
+    every_s: float = inf
+    length_s: float = 600.0
+    pace: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +42,9 @@ class FaultModel:
     cut_off_every_s: float = inf
     #: Mean seconds of a loss of contact.
     cut_off_s: float = 60.0
-    #: Slow periods of one owned machine (another load, heat, a link): mean seconds between two, their mean length, and
-    #: the factor on its speed.
-    slow_every_s: float = inf
-    slow_s: float = 600.0
-    slow_pace: float = 0.5
-    #: The same for one attempt, independent of its machines (its data, its neighbours).
-    attempt_slow_every_s: float = inf
-    attempt_slow_s: float = 600.0
-    attempt_slow_pace: float = 0.5
+    #: Of one owned machine (another load, heat, a link), and of one attempt, whatever its machines (its data).
+    slow: SlowPeriods = SlowPeriods()
+    attempt_slow: SlowPeriods = SlowPeriods()
     #: Silence after which a machine counts as unreachable, and after which its lease has certainly ended.
     notice_silence_s: float = 30.0
     lease_s: float = 600.0
@@ -102,13 +105,12 @@ class FaultInjector:
 
     def __init__(
         self,
-        engine: Engine,
         machines: SimulatedMachines,
         world: SimulatedWorld,
         model: FaultModel,
         streams: RandomStreams,
     ) -> None:
-        self._engine = engine
+        self._engine = engine = machines.engine
         self._machines = machines
         self._world = world
         self._model = model
@@ -118,7 +120,7 @@ class FaultInjector:
         self._attempt_spells = streams.stream("slow attempts")
         self._prices = streams.stream("prices")
         machines.on_join.append(self._joined)
-        if model.attempt_slow_every_s < inf:
+        if model.attempt_slow.every_s < inf:
             world.on_begin.append(self._begun)
         for pool_id, pool in machines.pools.items():
             if pool.reprice_every_s < inf:
@@ -171,7 +173,7 @@ class FaultInjector:
         if pool.pool.market is Market.OWNED:
             self._draw(at, node, self._model.death_every_s, self._random, self._die)
             self._draw(at, node, self._model.cut_off_every_s, self._random, self._cut_off)
-            self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
+            self._draw(at, node, self._model.slow.every_s, self._spells, self._slow)
 
     def _draw_life(self, at: float, node: SimNode, pool: PoolModel) -> None:
         """Draws the instant at which the market revokes a machine that has just joined."""
@@ -249,25 +251,25 @@ class FaultInjector:
 
     def _slow(self, at: float, node: SimNode) -> Iterable[Event]:
         if node.link is not NodeLink.GONE:
-            self._world.slow(at, node, self._model.slow_pace)
-            self._engine.schedule(at + self._spells.expovariate(1.0 / self._model.slow_s), self._well, node)
+            self._world.slow(at, node, self._model.slow.pace)
+            self._engine.schedule(at + self._spells.expovariate(1.0 / self._model.slow.length_s), self._well, node)
         return ()
 
     def _well(self, at: float, node: SimNode) -> Iterable[Event]:
         if node.link is not NodeLink.GONE:
             self._world.slow(at, node, 1.0)
-            self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
+            self._draw(at, node, self._model.slow.every_s, self._spells, self._slow)
         return ()
 
     def _begun(self, now: float, attempt: SimAttempt) -> None:
-        slow_at = now + self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_every_s)
+        slow_at = now + self._attempt_spells.expovariate(1.0 / self._model.attempt_slow.every_s)
         if slow_at <= self._model.until_at:
             self._engine.schedule(slow_at, self._slow_attempt, attempt)
 
     def _slow_attempt(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
         if attempt.job.attempt is attempt:
-            self._world.slow_attempt(at, attempt, self._model.attempt_slow_pace)
-            length_s = self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_s)
+            self._world.slow_attempt(at, attempt, self._model.attempt_slow.pace)
+            length_s = self._attempt_spells.expovariate(1.0 / self._model.attempt_slow.length_s)
             self._engine.schedule(at + length_s, self._attempt_well, attempt)
         return ()
 

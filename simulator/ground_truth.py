@@ -1,51 +1,44 @@
 """The true speeds of jobs, and the true costs of starting, saving and moving them.
 
 The scheduler never reads them: an oracle announces a part in advance, or the scheduler learns them from reports.
+
+Jobs in the simulator: the request that the scheduler sees, and the true work behind it.
+
+Two functions change a stream of jobs before a run: `inject_random_failures` adds random cancellations (stream
+`cancellations`) and crashes (stream `crashes`) to those that the workload states, and `with_estimate_error` hides or
+distorts the length that a request states. A job keeps its true work in both cases. `PredictionSettings` says how the
+scheduler predicts speeds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple, Protocol
+from random import Random
+from typing import Protocol
 
+from optimizer.prediction.predictor import AcceleratorSpecs
+from optimizer.prediction.step_time import exchange_part, pace_over
+from scheduler.core.speed_events import FactsTold
+from scheduler.core.state.fleet import split_gang
+from scheduler.world.attempts import (
+    AttemptCosts,
+    JobProgress,
+    PlannedFailure,
+    SimAttempt,
+    SimulatedJob,
+    SpeedCurve,
+    SpeedSegment,
+    WorldParameters,
+)
+from scheduler.world.engine import RandomStreams
+from scheduler.world.machines import HeldDevices, SimulatedMachines
+from walras.cluster import Placement
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, DeviceShare, JobRequest, Kind
 from walras.spec.accelerator_names import family_of
 
 #: The count of a `SpeedKey` that holds for gangs of any size.
 ANY_COUNT = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptCosts:
-    """Times in the life of an attempt besides its steps, seconds."""
-
-    #: Start command until all ranks are up; the attempt counts as running from then on.
-    start_s: float = 0.0
-    #: Writing a checkpoint, without steps meanwhile. None: the kind cannot checkpoint, and loses its work when stopped.
-    checkpoint_s: float | None = 0.0
-    #: Run time between two periodic checkpoints; 0: the job takes none; None: as the scheduler plans.
-    checkpoint_every_s: float | None = 0.0
-    #: From all ranks up to the first step (imports, data, restore).
-    warm_up_s: float = 0.0
-    #: From the last step or checkpoint to the exit of the last process.
-    exit_s: float = 0.0
-    #: Added to the start of an attempt on other machines than the one before, which has to fetch its state.
-    migrate_s: float = 0.0
-
-    @property
-    def restart_s(self) -> float:
-        """Returns the seconds that a move costs a job: save, fetch, start, warm up."""
-        return self.start_s + self.warm_up_s + (self.checkpoint_s or 0.0) + self.migrate_s
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptTimes:
-    """Times of one attempt as they were measured, seconds. None: unknown, as `AttemptCosts` of its kind says."""
-
-    start_s: float | None
-    warm_up_s: float | None
-    exit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +50,6 @@ class SpeedKey:
     count: int = ANY_COUNT
 
 
-class SpeedSegment(NamedTuple):
-    """A constant speed, and the number of steps done at which it ends; inf: never."""
-
-    steps_per_s: float
-    until_steps: float = inf
-
-
 @dataclass(frozen=True, slots=True)
 class PoolPart:
     """The accelerators of an attempt in one of its pools."""
@@ -73,6 +59,8 @@ class PoolPart:
     machines: tuple[int, ...]
     #: Whole gangs in this pool; 0: a part of one.
     gangs: int
+    #: The fraction of a whole gang that is here, if its ranks share each batch by speed; else 0.
+    share: float = 0.0
 
 
 class SpeedLaw(Protocol):
@@ -93,7 +81,7 @@ class GroundTruth:
 
     speeds: Mapping[SpeedKey, float]
     costs: Mapping[Kind, AttemptCosts] = field(default_factory=dict)
-    default_costs: AttemptCosts = AttemptCosts()
+    default_costs: AttemptCosts = field(default_factory=AttemptCosts)
     #: Speed of the first kind, co-located with the second on the same accelerators.
     pairs: Mapping[tuple[SpeedKey, Kind], float] = field(default_factory=dict)
     #: Speeds of gangs on several machines, where they differ from `speeds`, those on one machine.
@@ -103,6 +91,8 @@ class GroundTruth:
     #: Part of its speed that a gang over several pools loses to communication, and a fork to averaging.
     mixing_loss: float = MIXING_LOSS
     averaging_loss: float = AVERAGING_LOSS
+    #: Bytes that workers of a kind exchange at each step; of others that takes a fixed part of it (`exchange_part`).
+    gradient_bytes: Mapping[Kind, float] = field(default_factory=dict)
 
     def colocated_speed(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
         """Returns the speed of a gang co-located with one of another kind; 0 where they cannot share accelerators."""
@@ -124,14 +114,15 @@ class GroundTruth:
         """Returns the speed of an attempt over several pools, or of several gangs, after `steps`.
 
         The gangs of a fork make steps independently, shared between them by speed. One gang over several pools runs at
-        the pace of its slowest worker.
+        the pace of its slowest worker, unless its ranks share each batch: then their speeds add up.
         """
         found = [self.speed_segment(kind, part.accelerator, part.machines, steps) for part in parts]
         until = min(each.until_steps for each in found)
         if all(part.gangs for part in parts):
             whole = sum(part.gangs * each.steps_per_s for part, each in zip(parts, found, strict=True))
             return SpeedSegment(whole * (1.0 - self.averaging_loss), until)
-        return SpeedSegment(min(each.steps_per_s for each in found) * (1.0 - self.mixing_loss), until)
+        shared = sum(part.share * each.steps_per_s for part, each in zip(parts, found, strict=True))
+        return SpeedSegment((shared or min(each.steps_per_s for each in found)) * (1.0 - self.mixing_loss), until)
 
     def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
         """Returns the speed of a gang on one machine at the job's beginning; 0 where it cannot run.
@@ -207,3 +198,201 @@ def _lookup_keys(kind: Kind, accelerator: str, count: int) -> Iterator[SpeedKey]
         yield SpeedKey(kind, family, count)
         yield SpeedKey(kind, family)
     yield SpeedKey(kind, ANY_ACCELERATOR)
+
+
+class TruePhysics:
+    """What is true in a simulated world; noise is drawn from the streams `speeds` and `delays`."""
+
+    def __init__(
+        self, truth: GroundTruth, machines: SimulatedMachines, model: WorldParameters, streams: RandomStreams
+    ) -> None:
+        self._truth = truth
+        self._machines, self._pools = machines, machines.pools
+        self._model = model
+        self._speeds = streams.stream("speeds")
+        self._delays = streams.stream("delays")
+        #: Constant speeds by kind, accelerator type and accelerators on each machine.
+        self._tabled: dict[tuple[Kind, str, tuple[int, ...]], SpeedCurve] = {}
+
+    def speed_curve(self, job: JobProgress, placement: Placement) -> SpeedCurve:
+        """Returns the attempt's speeds, scaled by its own draw of the noise."""
+        kind = job.plan.request.kind
+        accelerator = self._pools[placement.pool_id].pool.shape.accelerator
+        parts = tuple([len(part.devices) for part in placement.parts])
+        noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
+        noise *= self._pace(kind, placement)
+        if job.plan.request.plans:
+            planned = _scaled_segment(SpeedSegment(self._planned_speed(job.plan.request, placement)), noise)
+            return lambda _: planned
+        over = self._spread_parts(job.plan.request, placement) if job.plan.request.spreads else ()
+        if over:
+            return lambda steps: _scaled_segment(self._truth.speed_segment_over(kind, over, steps), noise)
+        if kind in self._truth.laws:
+
+            def law(steps: float) -> SpeedSegment:
+                return _scaled_segment(self._truth.speed_segment(kind, accelerator, parts, steps), noise)
+
+            return law
+        known = self._tabled.get((kind, accelerator, parts))
+        if known is None:
+            steady = self._truth.speed_segment(kind, accelerator, parts)
+            known = self._tabled[kind, accelerator, parts] = lambda _: steady
+        if noise == 1.0:
+            return known
+        uneven = _scaled_segment(known(0.0), noise)
+        return lambda _: uneven
+
+    def _pace(self, kind: Kind, placement: Placement) -> float:
+        """Returns the speed of a gang in one pool relative to that in the closest place."""
+        pool, parts = self._pools[placement.pool_id].pool, [len(part.devices) for part in placement.parts]
+        if pool.topology is None or len(parts) < 2 or len(placement.by_pool) > 1:
+            return 1.0
+        links, there = pool.topology.links, self._machines.in_pool(pool.pool_id)
+        sizes = ((each.node_id, len(each.devices)) for each in there)
+        usual = links.slowest_at_best(sorted(parts, reverse=True), sizes)
+        steps_per_s = self._truth.speed_segment(kind, pool.shape.accelerator, tuple(parts)).steps_per_s
+        part = exchange_part(self._truth.gradient_bytes.get(kind), len(parts), usual, steps_per_s)
+        return pace_over(min(1.0, links.slowest(each.node_id for each in placement.parts) / usual), part)
+
+    def _planned_speed(self, request: JobRequest, placement: Placement) -> float:
+        """Returns the speed that the attempt's plan states."""
+        held: dict[str, int] = {}
+        for pool_id, count in placement.by_pool.items():
+            name = self._pools[pool_id].pool.shape.accelerator
+            held[name] = held.get(name, 0) + count
+        plan = request.plan_of(held)
+        assert plan is not None, f"job {request.job_id} runs on {held}, which is none of its plans"
+        return plan.steps_per_s
+
+    def _spread_parts(self, request: JobRequest, placement: Placement) -> list[PoolPart]:
+        """Returns what a job over several pools or gangs holds by pool; empty for one gang in one pool."""
+        found, whole = [], 0
+        for pool_id, count in placement.by_pool.items():
+            pool = self._pools[pool_id].pool
+            gang = request.size_on(pool)
+            gangs = count // gang if count % gang == 0 else 0
+            machines = tuple(split_gang(gang, request.nodes, pool.shape.accelerators))
+            share = count / gang if request.shares else 0.0
+            found.append(PoolPart(pool.shape.accelerator, machines, gangs, share))
+            whole += gangs
+        return found if len(found) > 1 or whole > 1 else []
+
+    def shared_speed(self, attempt: SimAttempt) -> float:
+        """Returns the speed beside its partner, as the table of pairs states it, or by the processor time of both."""
+        assert attempt.partner is not None
+        one, other = attempt.job.plan.request, attempt.partner.job.plan.request
+        node, devices = attempt.parts[0]
+        accelerator = self._pools[node.pool_id].pool.shape.accelerator
+        speed = self._truth.colocated_speed(one.kind, other.kind, accelerator, len(devices))
+        return speed or attempt.alone_rate * processor_share(one.shared, other.shared)
+
+    def costs(self, job: JobProgress, parts: list[HeldDevices], number: int) -> AttemptCosts:
+        """Returns the costs of its kind, scaled by draws, or the times that are known of the attempt."""
+        costs = self._drawn_costs(job, parts)
+        known = self._model.attempt_times.get((job.plan.request.job_id, number))
+        if known is None:
+            return costs
+        return replace(
+            costs,
+            start_s=costs.start_s if known.start_s is None else known.start_s,
+            warm_up_s=costs.warm_up_s if known.warm_up_s is None else known.warm_up_s,
+            exit_s=costs.exit_s if known.exit_s is None else known.exit_s,
+            first_report_s=costs.first_report_s if known.first_report_s is None else known.first_report_s,
+        )
+
+    def _drawn_costs(self, job: JobProgress, parts: list[HeldDevices]) -> AttemptCosts:
+        costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
+        if costs.migrate_s:
+            machines = frozenset([node.node_id for node, _ in parts])
+            if job.last_nodes and machines != job.last_nodes:
+                costs = replace(costs, start_s=costs.start_s + costs.migrate_s)
+            job.last_nodes = machines
+        if not noise:
+            return costs
+        starting, exiting = self._delays.lognormvariate(0.0, noise), self._delays.lognormvariate(0.0, noise)
+        return replace(
+            costs,
+            start_s=costs.start_s * starting,
+            warm_up_s=costs.warm_up_s * starting,
+            exit_s=costs.exit_s * exiting,
+            first_report_s=self._delays.random() * self._model.report_s if self._model.report_s < inf else None,
+        )
+
+
+def _scaled_segment(speed_segment: SpeedSegment, noise: float) -> SpeedSegment:
+    return speed_segment if noise == 1.0 else SpeedSegment(speed_segment.steps_per_s * noise, speed_segment.until_steps)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomFailures:
+    """Rates of random cancellations and crashes."""
+
+    #: Part of the jobs whose user cancels them, and the mean time from submission to that (exponential); jobs that have
+    #: ended by then are not cancelled.
+    cancelled: float = 0.0
+    cancelled_after_s: float = 3600.0
+    #: Part of the jobs that crash, anywhere in their work, the exit code, and how often; None: every time.
+    crashing: float = 0.0
+    exit_code: int = 1
+    crashes: int | None = 1
+
+
+def inject_random_failures(
+    jobs: Iterable[SimulatedJob], failures: RandomFailures, streams: RandomStreams
+) -> Iterator[SimulatedJob]:
+    """Yields the jobs with random cancellations and crashes. The draws of a job do not depend on other jobs."""
+    cancellations, crashes = streams.stream("cancellations"), streams.stream("crashes")
+    for job in jobs:
+        if failures.cancelled:
+            is_cancelled, after = cancellations.random() < failures.cancelled, cancellations.expovariate(1.0)
+            if is_cancelled:
+                job = replace(job, cancel_at=min(job.cancel_at, job.at + after * failures.cancelled_after_s))
+        if failures.crashing:
+            does_crash, part = crashes.random() < failures.crashing, crashes.random()
+            if does_crash:
+                crash = PlannedFailure(part * job.steps, failures.exit_code, failures.crashes)
+                job = replace(job, failures=(*job.failures, crash))
+        yield job
+
+
+@dataclass(frozen=True, slots=True)
+class LengthEstimates:
+    """The scheduler's knowledge of the lengths of jobs."""
+
+    #: False: requests state no length.
+    known: bool = True
+    #: Standard deviation of log(stated length / the workload's length).
+    spread: float = 0.0
+    #: Median of stated length / the workload's length.
+    factor: float = 1.0
+
+
+def with_estimate_error(
+    jobs: Iterable[SimulatedJob], lengths: LengthEstimates, random: Random
+) -> Iterator[SimulatedJob]:
+    """Yields the jobs with the lengths that the scheduler may know. One draw for each job, in their order."""
+    for job in jobs:
+        request = job.request
+        if not lengths.known:
+            yield replace(job, request=replace(request, steps=None, duration_s=None))
+        elif lengths.spread or lengths.factor != 1.0:
+            wrong = lengths.factor * (random.lognormvariate(0.0, lengths.spread) if lengths.spread else 1.0)
+            steps = None if request.steps is None else request.steps * wrong
+            duration_s = None if request.duration_s is None else request.duration_s * wrong
+            yield replace(job, request=replace(request, steps=steps, duration_s=duration_s))
+        else:
+            yield job
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionSettings:
+    """How a run predicts speeds that were not measured (`simulator.online_predictor`)."""
+
+    #: Least seconds between two predictions; inf: there are none, but those `asked`.
+    every_s: float = inf
+    #: When to predict, whatever has happened, and the seconds to the answer, as in a recorded run.
+    asked: tuple[tuple[float, float], ...] = ()
+    #: Data sheets by accelerator type.
+    sheets: Mapping[str, AcceleratorSpecs] = field(default_factory=dict)
+    #: Facts about the models of kinds, announced to the scheduler at their instants.
+    facts: tuple[FactsTold, ...] = ()

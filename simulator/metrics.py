@@ -1,6 +1,6 @@
 """Metrics of a run, computed from events and commands alone, and from what the scheduler bills for rented machines.
 
-`docs/metrics.md` defines every metric. Memory is linear in active jobs, apart from what the sink keeps of ended ones.
+`docs/simulator.md` defines the metrics. Memory is linear in active jobs, apart from what the sink keeps of ended ones.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from math import inf, nan
 
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
-from simulator.engine import Engine
+from scheduler.world.engine import Engine
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, usd_of
 from walras.job_request import JobId
 from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, JobState, Reason

@@ -7,11 +7,11 @@ A name with an ending (`.yaml`, `.csv`, ...) or a path separator is a file; othe
 from pathlib import Path
 
 from optimizer.policy import PolicySpec
-from optimizer.policy_files import is_policy_file, name_in_file
+from optimizer.registry import is_policy_file, name_in_file
 from optimizer.registry import names as registered_policies
 from scheduler.core.rules import RoundRules, parse_policy, refuse_listed_pairs
 from walras.errors import ConfigError
-from walras.spec.file_model import load_mapping, nearest_word
+from walras.spec.file_model import load_mapping, nearest_or_all
 from walras.spec.shipped_files import find_example, is_example, shipped_files
 
 _POLICY_ENDINGS = (".yaml", ".yml")
@@ -45,12 +45,8 @@ def _resolve_name(what: str, name: str, folder: str) -> Path:
         return known[name]
     if is_path(name) or Path(name).is_file():
         return Path(name)  # the reader reports whether it can be read
-    meant = nearest_word(name, known)
-    raise ConfigError(
-        f"no {what} {name!r} comes with Walras",
-        field=what,
-        fix=f"did you mean {meant!r}?" if meant else f"name a file, or one of {', '.join(known)}",
-    )
+    fix = nearest_or_all(name, known, "name a file, or one of ")
+    raise ConfigError(f"no {what} {name!r} comes with Walras", field=what, fix=fix)
 
 
 def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
@@ -74,11 +70,6 @@ def _load_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
     if policy in known:
         return parse_policy(load_mapping(known[policy]))
     if policy not in registered_policies():
-        meant = nearest_word(policy, [*known, *registered_policies()])
-        names = ", ".join(sorted({*known, *registered_policies()}))
-        raise ConfigError(
-            f"no policy is called {policy!r}",
-            field="policy",
-            fix=f"did you mean {meant!r}?" if meant else f"name a file, or one of {names}",
-        )
+        fix = nearest_or_all(policy, sorted({*known, *registered_policies()}), "name a file, or one of ")
+        raise ConfigError(f"no policy is called {policy!r}", field="policy", fix=fix)
     return parse_policy({"policy": {"name": policy}})

@@ -1,11 +1,11 @@
-"""`walras simulate run|report|plot|compare|sweep|bench|replay|worlds`: from the parsed options to output and exit code.
+"""`walras simulate run|report|plot|compare|sweep|bench|replay`: from the parsed options to output and exit code.
 
 Each command imports only what it needs: a run without a report draws no charts, a comparison reads no recordings.
 """
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from threading import Timer
@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 
-from simulator.engine import RunOutcome
+from scheduler.world.engine import RunOutcome
 from simulator.reports.repeated_runs import ParallelWorkers, parse_seeds
 from simulator.reports.run_spec import CompletedRun, RunSpec, RunWatcher, describe_run, execute_run
 from simulator.shipped_configs import load_named_policy
 from simulator.simulation import Simulation
 from simulator.worlds.world_registry import WALRAS, WORLDS, plan_policy_names
 from walras.errors import ConfigError
-from walras.json_output import stream_json
+from walras.output.json_output import stream_json
 from walras.spec.file_model import check_model, load_mapping
 
 if TYPE_CHECKING:
     from simulator.reports.policy_comparison import PolicyComparison
-    from simulator.reports.recording import Recording
+    from simulator.reports.recorded_runs import Recording
 
 _PIPE_WIDTH = 10_000
+LATEX_TABLE = "table.tex"
 #: Seconds before progress is shown.
 PATIENCE_S = 2.0
 _LOOKS_PER_S = 4.0
@@ -88,19 +89,11 @@ def simulate_report(folder: Path, out: Path | None) -> int:
 
 def simulate_plot(figure: str, folder: Path, out: Path, setting: str | None) -> int:
     """Draws one figure from the folder of a run, a comparison or a sweep. Returns the exit code."""
-    from simulator.reports.figure_plots import plot_figure
+    from simulator.reports.comparison_charts import plot_figure
 
     plot_figure(figure, folder, out, setting)
     _console().print(f"figure: {out}", markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedFiles:
-    """Paths of a comparison's output: a folder with its page and the data of its figures, and a LaTeX table."""
-
-    folder: Path | None = None
-    latex: Path | None = None
 
 
 def simulate_compare(
@@ -109,12 +102,14 @@ def simulate_compare(
     seeds: str,
     workers: ParallelWorkers,
     output: str,
-    files: ComparedFiles | None = None,
+    folder: Path | None = None,
 ) -> int:
-    """Runs every policy with every seed; returns 0 if every run ended and no conservation law was violated, else 1."""
+    """Runs every policy with every seed, and writes page, data and table into the folder.
+
+    Returns 0 if every run ended and no conservation law was violated, else 1.
+    """
     from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
 
-    files = files or ComparedFiles()
     console = _console()
     numbers = parse_seeds(seeds)
     runs, done = len(policies) * len(numbers), 0
@@ -127,10 +122,8 @@ def simulate_compare(
 
         progress.runs(0, runs)
         workers = replace(workers, watch=progress.watch)
-        comparison = compare_policies(
-            template, policies, numbers, workers, one_more, with_levels=files.folder is not None
-        )
-    written = _write_compared(comparison, template, files)
+        comparison = compare_policies(template, policies, numbers, workers, one_more, with_levels=folder is not None)
+    written = [] if folder is None else _write_compared(comparison, template, folder)
     if output == "json":
         # `seeds` has the runs of the other seeds.
         decided = {policy: describe_run(replace(template, policy=policy, seed=numbers[0])) for policy in policies}
@@ -148,21 +141,15 @@ def simulate_compare(
     return _exit_code([row.outcome for row in rows], comparison.violations)
 
 
-def _write_compared(comparison: "PolicyComparison", template: RunSpec, files: ComparedFiles) -> list[tuple[str, Path]]:
-    """Writes the requested files; returns a description and the path of each."""
-    written = []
-    if files.folder is not None:
-        from simulator.reports.comparison_page import write_comparison_page
-        from simulator.reports.figure_book import comparison_book
+def _write_compared(comparison: "PolicyComparison", template: RunSpec, folder: Path) -> list[tuple[str, Path]]:
+    """Writes the files of a comparison; returns a description and the path of each."""
+    from simulator.reports.comparison_charts import comparison_book
+    from simulator.reports.comparison_page import latex_caption, latex_table, write_comparison_page, write_latex
 
-        written.append(("page", write_comparison_page(files.folder, comparison_book(comparison, template))))
-    if files.latex is not None:
-        from simulator.reports.comparison_page import latex_caption, latex_table, write_latex
-
-        names = (Path(template.source.name).name, Path(template.cluster).name)
-        write_latex(files.latex, latex_table(comparison, latex_caption(comparison, *names)))
-        written.append(("LaTeX table", files.latex))
-    return written
+    page, table = write_comparison_page(folder, comparison_book(comparison, template)), folder / LATEX_TABLE
+    names = (Path(template.source.name).name, Path(template.cluster).name)
+    write_latex(table, latex_table(comparison, latex_caption(comparison, *names)))
+    return [("page", page), ("LaTeX table", table)]
 
 
 def simulate_sweep(
@@ -173,8 +160,8 @@ def simulate_sweep(
     output: str,
 ) -> int:
     """Runs the grid of a file and of options, which override the file. Returns 0 or 1 as `simulate_compare` does."""
+    from simulator.reports.comparison_charts import sweep_book
     from simulator.reports.comparison_page import write_comparison_page
-    from simulator.reports.figure_book import sweep_book
     from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
 
     console = _console()
@@ -206,9 +193,7 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
 
     `data`: the folder of recorded workloads, for the grounds that need it.
     """
-    from simulator.reports.bench_ground import missing_files
-    from simulator.reports.bench_grounds import BENCHES
-    from simulator.reports.policy_bench import bench_json, bench_tables, run_bench, write_bench
+    from simulator.reports.policy_bench import BENCHES, bench_json, bench_tables, missing_files, run_bench, write_bench
 
     console, errors = _console(), Console(stderr=True)
     if out is not None and not out.absolute().parent.is_dir():
@@ -234,24 +219,14 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
     return _exit_code(result.unexpected_outcomes, result.violations)
 
 
-def simulate_worlds(output: str) -> int:
-    """Prints every world with a description and the policies that run there. Returns the exit code."""
-    console = _console()
-    own = "exact and event-driven: costs, noise, faults and markets as --conditions say"
-    worlds = [(WALRAS, own, ["every policy of Walras"])]
-    worlds += [
-        (each.name, each.about, [*each.policies, *(["plan policies of Walras"] if each.takes_plans else [])])
-        for each in WORLDS.values()
-    ]
-    if output == "json":
-        body = [{"world": name, "what": about, "policies": policies} for name, about, policies in worlds]
-        stream_json({"worlds": body, "plan_policies": list(plan_policy_names())}, sys.stdout)
-        return 0
-    for name, about, policies in worlds:
-        console.print(f"{name}: {about}", highlight=False)
-        console.print(f"    policies: {', '.join(policies)}", highlight=False)
-    console.print(f"plan policies of Walras: {', '.join(plan_policy_names())}", highlight=False)
-    return 0
+def worlds_catalogue() -> list[tuple[str, str, list[str]]]:
+    """Returns every world with a description and the policies that run there."""
+    own = "exact and event-driven: costs, noise, faults and markets as conditions say"
+    return [
+        (WALRAS, own, ["every policy of Walras"]),
+        *((each.name, each.about, [*each.policies, *(plan_policy_names() if each.takes_plans else ())])
+          for each in WORLDS.values()),
+    ]  # fmt: skip
 
 
 def simulate_replay(
@@ -260,8 +235,13 @@ def simulate_replay(
     """Simulates a recorded run again, perhaps under another policy; returns 0 if no conservation law was violated, else
     1.
     """
-    from simulator.reports.recording import write_recording
-    from simulator.reports.resimulation import replay_json, replay_recording, replay_table, with_policy_from
+    from simulator.reports.recorded_runs import (
+        replay_json,
+        replay_recording,
+        replay_table,
+        with_policy_from,
+        write_recording,
+    )
 
     console = _console()
     if export is not None:

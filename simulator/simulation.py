@@ -5,9 +5,7 @@ Conservation laws (steps, accelerator-seconds, money) are checked in every run. 
 the prediction of speeds, are imported by the runs that have them.
 """
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
@@ -17,54 +15,48 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned, Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.solve_requests import run_solve
-from scheduler.core.events import Event, PolicyChanged, Proposal
+from scheduler.core.events import EntityShare, Event, PolicyChanged, Proposal, SharesDeclared
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import FactsTold, RestartMeasured, ThroughputMeasured
 from scheduler.core.state.fleet import split_gang
 from scheduler.core.state.throughput import ScoredBelief
-from simulator.attempts import AttemptSimulator, JobProgress, WorldParameters
-from simulator.engine import Engine, EventHandler, RandomStreams, RunLimits, RunOutcome, SolveStats, SolveTime
+from scheduler.world.attempts import AttemptSimulator, JobProgress, SimulatedJob, WorldParameters
+from scheduler.world.engine import (
+    Engine,
+    EventHandler,
+    RandomStreams,
+    RunLimits,
+    RunOutcome,
+    SolveStats,
+    SolveTime,
+    rare_garbage_collection,
+)
+from scheduler.world.machines import PoolModel, SimulatedMachines
+from scheduler.world.world import MakeAttemptSimulator, SimulatedWorld
 from simulator.faults import FaultInjector, FaultModel, Incident
-from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel, SimulatedMachines
-from simulator.metrics import JobMetrics, JobMetricsSink, MetricsCollector, PoolMeter
-from simulator.simulated_jobs import (
+from simulator.ground_truth import (
+    GroundTruth,
     LengthEstimates,
+    PredictionSettings,
     RandomFailures,
-    SimulatedJob,
+    SpeedKey,
+    TruePhysics,
     inject_random_failures,
     with_estimate_error,
 )
-from simulator.world import MakeAttemptSimulator, SimulatedWorld
+from simulator.metrics import JobMetrics, JobMetricsSink, MetricsCollector, PoolMeter
 from walras.cluster import PoolId
 from walras.errors import ConfigError
 from walras.job_request import JobId, JobRequest, Kind
+from walras.model_facts import ModelFacts
 from walras.states import JobState
 
 if TYPE_CHECKING:
-    from optimizer.prediction.predictor import AcceleratorSpecs
     from simulator.online_predictor import OnlinePredictor
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionSettings:
-    """How a run predicts speeds that were not measured (`simulator.online_predictor`)."""
-
-    #: Least seconds between two predictions; inf: there are none, but those `asked`.
-    every_s: float = inf
-    #: When to predict, whatever has happened, and the seconds to the answer, as in a recorded run.
-    asked: tuple[tuple[float, float], ...] = ()
-    #: Data sheets by accelerator type.
-    sheets: "Mapping[str, AcceleratorSpecs]" = field(default_factory=dict)
-    #: Facts about the models of kinds, announced to the scheduler at their instants.
-    facts: tuple[FactsTold, ...] = ()
 
 
 #: Relative tolerance of the conservation laws, which sum over many segments of steps, seconds and money.
 TOLERANCE = 1e-6
-#: Objects allocated between two runs of the garbage collector.
-_YOUNG_MAX = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +95,6 @@ class Scenario:
 
 @dataclass(slots=True)
 class SimulationResult:
-    """The result of a run."""
-
     outcome: RunOutcome
     ended_at: float
     first_submitted_at: float
@@ -144,8 +134,9 @@ class Simulation:
         self._streams = streams = RandomStreams(scenario.seed)
         self.metrics = MetricsCollector(self.engine, sink or self.ended.append, self._most_usd_per_h)
         self.machines = SimulatedMachines(self.engine, scenario.pools, streams.stream("boots"))
-        self.world = SimulatedWorld(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
-        self.faults = FaultInjector(self.engine, self.machines, self.world, scenario.faults, streams)
+        physics = TruePhysics(scenario.truth, self.machines, scenario.world, streams)
+        self.world = SimulatedWorld(self.machines, physics, scenario.world, streams, wiring.pace)
+        self.faults = FaultInjector(self.machines, self.world, scenario.faults, streams)
         self.predictor = _predictor(self.engine, self.core, scenario.forecasts)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.world.on_end.append(self._job_ended)
@@ -163,7 +154,7 @@ class Simulation:
     ) -> SimulationResult:
         """Runs the workload to its end or to a limit."""
         self.begin(workload, recorder)
-        with _rare_garbage_collection():
+        with rare_garbage_collection():
             outcome = self.engine.run(self.scenario.limits)
         return self.finish(outcome)
 
@@ -176,9 +167,9 @@ class Simulation:
         scenario, engine = self.scenario, self.engine
         engine.recorder = recorder
         self._began = perf_counter()
-        engine.schedule(0.0, _first_event, PolicyChanged(0.0, scenario.policy, scenario.rules))
+        engine.send_later(PolicyChanged(0.0, scenario.policy, scenario.rules))
         if scenario.shares:
-            engine.schedule(0.0, _first_event, SharesDeclared(0.0, scenario.shares))
+            engine.send_later(SharesDeclared(0.0, scenario.shares))
         if self.predictor is not None:
             self.predictor.begin()
         self.machines.begin(0.0)
@@ -228,7 +219,7 @@ class Simulation:
         self._lost_steps += job.lost_steps
         credited = job.worked_steps - job.lost_steps
         job_id = job.plan.request.job_id
-        if not _about_equal(credited, job.steps):
+        if abs(credited - job.steps) > TOLERANCE * max(1.0, abs(credited), abs(job.steps)):
             self._violations.append(f"job {job_id} is credited {job.steps} steps, it made {credited}")
         if state is JobState.SUCCEEDED and job.steps != job.plan.steps:
             self._violations.append(f"job {job_id} succeeded after {job.steps} of {job.plan.steps} steps")
@@ -296,6 +287,8 @@ class _SpeedOracle:
         self._known.add((request.kind, request.demands, request.sizes))
         costs = self._truth.costs_of(request.kind)
         events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
+        if (exchanged := self._truth.gradient_bytes.get(request.kind)) is not None:
+            events.append(FactsTold(at, request.kind, ModelFacts(gradient_bytes=exchanged)))
         stated = bool(request.plans)  # its plans state its speed
         for accelerator, count in () if stated else self._truth.accelerators_of(request, self._fleet):
             key = SpeedKey(request.kind, accelerator, count)
@@ -307,22 +300,6 @@ class _SpeedOracle:
         return events
 
 
-@contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-    """Collects garbage less often, because a run allocates many small objects and hardly any cycles.
-
-    Objects that existed before, such as the jobs of a trace, are frozen and not scanned.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], _YOUNG_MAX) if before[0] else 0, *before[1:])
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
-
-
 def _announce_nothing(_: float, __: JobRequest) -> Iterable[Event]:
     return ()
 
@@ -332,12 +309,4 @@ def _predictor(engine: Engine, core: EventHandler, settings: PredictionSettings)
         return None
     from simulator.online_predictor import OnlinePredictor
 
-    return OnlinePredictor(engine, core, settings.every_s, settings.asked, settings.sheets, settings.facts)
-
-
-def _first_event(_: float, event: Event) -> Iterable[Event]:
-    return (event,)
-
-
-def _about_equal(a: float, b: float) -> bool:
-    return abs(a - b) <= TOLERANCE * max(1.0, abs(a), abs(b))
+    return OnlinePredictor(engine, core, settings)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def solved(problem: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["solve", f"example:{problem}", "--policy", "walras", "-o", "json"])
+    result = CliRunner().invoke(app, ["policy", "solve", f"example:{problem}", "--policy", "walras", "-o", "json"])
     assert result.exit_code == 0, result.output
     plan: dict[str, Any] = json.loads(result.stdout)["plan"]
     return plan
@@ -28,7 +28,9 @@ def solved(problem: str) -> dict[str, Any]:
 
 def test_the_table_and_the_sums_of_the_page_are_those_of_the_answer() -> None:
     """The table word for word; surpluses and rents, which add up to the bound and to what the plan is worth."""
-    shown = CliRunner().invoke(app, ["solve", "example:three_pools", "--policy", "walras"], env={"COLUMNS": "110"})
+    shown = CliRunner().invoke(
+        app, ["policy", "solve", "example:three_pools", "--policy", "walras"], env={"COLUMNS": "110"}
+    )
     assert shown.exit_code == 0, shown.output
     blocks = re.findall(r"^    (.+)$", PAGE, re.MULTILINE)
     printed = [line.rstrip() for line in shown.output.splitlines()]

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from tests.support.api_page import PAGE, written
+from tests.support.house_measures import PACKAGES, sources
+from walras.cli.main import app, current_words
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: Commands for people who know what they are asking for need no prose of their own.
@@ -24,8 +28,6 @@ def name_of(path: Path) -> str:
 
 def command_tree() -> dict[str, set[str]]:
     """Each command of the CLI (`policy apply` for one of a group) with its options."""
-    from walras.cli.main import app
-
     found: dict[str, set[str]] = {}
 
     def walk(command: object, words: tuple[str, ...]) -> None:
@@ -97,6 +99,8 @@ def test_written_commands_exist(document: Path) -> None:
     commands = command_tree()
     wrong = []
     for words in written_commands(document.read_text()):
+        if document.name == "CHANGELOG.md":  # entries name commands as they were
+            words = ["walras", *current_words(words[1:])[0]]
         command = matching(words, commands)
         if command is None:
             if not is_group(words, commands):
@@ -107,6 +111,29 @@ def test_written_commands_exist(document: Path) -> None:
         options = {word.split("=")[0] for word in ours if re.match(r"--?[a-z]", word)}
         wrong += [f"{command} {option}" for option in sorted(options - commands[command])]
     assert wrong == []
+
+
+def test_commands_that_answers_name_exist() -> None:
+    """What the product tells people to type can be typed: every `walras ...` in its texts, with its options."""
+    commands, wrong, seen = command_tree(), [], 0
+    for path in sources(*PACKAGES):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(each.value if _is_text(each) else "X" for each in parts)  # type: ignore[attr-defined]
+            for named, rest in re.findall(r"\bwalras ((?:[a-z][a-z-]* ?)+)([^`\n.;]*)", text):
+                words = ["walras", *named.split()]
+                command = matching(words, commands)
+                if command is None:
+                    wrong += [] if is_group(words, commands) or words[1] == "command" else [text[:80]]
+                    continue
+                seen += 1
+                options = re.findall(r"(?<!\S)--[a-z-]+", f"{named}{rest}".split(" -- ")[0])
+                wrong += [f"{command} {option}" for option in options if option not in commands[command]]
+    assert (wrong, seen > 150) == ([], True)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_every_command_is_written_about() -> None:
@@ -159,16 +186,8 @@ def test_commands_of_the_results_name_files_that_exist() -> None:
 def test_documents_name_files_that_exist() -> None:
     """Paths in code spans of the documents exist (patterns with * match something)."""
     roots = (
-        "walras/",
-        "optimizer/",
-        "scheduler/",
-        "workers/",
-        "simulator/",
-        "configs/",
-        "docs/",
-        "tests/",
-        "benchmarks/",
-    )
+        "walras/", "optimizer/", "scheduler/", "workers/", "simulator/", "configs/", "docs/", "tests/", "benchmarks/",
+    )  # fmt: skip
     missing = []
     for document in DOCUMENTS:
         for span in re.findall(r"`([\w./*-]+)`", document.read_text()):
@@ -271,3 +290,19 @@ def test_every_promise_names_a_test_that_is_there() -> None:
     named = {name for row in promises for name in re.findall(r"`(tests/[\w/]+\.py)`", row.rsplit("|", 1)[1])}
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
     assert [row for row in promises if "`tests/" not in row.rsplit("|", 1)[1]] == []
+
+
+def test_the_page_of_the_api_names_every_error() -> None:
+    """Each code of an answer stands in docs/api.md beside its status."""
+    from scheduler.live.http.requests import _PROBLEM_KINDS, problem_detail_of
+    from walras.errors import ClusterError
+
+    codes = {(status, code) for _, status, code, _ in _PROBLEM_KINDS}
+    unknown = problem_detail_of(ClusterError("it failed"))
+    rows = dict(re.findall(r"^\| (\d{3}) \| (.+) \|$", PAGE.read_text(), re.MULTILINE))
+    assert [each for each in {*codes, (unknown.status, unknown.code)} if f"`{each[1]}`" not in rows[str(each[0])]] == []
+
+
+def test_the_page_of_the_api_says_what_the_endpoints_declare() -> None:
+    """Its tables are written by `python -m tests.support.api_page`."""
+    assert PAGE.read_text() == written(PAGE.read_text())

@@ -159,23 +159,35 @@ def test_a_daemon_refuses_to_start_over_a_users_file(tmp_path: Path) -> None:
     assert str(tmp_path / "scheduler.py") in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("root", [*GENERIC, "configs"])
-def test_a_daemon_refuses_to_start_over_another_distributions_files(tmp_path: Path, root: str) -> None:
-    """A distribution installed beside Walras that brings a package of the same name is named, with its version."""
-    site = tmp_path / "site"
+def described(site: Path, name: str, files: tuple[str, ...]) -> Path:
+    """What pip writes of an installed distribution: these packages are its files."""
+    about = site / f"{name}-2.5.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.5\n")
+    (about / "RECORD").write_text("".join(f"{file}/__init__.py,,\n" for file in files))
+    return about
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Walras as pip installs it, beside a distribution that brings other packages."""
+    site = tmp_path_factory.mktemp("site")
     for name in SHIPPED:
-        shutil.copytree(ROOT / name, site / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for other, files in (("walras", SHIPPED), ("foreign", (root,)), ("unrelated", ("scheduler_tools", "my/workers"))):
-        about = site / f"{other}-2.5.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other}\nVersion: 2.5\n")
-        (about / "RECORD").write_text("".join(f"{name}/__init__.py,,\n" for name in files))
+        shutil.copytree(ROOT / name, site / name)
+    described(site, "walras", SHIPPED)
+    described(site, "unrelated", ("scheduler_tools", "my/workers"))
+    return site
+
+
+@pytest.mark.parametrize("root", [*GENERIC, "configs", ""])
+def test_a_daemon_refuses_to_start_over_another_distributions_files(tmp_path: Path, site: Path, root: str) -> None:
+    """A distribution installed beside Walras that brings a package of the same name is named, with its version."""
     code = "import sys; from walras.cli.main import main\nsys.argv = ['walras', 'policy', 'list']; sys.exit(main())"
+    foreign = described(site, "foreign", (root or "another",))
     done = run_python(code, tmp_path, PYTHONPATH=str(site))
-    assert done.returncode == 2
-    assert f"foreign 2.5 is installed at {site} too and brings {root}" in done.stderr
-    shutil.rmtree(site / "foreign-2.5.dist-info")
-    assert run_python(code, tmp_path, PYTHONPATH=str(site)).returncode == 0
+    shutil.rmtree(foreign)
+    assert done.returncode == (2 if root else 0)
+    assert (f"foreign 2.5 is installed at {site} too and brings {root}" in done.stderr) == bool(root)
 
 
 def injected_zip(folder: Path) -> Path:
@@ -203,11 +215,7 @@ def test_the_injected_client_imports_beside_the_users_files(tmp_path: Path, *, i
         code += "import walras.errors\n"
     path = os.pathsep.join([str(archive), str(ROOT)] if installed else [str(archive)])
     done = subprocess.run(
-        [sys.executable, *([] if installed else ["-S"]), "-c", code],
-        cwd=work,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        [sys.executable, *([] if installed else ["-S"]), "-c", code], cwd=work,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": path}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr

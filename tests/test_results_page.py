@@ -33,6 +33,13 @@ def test_the_page_is_made_of_the_result_files() -> None:
     assert PAGE.read_text() == page()
 
 
+def test_the_readme_says_what_was_measured() -> None:
+    """How far the simulator was off, in the last recorded demo."""
+    (table,) = read_runs(FOLDER / "commands.json")["demo"].tables
+    off = table.figures["completion times simulated again: median error"].value
+    assert f"[{off:.0f} % off](docs/results.md)" in (PAGE.parents[1] / "README.md").read_text()
+
+
 def test_the_page_is_short() -> None:
     assert 40 < len(ROWS) <= MOST_ROWS
     assert [row.what for row in ROWS if len(" ".join(cells(row)).split()) > MOST_WORDS] == []

@@ -1,6 +1,7 @@
 """Rules of this repository that a machine can check. Each failure names the place and says what to do."""
 
 import ast
+import gc
 import re
 import subprocess
 from collections import Counter, defaultdict
@@ -33,7 +34,8 @@ MAY_PRINT = ("walras/cli/", "walras/demo/", "simulator/simulate_actions.py", "be
 
 #: Modules that nobody imports because something outside Python names them.
 ENTRY_POINTS = {
-    "walras.cli.main": "the console script of pyproject.toml",
+    "walras.__main__": "the console script of pyproject.toml",
+    "walras.training.roles": "the command of a job with roles (walras/spec/roles.py)",
     "workers.pilot": "the first process of an allocation of Slurm, started by its batch script",
 }
 
@@ -61,9 +63,11 @@ def tree_of(path: Path) -> ast.Module:
 
 @pytest.fixture(scope="module", autouse=True)
 def forget() -> Iterator[None]:
-    """Other tests of the process need not carry all of it."""
+    """Other tests of the process need not carry the trees; nor does the collector walk them while they grow."""
+    gc.disable()
     yield
     tree_of.cache_clear()
+    gc.enable()
 
 
 def package_sources() -> list[Path]:

@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from walras.blocking_client import BlockingClient as Client
+    from walras.client import BlockingClient as Client
     from walras.client import Client as AsyncClient
     from walras.function_jobs import FunctionFuture, map_jobs, submit
-    from walras.notebook_views import frame
+    from walras.output.notebook_views import frame
 
 # An agent puts a small copy of this package (walras + walras.training) on a job's PYTHONPATH. Where the job's own
 # environment has Walras installed too, its other modules must stay reachable behind that copy.
@@ -26,9 +26,9 @@ __all__ = ["AsyncClient", "Client", "FunctionFuture", "frame", "map_jobs", "subm
 
 _PLACES = {
     "AsyncClient": ("walras.client", "Client"),
-    "Client": ("walras.blocking_client", "BlockingClient"),
+    "Client": ("walras.client", "BlockingClient"),
     "FunctionFuture": ("walras.function_jobs", "FunctionFuture"),
-    "frame": ("walras.notebook_views", "frame"),
+    "frame": ("walras.output.notebook_views", "frame"),
     "map_jobs": ("walras.function_jobs", "map_jobs"),
     "submit": ("walras.function_jobs", "submit"),
 }

@@ -18,8 +18,6 @@ def _boottime() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The clocks of one machine."""
-
     #: Unix seconds; the clock may be set forwards and backwards.
     wall: Callable[[], float] = time.time
     #: Seconds that never decrease, and stand still while the machine sleeps.

@@ -11,6 +11,7 @@ from math import ceil, inf
 from typing import NewType
 
 from walras.contract import SECONDS_PER_HOUR
+from walras.machines.topology import Topology
 
 #: The name of a machine that the scheduler knows.
 NodeId = NewType("NodeId", str)
@@ -77,8 +78,10 @@ class Pool:
     removed: bool = False
     #: Machines that are held rented whether or not they are worth their price.
     least: int = 0
-    #: The law of its machines' lifetimes, as a line of text (`walras.machine_lifetime`); empty: none is stated.
+    #: The law of its machines' lifetimes, as text (`walras.machines.machine_lifetime`); empty: none is stated.
     lifetime: str = ""
+    #: The switches that join its machines; None: all are equally near.
+    topology: Topology | None = None
 
 
 def usd_of(usd_per_h: float, seconds: float) -> float:

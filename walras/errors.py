@@ -15,6 +15,9 @@
 Mistakes of our own are assertions and end the process; a solve that went badly is data (`Certificate.status`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class WalrasError(Exception):
     """Base of every error of Walras that a caller may want to catch."""
@@ -82,3 +85,12 @@ class ClusterError(WalrasError):
 
 class ServerUnreachable(ClusterError):
     """No server answers at the address."""
+
+
+@contextmanager
+def system_refusals(path: object, fix: str, field: str = "") -> Iterator[None]:
+    """Raises ConfigError that names the path where the system refuses to read or write inside."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", field=field, fix=fix) from None

@@ -23,15 +23,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from walras import function_runner
-from walras.api import JobDetail
-from walras.blocking_client import BlockingClient
-from walras.client import Client
-from walras.code_snapshot import SNAPSHOT_BYTES, code_fields, snapshot_folder
-from walras.content import ContentTree, hash_folder
+from walras.client import BlockingClient, Client, fetch_outputs
 from walras.errors import ConfigError, NotFound, UserError, WalrasError
 from walras.function_runner import ABOUT, FOLDER, FUNCTION, RAISED, REFUSED, RESULTS, RETURNED, arguments_file
-from walras.kept_outputs import fetch_outputs
+from walras.resources.jobs import JobDetail
 from walras.states import JobState
+from walras.storage.code_snapshot import SNAPSHOT_BYTES, code_fields, snapshot_folder
+from walras.storage.content import ContentTree, hash_folder
 
 T = TypeVar("T")
 #: The most bytes that a function may return, pickled; and the most bytes before them in a result's file.
@@ -277,7 +275,7 @@ async def _until_final(client: Client, job_id: int, timeout: float | None) -> Jo
                 await asyncio.sleep(pause_s)
                 pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
     if job is None or not job.state.is_final:
-        state = "not known yet" if job is None else f"{job.state} {job.reason or ''}".strip()
+        state = "not known yet" if job is None else f"{job.state}{f': {job.reason.words}' if job.reason else ''}"
         raise TimeoutError(f"job {job_id} has not ended within {timeout} s: it is {state}")
     return job
 
@@ -356,5 +354,5 @@ def _text_of(head: bytes, job: JobDetail) -> str:
 
 
 def _no_result(job: JobDetail, why: str = "its function neither returned nor raised") -> NoResult:
-    reason = f" ({job.reason}{f': {job.detail}' if job.detail else ''})" if job.reason else ""
+    reason = f" ({job.reason.words}{f': {job.detail}' if job.detail else ''})" if job.reason else ""
     return NoResult(f"job {job.id} is {job.state}{reason}: {why}; `walras logs {job.id}` shows its output", job)

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.contract import CONTENT_PATTERN, FILES_MOST
 from walras.job_request import Kind
-from walras.protocol import CONTENT_PATTERN, FILES_MOST
 
 #: The most bytes that a job may leave as its results on each of its machines.
 OUTPUTS_BYTES = 16 * 1000**3
@@ -61,6 +61,8 @@ class JobNeeds(_Message):
 
     #: Files and folders that are kept, relative to the working folder.
     outputs: tuple[str, ...] = ()
+    #: Project and user, to whom what was brought or made for the job belongs (`PROJECT/USER`). Set by the server.
+    owner: str = ""
     #: Name of the code's tree; a setup that ran for other code runs again. Set by the machine.
     code: str = ""
     git: GitNeed | None = None
@@ -74,7 +76,13 @@ class JobNeeds(_Message):
     @property
     def is_prepared_first(self) -> bool:
         """Whether something has to be brought or made before the ranks can start."""
-        return bool(self.git or self.inputs or self.python or self.setup or self.image)
+        return bool(self.kinds)
+
+    @property
+    def kinds(self) -> list[str]:
+        """What has to be brought or made, in words."""
+        found = {"code": self.git, "python": self.python, "image": self.image, "setup": self.setup}
+        return [name for name, need in found.items() if need] + [f"input {name}" for name in self.inputs]
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class ScriptLaunch:
     env: Mapping[str, str]
     #: The working folder; empty: a fresh folder for each attempt.
     workdir: str
-    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
+    #: Name of the tree whose files the fresh folder holds at first (`walras.storage.content`). Empty: none.
     code: str = field(default="", kw_only=True)
     #: Started once on each machine, as a launcher of its own ranks or as one process for all devices there.
     is_launcher: bool = field(default=False, kw_only=True)

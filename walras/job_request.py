@@ -12,14 +12,41 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import inf
 from operator import attrgetter
 from typing import Any, NewType
+from urllib.parse import unquote
 
 from walras.cluster import Market, Pool
 from walras.spec.accelerator_names import covers
 
 #: The number of a submission. It increases from 1 in the order of admission and is never reused.
 JobId = NewType("JobId", int)
-#: The name of a kind of jobs, which share one row of the throughput table.
+#: The name of a kind of jobs, which share one row of the throughput table. A server learns per project
+#: (`kind_within`): no job of another project changes what is believed of one's own.
 Kind = NewType("Kind", str)
+
+#: The project of what names none. Its kinds have their plain names.
+DEFAULT_PROJECT = "default"
+
+
+def kind_within(project: str, kind: Kind) -> Kind:
+    """Returns the kind of a project that has this name, such as `@vision cnn`; a kind of the project is kept.
+
+    Kinds of different projects differ, whatever names people choose.
+    """
+    prefix = f"@{project.replace('%', '%25').replace(' ', '%20')} "
+    if kind.startswith(prefix) or (project == DEFAULT_PROJECT and not kind.startswith("@")):
+        return kind
+    return Kind(prefix + kind)
+
+
+def project_of(kind: Kind) -> str:
+    """Returns the project to which a kind of `kind_within` belongs."""
+    return unquote(kind[1:].partition(" ")[0]) if kind.startswith("@") else DEFAULT_PROJECT
+
+
+def plain_kind(kind: Kind) -> Kind:
+    """Returns the name of a kind of `kind_within` inside its project."""
+    return Kind(kind.partition(" ")[2]) if kind.startswith("@") else kind
+
 
 # An attempt is named by (job id, attempt number). The number increases by one with every start of the job and is the
 # fence: whatever an attempt writes counts only while its number is the job's current one.
@@ -59,17 +86,47 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleUse:
+    """The processes of one role in a plan, and the accelerators of one type that each of them has on one machine."""
+
+    name: str
+    #: A type or a family of types; empty: its processes have none, and are beside the first process of the first role.
+    accelerator: str
+    each: int
+    count: int
+
+    @property
+    def text(self) -> str:
+        """The role as text, such as `rollout 2 x v100`."""
+        return f"{self.name} {self.count * self.each} x {self.accelerator}" if self.each else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class GangPlan:
     """One way of a job that states its ways itself: accelerators of some types, all at once, and a speed."""
 
     #: The accelerators of each type, ascending by its name.
     uses: tuple[Demand, ...]
+    #: As stated; of a plan with roles, as assumed until it is measured.
     steps_per_s: float
+    #: What the accelerators are for, the leading role first; empty: for the ranks of one gang.
+    roles: tuple[RoleUse, ...] = ()
 
     @property
     def text(self) -> str:
         """The plan as text, such as `32 x a100 + 96 x v100`."""
+        if self.roles:
+            return " + ".join(role.text for role in self.roles)
         return " + ".join(f"{use.count} x {use.accelerator}" for use in self.uses)
+
+    def pieces_on(self, accelerator: str) -> list[int]:
+        """Returns the accelerators that each process of its roles has of this type, which must be on one machine: the
+        first process of the leading role first, then the largest.
+        """
+        here = [role for role in self.roles if role.each and covers(role.accelerator, accelerator)]
+        pieces = [role.each for role in here for _ in range(role.count)]
+        first = 1 if here and here[0] is self.roles[0] else 0
+        return [*pieces[:first], *sorted(pieces[first:], reverse=True)]
 
     def is_of(self, held: Sequence[Demand]) -> bool:
         """Returns whether it takes just these accelerators; it may name the families of their types."""
@@ -104,7 +161,7 @@ class JobIdentity:
 
     __slots__ = ()
 
-    project: str = "default"
+    project: str = DEFAULT_PROJECT
     user: str = ""
     #: 0-100; see `JobRequest.priority_class`.
     priority: int = 50
@@ -151,9 +208,13 @@ class GangRequest:
     nodes: int = 1
     cpus_per_accelerator: float = 0.0
     memory_bytes_per_accelerator: int = 0
+    #: Whether the gang may be in several pools: at the pace of its slowest accelerator, and, if its ranks share each
+    #: batch by speed, at the sum of their speeds.
+    mixed: bool = False
+    shares: bool = False
     #: Pools whose machines may hold the gang, by id; empty: every pool.
     pools: tuple[str, ...] = ()
-    #: What a machine has to have to prepare the gang (`walras.machine_tools`): of each entry, one; empty: nothing.
+    #: What a machine must have to prepare the gang (`walras.machines.machine_facts`): of each entry, one.
     tools: ToolNeeds = ()
 
     def accepts(self, pool: Pool) -> bool:
@@ -197,6 +258,17 @@ class GangRequest:
         own = pool.market is Market.OWNED and not pool.removed
         return own and replace(self, demands=(use,)).accepts(pool)
 
+    def mixes_on(self, pool: Pool) -> int:
+        """Returns the accelerators of the whole gang if it may have a part of itself in this pool, which is owned;
+        else 0.
+        """
+        return self.size_on(pool) if self.mixed and pool.market is Market.OWNED else 0
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether it has several roles, whose speed together is measured."""
+        return bool(self.plans and self.plans[0].roles)
+
     @property
     def gang_request(self) -> "GangRequest":
         """Returns only this part of a request: equal for all jobs whose gangs are alike."""
@@ -213,6 +285,54 @@ class GangRequest:
         return " or ".join(words) + (f" of {' or '.join(self.pools)}" if self.pools else "") + needs
 
 
+def roles_of(request: GangRequest, machines: Sequence[tuple[str, int]]) -> tuple[RoleUse, ...]:
+    """Returns the roles of the plan that has these accelerators (type and number of each machine); none without it."""
+    held: dict[str, int] = {}
+    for name, count in machines:
+        held[name] = held.get(name, 0) + count
+    plan = request.plan_of(held)
+    return () if plan is None else plan.roles
+
+
+def place_roles(roles: Sequence[RoleUse], machines: Sequence[tuple[str, int]]) -> list[list[tuple[RoleUse, int]]]:
+    """Returns the processes on each machine, as role and index, so that they have all its accelerators.
+
+    Processes without accelerators are on the first machine. Raises ValueError if there is no such way.
+
+    Args:
+        roles: the leading role first; its first process is on the first machine wherever that can be.
+        machines: accelerator type and number of accelerators of each.
+    """
+    dead_ends = set[tuple[int, int, tuple[int, ...]]]()
+
+    def fill(machine: int, room: int, left: tuple[int, ...]) -> list[tuple[int, int]] | None:
+        if room == 0:
+            machine += 1
+            if machine == len(machines):
+                return None if any(left) else []
+            room = machines[machine][1]
+        if (machine, room, left) in dead_ends:
+            return None
+        for row, role in enumerate(roles):
+            if left[row] and 0 < role.each <= room and covers(role.accelerator, machines[machine][0]):
+                rest = fill(machine, room - role.each, (*left[:row], left[row] - 1, *left[row + 1 :]))
+                if rest is not None:
+                    return [(machine, row), *rest]
+        dead_ends.add((machine, room, left))
+        return None
+
+    found = fill(-1, 0, tuple(role.count if role.each else 0 for role in roles))
+    if found is None:
+        raise ValueError(f"{GangPlan((), 0.0, tuple(roles)).text} are not what fills {list(machines)}")
+    heads = [(0, row) for row, role in enumerate(roles) for _ in range(role.count) if not role.each]
+    places: list[list[tuple[RoleUse, int]]] = [[] for _ in machines]
+    begun = [0] * len(roles)
+    for machine, row in [*found, *heads]:
+        places[machine].append((roles[row], begun[row]))
+        begun[row] += 1
+    return places
+
+
 # Cached: every submission compares itself with like jobs.
 _GANG_FIELDS = tuple(field.name for field in fields(GangRequest))
 _gang_values = attrgetter(*_GANG_FIELDS)
@@ -225,8 +345,6 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     job_id: JobId
     kind: Kind
     _: KW_ONLY
-    #: Whether its gang may stand in several pools, at the pace of the slowest of them.
-    mixed: bool = False
     #: The number of parts into which it may be forked: whole gangs with steps of their own, averaged now and then. 1:
     #: never.
     fork_max: int = 1
@@ -248,10 +366,12 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     sweep_limit: int = 0
     #: Seconds between two checkpoints as its owner states it; None: as the scheduler plans.
     checkpoint_every_s: float | None = None
-    #: Keys of its inputs, by which machines report what they have fetched (`walras.machine_tools.data_key`).
+    #: Keys of its inputs, by which machines report what they have fetched (`walras.machines.machine_facts.data_key`).
     data: tuple[str, ...] = ()
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
+    #: Digest of the code that its machines get, its command and its environment; empty: none is known.
+    program: str = ""
     #: What it takes of an accelerator that it may share with another job; None: it does not share.
     shared: DeviceShare | None = None
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Literal
 
+#: What most operations belong to: fused attention and the layers about it, or convolutions.
+Family = Literal["transformer", "convolution"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFacts:
@@ -26,6 +29,7 @@ class SampleFacts:
     activation_bytes: float | None = None
     #: Bytes that the host transfers for one sample.
     input_bytes: float | None = None
+    family: Family | None = None
 
 
 #: Largest values that are accepted: far beyond any model, so that a wrong unit is detected.
@@ -41,6 +45,13 @@ _PRECISIONS: dict[tuple[float, float], Precision] = {
     (16, 8): "bf16",
     (16, 5): "fp16",
 }
+
+
+def family_of_counts(counted: Mapping[str, float]) -> Family | None:
+    """Returns the family that the counted operations (`flops`, of which convolutions and fused attention) tell."""
+    if 2.0 * counted.get("convolution_flops", 0.0) > counted.get("flops", 0.0):
+        return "convolution"
+    return "transformer" if counted.get("attention_flops", 0.0) > 0.0 else None
 
 
 def precision_of(bits: float, exponent_bits: float) -> Precision | None:
@@ -79,6 +90,8 @@ class BelievedFacts:
 #: Facts that the in-job client reports, and the largest value of each that is accepted.
 _REPORTED = {
     "flops": MOST_FLOPS * 1e6,
+    "convolution_flops": MOST_FLOPS * 1e6,
+    "attention_flops": MOST_FLOPS * 1e6,
     "samples": MOST_SAMPLES,
     "gradient_bytes": MOST_BYTES,
     "resident_bytes": MOST_BYTES,
@@ -96,7 +109,7 @@ def believed_facts(counted: Mapping[str, float], ranks: int, batch: float | None
         value = counted.get(name)
         if value is None:
             continue
-        least = 0.0 if name.endswith("bytes") else 1e-9
+        least = 0.0 if name.endswith(("_bytes", "_flops")) else 1e-9
         if isfinite(value) and least <= value <= most:
             kept[name] = value
         else:
@@ -114,6 +127,7 @@ def believed_facts(counted: Mapping[str, float], ranks: int, batch: float | None
         layers=int(kept["layers"]) if "layers" in kept else None,
         resident_bytes=kept.get("resident_bytes"),
         precision=precision_of(counted.get("bits", 0.0), counted.get("exponent_bits", 0.0)),
+        family=family_of_counts(kept),
         batch=batch,
         batch_per_accelerator=None if batch is not None else samples,
     )

@@ -1,7 +1,7 @@
-"""States of jobs and attempts, the transitions between them, and the reasons given for a state.
+"""States of jobs and attempts, the transitions between those of jobs, and the reasons given for a state.
 
-An unknown transition is an error, never silently ignored: `check_job_transition` and `check_attempt_transition` raise
-AssertionError. A reason is a stable code of the form CLASS:DETAIL, shown to people and matched by programs.
+An unknown transition of a job is an error, never silently ignored: `check_job_transition` raises AssertionError. A
+reason is a stable code of the form CLASS:DETAIL for programs, and words for people.
 """
 
 from collections.abc import Mapping
@@ -69,6 +69,58 @@ class Reason(StrEnum):
     def is_infrastructure(self) -> bool:
         """True if the infrastructure failed the job: such an end never consumes a retry."""
         return self.value.startswith("INFRA:")
+
+    @property
+    def words(self) -> str:
+        """The reason as people read it."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Reason.WAIT_NOT_EVALUATED: "has not been looked at yet",
+    Reason.WAIT_CAPACITY: "waits for accelerators to become free",
+    Reason.WAIT_FRAGMENTED: "enough is free, but not together",
+    Reason.WAIT_PRICE: "worth less than the price of a place now",
+    Reason.WAIT_PRIORITY: "jobs of higher priority are first",
+    Reason.WAIT_FAIRSHARE: "others are owed more",
+    Reason.WAIT_GANG: "waits until its whole gang fits",
+    Reason.WAIT_RESERVATION: "the free places are kept for a larger job",
+    Reason.WAIT_PROFILING: "its speed is being measured",
+    Reason.WAIT_PREEMPTING: "its place is being cleared",
+    Reason.WAIT_PROVISIONING: "a machine is being rented for it",
+    Reason.WAIT_DEPENDENCY: "waits for another job",
+    Reason.WAIT_NOT_BEFORE: "was asked to start later",
+    Reason.WAIT_BACKOFF: "pauses before it is tried again",
+    Reason.WAIT_QUOTA: "its project or user holds all it may",
+    Reason.WAIT_BUDGET: "its budget is spent",
+    Reason.WAIT_SWEEP: "its sweep runs as many jobs at once as it may",
+    Reason.WAIT_BOOKED: "the machines are reserved for others",
+    Reason.HOLD_USER: "held by its owner",
+    Reason.HOLD_ADMIN: "held by an operator",
+    Reason.HOLD_BUDGET: "held: its budget is spent",
+    Reason.HOLD_REPEATED_FAILURE: "held: it failed again and again",
+    Reason.HOLD_IDLE: "held: its accelerators stood idle",
+    Reason.CONFIG_NO_SUCH_ACCELERATOR: "no pool has such accelerators",
+    Reason.CONFIG_EXCEEDS_FLEET: "asks for more than the fleet has",
+    Reason.CONFIG_EXCEEDS_LARGEST_NODE: "no machine is large enough",
+    Reason.USER_EXIT_CODE: "its script ended with an error",
+    Reason.USER_SIGNAL: "its script was ended by a signal",
+    Reason.USER_OOM: "it ran out of memory",
+    Reason.USER_CANCELLED: "cancelled",
+    Reason.USER_DEPENDENCY_FAILED: "the job it depends on did not succeed",
+    Reason.INFRA_NODE_LOST: "its machine was lost",
+    Reason.INFRA_SPOT_RECLAIM: "its spot machine was taken back",
+    Reason.INFRA_LEASE_EXPIRED: "its machine was silent for too long",
+    Reason.INFRA_START_TIMEOUT: "it did not start in time",
+    Reason.INFRA_START_REFUSED: "its machine could not start it",
+    Reason.INFRA_CHECKPOINT_LOST: "its checkpoint was lost",
+    Reason.INFRA_DEVICE_FAULT: "a GPU of its machine is at fault",
+    Reason.POLICY_PREEMPTED: "made way for another job",
+    Reason.POLICY_MOVED: "moved to other accelerators",
+    Reason.POLICY_RELEASED: "its rented machine was given back",
+    Reason.POLICY_MAX_RUNTIME: "reached its longest run time",
+    Reason.POLICY_MAX_QUEUE_TIME: "waited longer than it was to",
+}
 
 
 class JobState(StrEnum):
@@ -153,21 +205,7 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _J.TIMEOUT: frozenset(),
 }
 
-_A = AttemptState
-ATTEMPT_TRANSITIONS: Mapping[AttemptState, frozenset[AttemptState]] = {
-    _A.LEASED: frozenset({_A.STARTING, _A.RUNNING, _A.STOPPING}) | FINAL_ATTEMPT_STATES,
-    _A.STARTING: frozenset({_A.RUNNING, _A.STOPPING}) | FINAL_ATTEMPT_STATES,
-    _A.RUNNING: frozenset({_A.STOPPING}) | FINAL_ATTEMPT_STATES,
-    _A.STOPPING: FINAL_ATTEMPT_STATES,
-    **{state: frozenset() for state in FINAL_ATTEMPT_STATES},
-}
-
 
 def check_job_transition(before: JobState, after: JobState) -> None:
     """Raises AssertionError unless a job may go from `before` to `after`: that would be a bug of ours."""
     assert after in JOB_TRANSITIONS[before], f"job state {before} -> {after} is not a transition"
-
-
-def check_attempt_transition(before: AttemptState, after: AttemptState) -> None:
-    """Raises AssertionError unless an attempt may go from `before` to `after`."""
-    assert after in ATTEMPT_TRANSITIONS[before], f"attempt state {before} -> {after} is not a transition"

@@ -1,10 +1,11 @@
-"""Lengths, sizes, counts and money as people write and read them.
+"""Lengths, sizes, counts, money and jobs as people write and read them.
 
 Parsing raises ValueError with the text and examples of what is accepted; the caller adds the name of the field. Inside
 Walras instants are plain seconds, and only edges know the calendar (`walras.spec.field_types`).
 """
 
 import re
+from collections.abc import Sequence
 from math import isfinite
 
 from walras.contract import SECONDS_PER_DAY, SECONDS_PER_HOUR
@@ -120,6 +121,15 @@ def _quoted(value: object) -> str:
 
 
 # --------------------------------------------------------------------------------------------- for people to read
+
+
+def format_jobs(job_ids: Sequence[int], most: int = 3) -> str:
+    """Returns `job 18`, `jobs 18 and 19`, or `jobs 3, 4, 7 and 12 more`; at least one job."""
+    if len(job_ids) == 1:
+        return f"job {job_ids[0]}"
+    shown, more = [str(each) for each in job_ids[:most]], len(job_ids) - most
+    last = f"{more} more" if more > 0 else shown.pop()
+    return f"jobs {', '.join(shown)} and {last}"
 
 
 def format_length(seconds: float) -> str:

@@ -10,10 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from walras.device_samples import DeviceSamples
-from walras.job_needs import JobNeeds
-from walras.machine_tools import DATA_MOST, DataKeys, FetchedInput, ToolNames
-from walras.protocol import (
+from walras.connection.remote_session import SessionRequest
+from walras.contract import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
     CONTENT_PATTERN,
@@ -22,8 +20,9 @@ from walras.protocol import (
     known_or_unknown,
     types_of,
 )
-from walras.remote_session import SessionRequest
-from walras.store_proof import StoreChallenge, StoreProof
+from walras.job_needs import JobNeeds
+from walras.machines.machine_facts import DATA_MOST, DataKeys, DeviceSamples, FetchedInput, ToolNames
+from walras.storage.store_proof import StoreChallenge, StoreProof
 
 #: The most facts of a model in one report, and the most characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -86,7 +85,7 @@ class ShapeFacts(Message):
     emulated: bool = False
     market: Literal["owned", "on_demand", "spot"] = "owned"
     zone: str = Field(default="default", max_length=100)
-    #: The machine that this is a part of (`walras.machine_parts`); empty: it is all of its machine.
+    #: The machine that this is a part of (`walras.spec.machine_parts`); empty: it is all of its machine.
     machine: str = Field(default="", pattern=rf"^$|{_NODE_PATTERN}")
 
 
@@ -102,7 +101,7 @@ class Register(Message):
     agent: str = Field(default="", pattern=AGENT_PATTERN)  # made with its state folder: without it, it is another agent
     boot_id: str = Field(default="", max_length=64)  # names the time since the machine was started
     cluster: ClusterIdentity | None = None  # to which the agent belongs already; None: to none
-    tools: ToolNames | None = None  # that jobs may need (`walras.machine_tools`); None: the agent does not say
+    tools: ToolNames | None = None  # that jobs may need (`walras.machines.machine_facts`); None: the agent does not say
 
 
 class Registered(Message):
@@ -173,7 +172,10 @@ class RefusedReport(AttemptReport):
 
 
 class StartedReport(AttemptReport):
+    """Told when the ranks are started; again, without `brings`, once they have brought what they need."""
+
     type: Literal["started"] = "started"
+    brings: bool = False
 
 
 class ProgressReport(AttemptReport):
@@ -202,7 +204,7 @@ class Manifest(Message):
     path: str = Field(max_length=4096)
     #: SHA-256 over the names, sizes and hashes of its files, as written in its `manifest.json`.
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
-    #: Name of its tree in the store of checkpoints (`walras.content`). Empty: it lies at `path` and nowhere else.
+    #: Name of its tree in the store of checkpoints (`walras.storage.content`). Empty: it lies at `path` alone.
     content: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     #: The store that has this content; empty: the server.
     store: str = Field(default="", max_length=_STORE_MOST)
@@ -217,6 +219,8 @@ class CommittedReport(AttemptReport):
     #: Seconds that sending it to the store took, and seconds after the commit at which it was there.
     upload_s: Seconds = 0.0
     lag_s: Seconds = 0.0
+    #: "replicated": one rank saved alone what every rank of the gang has. Another machine's than the first counts so.
+    layout: Literal["", "replicated"] = ""
 
 
 class EndedReport(AttemptReport):
@@ -383,7 +387,7 @@ class StartCommand(AgentCommand):
     master_address: str
     master_port: int  # 0: the supervisor of a gang on one machine chooses a free port itself
     checkpoint_dir: str
-    #: Where its checkpoints are sent (`walras.checkpoint_store`). Empty: all machines share `checkpoint_dir`.
+    #: Where its checkpoints are sent (`walras.storage.checkpoint_store`). Empty: all machines share `checkpoint_dir`.
     store: str = ""
     resume: Manifest | None
     steps: float | None  # the job is to do in all; None when unknown

@@ -2,20 +2,247 @@
 
 Accelerators are found through NVML, where nvidia-ml-py is installed, else through AMD SMI, where amdsmi is. Node rank 0
 of a gang keeps a port bound until its ranks start.
+
+Samples the machine's devices every few seconds in a thread of its own: NVIDIA's through NVML, AMD's by AMD SMI.
+
+A driver that hangs blocks only this thread: heartbeats continue, and the server drops samples that are not renewed.
+Values that a device does not report (a MIG slice has no temperature of its own) are left out.
+
+AMD's devices are named in CUDA_VISIBLE_DEVICES, which HIP reads as its own variable, by HIP's device numbers. This is
+written for the interface of amdsmi 7.0 and tested only with a substitute: it has never run on a device.
+
+Faults of NVIDIA's GPUs, for which a machine should take no jobs: what NVML reports of them, asked every few seconds.
+
+A fault is a device that is gone or does not answer, an Xid error of the hardware, uncorrectable memory errors, memory
+rows that could not be replaced, and clocks that heat holds down. It lasts until the device has been without a sign of
+one for a while. What programs cause themselves (Xid 13, 31, 43 and their like) is no fault. AMD's devices are not
+judged.
 """
 
 import contextlib
+import importlib
+import logging
+import math
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from walras.device_samples import DeviceSample
+from walras.machines.machine_facts import FAULT_MOST, MOST_DEVICES, DeviceSample
 from walras.spec.accelerator_names import detected_accelerator
-from workers.device_sampler import amd_devices, opened_nvml, sample_amd_devices, sample_devices
+
+log = logging.getLogger(__name__)
+
+SAMPLE_EVERY_S = 10.0
+_MILLIWATTS = 1000.0
+_TEMPERATURE_OF_GPU = 0
+
+
+@contextlib.contextmanager
+def opened_nvml() -> Iterator[Any]:
+    """Yields NVML, opened; None where the machine has none."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception as error:  # the library raises its own errors, which are not known before it is imported
+        log.debug("no NVML: %s", error)
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
+
+
+def sample_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
+    """Returns one sample of each device that answers, by its position in `cuda_names` (UUIDs)."""
+    with opened_nvml() as nvml:
+        if nvml is None:
+            return []
+        found = []
+        for device, name in enumerate(cuda_names[:MOST_DEVICES]):
+            handle = driver_answer(partial(nvml.nvmlDeviceGetHandleByUUID, name))
+            if handle is not None:
+                found.append(_sample(nvml, device, handle))
+        return found
+
+
+def _sample(nvml: Any, device: int, handle: Any) -> DeviceSample:
+    memory = driver_answer(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = driver_answer(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    return DeviceSample(
+        device=device,
+        utilization=value_within(driver_answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_bytes=None if memory is None else int(memory.total),
+        temperature_c=value_within(
+            driver_answer(lambda: nvml.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU)), -100, 300
+        ),
+        power_w=None if power is None else value_within(power / _MILLIWATTS, 0, 100_000),
+    )
+
+
+def driver_answer(ask: Callable[[], Any]) -> Any:
+    """Returns the driver's answer, or None if it has none (each release refuses other queries)."""
+    try:
+        return ask()
+    except Exception:
+        return None
+
+
+def value_within(value: Any, least: float, most: float) -> float | None:
+    """Returns a number if it is plausible, else None; drivers return impossible values, or text, for unknown ones."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and least <= value <= most else None
+
+
+class DeviceSampler:
+    """The newest sample of each device, until it is taken."""
+
+    def __init__(
+        self,
+        cuda_names: Sequence[str],
+        look: Callable[[Sequence[str]], list[DeviceSample]],
+        every_s: float = SAMPLE_EVERY_S,
+        judge: Callable[[], dict[int, str]] | None = None,
+    ) -> None:
+        """`judge` returns the faults of devices in words, by position (`workers.devices`)."""
+        self._cuda_names = tuple(cuda_names)
+        self._look = look
+        self._every_s = every_s
+        self._newest: list[DeviceSample] | None = None
+        self._judge = judge
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Starts sampling, if there is a device. The thread does not keep the process alive."""
+        if self._cuda_names:
+            threading.Thread(target=self._look_on, name="devices", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stops sampling, without waiting for a sample that hangs."""
+        self._stopped.set()
+
+    def take(self) -> list[DeviceSample] | None:
+        """Returns the samples since the last call, None if there are no new ones."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def _look_on(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                faults = {} if self._judge is None else self._judge()
+                found = {sample.device: sample for sample in self._look(self._cuda_names)}
+                for device, fault in faults.items():
+                    known = found.get(device, DeviceSample(device=device))
+                    found[device] = known.model_copy(update={"fault": fault[:FAULT_MOST]})
+                self._newest = list(found.values())
+            except Exception as error:
+                log.warning("the devices could not be looked at: %s", error)
+            self._stopped.wait(self._every_s)
+
+
+# ------------------------------------------------------------------------------------------ AMD
+
+
+_MEBIBYTE = 2**20
+#: A product's name without the maker's: `mi300x`, `mi210`, `rx-7900-xtx`, `w7900`.
+_MODEL = re.compile(r"\b(MI\d{2,3}[AX]?|(?:Radeon )?RX \d{4}(?: XTX?| GRE)?|W\d{4}X?)\b", re.IGNORECASE)
+
+
+@contextlib.contextmanager
+def opened_amdsmi() -> Iterator[Any]:
+    """Yields AMD SMI, opened; None where the machine has none."""
+    try:
+        amdsmi: Any = importlib.import_module("amdsmi")
+        amdsmi.amdsmi_init(amdsmi.AmdSmiInitFlags.INIT_AMD_GPUS)
+    except (Exception, SystemExit) as error:  # it loads the driver's library when it is imported, in ways of its own
+        log.debug("no AMD SMI: %s", error)
+        yield None
+        return
+    try:
+        yield amdsmi
+    finally:
+        amdsmi.amdsmi_shut_down()
+
+
+def amd_devices() -> list[tuple[str, str, int | None]]:
+    """Returns (number as text, canonical name, number) of every GPU, by HIP's numbers; empty without AMD SMI."""
+    with opened_amdsmi() as amdsmi:
+        if amdsmi is None:
+            return []
+        found: list[tuple[str, str, int | None]] = []
+        for number, handle in sorted(_handles(amdsmi).items()):
+            facts = driver_answer(partial(amdsmi.amdsmi_get_gpu_asic_info, handle)) or {}
+            found.append((str(number), canonical_amd_name(str(facts.get("market_name", ""))), number))
+        return found
+
+
+def canonical_amd_name(product: str) -> str:
+    """Converts a product name: `AMD Instinct MI300X` is `mi300x`; an unknown product is `rocm-gpu`."""
+    model = _MODEL.search(product)
+    return model[1].lower().removeprefix("radeon ").replace(" ", "-") if model else "rocm-gpu"
+
+
+def sample_amd_devices(names: Sequence[str]) -> list[DeviceSample]:
+    """Returns one sample of each device that answers, by its position in `names` (numbers as text)."""
+    with opened_amdsmi() as amdsmi:
+        if amdsmi is None:
+            return []
+        handles = _handles(amdsmi)
+        wanted = ((device, handles.get(int(name))) for device, name in enumerate(names[:MOST_DEVICES]))
+        return [_sample_amd(amdsmi, device, handle) for device, handle in wanted if handle is not None]
+
+
+def _handles(amdsmi: Any) -> dict[int, Any]:
+    """Returns the GPUs by HIP's numbers; by their order where the release does not report these."""
+    found = {}
+    for position, handle in enumerate(driver_answer(amdsmi.amdsmi_get_processor_handles) or []):
+        # Releases before 6.4 have no such function: asked for inside, so that this is one more thing not told.
+        told = driver_answer(partial(_hip_number, amdsmi, handle))
+        found[told if isinstance(told, int) and 0 <= told < MOST_DEVICES else position] = handle
+    return found
+
+
+def _hip_number(amdsmi: Any, handle: Any) -> Any:
+    return amdsmi.amdsmi_get_gpu_enumeration_info(handle)["hip_id"]
+
+
+def _sample_amd(amdsmi: Any, device: int, handle: Any) -> DeviceSample:
+    memory = driver_answer(partial(amdsmi.amdsmi_get_gpu_vram_usage, handle)) or {}
+    power = driver_answer(partial(amdsmi.amdsmi_get_power_info, handle)) or {}
+    activity = driver_answer(partial(amdsmi.amdsmi_get_gpu_activity, handle)) or {}
+    watts = (value_within(power.get(f"{name}socket_power"), 0, 100_000) for name in ("current_", "average_", ""))
+    used, total = (value_within(memory.get(name), 0, 2**30) for name in ("vram_used", "vram_total"))
+    return DeviceSample(
+        device=device,
+        utilization=value_within(activity.get("gfx_activity"), 0, 100),
+        memory_used_bytes=None if used is None else int(used) * _MEBIBYTE,
+        memory_bytes=None if total is None else int(total) * _MEBIBYTE,
+        temperature_c=_amd_temperature(amdsmi, handle),
+        # Releases fill one of them or another, and the rest with the largest number that there is, or with 0.
+        power_w=next((each for each in watts if each), None),
+    )
+
+
+def _amd_temperature(amdsmi: Any, handle: Any) -> float | None:
+    """Returns the temperature of the chip's hottest point; where a device does not report it, of its edge."""
+    for place in ("HOTSPOT", "EDGE"):
+
+        def ask(place: str = place) -> Any:
+            kind, metric = amdsmi.AmdSmiTemperatureType[place], amdsmi.AmdSmiTemperatureMetric.CURRENT
+            return amdsmi.amdsmi_get_temp_metric(handle, kind, metric)
+
+        if (found := value_within(driver_answer(ask), -100, 300)) is not None:
+            return found
+    return None
+
 
 #: Name of a machine without accelerators. It runs one rank unless the options state more.
 CPU = "cpu"
@@ -156,13 +383,6 @@ def mps_folder(environ: Mapping[str, str]) -> str:
     return folder if os.path.exists(os.path.join(folder, "control")) else ""
 
 
-def bind_rendezvous_port() -> socket.socket:
-    """Returns a bound socket: its port is reserved while the socket is open."""
-    holder = socket.socket()
-    holder.bind(("", 0))
-    return holder
-
-
 def own_address(server_url: str) -> str:
     """Returns the local address that reaches the server; loopback if the route is unknown."""
     parts = urlsplit(server_url)
@@ -183,7 +403,7 @@ AttemptKey = tuple[int, int, str]
 @dataclass
 class DeviceHold:
     devices: list[int]
-    #: Set between prepare and start on node rank 0.
+    #: Open between prepare and start on node rank 0: holds the port.
     port: socket.socket | None = None
     #: Steady-clock instant at which a hold expires if no start has used it; None once started.
     expires_at: float | None = None
@@ -246,3 +466,112 @@ class DeviceHolds:
         if hold is not None and hold.port is not None:
             hold.port.close()
             hold.port = None
+
+
+#: Xid errors of a device or of its links, in words. Others are a program's, or say nothing about the next job.
+_XIDS = {
+    48: "double-bit memory error", 62: "its microcontroller stopped", 64: "a memory row could not be replaced",
+    74: "NVLink error", 79: "it fell off the bus", 92: "many single-bit memory errors", 95: "memory error that spread",
+    119: "its firmware does not answer", 120: "its firmware failed", 140: "memory error that was not corrected",
+}  # fmt: skip
+#: NVML's numbers of what is asked for.
+_XID_EVENT, _UNCORRECTED, _SINCE_LOADED, _HEAT = 0x8, 1, 0, 0x40
+#: Looks in a row in which heat holds the clocks down until that is a fault, and looks without any sign that end one.
+_HOT_LOOKS, CLEAN_LOOKS = 6, 6
+_EVENTS_AT_ONCE = 100
+
+
+def watched_devices(names: Sequence[str]) -> DeviceSampler:
+    """Returns a sampler of these devices that judges them, too."""
+    return DeviceSampler(names, look_at_devices, judge=DeviceHealth(names).look)
+
+
+class DeviceHealth:
+    """What is wrong with these devices (UUIDs), from look to look. For one thread alone."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names) if not all(name.isdecimal() for name in names) else ()
+        #: By device: the fault, looks without a sign since then, looks in heat, memory errors as first seen.
+        self._faults: dict[str, str] = {}
+        self._clean: dict[str, int] = {}
+        self._hot: dict[str, int] = {}
+        self._errors: dict[str, int] = {}
+        self._events: Any = None
+        self._nvml: Any = None
+        self._closing: Callable[..., Any] | None = None
+
+    def look(self) -> dict[int, str]:
+        """Asks once about each device. Returns the faults in words, by position."""
+        if not self._names:
+            return {}
+        if self._nvml is None:
+            self._open()
+        told = self._xids()
+        for number, name in enumerate(self._names):
+            sign = told.get(name) or self._sign(name)
+            if sign:
+                if name not in self._faults:
+                    log.warning("GPU %d (%s) is at fault: %s", number, name, sign)
+                self._faults[name], self._clean[name] = sign, 0
+            elif name in self._faults:
+                self._clean[name] += 1
+                if self._clean[name] >= CLEAN_LOOKS:
+                    del self._faults[name]
+                    log.warning("GPU %d (%s) has passed the check", number, name)
+        return {number: self._faults[name] for number, name in enumerate(self._names) if name in self._faults}
+
+    def _open(self) -> None:
+        """Keeps the library open, because errors are reported only to whom waits for them."""
+        entered = opened_nvml()
+        self._nvml, self._closing = entered.__enter__(), entered.__exit__
+        if self._nvml is None:
+            return
+        self._events = driver_answer(self._nvml.nvmlEventSetCreate)
+        for name in self._names:
+            handle = driver_answer(partial(self._nvml.nvmlDeviceGetHandleByUUID, name))
+            if handle is not None and self._events is not None:
+                driver_answer(partial(self._nvml.nvmlDeviceRegisterEvents, handle, _XID_EVENT, self._events))
+
+    def close(self) -> None:
+        """Gives the library back."""
+        if self._closing is not None:
+            self._closing(None, None, None)
+        self._nvml = self._closing = self._events = None
+
+    def _xids(self) -> dict[str, str]:
+        """Returns, by device, the errors of the hardware since the last look."""
+        found: dict[str, str] = {}
+        if self._nvml is None or self._events is None:
+            return found
+        for _ in range(_EVENTS_AT_ONCE):
+            event = driver_answer(partial(self._nvml.nvmlEventSetWait_v2, self._events, 0))
+            if event is None:
+                break
+            name = driver_answer(partial(self._nvml.nvmlDeviceGetUUID, event.device))
+            words = _XIDS.get(event.eventData) if isinstance(event.eventData, int) else None
+            if words is not None:
+                name = name.decode() if isinstance(name, bytes) else str(name)
+                found[name if name in self._names else self._names[0]] = f"Xid {event.eventData}, {words}"
+        return found
+
+    def _sign(self, name: str) -> str:
+        """Returns the sign of a fault that the device shows now; empty if it shows none."""
+        nvml = self._nvml
+        if nvml is None:
+            return "NVIDIA's driver does not answer"
+        handle = driver_answer(partial(nvml.nvmlDeviceGetHandleByUUID, name))
+        if handle is None or driver_answer(partial(nvml.nvmlDeviceGetMemoryInfo, handle)) is None:
+            return "it is gone: the driver does not find it"
+        errors = driver_answer(partial(nvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _SINCE_LOADED))
+        if isinstance(errors, int):
+            known = self._errors.setdefault(name, errors)
+            self._errors[name] = errors
+            if errors > known:
+                return f"{errors - known} uncorrectable memory errors"
+        rows = driver_answer(partial(nvml.nvmlDeviceGetRemappedRows, handle))
+        if rows is not None and rows[3]:
+            return "memory rows could not be replaced"
+        reasons = driver_answer(partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle))
+        is_hot = isinstance(reasons, int) and bool(reasons & _HEAT)
+        self._hot[name] = self._hot.get(name, 0) + 1 if is_hot else 0
+        return "heat holds its clocks down" if self._hot[name] >= _HOT_LOOKS else ""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 #: Every process of an attempt has this in its environment, unless it threw its environment away.
 COOKIE_VARIABLE = "WALRAS_ATTEMPT_COOKIE"
+#: What a container runtime gives to the processes of an image: a daemon may have started them, far from our own.
+CONTAINER_VARIABLE = "WALRAS_IN_CONTAINER"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -31,7 +33,7 @@ class ProcessName:
     @property
     def is_alive(self) -> bool:
         stat = _stat(self.pid)
-        return stat is not None and stat.start_ticks == self.start_ticks and stat.state not in "ZX"
+        return stat is not None and stat.start_ticks == self.start_ticks and not stat.is_over
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,13 @@ class _Stat:
     state: str
     parent: int
     session: int
+    threads: int
     start_ticks: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs; a process whose first thread alone has ended reads as a zombie, too."""
+        return self.state in "ZX" and self.threads <= 1
 
 
 def boottime() -> float:
@@ -88,7 +96,7 @@ def descendants(ancestor: int) -> list[int]:
         stat = _stat(pid)
         if stat is not None:
             children.setdefault(stat.parent, []).append(pid)
-            if stat.state in "ZX":
+            if stat.is_over:
                 zombies.add(pid)
     found: list[int] = []
     to_visit = [ancestor]
@@ -106,9 +114,14 @@ def carriers(cookie: str) -> list[int]:
     for pid in _pids():
         is_carrier = needle in _environment(pid)
         stat = _stat(pid) if is_carrier else None
-        if is_carrier and stat is not None and stat.state not in "ZX":
+        if is_carrier and stat is not None and not stat.is_over:
             found.append(pid)
     return found
+
+
+def contained(cookie: str) -> list[int]:
+    """Returns every living process of the attempt that a container runtime started."""
+    return [pid for pid in carriers(cookie) if has_variable(pid, CONTAINER_VARIABLE)]
 
 
 def has_variable(pid: int, name: str) -> bool:
@@ -153,7 +166,7 @@ def session_members(leader: ProcessName) -> list[int]:
     if now is not None and now.start_ticks != leader.start_ticks:
         return []  # the session is over, and another process has the number
     stats = ((pid, _stat(pid)) for pid in _pids())
-    return [pid for pid, stat in stats if stat and stat.session == leader.pid and stat.state not in "ZX"]
+    return [pid for pid, stat in stats if stat and stat.session == leader.pid and not stat.is_over]
 
 
 def kill_known(names: list[ProcessName], leader: ProcessName | None, timeout_s: float) -> None:
@@ -211,12 +224,20 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The command's name is in parentheses and may hold anything, parentheses and spaces included.
     fields = text[text.rindex(b")") + 2 :].split()
-    return _Stat(state=fields[0].decode(), parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19]))
+    state, (parent, session, threads, start) = fields[0].decode(), (int(fields[at]) for at in (1, 3, 17, 19))
+    return _Stat(state, parent, session, threads, start)
 
 
-def free_port() -> int:
-    """Returns a port on which no process of this machine was listening a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def hold_port(port: int = 0) -> socket.socket:
+    """Returns a socket that keeps the port (0: a free one) from other programs while it is open.
+
+    Who is told the port can listen on it all the same, with SO_REUSEADDR, as torch does. Raises OSError: it is taken.
+    """
+    holder = socket.socket()
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", port))
+    except OSError:
+        holder.close()
+        raise
+    return holder

@@ -2,52 +2,182 @@
 
 From each first process downwards, shells, wrappers (`env`, `time`, `conda run`) and launchers (torchrun, accelerate)
 are looked through; the first process that is none of these is a program, and what it started itself is its own affair:
-loader and compile workers get no signal. Four rules more:
+loader and compile workers get no signal. More rules:
 
 * What starts processes with a variable RANK that it does not have itself is a launcher too.
-* A shell that handles SIGTERM (it has a trap) is a program as well. A command that it runs in the background and that
-  does not handle SIGTERM is left to the trap.
+* What the signal would only kill is looked through if something below it has a handler of its own: a script that starts
+  another one, the main process of `mp.spawn`. Handlers of runtimes (Go, Java, torch's loader workers) are none.
+* A shell with a trap for SIGTERM is a program as well. A command that it runs in the background is left to the trap if
+  it does not handle SIGTERM, or if the trap sends signals.
+* Late, at three quarters of the grace, the signal goes to what was left to a trap, and to a shell with a trap on EXIT
+  alone, which ends at it and cleans up.
 * A process that reads what another one of the attempt writes (`| tee log`) is a filter, unless it handles SIGTERM: it
   ends with its input.
 * Where nothing else is found, the first process itself is the program.
 
 `find_programs` is a function of what `read_processes` saw in /proc. Standard library only.
+
+What a shell does at SIGTERM, by its text: has it a trap for the signal, and does the trap pass it on.
+
+/proc says which signals a shell handles, but with a trap on EXIT alone bash and ksh93 handle all that would end them,
+SIGTERM included, and end at once; mksh and its like handle SIGTERM always. Text that is not understood counts as a
+script without traps. Standard library only.
 """
 
+import contextlib
 import os
 import re
 import signal
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import threading
+from bisect import bisect
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from workers import processes
+
+#: Bytes of a shell's scripts that are read, all of them together; and seconds for which its supervisor waits for them.
+_TEXT_MOST, _READING_S = 256 * 1024, 1.0
+#: `source lib.sh`, `. "$(dirname "$0")/lib.sh"`: words among which files are named, and how many are looked at.
+_SOURCES = re.compile(r"(?:^|[\s;&|({])(?:source|\.)[ \t]+([^\n;&|]+)")
+_FILE_NAME, _VARIABLE = re.compile(r"[\w./+-]+"), re.compile(r"\$\{?\w+\}?")
+_NAMED_MOST = 50
+#: Under which number bash, most others, and yash keep the script open that they run.
+_SCRIPT_FILES = (255, 10, 11, 100)
+#: `trap ACTION NAMES`, with the action in quotes or as one word.
+_TRAP = re.compile(r"""\btrap\s+(?:--\s+)?('[^']*'|"(?:[^"\\]|\\.)*"|[^\s'";&|]+)((?:[ \t]+["'${}\w]+)+)""")
+_TERM = frozenset({"TERM", "SIGTERM", "15"})
+_EXIT = frozenset({"EXIT", "0"})
+#: A name among those of a loop or of arguments: `for s in INT TERM; do trap "on $s" $s; done`.
+_TERM_SOMEWHERE = re.compile(r"\b(SIG)?TERM\b")
+#: The shell itself as the target of `kill`: `trap - TERM; kill -TERM $$` only ends as the signal would have.
+_ONLY_ITSELF = r"""(?:\s+-(?:s\s+)?["'${}\w]+)?\s+["']?\\?\$\\?(?:\$|\{?BASHPID\}?)["']?\s*(?:[;&|)}\n'"]|$)"""
+#: Commands that send signals; `kill -0` asks whether a process is there.
+_SENDS = re.compile(rf"\b(pkill|killall|kill(?!\s+-0\b)(?!{_ONLY_ITSELF}))\b")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION = re.compile(rf"(?:^|[\s;])(?:function\s+)?({_WORD.pattern})\s*(?:\(\s*\)\s*)?\{{")
+_END_OF_FUNCTION = re.compile(r"[\n;][ \t]*\}")
+
+
+@dataclass(frozen=True)
+class TermTrap:
+    """What a script says of SIGTERM."""
+
+    exists: bool
+    #: Whether it sends signals itself, to the programs that the shell runs in the background.
+    forwards: bool
+    #: Whether the script has a trap for its end.
+    on_exit: bool = False
+
+
+def term_trap(text: str) -> TermTrap:
+    """Returns what the text of a shell says, in time linear in it. An action's functions count as part of it."""
+    tells_term = _TERM_SOMEWHERE.search(text) is not None
+    traps = [(action, _signal_names(names, tells_term)) for action, names in _TRAP.findall(text)]
+    actions = [action for action, names in traps if names & _TERM]
+    actions += re.findall(r"\bTRAPTERM(?=\s*\()", text)  # a function of zsh
+    on_exit = any(names & _EXIT for _, names in traps)
+    return TermTrap(bool(actions), _sends(text, actions), on_exit)
+
+
+def _signal_names(names: str, tells_term: bool) -> frozenset[str]:
+    found = frozenset(re.sub("[\"'{}]", "", names).upper().split())
+    return found | _TERM if tells_term and any(name.startswith("$") for name in found) else found
+
+
+def _sends(text: str, actions: list[str]) -> bool:
+    """Returns whether one of the actions, or a function that it names, sends signals."""
+    if any(map(_SENDS.search, actions)):
+        return True
+    sent = [found.start() for found in _SENDS.finditer(text)]
+    if any(action.strip("\"'").startswith("$") for action in actions):  # whatever it is given
+        return bool(sent)
+    ends = [found.start() for found in _END_OF_FUNCTION.finditer(text)]
+    words = {word for action in actions for word in _WORD.findall(action)}
+    for found in _FUNCTION.finditer(text):
+        if found[1] in words and (later := bisect(ends, found.end() - 1)) < len(ends):
+            words.remove(found[1])
+            if bisect(sent, found.end() - 1) < bisect(sent, ends[later]):
+                return True
+    return False
+
+
+_reading = threading.Thread()
+
+
+def shell_text(pid: int, words: tuple[str, ...]) -> str:
+    """Returns what a shell was given to run: its words, the script that it has open, and files that these source.
+
+    The words alone while files do not answer: the job may have named some of a file server that is gone.
+    """
+    global _reading
+    texts = ["\n".join(words)]
+    if not _reading.is_alive():
+        _reading = threading.Thread(target=lambda: texts.append(_with_scripts(pid, words)), daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread may be started
+            _reading.start()
+            _reading.join(_READING_S)
+    return texts[-1]
+
+
+def _with_scripts(pid: int, words: tuple[str, ...]) -> str:
+    text = _append_files("\n".join(words), [f"/proc/{pid}/fd/{number}" for number in _SCRIPT_FILES])
+    lines = [_VARIABLE.sub(" ", line) for line in _SOURCES.findall(text)]
+    named = [name for line in lines for name in _FILE_NAME.findall(line)][:_NAMED_MOST]
+    folders = {f"/proc/{pid}/root", *(os.path.join(f"/proc/{pid}/cwd", os.path.dirname(word)) for word in words[1:6])}
+    sourced = {os.path.join(folder, name.lstrip("/")) for folder in sorted(folders) for name in named}
+    return _append_files(text, sorted(sourced))
+
+
+def _append_files(text: str, paths: list[str]) -> str:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if len(text) < _TEXT_MOST and stat.S_ISREG(os.stat(path).st_mode):
+                with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                    text += "\n" + file.read(_TEXT_MOST - len(text)).decode(errors="replace")
+    return text
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SHELLS = _names("sh bash rbash dash ash zsh ksh ksh93 mksh fish tcsh csh")
+_SHELLS = _names("sh bash rbash dash ash zsh ksh ksh93 mksh lksh oksh posh yash fish tcsh csh")
+#: Shells that handle SIGTERM without any trap, and end at it.
+_ALWAYS_HANDLE = _names("mksh lksh oksh posh")
 #: Programs that run another one and end with it.
 _WRAPPERS = _names(
     """env nice ionice time timeout nohup stdbuf setsid chrt taskset numactl prlimit flock script unbuffer xvfb-run
-    sudo su runuser setpriv unshare chroot tini dumb-init catatonit strace ltrace perf nsys ncu make gmake just xargs
-    srun mpirun mpiexec orterun prterun hydra_pmi_proxy uv uvx pixi micromamba mamba apptainer singularity starter
-    starter-suid"""
+    sudo su runuser setpriv unshare chroot tini dumb-init catatonit strace ltrace perf nsys ncu make gmake ninja just
+    xargs srun mpirun mpiexec orterun prterun hydra_pmi_proxy uv uvx pixi micromamba mamba apptainer singularity starter
+    starter-suid conmon tmux screen"""
 )
-#: The same, as scripts and modules that Python runs.
-_PYTHON_WRAPPERS = _names(
-    """torchrun accelerate deepspeed horovodrun conda mamba poetry pipenv hatch torch.distributed.run
-    torch.distributed.launch accelerate.commands.launch accelerate.commands.accelerate_cli deepspeed.launcher.runner
-    deepspeed.launcher.launch"""
+#: Clients of a container runtime: they would pass a signal on to the first process of the container alone, a shell.
+_CONTAINER_CLIENTS = _names("docker podman")
+#: The same, as scripts and modules that an interpreter runs.
+_SCRIPT_WRAPPERS = _names(
+    """parallel niceload chronic unbuffer expect_unbuffer torchrun accelerate deepspeed horovodrun conda mamba poetry
+    pipenv hatch torch.distributed.run torch.distributed.launch accelerate.commands.launch
+    accelerate.commands.accelerate_cli deepspeed.launcher.runner deepspeed.launcher.launch"""
 )
-_PYTHON = re.compile(r"^(python|pypy)[0-9.]*[a-z]*$")
+_INTERPRETER = re.compile(r"^(python|pypy|perl|tclsh|expect)[0-9.]*[a-z]*$")
 #: Python's options that take a word of their own.
 _PYTHON_TAKES_WORD = ("-W", "-X", "--check-hash-based-pycs")
-#: Processes by which Python keeps account of semaphores and shared memory, or starts others.
+#: Processes by which Python keeps account of semaphores and shared memory, or forks others (of its command line).
 _BOOKKEEPERS = re.compile(r"multiprocessing\.(resource_tracker|semaphore_tracker|forkserver)")
-_TERM, _INTERRUPT = 1 << (signal.SIGTERM - 1), 1 << (signal.SIGINT - 1)
+
+
+def _mask(*numbers: int) -> int:
+    return sum(1 << (number - 1) for number in numbers)
+
+
+_TERM_BIT, _INTERRUPT, _FAULT = _mask(signal.SIGTERM), _mask(signal.SIGINT), _mask(signal.SIGSEGV)
+#: What faulthandler of Python handles, and runtimes do not all.
+_FAULTHANDLER = _mask(signal.SIGABRT, signal.SIGILL)
+#: What Go handles and programs do not.
+_GO = _mask(signal.SIGURG)
+#: What bash and ksh93 handle once they have a trap on EXIT, beside SIGTERM.
+_ENDS_BASH = _mask(signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGVTALRM)
 #: Characters of a command line that are read.
 _WORDS_MOST = 64 * 1024
 
@@ -62,7 +192,7 @@ class ProcessFacts:
     words: tuple[str, ...] = ()
     #: File name of the executable; empty if it may not be read.
     executable: str = ""
-    #: Whether it has a handler for SIGTERM.
+    #: Whether it has a handler for SIGTERM, or blocks it to wait for it.
     handles_term: bool = False
     #: Whether it ignores SIGINT, as what a shell runs in the background does.
     ignores_interrupt: bool = False
@@ -71,6 +201,14 @@ class ProcessFacts:
     #: The pipe that is its standard input, and those that are its output.
     reads: tuple[int, int] | None = None
     writes: frozenset[tuple[int, int]] = frozenset()
+    #: Whether its handlers are those of a runtime (Go, Java, a loader worker of torch), not its own.
+    is_runtime: bool = False
+    #: Whether it is a shell that ends at SIGTERM, with a trap on EXIT.
+    cleans_up: bool = False
+    #: Whether it is a shell whose trap passes SIGTERM on.
+    forwards: bool = False
+    #: Whether a container runtime started it for this attempt.
+    is_contained: bool = False
 
     @property
     def command(self) -> str:
@@ -82,9 +220,14 @@ class ProcessFacts:
         return name
 
     @property
-    def python_command(self) -> str:
-        """What it runs, if it is Python: the file name of a script, the name of a module, or code."""
-        return _python_command(self.words) if _PYTHON.match(self.command) else ""
+    def script_command(self) -> str:
+        """What it runs, if it is Python or its like: the file name of a script, the name of a module, or code."""
+        return _script_command(self.words) if _INTERPRETER.match(self.command) else ""
+
+    @property
+    def runs(self) -> tuple[str, str]:
+        """The same for every run of a program, whatever its arguments."""
+        return self.command, self.script_command
 
     @property
     def is_shell(self) -> bool:
@@ -93,11 +236,11 @@ class ProcessFacts:
     @property
     def is_looked_through(self) -> bool:
         """Whether it only runs other programs."""
-        return self.is_shell or self.command in _WRAPPERS or self.python_command in _PYTHON_WRAPPERS
+        return self.is_shell or self.command in _WRAPPERS or self.script_command in _SCRIPT_WRAPPERS
 
 
-def _python_command(words: tuple[str, ...]) -> str:
-    """Returns the file name of the script, or the module, that Python runs; its code after `-c`."""
+def _script_command(words: tuple[str, ...]) -> str:
+    """Returns the file name of the script, or the module, that an interpreter runs; its code after `-c`."""
     rest = iter(words[1:])
     for word in rest:
         if word in ("-m", "-c"):
@@ -122,6 +265,7 @@ def _read(pid: int) -> ProcessFacts | None:
         with open(f"/proc/{pid}/status", "rb") as file:
             status = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
         handled, ignored = int(status[b"SigCgt"], 16), int(status[b"SigIgn"], 16)
+        awaited = int(status[b"SigBlk"], 16) & ~ignored
         parent = int(status[b"PPid"])
     except (OSError, KeyError, ValueError):
         return None
@@ -130,17 +274,37 @@ def _read(pid: int) -> ProcessFacts | None:
     except OSError:
         executable = ""
     outputs = frozenset(pipe for number in (1, 2) if (pipe := _pipe(pid, number)) is not None)
-    return ProcessFacts(
+    facts = ProcessFacts(
         pid,
         parent,
         tuple(words),
         executable,
-        bool(handled & _TERM),
+        bool((handled | awaited) & _TERM_BIT) or _is_in_sigwait(pid),
         bool(ignored & _INTERRUPT),
         processes.has_variable(pid, "RANK"),
         _pipe(pid, 0),
         outputs,
+        is_contained=processes.has_variable(pid, processes.CONTAINER_VARIABLE),
+        is_runtime=bool(handled & _FAULT and (handled & _FAULTHANDLER != _FAULTHANDLER or handled & _GO)),
     )
+    return _with_trap(facts, handled) if facts.is_shell and handled & _TERM_BIT else facts
+
+
+def _is_in_sigwait(pid: int) -> bool:
+    """Returns whether its main thread waits for signals; the kernel does not show those as blocked meanwhile."""
+    try:
+        with open(f"/proc/{pid}/wchan", "rb") as file:
+            return b"sigtimedwait" in file.read(100)
+    except OSError:
+        return False
+
+
+def _with_trap(shell: ProcessFacts, handled: int) -> ProcessFacts:
+    trap = term_trap(shell_text(shell.pid, shell.words))
+    ends_at_it = shell.command in _ALWAYS_HANDLE or handled & _ENDS_BASH == _ENDS_BASH
+    if ends_at_it and not trap.exists:
+        return replace(shell, handles_term=False, cleans_up=trap.on_exit or shell.command not in _ALWAYS_HANDLE)
+    return replace(shell, forwards=trap.forwards)
 
 
 def _pipe(pid: int, number: int) -> tuple[int, int] | None:
@@ -152,45 +316,86 @@ def _pipe(pid: int, number: int) -> tuple[int, int] | None:
     return (about.st_dev, about.st_ino) if stat.S_ISFIFO(about.st_mode) else None
 
 
-def find_programs(roots: Iterable[int], known: Mapping[int, ProcessFacts]) -> list[int]:
-    """Returns the programs at and below the roots, which are processes without a parent in the attempt."""
-    children: dict[int, list[ProcessFacts]] = {}
-    for facts in known.values():
-        children.setdefault(facts.parent, []).append(facts)
-    found: list[int] = []
+@dataclass(frozen=True)
+class Found:
+    """A program, and when it is to be signalled."""
+
+    facts: ProcessFacts
+    #: Only late in the grace, and only once what runs below it has ended.
+    is_late: bool = False
+
+
+def find_programs(
+    roots: Iterable[int], known: Mapping[int, ProcessFacts], clients: Collection[int] = ()
+) -> list[Found]:
+    """Returns the programs at and below the roots, which are processes without a parent in the attempt.
+
+    `clients`: processes with an in-job client; they are programs, whatever is below them.
+    """
+    children = _children(known)
+    found: list[Found] = []
+    if any(facts.is_contained for facts in known.values()):
+        roots = [root for root in roots if root not in known or known[root].command not in _CONTAINER_CLIENTS]
     for root in roots:
-        if root in known:
-            own = [each.pid for each in _below(known[root], children) if not _is_filter(each, known)]
-            found += own or [root]
+        at: dict[int, list[Found]] = {}
+        for pid in reversed(_subtree(root, children)):
+            if pid in known:
+                at[pid] = _found_at(known[pid], children.get(pid, []), at, clients)
+        if root in at:
+            own = [each for each in at[root] if not _is_filter(each.facts, known)]
+            found += own if any(not each.facts.cleans_up for each in own) else [Found(known[root])]
     return found
 
 
-def _below(facts: ProcessFacts, children: Mapping[int, list[ProcessFacts]]) -> Iterator[ProcessFacts]:
-    """Yields the programs at and below a process, filters included."""
-    own = children.get(facts.pid, [])
+def _children(known: Mapping[int, ProcessFacts]) -> dict[int, list[ProcessFacts]]:
+    children: dict[int, list[ProcessFacts]] = {}
+    for facts in known.values():
+        children.setdefault(facts.parent, []).append(facts)
+    return children
+
+
+def _subtree(pid: int, children: Mapping[int, list[ProcessFacts]]) -> list[int]:
+    """Returns a process and all below it, each after its parent, however deep a job forks."""
+    found = dict.fromkeys([pid])
+    rest = [pid]
+    while rest:
+        below = [child.pid for child in children.get(rest.pop(), []) if child.pid not in found]
+        found.update(dict.fromkeys(below))
+        rest += below
+    return list(found)
+
+
+def _found_at(
+    facts: ProcessFacts, own: list[ProcessFacts], at: Mapping[int, list[Found]], clients: Collection[int]
+) -> list[Found]:
+    """Returns the programs at and below a process, filters included; `at`: those of the processes below it."""
     ranks = [] if facts.has_rank or facts.is_shell else [child for child in own if child.has_rank]
-    if not ranks and (not facts.is_looked_through or (not own and not facts.is_shell)):
-        if not _BOOKKEEPERS.search(facts.python_command):
-            yield facts
-        return
+    only_runs_others = facts.is_looked_through and (facts.is_shell or bool(own))
+    if facts.pid in clients or not (ranks or only_runs_others):
+        below = [each for child in own for each in at.get(child.pid, []) if not facts.handles_term]
+        handlers = [each for each in below if each.facts.handles_term and not each.facts.is_runtime]
+        if handlers and facts.pid not in clients:
+            return handlers
+        is_program = facts.handles_term or not _BOOKKEEPERS.search(facts.script_command)
+        return [Found(facts)] if is_program else []
     has_trap = facts.is_shell and facts.handles_term
-    if has_trap:
-        yield facts
+    found = [Found(facts, is_late=facts.cleans_up)] if has_trap or facts.cleans_up else []
     for child in ranks or own:
-        is_left_to_trap = has_trap and child.ignores_interrupt and not facts.ignores_interrupt
-        for each in _below(child, children):
-            if each.handles_term or not is_left_to_trap:
-                yield each
+        below = at.get(child.pid, [])
+        if has_trap and child.ignores_interrupt and not facts.ignores_interrupt:  # left to the trap
+            below = [replace(each, is_late=each.is_late or facts.forwards) for each in below if each.facts.handles_term]
+        found += below
+    return found
 
 
 def _is_filter(facts: ProcessFacts, known: Mapping[int, ProcessFacts]) -> bool:
     if facts.reads is None or facts.handles_term:
         return False
     writers = (each for each in known.values() if facts.reads in each.writes and each.pid != facts.pid)
-    return any(not is_below(each.pid, facts.pid, known) for each in writers)
+    return any(not _is_below(each.pid, facts.pid, known) for each in writers)
 
 
-def is_below(pid: int, ancestor: int, known: Mapping[int, ProcessFacts]) -> bool:
+def _is_below(pid: int, ancestor: int, known: Mapping[int, ProcessFacts]) -> bool:
     """Returns whether the process is the other one, or descends from it."""
     seen = set[int]()
     while pid != ancestor and pid in known and pid not in seen:
@@ -204,22 +409,27 @@ class Program:
     """A program of the attempt, since its stop began."""
 
     name: processes.ProcessName
-    #: Processes at and below it, when the stop began.
+    facts: ProcessFacts
+    #: Processes at and below it, when it was found.
     pids: frozenset[int]
+    is_late: bool = False
     was_signalled: bool = False
+    #: It has ended, and what it left was looked for.
+    has_heirs: bool = False
 
     @property
     def handles_term(self) -> bool:
         facts = _read(self.name.pid)
-        return facts is not None and facts.handles_term
+        return facts is not None and (facts.handles_term or facts.cleans_up)
 
 
-def programs_below(supervisor: int) -> list[Program]:
-    """Returns the programs of the attempt of this supervisor, as they are now."""
-    known = read_processes(processes.descendants(supervisor))
+def programs_among(pids: Iterable[int], clients: Collection[int]) -> list[Program]:
+    """Returns the programs among the processes of an attempt, as they are now. `clients`: as of `find_programs`."""
+    known = read_processes(pids)
     roots = [facts.pid for facts in known.values() if facts.parent not in known]
-    found = []
-    for pid in find_programs(roots, known):
-        if (name := processes.name_process(pid)) is not None:
-            found.append(Program(name, frozenset(each for each in known if is_below(each, pid, known))))
-    return found
+    children, programs = _children(known), []
+    for found in find_programs(roots, known, clients):
+        if (name := processes.name_process(found.facts.pid)) is not None:
+            below = frozenset(_subtree(found.facts.pid, children))
+            programs.append(Program(name, found.facts, below, found.is_late))
+    return programs

@@ -15,31 +15,29 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import walras
 import walras.training
 from walras.wire import StartCommand
-from workers.launchers import launcher_environment
 from workers.processes import COOKIE_VARIABLE
+from workers.ranks import launcher_environment
 
 
 def build_client_folder(state: Path) -> Path:
     """Copies the client below the agent's state folder, once per version; safe against other agents doing the same."""
-    sources = _client_sources()
-    hashed = hashlib.sha256()
-    for relative, source in sources:
-        hashed.update(str(relative).encode() + b"\0" + source.read_bytes())
-    folder = state / "client" / hashed.hexdigest()[:16]
+    sources, digest = _client_sources()
+    folder = state / "client" / digest[:16]
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent))
     partial.chmod(0o755)
-    for relative, source in sources:
+    for relative, content in sources:
         target = partial / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        target.write_bytes(content)
         # Ranks of other accounts read it, too.
         for place, mode in ((target, 0o644), (target.parent, 0o755)):
             place.chmod(mode)
@@ -52,11 +50,15 @@ def build_client_folder(state: Path) -> Path:
     return folder
 
 
-def _client_sources() -> list[tuple[Path, Path]]:
+@cache
+def _client_sources() -> tuple[list[tuple[Path, bytes]], str]:
+    """Returns path and content of each file, and the digest of all."""
     package = Path(str(walras.__file__)).parent
     training = Path(str(walras.training.__file__)).parent
     files = [package / "__init__.py", *sorted(training.glob("*.py"))]
-    return [(Path("walras") / file.relative_to(package), file) for file in files]
+    sources = [(Path("walras") / file.relative_to(package), file.read_bytes()) for file in files]
+    hashed = hashlib.sha256(b"".join(str(path).encode() + b"\0" + content for path, content in sources))
+    return sources, hashed.hexdigest()
 
 
 INHERITED = frozenset(
@@ -74,9 +76,9 @@ INHERITED = frozenset(
 INHERITED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "NVIDIA_", "FI_", "UCX_")
 #: Ends of the names of proxies, of which both cases are in use: `https_proxy`, `NO_PROXY`.
 _PROXY = "_proxy"
-#: What only a name on `--pass-env` gives to jobs: a name that speaks of a secret, a URL with a password in it.
+#: What only a name on `--pass-env` gives to jobs: a name that speaks of a secret, a URL with a user or a key in it.
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_SECRET_VALUE = re.compile(r"://[^/?#\s]*@|[?&][\w-]*(token|secret|key|sig|signature|passw\w*)=", re.IGNORECASE)
 #: The word with which a job asks for its devices by UUID instead of by number.
 _BY_UUID = "uuid"
 
@@ -124,8 +126,10 @@ def is_inherited(name: str, value: str, pass_env: Collection[str] = ()) -> bool:
         return False
     if name in pass_env:
         return True
-    is_listed = name in INHERITED or name.startswith(INHERITED_PREFIXES) or name.lower().endswith(_PROXY)
-    return is_listed and not _SECRET_NAME.search(name) and not _SECRET_VALUE.search(value)
+    is_proxy = name.lower().endswith(_PROXY)
+    is_listed = name in INHERITED or name.startswith(INHERITED_PREFIXES) or is_proxy
+    is_secret = _SECRET_NAME.search(name) or _SECRET_VALUE.search(value) or (is_proxy and "@" in value)
+    return is_listed and not is_secret
 
 
 def with_own_python(env: Mapping[str, str]) -> dict[str, str]:

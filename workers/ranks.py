@@ -1,6 +1,16 @@
 """The ranks of an attempt on this machine: starts, signals and reaps them, and keeps their output in bounded files.
 
 An output file keeps its beginning and its last 64 KiB, and marks where something was left out. Standard library only.
+
+Commands that start ranks themselves (torchrun, accelerate, deepspeed), or use all of a machine's devices at once.
+
+Such a command is started once on each machine. The variables PET_* are torchrun's: with them `torchrun train.py` forms
+the gang's world without arguments. A launcher ends with exit code 1, whatever its ranks ended with, so the code is read
+from the report that torch prints last. Standard library only.
+
+DeepSpeed's launcher reads no variables. Without arguments it uses the devices 0, 1, ... of the machine, whichever job
+holds them, and one fixed port; it knows devices by numbers, not by the UUIDs of CUDA_VISIBLE_DEVICES. Therefore bash,
+which runs a job's `run`, gets a function of the launcher's name that adds the arguments of the placement.
 """
 
 import os
@@ -10,12 +20,108 @@ import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from workers import launchers, processes
+from workers import processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
-from workers.programs import Program, programs_below
+from workers.programs import Program, programs_among
 from workers.supervisor_protocol import AttemptPlan, rank_log
+
+if TYPE_CHECKING:
+    from walras.wire import StartCommand
+
+
+def launcher_environment(command: "StartCommand", device_numbers: str = "") -> dict[str, str]:
+    """Returns torchrun's variables except the ports, and DeepSpeed's function if the command names it.
+
+    Empty if the machine starts one rank per device. `device_numbers`: DeepSpeed's names of the devices (`0,2`); empty
+    if it has none for them.
+    """
+    if not command.is_launcher and len(command.devices) > 1:
+        return {}
+    deepspeed = _deepspeed_environment(command, device_numbers) if device_numbers else {}
+    return deepspeed | {
+        "PET_NNODES": str(command.num_nodes),
+        "PET_NODE_RANK": str(command.node_rank),
+        "PET_NPROC_PER_NODE": str(len(command.devices)),
+        "PET_MASTER_ADDR": command.master_address or "127.0.0.1",
+        "PET_RDZV_BACKEND": "static",
+        "PET_RDZV_ID": f"walras-{command.job_id}-{command.attempt}",
+    }
+
+
+#: Bash takes a variable of this name as a function that is defined already.
+DEEPSPEED_FUNCTION = "BASH_FUNC_deepspeed%%"
+#: `command` runs the program instead of the function. Device or machine numbers at the start of the job's arguments
+#: would contradict those of the placement.
+_START_DEEPSPEED = """() {
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --num_gpus | --num_accelerators | --num_nodes) shift 2 ;;
+      --num_gpus=* | --num_accelerators=* | --num_nodes=*) shift ;;
+      *) break ;;
+    esac
+  done
+  local hosts code=0
+  hosts="$(mktemp)"
+  printf '%s\\n' $WALRAS_DEEPSPEED_HOSTS | tr : ' ' > "$hosts"
+  command deepspeed --hostfile "$hosts" --include "$WALRAS_DEEPSPEED_DEVICES" --no_ssh \\
+    --node_rank "$WALRAS_NODE_RANK" --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" "$@" || code=$?
+  rm -f "$hosts"
+  return $code
+}"""
+
+
+def _deepspeed_environment(command: "StartCommand", device_numbers: str) -> dict[str, str]:
+    """Returns the function, and the machines of the gang as DeepSpeed lists them, in parts of equal size.
+
+    The devices of other machines are unknown here; only their number counts.
+    """
+    if not any("deepspeed" in word for word in command.argv):
+        return {}
+    own, here = [int(number) for number in device_numbers.split(",")], len(command.devices)
+    per_machine = [",".join(map(str, range(here)))] * command.num_nodes
+    per_machine[command.node_rank] = device_numbers
+    names = [f"machine-{number}" for number in range(command.num_nodes)]
+    return {
+        DEEPSPEED_FUNCTION: _START_DEEPSPEED,
+        "WALRAS_DEEPSPEED_HOSTS": " ".join(f"{name}:slots={max(*own, here - 1) + 1}" for name in names),
+        "WALRAS_DEEPSPEED_DEVICES": "@".join(f"{name}:{each}" for name, each in zip(names, per_machine, strict=True)),
+    }
+
+
+def with_ports(env: dict[str, str], port: int) -> dict[str, str]:
+    """Returns the environment with torchrun's port variables, where it has any torchrun variables.
+
+    Variables that the job sets itself are not changed.
+    """
+    if "PET_NNODES" not in env:
+        return env
+    address = env.get("PET_MASTER_ADDR", "127.0.0.1")
+    return {"PET_MASTER_PORT": str(port), "PET_RDZV_ENDPOINT": f"{address}:{port}"} | env
+
+
+#: The part of torch's report on the rank that failed first.
+_ROOT_CAUSE = b"Root Cause (first observed failure)"
+_EXIT_CODE = re.compile(rb"exitcode\s*: (-?[0-9]{1,3}) ")
+_CODE_MOST, _SIGNAL_MOST = 255, 64
+
+
+def end_of_its_ranks(output: bytes, own_code: int) -> tuple[int | None, int | None]:
+    """Returns the exit code or the signal of the rank that failed first, by torch's report at the end of `output`.
+
+    Without such a report, the launcher's own code counts. `output` is untrusted: it affects only this job.
+    """
+    _, found, report = output.rpartition(_ROOT_CAUSE)
+    told = _EXIT_CODE.search(report) if found else None
+    code = 0 if told is None else int(told[1])
+    if 0 < code <= _CODE_MOST:
+        return code, None
+    if -_SIGNAL_MOST <= code < 0:
+        return None, -code
+    return own_code, None
+
 
 TAIL_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024
@@ -117,6 +223,11 @@ class Rank:
         return self.exit_code is not None or self.signal is not None
 
 
+def found_in_containers(plan: AttemptPlan) -> list[int]:
+    """Returns the attempt's processes that a container's daemon started; those of all users are read for an image."""
+    return processes.contained(plan.cookie) if plan.has_image else []
+
+
 class Ranks:
     """All ranks of one plan, in one process group. Create it in the main thread: the ranks die with that thread."""
 
@@ -126,12 +237,24 @@ class Ranks:
         self._group = 0
         #: The job's programs as they were when SIGTERM was first due; None before.
         self._programs: list[Program] | None = None
+        #: All processes of that moment, and those that started since then and outlive ranks and programs.
+        self._before: frozenset[processes.ProcessName] = frozenset()
+        self._newcomers: list[processes.ProcessName] = []
+        #: Whether what ended programs left is looked for.
+        self._inherits = False
         #: Ranks in the order in which they ended.
         self.ended: list[Rank] = []
         #: Processor seconds of all reaped processes.
         self.cpu_s = 0.0
         self.control_group = ControlGroup(plan.group, plan.memory_bytes, len(plan.devices))
-        port = plan.master_port or processes.free_port()
+        port = plan.master_port
+        if plan.first_rank == 0:
+            try:
+                self._port = processes.hold_port(port)
+                port = self._port.getsockname()[1]
+            except OSError:  # taken since the agent told it: the rank that binds it says so
+                if not port:
+                    raise
         self.all = [self._start(rank, port) for rank in plan.ranks]
 
     @property
@@ -143,12 +266,12 @@ class Ranks:
         return next((rank for rank in self.ended if rank.exit_code != 0), None)
 
     def reap(self) -> bool:
-        """Records the ranks that have ended. Returns False once no descendant is left."""
+        """Records the ranks that have ended. Returns False once no process of the attempt is left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return False
+                return bool(found_in_containers(self._plan))
             if pid == 0:
                 return True
             self.cpu_s += usage.ru_utime + usage.ru_stime
@@ -158,28 +281,81 @@ class Ranks:
 
     @property
     def have_programs_ended(self) -> bool:
-        """Returns whether none is left of the programs that there were when SIGTERM was first due."""
-        return not any(program.name.is_alive for program in self._programs or ())
+        """Returns whether none is left of the programs that there were when SIGTERM was first due, and their heirs."""
+        programs = [each for each in self._programs or () if not each.facts.cleans_up]
+        # One that ended since the last look may have left heirs that save.
+        is_any_left = any(each.name.is_alive or (self._inherits and not each.has_heirs) for each in programs)
+        return not is_any_left and not any(name.is_alive for name in self._newcomers)
 
-    def terminate(self, spared: Collection[int] = (), *, handlers_only: bool = False) -> None:
+    def terminate(
+        self,
+        clients: Collection[int],
+        spared: Collection[int],
+        *,
+        is_late: bool = False,
+        handlers_only: bool = False,
+    ) -> None:
         """Sends SIGTERM, once, to each of the job's programs as they were at the first call.
 
-        What a script starts afterwards, to clean up, gets none. Spared are programs that are, or started, one of the
-        processes `spared`; with `handlers_only` also those that the signal could only kill.
+        What a script starts afterwards, to clean up, gets none, but late the next run of such a program gets it (a loop
+        of seeds). `clients`: processes with an in-job client. Spared are programs that are, or started, one of the
+        processes `spared`; with `handlers_only` also those that the signal could only kill. What is suspended goes on,
+        as it could not save otherwise.
         """
         if self._programs is None:
-            self._programs = programs_below(os.getpid())
+            self.signal_all(signal.SIGCONT)
+            self._programs = programs_among(self._pids(), clients)
+            self._before = frozenset(self._names())
+        elif is_late:
+            names, runs = {each.name for each in self._programs}, {each.facts.runs for each in self._programs}
+            now = programs_among(self._pids(), clients)
+            # An orphan is no next run: a program forked it to save, and has ended.
+            next_runs = [each for each in now if each.facts.runs in runs and each.facts.parent != os.getpid()]
+            self._programs += [each for each in next_runs if each.name not in names]
+        alive = {program.name.pid for program in self._programs if program.name.is_alive}
         for program in self._programs:
-            is_due = not program.was_signalled and program.pids.isdisjoint(spared) and program.name.is_alive
+            own = program.name.pid
+            is_due = own in alive and not program.was_signalled and program.pids.isdisjoint(spared)
+            if program.is_late:
+                is_due = is_due and is_late and program.pids.isdisjoint(alive - {own})
             if is_due and (program.handles_term or not handlers_only):
                 program.was_signalled = True
-                processes.send_signal([program.name.pid], signal.SIGTERM)
+                processes.send_signal([own], signal.SIGTERM)
+
+    def inherit(self, clients: Collection[int]) -> None:
+        """Makes what ended programs left running programs too, if it handles SIGTERM, and signals it as those were.
+
+        When all have ended, what they started since (a copy of what was saved) has the rest of the grace, unsignalled.
+        """
+        self._inherits = True
+        known, left = self._programs or [], set[int]()
+        for program in known:
+            if not program.has_heirs and not program.name.is_alive:
+                program.has_heirs = True
+                left |= program.pids
+        left.difference_update(each.name.pid for each in known)
+        for heir in programs_among(self._pids(), clients) if left else ():
+            if heir.name.pid in left and (heir.name.pid in clients or heir.facts.handles_term):
+                known.append(heir)
+                if heir.pids.isdisjoint(clients):
+                    heir.was_signalled = True
+                    processes.send_signal([heir.name.pid], signal.SIGTERM)
+        if self._programs is not None and self.have_all_ended and self.have_programs_ended:
+            self._newcomers = [name for name in self._names() if name not in self._before]
+
+    def _names(self) -> list[processes.ProcessName]:
+        names = (processes.name_process(pid) for pid in self._pids())
+        return [name for name in names if name is not None]
+
+    def _pids(self) -> list[int]:
+        """Returns every living process of the attempt: descendants, and those that a container's daemon started."""
+        return [*{*processes.descendants(os.getpid()), *found_in_containers(self._plan)}]
 
     def signal_all(self, number: int) -> None:
-        """Signals every descendant, whatever session or group it has moved to."""
+        """Signals every process of the attempt, whatever session or group it has moved to."""
         if number == signal.SIGKILL:
             self.control_group.kill()
-        processes.send_signal(processes.descendants(os.getpid()), number)
+        processes.send_signal(self._pids(), number)
 
     def _record_end(self, rank: Rank, status: int) -> None:
         if os.WIFSIGNALED(status):
@@ -188,7 +364,7 @@ class Ranks:
             rank.exit_code = os.WEXITSTATUS(status)
             if self._plan.is_launcher and rank.exit_code:
                 rank.output.drain()
-                rank.exit_code, rank.signal = launchers.end_of_its_ranks(rank.output.recent, rank.exit_code)
+                rank.exit_code, rank.signal = end_of_its_ranks(rank.output.recent, rank.exit_code)
         self.ended.append(rank)
 
     def _start(self, rank: int, port: int) -> Rank:
@@ -219,7 +395,7 @@ class Ranks:
                 os._exit(EXIT_NOT_RUNNABLE)
 
         env = self._plan.env | {"MASTER_PORT": str(port)}
-        env = launchers.with_ports(env, port)
+        env = with_ports(env, port)
         if not self._plan.is_launcher:
             env |= {"RANK": str(rank), "LOCAL_RANK": str(rank - self._plan.first_rank)}
         started = subprocess.Popen(

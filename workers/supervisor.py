@@ -1,8 +1,9 @@
 """The supervisor of an attempt: starts its ranks, ends them, and leaves nothing behind.
 
-    python -m workers.supervisor ATTEMPT_DIR
+    python -m workers.supervisor < SOCKET
 
-Three processes, none a child of the agent, so that agents come and go:
+Such a process is an agent's starter: it has loaded what supervisors need, and forks the three processes of each attempt
+whose folder comes through the socket. It reads nothing of an attempt, and ends with its agent; the three do not:
 
     guardian      waits for the supervisor. Should that one be killed, its ranks die with it (PDEATHSIG) and every other
                   descendant becomes the guardian's child and is killed within milliseconds, agent or no agent.
@@ -14,33 +15,41 @@ not stop, so a machine that thaws after its lease has run out kills before it do
 """
 
 import contextlib
+import gc
+import importlib
 import json
 import os
 import selectors
 import signal
-import sys
+import socket
 import time
+import traceback
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers.control_groups import ExceededLimit, ResourceWatch, remove_group
-from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
-from workers.ranks import RankOutput, Ranks, is_own_fault
+from workers.ranks import RankOutput, Ranks, found_in_containers, is_own_fault
 from workers.supervisor_protocol import (
     DESCENDANTS_FILE,
     JOURNAL_FILE,
+    MAX_CONNECTIONS,
     SUPERVISOR_FILE,
     SUPERVISOR_LOG,
     AttemptJournal,
     AttemptPlan,
     Channels,
     Connection,
+    NotesOfJob,
     PeerRole,
+    SocketMessage,
+    check_rank_message,
     forget_environment,
     read_plan,
-    write_durably,
+    write_atomically,
 )
 
 #: Seconds between SIGTERM and SIGKILL for the other ranks after one rank has failed.
@@ -59,6 +68,8 @@ KILLING_SLEEP_S = 0.05
 LOOK_EVERY_S = 1.0
 #: Largest number of ranks' notes in the journal.
 MAX_NOTES = 100
+#: The longest path of an attempt's folder.
+MAX_FOLDER_BYTES = 4096
 #: Seconds for which an unwritable journal may delay the end of an attempt.
 LAST_WRITE_S = 120.0
 
@@ -70,7 +81,7 @@ class Ending:
     reason: str
     #: SIGTERM to the job's programs, except those whose in-job client was asked by message.
     term_at: float
-    #: SIGTERM to those too, if they handle it and have not begun to save.
+    #: SIGTERM to those too, if they handle it and have not begun to save, and to what was left to a trap.
     late_term_at: float
     kill_at: float
     #: The cause to report, unless the ranks end well on their own.
@@ -89,7 +100,6 @@ class Supervisor:
     def __init__(self, folder: Path, plan: AttemptPlan) -> None:
         self._plan = plan
         self._folder = folder
-        self._look_at = 0.0
         self._descendants: SocketMessage = {}
         self._journal = AttemptJournal(folder / JOURNAL_FILE)
         self._selector = selectors.DefaultSelector()
@@ -107,20 +117,23 @@ class Supervisor:
         #: Seconds of work before each checkpoint, as last stated by the server; None: not stated since the start.
         self._checkpoint_every_s: float | None = None
         self._launched_at = processes.boottime()
+        self._look_at = self._launched_at + LOOK_EVERY_S
         self._end_requested = False
         #: True: the server requested the end before any rank failed.
         self._is_asked = False
         #: True: the ranks were told to stop before all had ended.
         self._was_stopped = False
-        #: True: a training loop said that it had done its work.
+        #: True: a training loop said that it had done its work, and its process was there when the stop came.
         self._is_finished = False
+        self._finishers = deque[processes.ProcessName | None](maxlen=MAX_CONNECTIONS)
         self._notes = NotesOfJob()
         self._notes_recorded = 0
         self._wake_on_signals()
         self._ranks = Ranks(folder, plan)
         for rank in self._ranks.all:
             self._selector.register(rank.output.pipe, selectors.EVENT_READ, rank.output)
-        self._record({"type": "started", "pids": [rank.pid for rank in self._ranks.all]})
+        self._record({"type": "started", "pids": [rank.pid for rank in self._ranks.all]}, must_sync=False)
+        self._note_descendants([rank.pid for rank in self._ranks.all])
         self._tell_job(plan.notes)
 
     def run(self) -> None:
@@ -138,8 +151,10 @@ class Supervisor:
         self._check_lease(now)
         self._read_messages(now)
         is_anyone_left = self._ranks.reap()
+        if self._ending is not None and self._ending.is_stop:
+            self._ranks.inherit({connection.pid for connection in self._clients})
         self._check_ranks(now)
-        self._act_on_ending(now)
+        self._act_on_ending(now, is_anyone_left)
         self._journal.flush()
         self._look_around(now)
         self._channels.drop_closed()
@@ -180,7 +195,10 @@ class Supervisor:
         Ranks that are over by now ended on their own, whatever is left of them.
         """
         self._ranks.reap()
-        self._was_stopped = self._was_stopped or not self._ranks.have_all_ended
+        if not self._was_stopped and not self._ranks.have_all_ended:
+            self._was_stopped = True
+            # What a loop said that has ended since does not speak for the program after it.
+            self._is_finished = any(each is not None and each.is_alive for each in self._finishers)
         late_term_at, kill_at = now + grace_s * PATIENT_PART, now + grace_s
         if self._ending is not None:
             self._ending.term_at = min(self._ending.term_at, now)
@@ -192,7 +210,7 @@ class Supervisor:
         if grace_s > 0:
             self._channels.broadcast(PeerRole.RANK, {"type": "stop", "grace_s": grace_s, "reason": reason})
 
-    def _act_on_ending(self, now: float) -> None:
+    def _act_on_ending(self, now: float, is_anyone_left: bool) -> None:
         if self._end_requested:
             self._end_requested = False
             self._end(now, self._grace_s, "supervisor was told to end", "supervisor_lost")
@@ -202,22 +220,26 @@ class Supervisor:
         if now >= ending.kill_at:
             self._ranks.signal_all(signal.SIGKILL)
         elif self._ranks.have_all_ended and self._ranks.have_programs_ended:
-            if not ending.was_cleared:
+            if is_anyone_left and not ending.was_cleared:
                 ending.was_cleared = True
                 self._ranks.signal_all(signal.SIGTERM)
         else:
             self._terminate_programs(ending, now)
 
     def _terminate_programs(self, ending: Ending, now: float) -> None:
-        clients = [connection for connection in self._channels.of(PeerRole.RANK) if connection.handles_stop]
-        saving = {connection.pid for connection in clients if connection.saves}
+        asked = {connection.pid for connection in self._clients}
+        saving = {connection.pid for connection in self._clients if connection.saves}
         if now >= ending.term_at and not ending.was_termed:
             ending.was_termed = True
-            self._ranks.terminate({connection.pid for connection in clients} if ending.is_stop else saving)
+            self._ranks.terminate(asked, asked if ending.is_stop else saving)
         if now >= ending.late_term_at and not ending.was_termed_late:
             ending.was_termed_late = True
             # Who does not handle the signal would only die before the grace is over.
-            self._ranks.terminate(saving, handlers_only=ending.is_stop)
+            self._ranks.terminate(asked, saving, is_late=True, handlers_only=ending.is_stop)
+
+    @property
+    def _clients(self) -> list[Connection]:
+        return [connection for connection in self._channels.of(PeerRole.RANK) if connection.handles_stop]
 
     def _sleep_s(self) -> float:
         now = processes.boottime()
@@ -279,6 +301,7 @@ class Supervisor:
                 connection.saves = self._ending is not None  # it leaves next
             case "finished":
                 connection.handles_stop, self._is_finished = False, True
+                self._finishers.append(processes.name_process(connection.pid))
             case "note" if self._notes_recorded < MAX_NOTES:
                 self._notes_recorded += 1
                 self._record({"type": "note", "text": message["text"]})
@@ -302,7 +325,8 @@ class Supervisor:
             why = "its lease had ended" if self._has_expired else f"it is not below {own}"
             self._tell_job([f"checkpoint at step {message['step']:g} does not count: {why}"])
         else:
-            self._record({"type": "committed", "manifest": manifest, "took_s": message["took_s"]})
+            how = {"took_s": message["took_s"], "layout": message["layout"]}
+            self._record({"type": "committed", "manifest": manifest, **how})
 
     def _handle_agent_message(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
@@ -330,8 +354,8 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------------- keeping the record
 
-    def _record(self, event: SocketMessage) -> None:
-        self._journal.append(event | {"at": processes.boottime()})
+    def _record(self, event: SocketMessage, *, must_sync: bool = True) -> None:
+        self._journal.append(event | {"at": processes.boottime()}, must_sync=must_sync)
         self._channels.broadcast(PeerRole.AGENT, {"type": "event"})
 
     def _finish(self) -> None:
@@ -432,48 +456,72 @@ def _listed(name: processes.ProcessName | None) -> list[int] | None:
     return None if name is None else [name.pid, name.start_ticks]
 
 
-def supervise(folder: Path, ready: int) -> None:
+def supervise(folder: Path, plan: AttemptPlan, ready: int) -> None:
     """Runs an attempt; writes a byte to `ready` once its ranks are started."""
     processes.become_subreaper()
-    plan = read_plan(folder)
     own = processes.name_process(os.getpid())
     assert own is not None
     facts = {"pid": own.pid, "start_ticks": own.start_ticks, "boot_id": processes.boot_id()}
     # From here on an agent that restarts finds us; before, nothing was started.
-    write_durably(folder / SUPERVISOR_FILE, facts)
+    write_atomically(folder / SUPERVISOR_FILE, facts)
     supervisor = Supervisor(folder, plan)
-    os.write(ready, b"+")
+    with contextlib.suppress(BrokenPipeError):  # the agent has died meanwhile; the next one finds us
+        os.write(ready, b"+")
     os.close(ready)
     supervisor.run()
 
 
-def guard(supervisor_pid: int, group: str, folder: Path) -> None:
+def guard(supervisor_pid: int, plan: AttemptPlan, folder: Path) -> None:
     """Waits for the supervisor, then ends all processes that it left."""
     while os.wait()[0] != supervisor_pid:
         pass
     forget_environment(folder)
     processes.kill_all_below_me(KILL_TIMEOUT_S)
-    remove_group(group)
+    processes.send_signal(found_in_containers(plan), signal.SIGKILL)
+    remove_group(plan.group)
 
 
-def start_supervisor(arguments: list[str]) -> int:
-    """Starts guardian and supervisor. Returns 0 once the ranks are started, 1 if they could not be."""
-    (folder_name,) = arguments
-    folder = Path(folder_name)
-    started, ready = os.pipe2(os.O_CLOEXEC)
-    if os.fork() != 0:
-        os.close(ready)
-        return 0 if os.read(started, 1) == b"+" else 1
-    os.close(started)
+def start_supervisor(folder: Path, ready: int) -> None:
+    """Becomes the guardian of an attempt, whose supervisor it starts."""
     _detach(folder)
     processes.become_subreaper()
+    plan = read_plan(folder)
     supervisor_pid = os.fork()
     if supervisor_pid == 0:
-        supervise(folder, ready)
+        supervise(folder, plan, ready)
     else:
         os.close(ready)
-        guard(supervisor_pid, read_plan(folder).group, folder)
-    return 0
+        guard(supervisor_pid, plan, folder)
+
+
+def serve_starts(requests: socket.socket) -> None:
+    """Starts the attempt of each folder that comes through the socket, until that is closed.
+
+    With a folder comes the writing end of a pipe: a byte says that the ranks are started, its end that they are not.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps guardians
+    importlib.import_module("resource")  # which os.wait4 would import in each fork
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy the pages of all objects here
+    while True:
+        folder, pipes, _, _ = socket.recv_fds(requests, MAX_FOLDER_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        if not pipes:
+            return
+        if os.fork() == 0:
+            _run_fork(requests, Path(os.fsdecode(folder)), pipes[0])
+        os.close(pipes[0])
+
+
+def _run_fork(requests: socket.socket, folder: Path, ready: int) -> NoReturn:
+    """Runs the guardian or the supervisor to its end, in a process that never returns to the starter's loop."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        requests.close()
+        start_supervisor(folder, ready)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def _detach(folder: Path) -> None:
@@ -486,4 +534,4 @@ def _detach(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(start_supervisor(sys.argv[1:]))
+    serve_starts(socket.socket(fileno=os.dup(0)))  # forks put something else in the place of 0

@@ -4,8 +4,16 @@ The agent writes `plan.json` into the attempt's folder before it starts the supe
 journal: JSON lines, each of which is durable before anything follows from it. Any later agent reads it, and ignores a
 last line torn by a crash. The sockets carry JSON lines, bounded in both directions and driven by a selector, without
 threads. Standard library only.
+
+Parses the messages of ranks to their supervisor as untrusted input.
+
+A rank is any program of any user. A line that is no JSON object ends its connection; a field that is no finite number
+within its bounds is left out; a message without its required field is ignored. Each such decision adds a note to the
+job's own log, because the job's owner can correct the script. Every accepted message can be written as strict JSON and
+read back. Standard library only.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -14,11 +22,173 @@ import stat
 import struct
 from dataclasses import dataclass, field
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from workers.processes import ProcessName, boot_id, reserve_room
-from workers.rank_messages import SocketMessage, parse_object
+
+SocketMessage = dict[str, Any]
+
+#: Limit of all counts: what SQLite and every reader of our JSON can represent.
+COUNT_MOST = 2**63 - 1
+#: Limits of a speed, steps per second, and of a length, seconds: beyond them arithmetic itself overflows.
+SPEED_LEAST, SPEED_MOST = 1e-12, 1e12
+SECONDS_MOST = 1e9
+#: Largest number of named values and facts in one message, and of characters in a name.
+VALUES_MOST = 32
+NAME_MOST = 200
+#: Largest number of characters of a path, and of a note.
+PATH_MOST = 4096
+NOTE_MOST = 2000
+#: Largest number of different notes in a job's log.
+NOTES_TOLD_MOST = 20
+_DIGEST_CHARACTERS = 64
+
+
+def parse_object(line: bytes) -> SocketMessage | None:
+    """Returns the JSON object of a line; None for anything else, however deep or long it is."""
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError, MemoryError):  # a number of too many digits and bad UTF-8 are ValueErrors
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+@dataclass
+class CheckedMessage:
+    """The accepted part of a message, or None; the notes say what was left out, and why."""
+
+    message: SocketMessage | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def check_rank_message(message: SocketMessage) -> CheckedMessage:
+    """Checks a message of a rank. Unknown types are accepted silently, because a newer client may send them."""
+    match message.get("type"):
+        case "hello" | "saving" | "saved" | "finished" as kind:
+            return CheckedMessage({"type": kind})
+        case "progress":
+            return _checked_progress(message)
+        case "commit":
+            return _checked_commit(message)
+        case "note":
+            text = _text(message.get("text"), NOTE_MOST, cut=True)
+            return CheckedMessage(None if text is None else {"type": "note", "text": text})
+    return CheckedMessage()
+
+
+def _checked_progress(message: SocketMessage) -> CheckedMessage:
+    checked = CheckedMessage()
+    steps = finite_number(message.get("steps"))
+    if steps is None or not 0 <= steps <= COUNT_MOST:
+        checked.notes.append(f"progress ignored: steps {_why_not(message.get('steps'))}")
+        return checked
+    kept: SocketMessage = {"type": "progress", "steps": steps}
+    for name in ("steps_per_s", "pace"):
+        given = message.get(name)
+        number = finite_number(given)
+        if number is not None and SPEED_LEAST <= number <= SPEED_MOST:
+            kept[name] = number
+        elif given is not None:
+            checked.notes.append(f"{name} ignored: it {_why_not(given)}")
+    samples = message.get("samples", 0)
+    if type(samples) is int and 0 <= samples <= COUNT_MOST:
+        kept["samples"] = samples
+    else:
+        checked.notes.append("samples ignored: it is not a whole number from 0 to 2^63 - 1")
+    for name in ("values", "first_values", "facts"):
+        kept[name] = _named_numbers(name, message.get(name), checked.notes)
+    checked.message = kept
+    return checked
+
+
+def _named_numbers(what: str, given: object, notes: list[str]) -> dict[str, float]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        notes.append(f"{what} ignored: they are not named numbers")
+        return {}
+    kept: dict[str, float] = {}
+    for name, value in given.items():
+        number = finite_number(value)
+        known_name = _text(name, NAME_MOST)
+        if len(kept) == VALUES_MOST:
+            notes.append(f"{what} cut off after {VALUES_MOST}")
+            break
+        if known_name is None:
+            notes.append(f"a name in {what} ignored: it is no text of at most {NAME_MOST} characters")
+        elif number is None:
+            notes.append(f"{what}[{known_name!r}] ignored: it {_why_not(value)}")
+        else:
+            kept[known_name] = number
+    return kept
+
+
+def _checked_commit(message: SocketMessage) -> CheckedMessage:
+    step, took_s = finite_number(message.get("step")), finite_number(message.get("took_s"))
+    path, digest = _text(message.get("path"), PATH_MOST), _text(message.get("digest"), _DIGEST_CHARACTERS)
+    why = ""
+    if step is None or not 0 <= step <= COUNT_MOST:
+        why = f"its step {_why_not(message.get('step'))}"
+    elif path is None:
+        why = f"its path is no text of at most {PATH_MOST} characters"
+    elif digest is None or len(digest) != _DIGEST_CHARACTERS or not set(digest) <= set("0123456789abcdef"):
+        why = "its digest is no SHA-256"
+    if why:
+        return CheckedMessage(None, [f"checkpoint does not count: {why}"])
+    took_s = 0.0 if took_s is None else min(max(took_s, 0.0), SECONDS_MOST)
+    layout = "replicated" if message.get("layout") == "replicated" else ""
+    fields = {"step": step, "path": path, "digest": digest, "took_s": took_s, "layout": layout}
+    return CheckedMessage({"type": "commit", **fields})
+
+
+def finite_number(given: object) -> float | None:
+    """Returns a finite number; None for text, booleans, NaN, infinities and numbers that no float can hold."""
+    if type(given) not in (int, float):
+        return None
+    try:
+        number = float(given)  # type: ignore[arg-type]
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _why_not(given: object) -> str:
+    number = finite_number(given)
+    if number is None:
+        return "is missing" if given is None else "is not a finite number"
+    return "is out of bounds"
+
+
+def _text(given: object, most: int, *, cut: bool = False) -> str | None:
+    """Returns the text; None if it is no text, too long (unless it may be cut), or not encodable in UTF-8."""
+    if not isinstance(given, str) or (len(given) > most and not cut):
+        return None
+    try:
+        given[:most].encode()
+    except UnicodeEncodeError:
+        return None
+    return given[:most]
+
+
+class NotesOfJob:
+    """Selects the notes for a job's log: each text once, and a limited number of them."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def lines(self, notes: list[str]) -> bytes:
+        """Returns the bytes to append to the log; empty for notes that it has already."""
+        told = b""
+        for note in notes:
+            if note in self._told or len(self._told) > NOTES_TOLD_MOST:
+                continue
+            self._told.add(note)
+            text = note if len(self._told) <= NOTES_TOLD_MOST else "further notes are left out"
+            told += f"[walras] {text}\n".encode(errors="replace")
+        return told
+
 
 JournalEvent = dict[str, Any]
 
@@ -32,17 +202,23 @@ class AttemptJournal:
     """Appends events and syncs each, because an attempt has few.
 
     Space for the first events is reserved at once, so that no end of an attempt is lost on a disk that fills up later.
+    The folder is synced with the first event, so that the attempt's other files are there where its journal is.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._folder: Path | None = path.parent
         self._unwritten = b""
-        self._is_synced = True
+        self._must_sync = False
         reserve_room(self._file, JOURNAL_ROOM_BYTES)
 
-    def append(self, event: JournalEvent) -> None:
-        """Writes the event, or keeps it for `flush` if the disk is full: the attempt continues."""
+    def append(self, event: JournalEvent, *, must_sync: bool = True) -> None:
+        """Writes the event, or keeps it for `flush` if the disk is full: the attempt continues.
+
+        `must_sync`: whether it still matters after a power failure, which ends the attempt.
+        """
         self._unwritten += json.dumps(event, allow_nan=False).encode() + b"\n"
+        self._must_sync = self._must_sync or must_sync
         self.flush()
 
     def flush(self) -> bool:
@@ -50,10 +226,13 @@ class AttemptJournal:
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
-                self._is_synced = False
-            if not self._is_synced:
+            if self._must_sync:
                 os.fsync(self._file)
-                self._is_synced = True
+                if self._folder is not None:
+                    with contextlib.suppress(FileNotFoundError):  # it was deleted: nobody will read the journal
+                        _sync_folder(self._folder)
+                    self._folder = None
+                self._must_sync = False
         except OSError:
             return False
         return True
@@ -102,15 +281,25 @@ def read_ranks_file(path: Path, offset: int, most: int) -> bytes:
 
 def write_durably(path: Path, value: Any) -> None:
     """Replaces a small JSON file atomically, readable only by its owner."""
+    write_atomically(path, value, is_synced=True)
+    _sync_folder(path.parent)
+
+
+def write_atomically(path: Path, value: Any, *, is_synced: bool = False) -> None:
+    """As `write_durably`, without the folder; and without the content, for what is void after a power failure."""
     partial = path.with_name(path.name + ".partial")
     handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(handle, json.dumps(value).encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with open(handle, "wb", buffering=0) as file:
+        content = json.dumps(value).encode()
+        while content:
+            content = content[file.write(content) :]
+        if is_synced:
+            os.fsync(handle)
     os.rename(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:
@@ -184,6 +373,8 @@ class AttemptPlan:
     incarnation: str = ""
     #: True: one process for all devices, which is a launcher of its own ranks or a program that uses all devices.
     is_launcher: bool = False
+    #: True: it runs in an image, whose processes a container's daemon may start.
+    has_image: bool = True
     #: Limits in bytes: of main memory, and of the disk in its own folder. 0: no limit.
     memory_bytes: int = 0
     disk_bytes: int = 0
@@ -207,9 +398,12 @@ class AttemptPlan:
 
 
 def write_plan(folder: Path, plan: AttemptPlan) -> None:
-    """Writes the plan, and apart from it the variables of the ranks, which hold the job's token and its secrets."""
-    write_durably(folder / ENVIRONMENT_FILE, plan.env)
-    write_durably(folder / PLAN_FILE, vars(plan) | {"env": {}})
+    """Writes the plan, and apart from it the variables of the ranks, which hold the job's token and its secrets.
+
+    The supervisor's journal syncs the folder.
+    """
+    write_atomically(folder / ENVIRONMENT_FILE, plan.env)
+    write_atomically(folder / PLAN_FILE, vars(plan) | {"env": {}}, is_synced=True)
 
 
 def read_plan(folder: Path) -> AttemptPlan:
@@ -224,6 +418,12 @@ def forget_environment(folder: Path) -> None:
     """Removes the variables of an attempt that is over, so that its secrets are gone from the machine."""
     for path in (folder / ENVIRONMENT_FILE, *folder.glob(f"{ENVIRONMENT_FILE}.*")):
         path.unlink(missing_ok=True)
+
+
+def forget_plan(folder: Path) -> None:
+    """Removes the plan and the variables of an attempt that is refused, so that nothing starts by them any more."""
+    (folder / PLAN_FILE).unlink(missing_ok=True)
+    forget_environment(folder)
 
 
 def rank_log(folder: Path, rank: int) -> Path:
@@ -274,7 +474,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self.is_open = False
+            self.unsent = b""  # it is gone, but what it said last is still to be read: a commit, a stop
 
     def receive(self) -> None:
         """Read available messages into `inbox`. Closes the connection if a line is too long or not a JSON object."""

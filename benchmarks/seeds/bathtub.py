@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.seeds.comparison import Comparison, run_comparisons
-from optimizer.renting.spot_lifetimes import BathtubLifetime
+from optimizer.renting.lifetime_laws import BathtubLifetime
 
 #: Parameters of the published code, and F(t) by the age in hours.
 _LAW = BathtubLifetime(0.4137, 0.9, 0.76, 24.0)

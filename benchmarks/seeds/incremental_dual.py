@@ -21,19 +21,20 @@ from numpy.typing import NDArray
 from benchmarks.seeds import incremental_points
 from benchmarks.seeds.incremental_points import MixtureProgram, PointCriteria, PointMixture, StoredPoints
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
-from optimizer.lp.dual_newton.best_responses import REACH, largest_worth
 from optimizer.lp.dual_newton.dual_bound import PassEngine, compiled_engine
 from optimizer.lp.dual_newton.dual_task import (
     LOG,
     PLAIN,
+    REACH,
     SCALARS,
     TARGET,
     DualTask,
     PassGoals,
+    largest_worth,
     make_task,
 )
-from optimizer.lp.dual_newton.newton import DualPoint, WarmStart, evaluate_dual
-from optimizer.lp.dual_newton.price_solver import SolveLimits, aggregate_response, solve_with_warm_start
+from optimizer.lp.dual_newton.newton import DualPoint, evaluate_dual
+from optimizer.lp.dual_newton.price_solver import PriceSolve, SolveLimits, solve_from
 from optimizer.problem import FloatArray, IntArray
 
 _NONE = np.zeros(0)
@@ -275,7 +276,7 @@ class IncrementalSolver:
             raise ValueError("only targets proportional to the level can be kept up to date")
         self._limits, self._engine, self._mixer = limits or SolveLimits(), engine or compiled_engine(), MixtureProgram()
         self._members = ClassMembers(problem, objective)
-        self._warm: WarmStart | None = None
+        self._last: PriceSolve | None = None
         #: The points: first the probes, the oldest of them first.
         self._points, self._probes = incremental_points.no_points(problem.rows), 0
         #: Number of the probe to be made next.
@@ -342,37 +343,37 @@ class IncrementalSolver:
         """Solves the present problem again, with a warm start. This work grows with the number of jobs."""
         start = self._start()
         problem, objective, _ = self._members.compacted()
-        self._warm = solve_with_warm_start(problem, objective, self._limits, start, self._engine).warm_start
+        self._last = solve_from(start, problem, objective, self._limits, self._engine)
         self._points, self._mixture = self._renewed(make_task(problem, objective)), None
         return self.certificate
 
-    def _start(self) -> WarmStart | None:
+    def _start(self) -> DualPoint | None:
         """Returns the warm start: the last solve's end, moved to the prices and the level of the present mixture."""
-        weight = self._current_mixture().weight
-        if self._warm is None or not weight.any():
-            return self._warm
-        part, at = weight / weight.sum(), self._warm.at
+        weight, at = self._current_mixture().weight, None if self._last is None else self._last.end
+        if at is None or not weight.any():
+            return at
+        part = weight / weight.sum()
         z = min(float(part @ self._points.z), self._members.criteria().highest)
-        return replace(self._warm, at=replace(at, prices=part @ self._points.prices, z=z))
+        return replace(at, prices=part @ self._points.prices, z=z)
 
     def _renewed(self, task: DualTask) -> StoredPoints:
         """Returns the points that led to the end of the last solve, and probes beside it: at first all probes, later a
         few new ones.
         """
         rows, every, had = task.problem.rows, 2 * (task.problem.rows + 1), self._probes
-        if self._warm is None:
+        if self._last is None or self._last.end is None:
             self._probes = 0
             return (
                 incremental_points.no_points(rows)
                 if task.problem.columns
                 else incremental_points.idle_point(task.problem.capacity)
             )
-        at, renew = self._warm.at, every - had or _RENEWED
+        at, renew = self._last.end, every - had or _RENEWED
         beside = [
             evaluate_dual(self._engine, task, _probe(task, at, (self._next_probe + n) % every)) for n in range(renew)
         ]
         self._next_probe, self._probes = (self._next_probe + renew) % every, every
-        evaluated = [aggregate_response(one) for one in beside] + list(self._warm.responses[-rows:])
+        evaluated = [*beside, *self._last.trail[-rows:]]
         kept = self._points.take(slice(had + renew - every, had))
         return incremental_points.join_points(
             kept, incremental_points.stored_points(evaluated, rows, level=task.is_level)

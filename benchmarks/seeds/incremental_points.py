@@ -21,7 +21,7 @@ import numpy as np
 
 from optimizer.decision import Status
 from optimizer.lp.dual_newton.dual_task import SCALARS
-from optimizer.lp.dual_newton.newton import AggregateResponse
+from optimizer.lp.dual_newton.newton import DualEvaluation
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: Part of each capacity that is left free, for the rounding of the solver and of the sums.
@@ -81,21 +81,21 @@ def idle_point(capacity: FloatArray) -> StoredPoints:
     )
 
 
-def stored_points(responses: Sequence[AggregateResponse], rows: int, *, level: bool) -> StoredPoints:
+def stored_points(passes: Sequence[DualEvaluation], rows: int, *, level: bool) -> StoredPoints:
     """Returns the points at which all classes were evaluated."""
     points = no_points(rows)
-    if not responses:
+    if not passes:
         return points
-    sums = np.zeros((len(responses), rows + SCALARS))
-    for k, evaluated in enumerate(responses):
-        sums[k, :rows] = evaluated.demand
-        sums[k, rows:] = evaluated.exact_cost, evaluated.exact_slope, evaluated.value, 0.0, evaluated.unreached
+    sums, at = np.zeros((len(passes), rows + SCALARS)), [each.at for each in passes]
+    for k, found in enumerate(each.sums for each in passes):
+        sums[k, :rows] = found.demand
+        sums[k, rows:] = found.exact_cost, found.exact_slope, found.value, 0.0, found.unreached
     return StoredPoints(
-        np.array([evaluated.prices for evaluated in responses]),
-        np.array([evaluated.z if level else 1.0 for evaluated in responses]),
-        np.array([evaluated.softness for evaluated in responses]),
+        np.array([point.prices for point in at]),
+        np.array([point.z if level else 1.0 for point in at]),
+        np.array([point.softness * point.reference for point in at]),
         sums,
-        np.zeros(len(responses), dtype=bool),
+        np.zeros(len(passes), dtype=bool),
     )
 
 

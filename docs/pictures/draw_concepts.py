@@ -1,7 +1,7 @@
 """Draws the pictures of docs/concepts.md into a folder: `python docs/pictures/draw_concepts.py FOLDER`.
 
-What the first three show is not made up: they are drawn from what `walras solve` answers to a problem that comes with
-Walras. The same answers draw the same bytes.
+What the first three show is not made up: they are drawn from what `walras policy solve` answers to a problem that comes
+with Walras. The same answers draw the same bytes.
 """
 
 import json
@@ -28,9 +28,9 @@ RENT, SURPLUS, GREY = "#9498a0", "#3ca951", "#d9dce1"
 
 
 def answer_to(problem: str) -> dict[str, Any]:
-    """What `walras solve` plans for a problem that comes with Walras."""
+    """What `walras policy solve` plans for a problem that comes with Walras."""
     walras = Path(sys.executable).with_name("walras")
-    command = [walras, "solve", f"example:{problem}", "--policy", "walras", "-o", "json"]
+    command = [walras, "policy", "solve", f"example:{problem}", "--policy", "walras", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=300)
     plan: dict[str, Any] = json.loads(done.stdout)["plan"]
     return plan

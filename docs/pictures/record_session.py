@@ -102,7 +102,10 @@ def run(settings: dict[str, str], folder: Path, line: str) -> str:
             raise subprocess.CalledProcessError(process.returncode, line, printed)
     finally:
         os.close(terminal)
-    return printed.decode(errors="replace").replace("\r\n", "\n")
+    # Colours stay; what moves the cursor or hides it says nothing in a picture.
+    return re.sub(r"\x1b(?:\[[0-9;?]*[ -/]*[@-ln-~]|\][^\x07]*\x07)", "", printed.decode(errors="replace")).replace(
+        "\r\n", "\n"
+    )
 
 
 def look_at_the_queue(settings: dict[str, str], folder: Path) -> list[tuple[str, str]]:
@@ -121,7 +124,7 @@ def look_at_the_queue(settings: dict[str, str], folder: Path) -> list[tuple[str,
         if waiting is not None:
             explained = typed(f"walras explain {waiting[1]}")
             if "is PENDING" in explained[1]:
-                return [late, queue, explained, typed("walras prices")]
+                return [late, queue, explained, typed("walras cloud prices")]
         time.sleep(1)
     raise TimeoutError("no job waited long enough to be explained: try again on a less busy machine")
 

@@ -36,7 +36,7 @@ from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 _WHOLE = 1e-9
 
 if TYPE_CHECKING:
-    from optimizer.assignment.planned_mixtures import UnlistedGangs
+    from optimizer.assignment.mixed_gangs import UnlistedGangs
 
 AssignmentMethod = Callable[[AssignmentProblem], Assignment]
 

@@ -13,14 +13,58 @@ shrinks.
 
 gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the
 places on which others are far more productive. In money, what a place costs is subtracted.
+
+Protection against starvation: a job that is late becomes overdue until it ends, and overdue jobs are placed first.
+
+A job is overdue once (waited + left) / length, its predicted slowdown or *stretch*, exceeds rho = max(`slowdown`,
+`margin` x the mean of all active jobs). Within a priority class those of the highest step of stretch are placed first,
+where a step is a factor of 1.5 from `slowdown` on, and the shortest of a step before the others: a short job behind a
+long one would end many of its own lengths late, while a long job that lets a short one pass ends hardly later. Each has
+its fastest column with room: gangs of s accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool,
+larger ones have what those before them leave of all N. Once a job has reached a step, only jobs of that step or a
+higher one delay it, so with M = b for the former and M = N for the latter
+
+    time to completion <= stretch at which the step begins x length + B / (M - s + 1) + restarts
+
+where B is what other jobs of that step or a higher one are given meanwhile on its best pool, in accelerator-seconds
+(`docs/walras-policy.md`). Jobs of unknown length have no predicted slowdown.
+
+How long a plan of `walras` holds: until when the same plan would come out if nothing happened but that time passed.
+
+Most plans of a cluster that is not full change nothing: every job runs in the configuration that it likes most, and no
+accelerator has a price. A scheduler that asks again at the end of each round then gets the same answer until something
+happens. Why that is exact, for a job with R reference seconds left that runs at the rate r and could run at o
+(fractions of its reference rate) after a restart of s seconds:
+
+    seconds to the end    here R / r,   there R / o + s              (each at least 1 s; here divided by 1 + stay)
+    there over here       (1 + stay) (r / o + s r / R)               grows as R falls
+
+So a job that likes its place most likes it most for as long as it runs, and where o <= r that holds for every R: for a
+job of unknown length, whose R is a Gittins rank and may rise. All wants fit together, hence the prices stay 0, whatever
+the values of jobs are. What else depends on time bounds the plan's life:
+
+    stated work runs out     R / r falls to 1 s; a job that goes on is then treated as longer than stated
+    a job becomes overdue    its predicted slowdown grows by at most 1 / length per second, while the limit never falls:
+                             no job runs above its reference rate, so that the mean slowdown does not fall either
+
+Whether a job may be moved (`Jobs.pinned`) changes nothing, as none has a better place. Plans of other cases may change
+at once: with prices, waiting jobs, elastic jobs, gangs over several pools, rented machines, limits, guarantees,
+projects or users that share by time (`fair_standing`), weights relative to what users usually state, and money.
+
+The order of importance of its jobs is the one thing that changes meanwhile: whoever needs it asks again.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.assignment.plan_draft import accelerators_held
 from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
+from optimizer.classes.aggregation import job_offsets
+from optimizer.classes.compiled_loops import CompiledLoops
 from optimizer.classes.segments import max_by, sum_by
+from optimizer.decision import Memory, Plan
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
@@ -145,3 +189,205 @@ def _size_of_best(
     best = felt_s <= least_s[owner]
     np.minimum.at(smallest, owner[best], size[best])
     return np.where(np.isfinite(smallest), smallest, 1.0)
+
+
+_loops = CompiledLoops(globals())
+
+_WHOLE = 1e-9
+#: Overdue jobs give way to those whose stretch has reached a step above theirs: each is this many times the last.
+_STEP = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class StarvationGuard:
+    """The limits beyond which jobs are overdue, and the part of the fleet reserved for them."""
+
+    slowdown: float = 2.5
+    margin: float = 1.5
+    reserve: float = 0.5
+
+    def limit(self, predicted: FloatArray) -> float:
+        """Returns the slowdown beyond which a job is overdue, given those predicted (any number, at least one)."""
+        return max(self.slowdown, self.margin * float(predicted.mean()))
+
+    def reserved(self, capacity: FloatArray) -> FloatArray:
+        """Returns the accelerators of each pool that overdue jobs may take (p,)."""
+        return np.ceil(self.reserve * capacity - _WHOLE)
+
+
+def late_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: StarvationGuard) -> list[int]:
+    """Returns the rows of the overdue jobs in the order of placement: those that the memory lists, and those that have
+    become so now.
+    """
+    predicted, judged = _predicted_slowdowns(problem, lengths)
+    late = judged & (predicted > _limit(predicted, judged, guard))
+    if memory is not None:
+        late |= np.isin(problem.jobs.job_id, np.array(memory.get("overdue", []), dtype=np.int64))
+    rows = np.flatnonzero(late)
+    stretch = np.where(judged[rows], predicted[rows] / guard.slowdown, 1.0)
+    step = np.floor(np.log(np.maximum(stretch, 1.0)) / np.log(_STEP))
+    order = np.lexsort((problem.jobs.job_id[rows], lengths.total_s[rows], -step))
+    found: list[int] = rows[order].tolist()
+    return found
+
+
+def seconds_until_late(problem: Problem, lengths: JobLengths, late: Sequence[int], guard: StarvationGuard) -> float:
+    """Returns seconds within which no job becomes overdue that is not, if all jobs run, none faster than it is measured
+    by; inf if none can. `late`: what `late_jobs` found now.
+    """
+    predicted, judged = _predicted_slowdowns(problem, lengths)
+    limit = _limit(predicted, judged, guard)
+    judged[list(late)] = False
+    return float(((limit - predicted) * lengths.total_s)[judged].min(initial=np.inf))
+
+
+def _limit(predicted: FloatArray, judged: BoolArray, guard: StarvationGuard) -> float:
+    """Returns the slowdown beyond which a job is overdue; inf where none is predicted."""
+    return guard.limit(predicted[judged]) if judged.any() else np.inf
+
+
+def _predicted_slowdowns(problem: Problem, lengths: JobLengths) -> tuple[FloatArray, BoolArray]:
+    """Returns the slowdown with which each job would end if it ran from now on, and whether that is known (n,)."""
+    predicted = (np.maximum(problem.at - problem.jobs.submitted_at, 0.0) + lengths.left_s) / lengths.total_s
+    return predicted, lengths.known & np.isfinite(predicted)
+
+
+def place_overdue(
+    problem: Problem, ends_s: FloatArray, overdue: list[int], free: FloatArray, column: IntArray, guard: StarvationGuard
+) -> None:
+    """Places overdue jobs: changes `column` (n,) and `free` (p,). Overdue jobs that cannot be moved count against the
+    reserve too.
+
+    `ends_s`: seconds until the job would end in each column (c,); inf where it may not take it.
+    """
+    if not overdue:
+        return
+    columns = problem.columns
+    left = guard.reserved(problem.pools.capacity)
+    first = job_offsets(columns.job, len(problem.jobs))
+    use_first = job_offsets(columns.use_column, len(columns))
+    uses = (use_first, columns.use_pool, columns.use_count)
+    told = np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), free, column
+    _loops.run("_place_in_order", len(columns.use_count), *told)
+
+
+@_loops
+def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: ignore[no-untyped-def]
+    """Returns whether column c fits what is left of the reserves, or of the pool where it is larger than a reserve."""
+    possible = True
+    for u in range(use_first[c], use_first[c + 1]):
+        r, count = use_pool[u], use_count[u]
+        large = count > whole[r]
+        possible = possible and (count <= left[r] + _WHOLE or large) and count <= free[r] + _WHOLE
+    return possible
+
+
+@_loops
+def _place_in_order(overdue, first, ends_s, use_first, use_pool, use_count, left, whole, free, column):  # type: ignore[no-untyped-def]
+    """Places these jobs in their order, each in the fitting column in which it ends soonest."""
+    for row in overdue:
+        best, chosen = np.inf, column[row]
+        if chosen < 0:
+            for c in range(first[row], first[row + 1]):
+                if ends_s[c] < best and _in_reserve(c, use_first, use_pool, use_count, left, whole, free):
+                    best, chosen = ends_s[c], c
+        if chosen < 0:
+            continue
+        for u in range(use_first[chosen], use_first[chosen + 1]):
+            left[use_pool[u]] -= use_count[u]
+            if column[row] < 0:
+                free[use_pool[u]] -= use_count[u]
+        column[row] = chosen
+
+
+#: A column counts as better than another if it is by this part, so that no rounding decides.
+_CLEAR = 1e-9
+#: A plan's life ends at least so much of it early, for the same reason.
+_EARLY = 1e-6
+#: The longest life of a plan, seconds.
+_LONGEST_S = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanGrounds:
+    """What a plan of `walras` was made from, besides the problem."""
+
+    lengths: JobLengths
+    reference: ReferenceConfigurations
+    terms: ValueTerms
+    guard: StarvationGuard
+    #: Rows of all overdue jobs.
+    late: Sequence[int]
+    #: Rows of the jobs that come before all others.
+    first: Sequence[int]
+
+
+def holds_until(problem: Problem, plan: Plan, grounds: PlanGrounds) -> float | None:
+    """Returns the instant until which time alone does not change the plan (see above); None if it may at once.
+
+    No job of the problem may be of a project or user that shares by time.
+    """
+    jobs, columns, lengths = problem.jobs, problem.columns, grounds.lengths
+    if plan.quote.prices.any() or not _is_simple(problem, grounds):
+        return None
+    if (plan.column < 0).any() or not columns.running[plan.column].all() or columns.running.sum() != len(jobs):
+        return None
+    stated = lengths.known & np.isfinite(jobs.remaining_steps) & (jobs.remaining_steps > 0)
+    if not np.array_equal(stated, lengths.known):
+        return None
+    speed = columns.steps_per_s[plan.column]
+    here_s = np.full(len(jobs), np.inf)  # of a job of unknown length it may become anything
+    np.divide(jobs.remaining_steps, speed, out=here_s, where=stated & (speed > 0))
+    if not (_all_stay(problem, plan, here_s, grounds) and _all_fit(problem, plan, grounds)):
+        return None
+    late_s = seconds_until_late(problem, lengths, grounds.late, grounds.guard)
+    life_s = min(float(here_s.min()) - LEAST_S, late_s, _LONGEST_S) * (1.0 - _EARLY)
+    return problem.at + life_s if life_s > 0 else None
+
+
+def _is_simple(problem: Problem, grounds: PlanGrounds) -> bool:
+    """Returns whether nothing but the speeds and lengths of jobs, and what a restart costs, decides about places."""
+    jobs, columns, pools, entities = problem.jobs, problem.columns, problem.pools, problem.entities
+    terms = grounds.terms
+    return (
+        len(jobs) > 0
+        and terms.usd == 0
+        and terms.eta * np.log1p(terms.stay) >= _CLEAR
+        and len(columns.use_column) == len(columns)
+        and problem.limits is None
+        and not (len(jobs.usual_weight) or len(pools.prepaid) or len(jobs.unstoppable))
+        and not (jobs.mixes.any() or (jobs.fork_max > 1).any() or grounds.reference.elastic.any())
+        and not (pools.rentable.any() or pools.held.any())
+        and not (entities.guaranteed.any() or (entities.limit < 1).any())
+    )
+
+
+def _all_stay(problem: Problem, plan: Plan, here_s: FloatArray, grounds: PlanGrounds) -> bool:
+    """Returns whether every job clearly likes the column in which it runs best, from now on.
+
+    `here_s`: seconds that each job still needs there; inf if unknown (n,).
+    """
+    columns, jobs, terms = problem.columns, problem.jobs, grounds.terms
+    usable = usable_columns(columns, problem.pools.capacity)
+    if not usable[plan.column].all():
+        return False
+    restart_s = jobs.restart_s if len(jobs.restart_s) else np.zeros(len(jobs))
+    there = np.flatnonzero(usable & ~columns.running)
+    job = columns.job[there]
+    slower = columns.steps_per_s[plan.column][job] / columns.steps_per_s[there]  # below 1: faster there
+    longer = slower + restart_s[job] / here_s[job]
+    faster = slower < 1.0
+    if np.any(terms.eta * np.log((1.0 + terms.stay) * longer[faster]) < _CLEAR):
+        return False
+    # Overdue jobs take the column in which they end soonest, without a bonus for the one they have.
+    comes_first = np.zeros(len(jobs), dtype=np.bool_)
+    comes_first[list(grounds.first)] = True
+    return bool(np.isfinite(here_s[comes_first]).all() and np.all(longer[comes_first[job]] > 1.0 + _CLEAR))
+
+
+def _all_fit(problem: Problem, plan: Plan, grounds: PlanGrounds) -> bool:
+    """Returns whether all jobs fit their pools, and the overdue ones what is reserved for them, in whatever order."""
+    capacity = problem.pools.capacity
+    held = accelerators_held(problem, plan.column)
+    first = accelerators_held(problem, plan.column[list(grounds.first)])
+    return bool(np.all(held <= capacity) and np.all(first <= grounds.guard.reserved(capacity)))

@@ -7,7 +7,8 @@
     due_g      = entitled_g (1 + behind_g / turn)                                   accelerators
     f_jg       = 1 + weight x seconds that g is behind / length of j, seconds, for the most valuable jobs within due_g
     factor_j   = f of its project x min(1, f of its user / max f of the project's users who wait);
-                 f of its user if there is one project;   divided by 1.1 if j waits beyond due_g
+                 f of its user if there is one project;   divided by 1.1 if j waits beyond due_g;
+                 if j runs: at least 1.1 times what is due to those users of its project who wait and are less behind
 
 A deficit queue as in the drift-plus-penalty rule (Neely, Stochastic Network Optimization, ch. 4): the worth of serving
 g grows with Q_g, so long-run shares hold whatever jobs are submitted, and one weight trades completion times for the
@@ -17,8 +18,9 @@ inside their project, projects among themselves. An entity without siblings is n
 user no value changes.
 
 Places are whole: of a share of 4.5 accelerators, four are due at once, and the fifth once it has been owed for a turn,
-which repays the restarts of changing places. So two users take turns of hours, one place at a time, and over a week
-each has its share. The division by 1.1 keeps small differences of rank from undoing a turn.
+which repays the restarts of changing places; a gang larger than its share is kept until that is made up. So two users
+take turns of hours, one place at a time, and over a week each has its share. The division by 1.1 keeps small
+differences of rank from undoing a turn.
 """
 
 from collections.abc import Mapping
@@ -63,16 +65,19 @@ class FairStanding:
     def within_shares(self, problem: Problem, overdue: list[int]) -> list[int]:
         """Returns the rows of the overdue jobs that may come first: those within what their project is entitled to.
 
-        A gang larger than that may, once its project is behind by an hour of the gang. The order given is kept.
+        A gang larger than that may, once its project is behind by an hour of the gang, and as long as it is behind at
+        all while the gang runs. The order given is kept.
         """
         entitled, top = self.entitled, problem.entities.top
+        patience_s = np.where(_running(problem) >= 0, 0.0, _PATIENCE_S)
         size = np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 0.0)
         contested, used, found = set(self.contested.tolist()), np.zeros(len(entitled)), []
         for row in overdue:
             entity = int(problem.jobs.entity[row])
             project = int(top[entity]) if entity >= 0 else -1
             if project in contested:
-                large = used[project] == 0 and self.deficit[project] >= _PATIENCE_S * size[row]
+                behind = self.deficit[project] > max(patience_s[row] * size[row] - _WHOLE, _FORGOTTEN)
+                large = used[project] == 0 and behind
                 if used[project] + size[row] > entitled[project] + _WHOLE and not large:
                     continue
                 used[project] += size[row]
@@ -155,7 +160,7 @@ def _job_factors(
 
     A user who is behind inside a project takes from its other users, not from other projects: a user's factor counts
     relative to the largest factor among the project's users who wait, and between projects only the project's own
-    factor counts.
+    factor counts. While a user who is more behind runs, its job is worth more than those of the others that wait.
 
     Args:
         problem: n jobs, g entities.
@@ -167,9 +172,9 @@ def _job_factors(
     """
     own, above = _lineage(problem)
     nested, waits = above >= 0, _running(problem) < 0
-    mine = _within(problem, own, due, worth)
+    mine = _within(problem, own, due, behind_s, worth)
     user = np.where(own >= 0, 1.0 + per_s * np.where(mine, behind_s[own], 0.0), 1.0)
-    ours = _within(problem, above, due, worth * user)
+    ours = _within(problem, above, due, behind_s, worth * user)
     beyond = (np.isin(own, contested) & ~mine) | (np.isin(above, contested) & ~ours)
     more = np.where(beyond & waits, 1.0 / _FOR_MORE, 1.0)
     if len(np.unique(np.where(nested, above, own))) < 2:
@@ -178,12 +183,20 @@ def _job_factors(
     np.maximum.at(first_s, above[inside], np.where(mine, behind_s[own], 0.0)[inside])
     first = 1.0 + per_s * first_s[above]
     project = 1.0 + per_s * np.where(ours, behind_s[above], 0.0)
-    return np.where(nested, np.minimum(1.0, user / first) * project, user) * more
+    factor: FloatArray = np.where(nested, np.minimum(1.0, user / first) * project, user) * more
+    size = np.maximum(np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 1.0), 1.0)
+    on_turn = nested & mine & ~waits
+    for entity in np.unique(own[on_turn & (behind_s[own] > 0)]).tolist():
+        others = inside & (above == _parents(problem)[entity]) & (behind_s[own] < behind_s[entity])
+        claim = _FOR_MORE * float((worth * factor / size).max(where=others, initial=0.0))
+        keeps = on_turn & (own == entity)
+        factor[keeps] = np.maximum(factor, claim * size / np.maximum(worth, 1e-12))[keeps]
+    return factor
 
 
-def _within(problem: Problem, entity: IntArray, due: FloatArray, worth: FloatArray) -> BoolArray:
+def _within(problem: Problem, entity: IntArray, due: FloatArray, behind_s: FloatArray, worth: FloatArray) -> BoolArray:
     """Returns whether each job is among those of its entity that fit in what is due to it, the most valuable first
-    (n,).
+    (n,). Where not even the first is due as a whole, it keeps its turn while it runs, as long as its entity is behind.
     """
     jobs = problem.jobs
     size = np.where(np.isfinite(jobs.gang), jobs.gang, 0.0)
@@ -191,8 +204,10 @@ def _within(problem: Problem, entity: IntArray, due: FloatArray, worth: FloatArr
     total = np.cumsum(size[order])
     starts = np.flatnonzero(np.diff(entity[order], prepend=-2))
     before = np.repeat(total[starts] - size[order][starts], np.diff(np.append(starts, len(order))))
+    last, most = total - before, due[entity[order]]
+    on_turn = ((_running(problem) >= 0) & (behind_s[entity] > 0))[order]
     fits = np.zeros(len(jobs), dtype=np.bool_)
-    fits[order] = total - before <= due[entity[order]] + _WHOLE
+    fits[order] = (last <= most + _WHOLE) | (on_turn & (last - size[order] < np.minimum(most - _WHOLE, _WHOLE)))
     return fits
 
 

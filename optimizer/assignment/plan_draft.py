@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optimizer.classes.aggregation import job_offsets
 from optimizer.classes.class_problem import relative_gap
-from optimizer.classes.deduplication import job_offsets
 from optimizer.classes.segments import sum_by
 from optimizer.decision import BoundReport, EntityPrice, Memory, Plan, Quote
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.classes.deduplication import job_offsets
+from optimizer.classes.aggregation import job_offsets
 from optimizer.classes.segments import max_by
 from optimizer.policy import OrderFacts
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem

@@ -75,7 +75,8 @@ def _heap_push(heap, size, cost, amount, interval, piece):  # type: ignore[no-un
         parent = (at - 1) // 2
         if heap[parent, 0] >= cost:
             break
-        heap[at] = heap[parent]
+        for part in range(4):
+            heap[at, part] = heap[parent, part]
         at = parent
     heap[at, 0], heap[at, 1], heap[at, 2], heap[at, 3] = cost, amount, interval, piece
 
@@ -94,9 +95,11 @@ def _heap_pop(heap, size):  # type: ignore[no-untyped-def]
             child += 1
         if heap[child, 0] <= cost:
             break
-        heap[at] = heap[child]
+        for part in range(4):
+            heap[at, part] = heap[child, part]
         at = child
-    heap[at] = heap[last]
+    for part in range(4):
+        heap[at, part] = heap[last, part]
 
 
 @njit(cache=True)
@@ -129,9 +132,9 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
     """Returns the best finish: (lower bound on its value, interval, seconds into it)."""
     intervals = len(prices)
     free = np.zeros(prices.shape[1])
-    endless = steps / row.max()
+    endless = steps / row[order[-1]]
     best, best_interval, best_after = np.inf, 0, 0.0
-    size, work, cost = 0, 0.0, 0.0
+    size, work, cost = np.int64(0), 0.0, 0.0
     for interval in range(int(arrival // interval_s), intervals + 1):
         price = prices[interval] if interval < intervals else free
         begins = max(interval * interval_s - arrival, 0.0)
@@ -186,7 +189,7 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
 def _record_use(arrival, steps, gang, row, order, prices, interval_s, last, after, heap, low, high, slope, used):  # type: ignore[no-untyped-def]
     """Adds the accelerator-seconds that the cheapest schedule with that finish uses."""
     intervals = len(prices)
-    size, work, cost = 0, 0.0, 0.0
+    size, work, cost = np.int64(0), 0.0, 0.0
     for interval in range(int(arrival // interval_s), min(last, intervals - 1) + 1):
         length = after if interval == last else _interval_length(interval, intervals, interval_s, arrival, 0.0)
         pieces = _hull_pieces(row, order, gang, prices[interval], low, high, slope)
@@ -251,7 +254,6 @@ class FlowBound:
 
     mean_s: float
     prices: FloatArray
-    interval_s: float
 
 
 def flow_time_bound(
@@ -285,7 +287,7 @@ def flow_time_bound(
         direction = _MOMENTUM * direction + (1 - _MOMENTUM) * excess
         length = _FIRST_STEP * (_LAST_STEP / _FIRST_STEP) ** (step / steps)
         prices = np.maximum(prices + length * direction, 0.0)
-    return FlowBound(best / len(instance.steps), proof, interval_s)
+    return FlowBound(best / len(instance.steps), proof)
 
 
 def _interval_count(instance: SchedulingInstance, first: float, interval_s: float) -> int:

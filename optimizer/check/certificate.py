@@ -68,8 +68,7 @@ def check_decision(
         UnknownPolicyError: the answer is in shares, and no measure is written for that policy.
     """
     if isinstance(decision, Plan):
-        complaints = list(plan_complaints(problem, decision))
-        return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(complaints), ("what a place is worth to a job",))
+        return _check_plan(problem, policy, decision, memory)
     if isinstance(decision, Order):
         trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
         return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_order_complaints(problem, decision)), trusted)
@@ -90,6 +89,15 @@ def check_decision(
     complaints += _certificate_complaints(decision, objective, bound, gap, violation)
     unchecked = () if check is None else check.unchecked
     return CheckedCertificate(objective, bound, gap, violation, tuple(complaints), unchecked)
+
+
+def _check_plan(problem: Problem, policy: PolicySpec, plan: Plan, memory: Memory) -> CheckedCertificate:
+    complaints, check = tuple(plan_complaints(problem, plan)), policy_check_of(policy)
+    if complaints or check is None or check.plan is None:
+        return CheckedCertificate(0.0, 0.0, 0.0, 0.0, complaints, ("what a place is worth to a job",))
+    proof = check.plan(problem, policy, plan, memory)
+    gap = recomputed_gap(proof.objective, proof.bound)
+    return CheckedCertificate(proof.objective, proof.bound, gap, 0.0, proof.complaints, proof.unchecked)
 
 
 def _check_program(

@@ -84,11 +84,6 @@ def _mixtures(menu: ResponseMenu) -> Iterator[tuple[FloatArray, FloatArray, Floa
             yield menu.worth[:, one], menu.cost[:, one], menu.worth[:, other], menu.cost[:, other]
 
 
-def out_of_reach(menu: ResponseMenu, floor: FloatArray) -> BoolArray:
-    """Returns whether each job's floor exceeds its largest utility (n,)."""
-    return np.asarray(floor > menu.most * (1 + _ROUNDING))
-
-
 #: Tolerance for counts computed in floating point.
 _WHOLE = 1e-9
 

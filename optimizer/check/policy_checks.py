@@ -3,6 +3,17 @@
 A policy class names the check of its answers in the attribute `checked_by`: "module:NAME" of a `PolicyCheck`, which is
 loaded only when an answer is checked. So the checker names no policy, and a policy of another package may bring its
 own check. A check shares no code with the policy.
+
+Whether a plan of `hadar` reaches what it says, and whether its prices prove its bound.
+
+    utility   = seconds of the whole job alone on its fastest pool / seconds from its submission to its end
+    rounds    = max(1, seconds until its end / length of a round)
+    reached   = sum over placed jobs of utility / rounds
+    surplus_j = max(0, max_c utility / rounds - prices x use_c)        whole gangs of one pool
+    bound     = sum_j surplus_j + prices x capacity
+
+Gangs over several pools and forks that a job might have are not listed in an answer. So where jobs may have them, a
+surplus is checked from below.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +27,80 @@ from optimizer.check import policy_measures as measures
 from optimizer.check.entity_tree import CheckedTree
 from optimizer.check.jobwise_problem import JobwiseProblem, isolated_shares
 from optimizer.check.policy_measures import CheckRequest, PolicyMeasure
-from optimizer.check.stage_proofs import SOLVER_TOLERANCE
-from optimizer.decision import Shares, Status
+from optimizer.check.stage_proofs import SAME, SOLVER_TOLERANCE, PlanProof, report_complaints
+from optimizer.check.walras_proof import prove_walras_plan
+from optimizer.decision import Memory, Plan, Shares, Status
 from optimizer.policy import PolicySpec
 from optimizer.problem import BoolArray, FloatArray, Problem
-from optimizer.registry import names, policy_class
+from optimizer.registry import make, names, policy_class
 from walras.errors import ConfigError, UnknownPolicyError
+
+_NAME = "utility per round of those placed, against weak duality at the quoted prices"
+_UNIT = "utility per accelerator and round"
+
+
+def prove_hadar_plan(problem: Problem, policy: PolicySpec, plan: Plan, memory: Memory) -> PlanProof:
+    """Recompute what a plan of `hadar` states. The plan names only columns that its jobs have."""
+    hadar: Any = make(policy)
+    complaints: list[str] = []
+    gangs = _Gangs(problem, float(hadar.round_s))
+    jobs, prices = problem.jobs, plan.quote.prices
+    for job in range(len(jobs)):
+        least = max([0.0, *(gangs.worth(job, c) - float(prices @ gangs.uses[c]) for c in gangs.alone[job])])
+        mixes = (len(jobs.mixes) and jobs.mixes[job]) or (len(jobs.fork_max) and jobs.fork_max[job] > 1)
+        stated = float(plan.surplus[job])
+        if stated < least - SAME * max(least, 1e-9) or (not mixes and stated > least + SAME * max(least, 1e-9)):
+            complaints.append(f"job {int(jobs.job_id[job])}: surplus stated {stated:.9g}, {least:.9g} at the prices")
+    placed = np.flatnonzero(plan.column >= 0)
+    objective = float(sum(gangs.worth(job, int(plan.column[job])) for job in placed.tolist()))
+    bound = float(plan.surplus.sum() + prices @ problem.pools.capacity)
+    complaints += report_complaints(plan.yardstick, (_NAME, _UNIT), objective, bound)
+    return PlanProof(objective, bound, tuple(complaints))
+
+
+class _Gangs:
+    """The gangs of one pool that each job may have, and what each column is worth per round."""
+
+    def __init__(self, problem: Problem, round_s: float) -> None:
+        columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
+        self._problem, self._round_s = problem, round_s
+        self.uses = np.zeros((len(columns), len(problem.pools)))
+        np.add.at(self.uses, (columns.use_column, columns.use_pool), columns.use_count)
+        usable = (columns.steps_per_s > 0) & np.all(self.uses <= problem.pools.capacity + 1e-9, axis=1)
+        smallest: list[dict[int, int]] = [{} for _ in range(n)]
+        for c in np.flatnonzero(usable & ((self.uses > 0).sum(axis=1) == 1)).tolist():
+            job, pool = int(columns.job[c]), int(np.argmax(self.uses[c]))
+            before = smallest[job].get(pool)
+            if before is None or self._rank(c) < self._rank(before):
+                smallest[job][pool] = c
+        self.alone = [list(found.values()) for found in smallest]
+        self._held = np.zeros((n, len(problem.pools)))
+        for c in np.flatnonzero(columns.running).tolist():
+            self._held[columns.job[c]] = self.uses[c]
+        self._fastest = [max((float(columns.steps_per_s[c]) for c in mine), default=0.0) for mine in self.alone]
+        self._done = jobs.done_steps if len(jobs.done_steps) else np.zeros(n)
+
+    def _rank(self, c: int) -> tuple[float, float, int]:
+        return float(self.uses[c].sum()), -float(self._problem.columns.steps_per_s[c]), c
+
+    def _left_steps(self, job: int) -> float:
+        """Steps left: as known, else by the submitter's guess, else as many as the job has made; a round at least."""
+        jobs, fastest, done = self._problem.jobs, self._fastest[job], float(self._done[job])
+        if np.isfinite(jobs.remaining_steps[job]):
+            return float(jobs.remaining_steps[job])
+        guess_s = float(jobs.length_s[job]) if len(jobs.length_s) else np.inf
+        return max(guess_s * fastest - done if np.isfinite(guess_s) else done, fastest * self._round_s)
+
+    def worth(self, job: int, c: int) -> float:
+        """Utility per round of a column."""
+        jobs, fastest, left = self._problem.jobs, self._fastest[job], self._left_steps(job)
+        restart_s = float(jobs.restart_s[job]) if len(jobs.restart_s) else 0.0
+        moves = bool(np.any(self.uses[c] != self._held[job]))
+        ends_s = left / float(self._problem.columns.steps_per_s[c]) + (restart_s if moves else 0.0)
+        alone_s = (left + float(self._done[job])) / fastest if fastest > 0 else 0.0
+        age_s = max(self._problem.at - float(jobs.submitted_at[job]), 0.0)
+        return alone_s / max(age_s + ends_s, 1e-9) / max(1.0, ends_s / self._round_s)
+
 
 #: Unit of prices where there are none.
 _NO_PRICE_UNIT = "nothing has a price"
@@ -29,12 +108,14 @@ _NO_PRICE_UNIT = "nothing has a price"
 
 @dataclass(frozen=True, slots=True)
 class PolicyCheck:
-    """The checker's description of a policy: either `measure` or `formula` is given."""
+    """The checker's description of a policy: `measure` or `formula` for shares, `plan` for plans."""
 
     #: Makes the measure of a policy that solves programs and proves them by prices.
     measure: Callable[[CheckRequest], PolicyMeasure] | None = None
     #: Returns (objective, bound) of shares that follow a formula, and appends complaints.
     formula: Callable[[JobwiseProblem, Shares, list[str]], tuple[float, float]] | None = None
+    #: Recomputes what a plan states, given the policy's memory before it.
+    plan: Callable[[Problem, PolicySpec, Plan, Memory], PlanProof] | None = None
     #: Returns (jobs, accelerators that these jobs never exceed together) from the policy's parameters.
     limits: Callable[[JobwiseProblem, Mapping[str, Any]], list[tuple[BoolArray, float]]] | None = None
     #: True: the policy weighs money against speed, so it need not choose the cheapest mixed gang at its prices.
@@ -146,3 +227,5 @@ THROUGHPUT_PER_DOLLAR = PolicyCheck(measures.throughput_per_dollar, counts_money
 COST_WITH_SLOS = PolicyCheck(measures.cost_with_slos, counts_money=True)
 ISOLATED = PolicyCheck(formula=_check_isolated, unchecked=("the bound",))
 ALLOX = PolicyCheck(formula=_check_allox, unchecked=("the objective", "the bound"))
+WALRAS = PolicyCheck(plan=prove_walras_plan)
+HADAR = PolicyCheck(plan=prove_hadar_plan)

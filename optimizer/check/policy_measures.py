@@ -171,9 +171,6 @@ class CheckRequest:
         return str(self.parameters.get("then", ""))
 
 
-MeasureMaker = Callable[[CheckRequest], PolicyMeasure]
-
-
 def _unchanged(shares: Shares, value: float, bound: float) -> tuple[float, float]:
     return value, bound
 

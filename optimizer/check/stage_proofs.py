@@ -7,6 +7,8 @@ more than its target on the other rows has settled.
 Quoted prices follow from those of the stages. Fair policies quote the cost of a unit of fair-share utility, averaged
 over the jobs that pay: a stage's price times the utility of the columns with a cost at its prices, over that cost.
 Policies that maximise a sum quote the prices of that program, which are in the unit of the sum.
+
+What a plan reports of itself: its objective, a bound, and the gap between them.
 """
 
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from optimizer.check.dual_bounds import (
 )
 from optimizer.check.jobwise_problem import JobwiseProblem
 from optimizer.check.policy_measures import LevelState, PolicyMeasure
-from optimizer.decision import Shares, SolveStage, StageKind, Status
+from optimizer.decision import BoundReport, Shares, SolveStage, StageKind, Status
 from optimizer.problem import BoolArray, FloatArray
 
 #: Relative tolerance between two computations that went through a solver.
@@ -309,3 +311,50 @@ def _surplus_complaints(
         if not abs(max(net, 0.0) - shares.surplus[job]) <= SOLVER_TOLERANCE * size:
             job_id = facts.problem.jobs.job_id[job]
             yield f"surplus of job {job_id}: stated {shares.surplus[job]:.9g}, found {max(net, 0.0):.9g}"
+
+
+#: What may differ between two honest computations of an amount, as a part of it.
+SAME = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProof:
+    """What a plan reaches, the bound that its prices prove, complaints, and what was taken as stated."""
+
+    objective: float
+    bound: float
+    complaints: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
+
+
+def report_complaints(
+    stated: BoundReport | None, measure: tuple[str, str], objective: float, bound: float | None, least: float = 0.0
+) -> Iterator[str]:
+    """Compare a plan's report with what was found.
+
+    Args:
+        stated: the report.
+        measure: its name, which a tighter bound may follow, and the unit.
+        objective: what the plan reaches.
+        bound: what its prices prove; None: they do not tell.
+        least: no prices prove less than this.
+    """
+    name, unit = measure
+    if stated is None:
+        yield f"the plan does not state its {name}"
+        return
+    slack = SAME * max(abs(objective), 1e-9)
+    if not stated.name.startswith(name) or stated.unit != unit or not stated.maximise:
+        yield f"the objective is '{name}' in '{unit}', and is maximised"
+    if not agrees(stated.objective, objective, max(abs(objective), 1e-9)):
+        yield f"objective: stated {stated.objective:.9g}, found {objective:.9g}"
+    if stated.bound < max(least, objective) - slack:
+        yield f"bound: stated {stated.bound:.9g}, no prices prove less than {least:.9g}"
+    if bound is not None:
+        found = max(bound, objective)
+        # A tighter bound comes from a program whose prices are not quoted.
+        if stated.bound > found + slack or (stated.name == name and stated.bound < found - slack):
+            yield f"bound: stated {stated.bound:.9g}, the prices prove {found:.9g}"
+    gap = abs(stated.bound - objective) / max(1e-12, abs(stated.bound))
+    if not abs(stated.gap - gap) <= 2 * SAME * max(1.0, gap):
+        yield f"gap: stated {stated.gap:.3g}, found {gap:.3g}"

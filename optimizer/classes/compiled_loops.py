@@ -2,8 +2,9 @@
 
 Loading numba and its cached code takes a new process most of a second; compiling for the first time takes many.
 Interpreted loops answer a small problem in less. So a process begins interpreted, and loads compiled code once a
-problem is too large, or once its small problems together have cost about as much as loading. Both ways give the same
-numbers to the bit: floats are not reordered, and no clock decides.
+problem is too large, or once its small problems together have cost about as much as loading. Where no compiled code is
+kept yet, it interprets ten times as much first, so that small first decisions of an installation wait for no compiler.
+Both ways give the same numbers to the bit: floats are not reordered, and no clock decides.
 
 Compiled code is cached beside the sources, else in the user's cache folder, else in `NUMBA_CACHE_DIR`; where none of
 these can be written, it is compiled anew in each process. Entries of the cache are replaced whole, so processes share
@@ -13,6 +14,8 @@ it.
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from sys import version_info
 from types import FunctionType
 from typing import Any
 
@@ -22,6 +25,8 @@ import numpy as np
 #: microseconds, loading half a second to one second.
 _STEPS_OF_PROCESS = 200_000
 _STEPS_OF_QUESTION = 40_000
+#: How many times as much it interprets where the code would have to be compiled, for 10 s or more.
+_BEFORE_COMPILING = 10.0
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -43,11 +48,12 @@ class InterpretedWork:
     """The steps that a process has interpreted so far. They decide how long answers take, never what they are."""
 
     spent: float = 0.0
+    patience: float = 1.0
 
     @property
     def steps_left(self) -> float:
         """The steps that the next problem may take to be interpreted."""
-        return min(_STEPS_OF_PROCESS - self.spent, _STEPS_OF_QUESTION)
+        return min(self.patience * _STEPS_OF_PROCESS - self.spent, self.patience * _STEPS_OF_QUESTION)
 
     def end(self) -> None:
         """Makes all further calls run compiled code."""
@@ -85,12 +91,35 @@ class CompiledLoops:
         """Returns the result of the function of this name, interpreted if about so few steps are faster than loading
         compiled code.
         """
-        if INTERPRETED.steps_left < steps:
-            INTERPRETED.end()
+        if not self.interprets(steps):
             return self.compiled(name)(*arguments)
         INTERPRETED.spent += steps
         with interpreted_floats():
             return self._module[name](*arguments)
+
+    def interprets(self, steps: float) -> bool:
+        """Returns whether a problem of so many steps is to be interpreted."""
+        while INTERPRETED.steps_left < steps and INTERPRETED.spent < np.inf:
+            self.exceed()
+        return INTERPRETED.steps_left >= steps
+
+    def exceed(self) -> None:
+        """Notes that a problem is too large to be interpreted: once more where compiling comes first, for good then."""
+        if INTERPRETED.patience == 1.0 and not self._is_kept():
+            INTERPRETED.patience = _BEFORE_COMPILING
+        else:
+            INTERPRETED.end()
+
+    def _is_kept(self) -> bool:
+        """Returns whether numba's cache has the last loop, which calls the others; True without numba."""
+        last = self._functions[-1]
+        stats = getattr(self.compiled(last.__name__), "stats", None)
+        if stats is None:
+            return True
+        source, line = Path(last.__code__.co_filename), last.__code__.co_firstlineno
+        pattern = f"{source.stem}.{last.__name__}-{line}.py{version_info.major}{version_info.minor}*.nbi"
+        kept = Path(stats.cache_path).glob(pattern) if stats.cache_path else ()
+        return any(each.stat().st_mtime >= source.stat().st_mtime for each in kept)
 
     def compiled(self, name: str) -> Callable[..., Any]:
         """Returns the compiled function of this name; where numba is not installed, the function itself."""

@@ -1,4 +1,4 @@
-"""`optimizer.classes.deduplication`, compiled: the same groups and expansions for millions of columns.
+"""`optimizer.classes.aggregation`, compiled: the same groups and expansions for millions of columns.
 
 Jobs are cut into a fixed number of blocks, so results do not depend on the number of cores. Importing it imports numba.
 """

@@ -247,7 +247,7 @@ class AnswerDocument(FileModel):
         str,
         Field(
             pattern="^[0-9a-f]{64}$",
-            description="SHA-256 of the problem as `optimizer.documents.problem_conversion` has it.",
+            description="SHA-256 of the problem as `optimizer.documents.problem_document` has it.",
         ),
     ]
     mixtures: Annotated[

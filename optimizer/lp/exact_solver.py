@@ -30,8 +30,8 @@ from optimizer.classes.class_problem import (
 )
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import Status
-from optimizer.lp.dual_newton.best_responses import prices_per_level
 from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.lp.dual_newton.dual_task import prices_per_level
 from optimizer.lp.engine_choice import CVXPY_SIMPLEX_ROWS
 from optimizer.lp.highs import NO_VALUES, LinearProgram, LinearSolution
 from optimizer.problem import FloatArray, IntArray

@@ -1,4 +1,4 @@
-"""The recommendation of machines to rent for one job: prepares catalog and profiles for `machine_setups`.
+"""The recommendation of machines to rent for one job: prepares catalog and profiles for `machine_choice`.
 
 This module turns rows of a catalog into facts of machines, states which machines are left out and why, and chooses the
 predictors. Prices are the catalog's typical prices; for spot machines the forecast includes the work lost to
@@ -6,6 +6,11 @@ revocations.
 
 Speeds come from the predictors; where these know too little of a job, its latest observation answers instead. If the
 job runs already, its measured speed corrects all of them.
+
+The machines of a cluster's own pools to rent for one job: `recommend_machines` over pools instead of a catalog.
+
+A pool has a current price, a limit on further machines, a boot time and a minimum that is billed; a catalog has none of
+these. Data sheets of accelerators still come from the catalog, or from a profile that states them.
 """
 
 import re
@@ -13,16 +18,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from optimizer.planning.machine_choice import MachineOffer, RunGoal
-from optimizer.planning.machine_setups import (
+from optimizer.planning.machine_choice import (
     CandidateMachine,
+    MachineOffer,
     Recommendation,
     RemainingWork,
+    RunGoal,
+    Setup,
     SetupForecasts,
     recommend_setup,
 )
 from optimizer.prediction.affine_law import AffinePredictor
-from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.predictor import (
     Z80,
@@ -37,11 +43,12 @@ from optimizer.prediction.predictor import (
     peak_of,
 )
 from optimizer.prediction.step_time import RooflinePredictor
-from optimizer.renting.spot_lifetimes import CheckpointCosts, useful_part
+from optimizer.renting.lifetime_laws import CheckpointCosts, useful_part
+from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, JobSpecError
 from walras.job_request import ANY_ACCELERATOR
-from walras.profiling.profile_documents import ProfileFile
+from walras.profiling.profiles import ProfileFile
 from walras.spec.accelerator_names import named_type
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec
@@ -56,7 +63,7 @@ def fit_speed_model(observations: Sequence[Observation]) -> SpeedModel:
     # This import brings in SciPy, which takes half a second: only callers that predict pay for it.
     from optimizer.prediction.gaussian_process import GaussianProcess
 
-    return Ensemble((RooflinePredictor(), AffinePredictor(), GaussianProcess(), BoostedTrees())).fit(observations)
+    return Ensemble((RooflinePredictor(), AffinePredictor(), GaussianProcess())).fit(observations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +161,7 @@ class AcceleratorSheet(Protocol):
     """What a catalog knows of an accelerator; None where it is unknown."""
 
     @property
-    def name(self) -> str:
-        """Canonical name."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def memory(self) -> float:
@@ -343,7 +348,7 @@ def _remaining_work(job: JobSpec, own: ProfileFile | None, batches: Sequence[int
         raise JobSpecError(
             "this kind's gradient noise was not measured, so the effect of other batch sizes on convergence is unknown",
             field="profile",
-            fix="profile the job, or leave --batch out",
+            fix="profile the job, or leave batch out",
         )
     return RemainingWork(kind, job.steps * batch, batch, tuple(sorted({batch, *batches})), noise)
 
@@ -402,7 +407,7 @@ def _check_precision(precision: str | None, catalog: MachineCatalog) -> None:
     if precision is not None and all(peak_of(each, precision) is None for each in peaks):
         known = sorted({name for each in peaks for name, _ in each})
         fix = f"choose from {', '.join(known)}"
-        raise ConfigError(f"no accelerator's peak is known in {precision!r}", field="--precision", fix=fix)
+        raise ConfigError(f"no accelerator's peak is known in {precision!r}", field="precision", fix=fix)
 
 
 def accelerator_specs(sheet: AcceleratorSheet | None, precision: str | None) -> AcceleratorSpecs | str:
@@ -456,6 +461,7 @@ def kind_facts(profile: ProfileFile) -> KindFacts:
         resident_bytes=profile.resident_bytes,
         activation_bytes=profile.activation_bytes,
         input_bytes=profile.input_bytes,
+        family=profile.family,
     )
 
 
@@ -481,3 +487,115 @@ def observations_of(
         cell = SpeedCell(kind, replace(facts, network_bytes_per_s=network), layout)
         found.append(Observation(cell, row.steps_per_s, row.spread, row.samples))
     return found, unknown
+
+
+#: Largest number of machines of one type that is tried, whatever the quota.
+MACHINES_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RentablePool:
+    """A pool of a running cluster, as far as a plan reads it. Prices are per machine."""
+
+    pool_id: str
+    market: Market
+    accelerator: str
+    #: Accelerators per machine.
+    accelerators: int
+    usd_per_h: float
+    #: Machines that may still be rented.
+    available: int
+    boot_s: float = 0.0
+    minimum_billing_s: float = 0.0
+    drained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecommendation:
+    """The machines to rent, and the pool of each machine that was judged, by the name of its offer."""
+
+    found: MachineRecommendation
+    pools: Mapping[str, RentablePool]
+
+    def pool_of(self, setup: Setup) -> tuple[RentablePool, int]:
+        """Returns the pool of a setup of one type, and its number of machines."""
+        for count, machine in zip(setup.counts, self.found.machines, strict=True):
+            if count:
+                return self.pools[machine.offer.name], count
+        raise ValueError("a setup has a machine")
+
+
+def recommend_pools(
+    job: JobSpec,
+    pools: Sequence[RentablePool],
+    profiles: Sequence[ProfileFile],
+    catalog: MachineCatalog,
+    terms: RecommendationTerms,
+    goal: RunGoal,
+) -> PoolRecommendation:
+    """Returns the best machines of one pool for a job, from what may be rented there now.
+
+    Args:
+        job: speeds in its `throughput` count as measured.
+        pools: in any order; owned and drained ones are left out with the reason.
+        profiles: of the job's own kind and of others.
+        catalog: data sheets; its machines and prices are not read.
+        terms: `most` bounds the machines; `revocations_per_h` applies to spot pools only.
+        goal: a deadline counted from now, or a budget.
+
+    Raises JobSpecError naming the field without which no forecast is possible.
+    """
+    terms = terms_for(job, profiles, catalog, terms)
+    wanted = {demand.accelerator for demand in job.resources.accelerators}
+    stated = {each.name: AcceleratorSpecs(**each.model_dump()) for profile in profiles for each in profile.accelerators}
+    machines: list[CandidateMachine] = []
+    left_out: dict[str, str] = {}
+    for pool in sorted(pools, key=lambda each: each.pool_id):
+        if not (ANY_ACCELERATOR in wanted or named_type(wanted, pool.accelerator)) or not _is_allowed(job, pool):
+            continue
+        facts = stated.get(pool.accelerator) or accelerator_specs(catalog.sheet(pool.accelerator), terms.precision)
+        reason = _unavailable(pool) or (facts if isinstance(facts, str) else "")
+        if reason or isinstance(facts, str):
+            left_out[pool.pool_id] = reason
+            continue
+        network = facts.network_bytes_per_s or terms.network_bytes_per_s
+        machines.append(
+            CandidateMachine(
+                MachineOffer(pool.pool_id, pool.usd_per_h, min(pool.available, MACHINES_MOST)),
+                replace(facts, network_bytes_per_s=network),
+                pool.accelerators,
+                terms.revocations_per_h if pool.market is Market.SPOT else 0.0,
+                pool.boot_s,
+                pool.minimum_billing_s,
+            )
+        )
+    found = recommend_among(machines, left_out, job, profiles, catalog, replace(terms, mixed=False), goal, ())
+    return PoolRecommendation(found, {pool.pool_id: pool for pool in pools})
+
+
+def _is_allowed(job: JobSpec, pool: RentablePool) -> bool:
+    return not job.resources.pools or pool.pool_id in job.resources.pools
+
+
+def _unavailable(pool: RentablePool) -> str:
+    """Returns why no machine of the pool can be rented; empty if one can."""
+    if pool.market is Market.OWNED:
+        return "its machines are owned, not rented"
+    if pool.drained:
+        return "it is drained"
+    if pool.available < 1:
+        return "its quota is used up"
+    return ""
+
+
+def rescue_pools(planned: RentablePool, pools: Sequence[RentablePool]) -> tuple[RentablePool, ...]:
+    """Returns the on-demand pools, of the planned spot pool's accelerators, that can still keep the job's deadline.
+
+    The job rents nothing there while a spot machine is available at its price: these pools serve the last moment before
+    the deadline would be lost. Empty for a job that is planned on demand.
+    """
+    if planned.market is not Market.SPOT:
+        return ()
+    same = (planned.accelerator, planned.accelerators)
+    found = (each for each in pools if (each.accelerator, each.accelerators) == same)
+    return tuple(each for each in found if each.market is Market.ON_DEMAND and not _unavailable(each))

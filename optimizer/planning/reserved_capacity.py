@@ -29,8 +29,6 @@ _GRID = 12
 
 @dataclass(frozen=True, slots=True)
 class CapacityJob:
-    """One job."""
-
     at_h: float
     length_h: float
     accelerators: int
@@ -367,9 +365,8 @@ class UserBill:
     on_demand_work: float
     one_price: float
     by_place: float
-    #: The user's least cost alone, and the number of accelerators reserved for it.
+    #: The user's least cost alone.
     alone: float
-    alone_accelerators: int
 
     def billed(self, model: PricingModel) -> float:
         """Returns the bill under a pricing model."""
@@ -388,15 +385,12 @@ class ReservationBills:
     bills: tuple[UserBill, ...]
 
 
-def bill_reservation(
-    jobs: Sequence[CapacityJob], terms: ReservationTerms, accelerators: int | None = None
-) -> ReservationBills:
-    """Bills the users of these jobs, given in order of arrival, for a number of reserved accelerators.
+def bill_reservation(jobs: Sequence[CapacityJob], terms: ReservationTerms) -> ReservationBills:
+    """Bills the users of these jobs, given in order of arrival, for the cheapest number of reserved accelerators.
 
-    With `accelerators` None, the cheapest number is reserved. Raises ValueError without jobs.
+    Raises ValueError without jobs.
     """
-    if accelerators is None:
-        accelerators = cheapest_reservation(jobs, terms).accelerators
+    accelerators = cheapest_reservation(jobs, terms).accelerators
     waits = waits_for_reservation(jobs, accelerators, terms)
     span_h = paid_span_h(jobs, waits, terms)
     paid = terms.reserved_price * accelerators * span_h
@@ -422,7 +416,6 @@ def bill_reservation(
                 one_price=total * work[user] / all_work,
                 by_place=paid * part + on_demand[user],
                 alone=alone.price * work[user],
-                alone_accelerators=alone.accelerators,
             )
         )
     return ReservationBills(accelerators, span_h, total, tuple(bills))

@@ -48,6 +48,8 @@ class Allox:
     """
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:ALLOX"
+    #: It takes no gang over several pools.
+    makes_own_mixes: ClassVar[bool] = True
 
     unknown_s: Annotated[
         float,

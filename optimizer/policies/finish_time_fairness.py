@@ -17,7 +17,7 @@ A job of unknown length counts as infinitely long: rho = iso / thr, the limit fo
 A = t, as if each job had run on its 1/M so far. With `aware: false`, a job has its average speed on every accelerator.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
@@ -53,22 +53,6 @@ class FinishTimeFairness:
     then: LeftoverRule = "sum"
     packed: SpaceSharing = False
 
-    def definition(self, problem: Problem, memory: Memory = None) -> Any:
-        """Returns the policy as one program over the problem's own columns (a cvxpy problem); its value is the largest
-        rho.
-        """
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import colocated_share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        times = finish_time_facts(problem, utility, memory)
-        rising = np.flatnonzero(times.rising)
-        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
-        thr = shares.by_job(utility.rate)[rising]
-        rho = times.past[rising] + cp.inv_pos(cp.multiply(1 / times.pace[rising], thr))  # (t + R / thr) / D
-        return cp.Problem(cp.Minimize(cp.max(rho)), shares.rows)
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Returns shares of time with prices and a certificate, and the memory, each job's isolated time so far.
 
@@ -98,7 +82,6 @@ class FinishTimeFairness:
         )
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the worth of each configuration in fair-share units (c,)."""
         worth: FloatArray = quote.exchange * newcomer_worth(newcomer, aware=self.aware)
         return worth
 

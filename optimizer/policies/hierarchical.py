@@ -11,7 +11,7 @@ The certificate states the first level: of the guarantees if there are any, othe
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -32,9 +32,8 @@ from optimizer.utility.entity_targets import (
     EntityTierRule,
     configure_entities,
     entity_holdings,
-    non_borrowing_caps,
 )
-from optimizer.utility.fair_share import Utility, column_accelerators, fair_share_utility, newcomer_worth
+from optimizer.utility.fair_share import Utility, fair_share_utility, newcomer_worth
 from optimizer.validate import check_entities, validate_problem
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -93,55 +92,13 @@ class Hierarchical:
     aware: HeterogeneityAware = True
     projects: Projects = field(default_factory=dict)
 
-    def definition(self, problem: Problem, kept: FloatArray | None = None) -> Any:
-        """Returns one level over the problem's own columns (a cvxpy problem); water filling is this, again and again.
-
-            maximise  z      z the water at the top, y[e] inside entity e
-            s.t.      Y[i] = w[i] y[e]            each item i that rises inside e: an entity, or a job
-                      Y[e] = sum_i Y[i]           each entity
-                      u[m] >= Y[m]                each job
-
-        Jobs with a `kept` utility (n,) keep just that (nan, as all do at first: they rise). In an entity that serves
-        in order only the first job that is not kept rises. Limits and own parts hold; guarantees come before and are
-        not in it, weights of 0 after.
-        """
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import job_sum_matrix, level_items, share_variables
-
-        held = entity_holdings(problem, self.entities(problem.entities))
-        utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
-        rises = utility.best > 0 if kept is None else (utility.best > 0) & np.isnan(kept)
-        tree = level_items(held, problem.jobs.weight, rises)
-        k, stays = len(held.entities), np.zeros(len(problem.jobs)) if kept is None else np.nan_to_num(kept)
-        x, rows = share_variables(problem, utility.usable)
-        amount = cp.Variable(len(tree.parent), nonneg=True, name="amount")
-        water = cp.Variable(k + 1)  # of the top: the last
-        rising, settled = np.flatnonzero(tree.rising), k + np.flatnonzero(~tree.rising[k:])
-        rows += [
-            amount[rising] == cp.multiply(tree.weight[rising], water[tree.parent[rising]]),
-            amount[settled] == stays[settled - k],
-            job_sum_matrix(problem, utility.worth) @ x >= amount[k:],
-        ]
-        if k:
-            own = non_borrowing_caps(held.entities, float(problem.pools.capacity.sum()))
-            closed, limited = np.flatnonzero(np.isfinite(own)), held.below[:, problem.columns.job]
-            rows += [amount[:k] == tree.sums @ amount, amount[closed] <= own[closed]]
-            rows += [(column_accelerators(problem.columns) * limited) @ x <= held.allowed]
-        return cp.Problem(cp.Maximize(water[k]), rows)
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns shares of time with prices and a certificate, and the memory for the next solve's warm start.
-
-        Raises:
-            ProblemError: the problem is malformed, or its entities do not fit the configured terms. The certificate's
-                status says everything else.
-        """
+        """See `SharePolicy.decide`. Raises ProblemError also where the entities do not fit the configured terms."""
         validate_problem(problem)
         entities = self.entities(problem.entities)
         check_entities(entities)
         held = entity_holdings(problem, entities)
-        utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
+        utility = within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
         if not utility.usable.any():
             return empty_answer(problem), memory
         weight, place = problem.jobs.weight, held.place.astype(np.float64)
@@ -176,7 +133,7 @@ class Hierarchical:
         return configure_entities(known, terms, below)
 
 
-def _within_limits(utility: Utility, held: EntityHoldings, problem: Problem) -> Utility:
+def within_limits(utility: Utility, held: EntityHoldings, problem: Problem) -> Utility:
     """Returns the utility without the columns that are larger than a limit."""
     usable = utility.usable & ~held.blocked(problem)
     worth = np.where(usable, utility.worth, 0.0)

@@ -15,7 +15,7 @@ known length (an hour if there is none). With `aware: false`, a job has its aver
 The certificate states T, in seconds.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
@@ -47,28 +47,7 @@ class Makespan:
     then: LeftoverRule = "sum"
     packed: SpaceSharing = False
 
-    def definition(self, problem: Problem) -> Any:
-        """Returns the policy as one program over the problem's own columns (a cvxpy problem); its value is 1 / T."""
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import colocated_share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        alone_s = equal_split_seconds_left(problem, utility)
-        unit_s = float(alone_s.max(initial=0.0)) or 1.0
-        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
-        z = cp.Variable(nonneg=True)  # unit_s / T: about 1
-        left = np.flatnonzero(alone_s)
-        thr = shares.by_job(utility.rate)[left]
-        enough = cp.multiply(1 / utility.equal[left], thr) >= alone_s[left] / unit_s * z
-        return cp.Problem(cp.Maximize(z / unit_s), [*shares.rows, enough])
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns the shares of time with prices and certificate. The policy keeps no memory.
-
-        Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
-        """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
@@ -84,7 +63,6 @@ class Makespan:
         return fair_share_answer(solved, _certificate(solved, slope), weighted=False), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Returns the worth of each configuration in fair-share units (c,)."""
         worth: FloatArray = quote.exchange * newcomer_worth(newcomer, aware=self.aware)
         return worth
 

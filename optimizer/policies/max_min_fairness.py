@@ -1,6 +1,6 @@
 """Max-min fairness: one level (`MaxMinFairness`), level by level (`WaterFilling`), and isolated shares (`Isolated`)."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -59,29 +59,9 @@ class MaxMinFairness:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return () if self.packed else ("weight", "gang", "entity")
 
-    def definition(self, problem: Problem) -> Any:
-        """Returns the published program over the problem's own columns (a cvxpy problem): full jobs hold back the
-        others.
-        """
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import colocated_share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        entitled = np.flatnonzero(utility.weight)
-        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
-        u = shares.by_job(utility.worth)[entitled]
-        return cp.Problem(cp.Maximize(cp.min(cp.multiply(1 / utility.weight[entitled], u))), shares.rows)
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns shares of time with prices and a certificate, and the memory for the next solve's warm start.
-
-        Raises:
-            ProblemError: the problem is malformed. The certificate's status says everything else.
-        """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
@@ -133,30 +113,9 @@ class WaterFilling:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "entity")
 
-    def definition(self, problem: Problem, kept: FloatArray) -> Any:
-        """Returns one level over the problem's own columns (a cvxpy problem): jobs with a `kept` utility >= 0 keep it,
-        the others (nan) rise together. Water filling is this, again and again, keeping what can rise no further.
-        """
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import job_sum_matrix, share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        x, rows = share_variables(problem, utility.usable)
-        u, z = job_sum_matrix(problem, utility.worth) @ x, cp.Variable(nonneg=True)
-        rising = np.isnan(kept)
-        floor, slope = np.where(rising, 0.0, kept), np.where(rising, utility.weight, 0.0)
-        return cp.Problem(cp.Maximize(z), [*rows, u >= floor + z * slope])
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns shares of time with prices and a certificate, and the memory for the next solve's warm start.
-
-        Raises:
-            ProblemError: the problem is malformed. The certificate's status says everything else.
-        """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
@@ -190,7 +149,6 @@ class Isolated:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "entity")
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:

@@ -14,7 +14,7 @@ import inspect
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field
 from functools import partial
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -35,9 +35,17 @@ def _fill(kind: type[Any]) -> None:
     """Makes the class a dataclass whose fields are checked, unless it is one already."""
     if "__dataclass_fields__" not in vars(kind):
         checked_dataclass(frozen=True, config={"extra": "forbid", "arbitrary_types_allowed": True})(kind)
+        # Those of `_Own` serve; a class that its author makes a frozen dataclass once more may not have any yet.
+        del kind.__setattr__, kind.__delattr__
 
 
 class _Own:
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if not vars(cls).get("_is_base", False):

@@ -13,9 +13,8 @@ Source: Kelly, "Charging and rate control for elastic traffic", 1997; as the Nas
 """
 
 from math import exp
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
@@ -41,27 +40,9 @@ class ProportionalFairness:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "entity")
 
-    def definition(self, problem: Problem) -> Any:
-        """Returns the policy as one program over the problem's own columns (a cvxpy problem)."""
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import job_sum_matrix, share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        entitled = np.flatnonzero(utility.weight)
-        x, rows = share_variables(problem, utility.usable)
-        u = (job_sum_matrix(problem, utility.worth) @ x)[entitled]
-        return cp.Problem(cp.Maximize(utility.weight[entitled] @ cp.log(u)), rows)
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns the shares of time with prices and certificate. The policy keeps no memory.
-
-        Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
-        """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():

@@ -1,7 +1,7 @@
 """Policies that maximise a sum: total throughput, throughput per dollar, and cost with deadlines (SLOs)."""
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -38,31 +38,13 @@ class Throughput:
 
     @property
     def unit(self) -> str:
-        """The unit of the price of one accelerator."""
         return "weighted fair-share units per accelerator" if self.normalised else "weighted steps/s per accelerator"
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return () if self.packed else ("weight", "gang")
 
-    def definition(self, problem: Problem) -> Any:
-        """Returns the policy as one program over the problem's own columns (a cvxpy problem)."""
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import colocated_share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
-        u = shares.by_job(utility.worth if self.normalised else utility.rate)
-        return cp.Problem(cp.Maximize(problem.jobs.weight @ u), shares.rows)
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns the shares of time with prices and certificate. The policy keeps no memory.
-
-        Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
-        """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
@@ -101,30 +83,13 @@ class ThroughputPerDollar:
 
     @property
     def unit(self) -> str:
-        """The unit of the price of one accelerator."""
         return f"{'fair-share units' if self.normalised else 'steps/s'} per USD/h, per accelerator"
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang")
 
-    def definition(self, problem: Problem) -> Any:
-        """Returns the policy as one program over the problem's own columns (a cvxpy problem)."""
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        x, rows = share_variables(problem, utility.usable)
-        return cp.Problem(cp.Maximize(self.worth_per_usd(problem, utility) @ x), rows)
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns the shares of time with prices and certificate. The policy keeps no memory.
-
-        Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
-        """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
@@ -192,37 +157,15 @@ class CostWithSlos:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "remaining_steps", "deadline_at")
 
-    def definition(self, problem: Problem) -> Any:
-        """Returns the policy as one program over the problem's own columns (a cvxpy problem), if all deadlines can be
-        held.
-        """
-        import cvxpy as cp
-
-        from optimizer.policies.reference_programs import job_sum_matrix, share_variables
-
-        utility = fair_share_utility(problem, aware=self.aware)
-        needed, _ = deadline_rates(problem, utility)
-        held = np.flatnonzero(needed)
-        x, rows = share_variables(problem, utility.usable)
-        thr = (job_sum_matrix(problem, utility.rate) @ x)[held]
-        rows.append(cp.multiply(1 / needed[held], thr) >= 1)
-        return cp.Problem(cp.Maximize(self._sum(problem, utility, needed).value @ x), rows)
-
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Returns the shares of time with prices and certificate. The policy keeps no memory.
-
-        Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
-        """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
             return empty_answer(problem, self._per_dollar.unit, maximise=self.goal != "cost"), None
         needed, hopeless = deadline_rates(problem, utility)
-        shares = maximise_sum(problem, utility, self._sum(problem, utility, needed))
+        shares = maximise_sum(problem, utility, self.sum_objective(problem, utility, needed))
         return replace(shares, relaxed=np.union1d(shares.relaxed, np.flatnonzero(hopeless))), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
@@ -237,7 +180,8 @@ class CostWithSlos:
     def _per_dollar(self) -> ThroughputPerDollar:
         return ThroughputPerDollar(self.aware, self.normalised, self.free_usd_per_h)
 
-    def _sum(self, problem: Problem, utility: Utility, needed: FloatArray) -> SumObjective:
+    def sum_objective(self, problem: Problem, utility: Utility, needed: FloatArray) -> SumObjective:
+        """Returns what is maximised: `needed` steps per second hold for each job (n,)."""
         equal = np.where(utility.equal > 0, utility.equal, 1.0)
         floor = problem.jobs.gang * needed / equal  # as a fair-share utility
         if self.goal == "cost":

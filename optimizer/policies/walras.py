@@ -11,12 +11,11 @@ policy assigns jobs of one accelerator exactly, and gangs by prices and local se
 the configuration with the most steps per accelerator-second; the value of larger ones grows with the square root of
 their speed. A job runs in the configuration with the largest value minus price, and waits if all are negative.
 
-A job is overdue until it ends once its predicted slowdown exceeds `slowdown` and `margin` times the mean; it is urgent
-above 1.2 times that limit. Urgent jobs are placed first, in the order in which they became urgent, then the other
-overdue jobs, the shortest first. They may take the fraction `reserve` of every pool; a larger gang may take the whole
-pool. This rule bounds waiting times. Priority classes are placed one after the other, each with its own overdue jobs
-first. For jobs of unknown length, the
-policy uses the Gittins rank as the remaining time, and none of them becomes overdue.
+A job is overdue until it ends once its predicted slowdown exceeds `slowdown` and `margin` times the mean. Overdue jobs
+are placed first: those that are later by a factor of 1.5 before the others, and otherwise the shortest. They may take
+the fraction `reserve` of every pool; a larger gang may take the whole pool. This rule bounds waiting times. Priority
+classes are placed one after the other, each with its own overdue jobs first. For jobs of unknown length, the policy
+uses the Gittins rank as the remaining time, and none of them becomes overdue.
 
 With several projects or users, a job's value grows with the time by which its project is behind its fair share, in
 multiples of the job's length, and by which its user is behind within the project. Overdue jobs come first only within
@@ -29,7 +28,7 @@ Source: our own; docs/walras-policy.md derives it.
 import dataclasses
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -40,12 +39,11 @@ from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 
 if TYPE_CHECKING:
-    from optimizer.assignment.column_values import ColumnValues, ValueTerms
+    from optimizer.assignment.column_values import ColumnValues, StarvationGuard, ValueTerms
     from optimizer.assignment.fair_standing import FairStanding
+    from optimizer.assignment.mixed_gangs import UnlistedGangs
     from optimizer.assignment.plan_draft import PlanDraft
-    from optimizer.assignment.planned_mixtures import UnlistedGangs
     from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
-    from optimizer.assignment.starvation_guard import LateJobs, StarvationGuard
 
 
 Exponent = Annotated[float, Field(ge=0, le=10)]
@@ -131,17 +129,20 @@ class Walras:
         float,
         Field(gt=0, description="Half-life of the service by which a project or user is behind its share, in seconds."),
     ] = 604800.0
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:WALRAS"
+    #: Stops of an elastic job are bounded as others are; policies that only choose sizes weigh each themselves.
+    bounds_resizes: ClassVar[bool] = True
     #: Running jobs may be moved, for other jobs or for their own benefit.
     moves: Annotated[bool, Field(description="False: a running job is never moved or preempted.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """Returns the plan, and the memory: overdue and urgent jobs, each in the order in which they became so."""
+        """Returns the plan, and the memory: the overdue jobs, and how far projects and users are behind."""
         from optimizer.assignment import plan_draft
 
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
         whole, mixed = problem, None
         if problem.jobs.mixes.any():
-            from optimizer.assignment.planned_mixtures import draft_with_mixed_gangs
+            from optimizer.assignment.mixed_gangs import draft_with_mixed_gangs
 
             valued_once = functools.cache(
                 functools.partial(self._valued, memory=memory)
@@ -182,20 +183,18 @@ class Walras:
     def _late(self, problem: Problem, valued: "_ValuedColumns", memory: Memory) -> "_Late":
         """Returns the overdue jobs, and which of them come first."""
         if not len(problem.jobs):
-            return _Late({"overdue": []}, [], None)
-        from optimizer.assignment.starvation_guard import late_jobs  # compiled: loaded only where something is decided
+            return _Late({"overdue": []}, [], [])
+        from optimizer.assignment.column_values import late_jobs  # compiled: loaded only where something is decided
 
         late = late_jobs(problem, valued.known, memory, self._guard())
-        first = late.in_order(valued.known)
-        if valued.standing is not None:
-            first = valued.standing.within_shares(problem, first)
-        return _Late(late.remembered(problem.jobs.job_id), first, late)
+        first = late if valued.standing is None else valued.standing.within_shares(problem, late)
+        return _Late({"overdue": problem.jobs.job_id[late].tolist()}, first, late)
 
     def _with_duration(self, problem: Problem, valued: "_ValuedColumns", late: "_Late", plan: Plan) -> Plan:
         """Returns the plan, with the instant until which it holds if only time passes."""
-        if late.jobs is None or valued.standing is not None or plan.quote.prices.any():
+        if not len(problem.jobs) or valued.standing is not None or plan.quote.prices.any():
             return plan
-        from optimizer.assignment.plan_duration import PlanGrounds, holds_until
+        from optimizer.assignment.column_values import PlanGrounds, holds_until
 
         known, measured_by = valued.known, valued.measured_by
         grounds = PlanGrounds(known, measured_by, self._terms(), self._guard(), late.jobs, late.first)
@@ -211,9 +210,9 @@ class Walras:
         plan, value = plan_draft.begin_plan(problem), valued.values.value
         if len(problem.jobs):
             from optimizer.assignment.column_assignment import assign_jobs
+            from optimizer.assignment.column_values import place_overdue
             from optimizer.assignment.guarantee_rows import guaranteed_entities
             from optimizer.assignment.limit_rows import limited_entities
-            from optimizer.assignment.starvation_guard import place_overdue
             from optimizer.assignment.transportation import assign_by_search
 
             modest = remaining_time.modest_columns(problem, valued.measured_by)
@@ -256,7 +255,7 @@ class Walras:
         return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd, self.size)
 
     def _guard(self) -> "StarvationGuard":
-        from optimizer.assignment.starvation_guard import StarvationGuard
+        from optimizer.assignment.column_values import StarvationGuard
 
         return StarvationGuard(self.slowdown, self.margin, self.reserve)
 
@@ -280,8 +279,8 @@ class _Late:
     told: dict[str, object]
     #: Rows of the jobs that come first, in their order.
     first: list[int]
-    #: None where there are no jobs.
-    jobs: "LateJobs | None"
+    #: Rows of all overdue jobs.
+    jobs: list[int]
 
 
 def _alone(newcomer: Newcomer) -> Problem:

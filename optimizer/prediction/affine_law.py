@@ -131,8 +131,6 @@ _ROUNDS, _SETTLED = 60, 1e-6
 
 @dataclass(frozen=True, slots=True)
 class AffinePredictor:
-    """The predictor by the affine law."""
-
     @property
     def name(self) -> str:
         return "affine"

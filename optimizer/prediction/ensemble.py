@@ -6,13 +6,17 @@ are assumed to be fully correlated (predictors fitted to the same measurements e
 interval narrower than the members' average, and disagreement widens it. Last, all widths are scaled by
 cross-validation.
 
+Records are kept apart by what was measured on the accelerator: nothing, a few cells, or many. A member that completes
+well-known accelerators may mislead on a new one, which folds without an accelerator, or with three of its cells, show.
+
 The report of accuracy uses the same records: errors by source, accelerator and kind, and the weight of each source. A
 source that states no intervals is weighted by the size of its errors. Weights are inverse variances and sum to 1 over
 the sources.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, pi, sqrt
 from statistics import fmean, median
 
@@ -32,8 +36,15 @@ from optimizer.prediction.predictor import (
 #: Outcomes of one accelerator that weigh as much as the record over all accelerators.
 _SHRINK = 5.0
 _PARTS = 4
+#: What was measured on an accelerator: nothing, at most so many cells, or more.
+NOTHING, FEW, MANY = 0, 1, 2
+_FEW_CELLS = 5
+#: Accelerators left out in turn, cells of each that are kept for the second of its folds, and most that are predicted.
+_LEFT_OUT, _KEPT, _HELD_MOST = 4, 3, 60
 #: Outcomes used to scale the width of the ensemble's intervals.
 _ENOUGH = 20
+#: Standard deviations by which their number may fall short by chance.
+_SURE = 1.64
 #: Standard deviation of a normal distribution over the mean size of its values.
 _TO_SD = sqrt(pi / 2.0)
 _LEAST_SD = 1e-3
@@ -48,6 +59,8 @@ class PredictionOutcome:
     accelerator: str
     prediction: Prediction
     steps_per_s: float
+    #: NOTHING, FEW or MANY.
+    evidence: int = MANY
 
     @property
     def log_error(self) -> float:
@@ -57,32 +70,36 @@ class PredictionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PredictionRecord:
-    """Record of one source: mean absolute error over the stated deviation, over all accelerators and by accelerator.
+    """Record of one source: mean absolute error over the stated deviation, by evidence and by accelerator.
 
     Absolute errors, not squares, so that one large error does not dominate.
     """
 
-    general: float
+    by_evidence: tuple[float, ...]
     by_accelerator: Mapping[str, tuple[float, int]]
 
-    def stretch(self, accelerator: str) -> float:
+    def stretch(self, accelerator: str, evidence: int = MANY) -> float:
         """The factor by which stated standard deviations are multiplied."""
         own, many = self.by_accelerator.get(accelerator, (0.0, 0))
-        return (own * many + self.general * _SHRINK) / (many + _SHRINK)
+        return (own * many + self.by_evidence[evidence] * _SHRINK) / (many + _SHRINK)
 
 
 def prediction_records(outcomes: Iterable[PredictionOutcome]) -> dict[str, PredictionRecord]:
     """Records by source, each with one prior outcome at the stated width, so that few lucky outcomes weigh little."""
-    ratios: dict[str, dict[str, list[float]]] = {}
+    ratios: dict[str, list[tuple[PredictionOutcome, float]]] = {}
     for outcome in outcomes:
         claimed = max(outcome.prediction.log_sd, _LEAST_SD)
-        by_accelerator = ratios.setdefault(outcome.source, {})
-        by_accelerator.setdefault(outcome.accelerator, []).append(_TO_SD * abs(outcome.log_error) / claimed)
+        ratios.setdefault(outcome.source, []).append((outcome, _TO_SD * abs(outcome.log_error) / claimed))
     found = {}
-    for source, by_accelerator in ratios.items():
-        every = [ratio for values in by_accelerator.values() for ratio in values]
-        means = {name: (sum(values) / len(values), len(values)) for name, values in by_accelerator.items()}
-        found[source] = PredictionRecord((sum(every) + 1.0) / (len(every) + 1), means)
+    for source, judged in ratios.items():
+        by_accelerator: dict[str, list[float]] = {}
+        by_evidence: tuple[list[float], ...] = ([1.0], [1.0], [1.0])
+        for outcome, ratio in judged:
+            by_evidence[outcome.evidence].append(ratio)
+            if outcome.evidence == MANY:
+                by_accelerator.setdefault(outcome.accelerator, []).append(ratio)
+        means = {name: (fmean(values), len(values)) for name, values in by_accelerator.items()}
+        found[source] = PredictionRecord(tuple(fmean(values) for values in by_evidence), means)
     return found
 
 
@@ -99,25 +116,32 @@ class Ensemble:
 
     def fit(self, observations: Sequence[Observation]) -> "EnsembleModel":
         """Fit the members, without those that raise CannotPredict. Raises CannotPredict if all do."""
-        parts = [(self._models(known), held) for known, held in _parts(observations)]
-        by_member = [(predictions_by_model(models, [truth.cell for truth in held]), held) for models, held in parts]
+        folds = [(self._models(known), held, evidence) for known, held, evidence in _folds(observations)]
+        predicted = [
+            (predictions_by_model(models, [truth.cell for truth in held]), held, evidence)
+            for models, held, evidence in folds
+        ]
         models = self._models(observations)
         if not models:
             raise CannotPredict("no predictor can learn from these observations")
         tried = [
             outcome
-            for by_name, held in by_member
+            for by_name, held, evidence in predicted
             for name, predictions in by_name.items()
-            for outcome in _outcomes(name, predictions, held)
+            for outcome in _outcomes(name, predictions, held, evidence)
         ]
         found = prediction_records([*self.past, *tried])
         apart = EnsembleModel({}, found)
-        together = [
-            outcome
-            for by_name, held in by_member
-            for outcome in _outcomes(self.name, apart.fused(by_name, [truth.cell for truth in held]), held)
-        ]
-        return EnsembleModel(models, found, _scale(together))
+        scales = []
+        for wanted in (NOTHING, FEW, MANY):
+            together: list[PredictionOutcome] = []
+            for by_name, held, evidence in predicted:
+                if evidence == wanted:
+                    fused = apart.fused(by_name, [truth.cell for truth in held], evidence)
+                    together += _outcomes(self.name, fused, held, evidence)
+            scales.append(_scale(together))
+        measured = Counter(observation.cell.accelerator.name for observation in observations)
+        return EnsembleModel(models, found, measured, tuple(scales))
 
     def _models(self, observations: Sequence[Observation]) -> dict[str, SpeedModel]:
         models: dict[str, SpeedModel] = {}
@@ -129,28 +153,48 @@ class Ensemble:
         return models
 
 
-def _parts(observations: Sequence[Observation]) -> Iterator[tuple[list[Observation], list[Observation]]]:
-    """Interleaved folds: observations to fit, and observations to predict."""
+def _folds(observations: Sequence[Observation]) -> Iterator[tuple[list[Observation], list[Observation], int]]:
+    """Observations to fit, others to predict, and what is known of the latter's accelerators: interleaved folds, then
+    accelerators left out, each wholly and but for a few cells.
+    """
     for part in range(_PARTS):
         yield (
             [o for n, o in enumerate(observations) if n % _PARTS != part],
             [o for n, o in enumerate(observations) if n % _PARTS == part],
+            MANY,
         )
+    many = Counter(observation.cell.accelerator.name for observation in observations)
+    for accelerator, cells in many.most_common(_LEFT_OUT) if len(many) > 1 else ():
+        if cells <= 2 * _KEPT:
+            break
+        others = [o for o in observations if o.cell.accelerator.name != accelerator]
+        kinds = {o.cell.kind.name for o in others}
+        own = [o for o in observations if o.cell.accelerator.name == accelerator and o.cell.kind.name in kinds]
+        if len(own) > 2 * _KEPT:
+            kept = own[len(own) // (2 * _KEPT) :: len(own) // _KEPT][:_KEPT]
+            held = [o for o in own if o not in kept]
+            held = held[:: -(-len(held) // _HELD_MOST)]
+            yield others, held, NOTHING
+            yield [*others, *kept], held, FEW
 
 
 def _scale(outcomes: Sequence[PredictionOutcome]) -> float:
-    """The factor of widths at which 80 % of these outcomes lie inside; 1 where there are few outcomes."""
+    """The factor of widths at which 80 % lie inside, as far as so many outcomes make sure; 1 where there are few."""
     if len(outcomes) < _ENOUGH:
         return 1.0
     surprises = sorted(abs(outcome.log_error) / outcome.prediction.log_sd for outcome in outcomes)
-    return min(2.0, max(0.5, surprises[int(INTERVAL * len(surprises))] / Z80))
+    many = len(surprises)
+    inside = INTERVAL * many + _SURE * sqrt(INTERVAL * (1.0 - INTERVAL) * many)
+    return min(2.0, max(0.5, surprises[min(many - 1, int(inside))] / Z80))
 
 
 def _outcomes(
-    source: str, by_member: Sequence[Prediction | None], truths: Sequence[Observation]
+    source: str, by_member: Sequence[Prediction | None], truths: Sequence[Observation], evidence: int
 ) -> list[PredictionOutcome]:
     return [
-        PredictionOutcome(source, truth.cell.kind.name, truth.cell.accelerator.name, prediction, truth.steps_per_s)
+        PredictionOutcome(
+            source, truth.cell.kind.name, truth.cell.accelerator.name, prediction, truth.steps_per_s, evidence
+        )
         for prediction, truth in zip(by_member, truths, strict=True)
         if prediction is not None
     ]
@@ -159,7 +203,6 @@ def _outcomes(
 def predictions_by_model(
     models: Mapping[str, SpeedModel], cells: Sequence[SpeedCell]
 ) -> dict[str, list[Prediction | None]]:
-    """Predictions of each model for each cell."""
     return {name: predict_cells(model, cells) for name, model in models.items()}
 
 
@@ -169,8 +212,10 @@ class EnsembleModel:
 
     models: Mapping[str, SpeedModel]
     records: Mapping[str, PredictionRecord]
-    #: Factor applied to the width of the averaged interval.
-    scale: float = 1.0
+    #: Number of observations by accelerator.
+    measured: Mapping[str, int] = field(default_factory=dict)
+    #: Factors applied to the width of the averaged interval, by evidence.
+    scales: tuple[float, ...] = (1.0, 1.0, 1.0)
 
     def predict(self, cell: SpeedCell) -> Prediction:
         found = self.predict_many([cell])[0]
@@ -184,26 +229,34 @@ class EnsembleModel:
         return self.fused(predictions_by_model(self.models, cells), cells)
 
     def fused(
-        self, by_member: Mapping[str, Sequence[Prediction | None]], cells: Sequence[SpeedCell]
+        self,
+        by_member: Mapping[str, Sequence[Prediction | None]],
+        cells: Sequence[SpeedCell],
+        evidence: int | None = None,
     ) -> list[Prediction | None]:
-        """The ensemble's predictions from those of its members."""
+        """The ensemble's predictions from those of its members. `evidence`: None for that of its observations."""
         found: list[Prediction | None] = []
         for place, cell in enumerate(cells):
             said = {name: prediction for name, each in by_member.items() if (prediction := each[place]) is not None}
-            found.append(self._fused(list(self._corrected(said, cell).values())) if said else None)
+            known = self._evidence(cell) if evidence is None else evidence
+            found.append(self._fused(list(self._corrected(said, cell, known).values()), known) if said else None)
         return found
+
+    def _evidence(self, cell: SpeedCell) -> int:
+        many = self.measured.get(cell.accelerator.name, 0)
+        return NOTHING if not many else FEW if many <= _FEW_CELLS else MANY
 
     def weights(self, cell: SpeedCell) -> dict[str, float]:
         """Weights of the members that predict this cell; they sum to 1."""
         by_member = {name: each[0] for name, each in predictions_by_model(self.models, [cell]).items()}
         said = {name: prediction for name, prediction in by_member.items() if prediction is not None}
-        precise = {name: sd**-2 for name, (_, sd) in self._corrected(said, cell).items()}
+        precise = {name: sd**-2 for name, (_, sd) in self._corrected(said, cell, self._evidence(cell)).items()}
         total = sum(precise.values())
         return {name: weight / total for name, weight in precise.items()}
 
-    def _fused(self, by_member: Sequence[tuple[float, float]]) -> Prediction:
+    def _fused(self, by_member: Sequence[tuple[float, float]], evidence: int) -> Prediction:
         fused = fuse_predictions(by_member)
-        return log_normal_prediction(log(fused.steps_per_s), self.scale * fused.log_sd)
+        return log_normal_prediction(log(fused.steps_per_s), self.scales[evidence] * fused.log_sd)
 
     def _reasons(self, cell: SpeedCell) -> Iterator[str]:
         for model in self.models.values():
@@ -212,12 +265,14 @@ class EnsembleModel:
             except CannotPredict as reason:
                 yield str(reason)
 
-    def _corrected(self, said: Mapping[str, Prediction], cell: SpeedCell) -> dict[str, tuple[float, float]]:
+    def _corrected(
+        self, said: Mapping[str, Prediction], cell: SpeedCell, evidence: int
+    ) -> dict[str, tuple[float, float]]:
         """Log speed and standard deviation, stretched by the member's record."""
         found = {}
         for name, prediction in said.items():
             record = self.records.get(name)
-            stretch = record.stretch(cell.accelerator.name) if record else 1.0
+            stretch = record.stretch(cell.accelerator.name, evidence) if record else 1.0
             found[name] = (log(prediction.steps_per_s), max(_LEAST_SD, prediction.log_sd * stretch))
         return found
 
@@ -270,8 +325,6 @@ class ScoredPrediction:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """One row of a report."""
-
     name: str
     predictions: int
     median_error: float

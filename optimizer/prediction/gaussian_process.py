@@ -1,12 +1,13 @@
 """A Gaussian process over kinds, accelerators and layouts, which predicts unmeasured cells from similar ones.
 
 It models the logarithm of step time as a linear trend (time grows with the samples of a pass and falls with the speed
-of the accelerator) plus deviations. Their covariance is a sum of weighted terms: the kind, the accelerator (its name,
-and its data sheet, so that a new one can be predicted), the layout, and interactions of these. The weights maximise the
-posterior likelihood on at most `fit_to` observations, evenly taken. The process is conditioned on all observations up
-to `condition_on`; of more, it is conditioned on that many, evenly taken, and on all of the queried kind, so that time
-stays linear in their number. Intervals are scaled by leave-one-out errors, and for unmeasured accelerators by errors
-when all observations of one accelerator are left out.
+of the accelerator, less so as far as a pass only starts, which a kind's batches tell) plus deviations. Their covariance
+is a sum of weighted terms: the kind, the accelerator (its name, its starts, and its data sheet, so that a new one can
+be predicted), the layout, and interactions of these. The weights maximise the posterior likelihood on at most `fit_to`
+observations, evenly taken. The process is conditioned on all observations up to `condition_on`; of more, it is
+conditioned on that many, evenly taken, and on all of the queried kind, so that time stays linear in their number.
+Intervals are scaled by leave-one-out errors, and for unmeasured accelerators by errors when all observations of one
+accelerator are left out.
 
 Outliers among pairs of a kind and an accelerator must not shift the predictions for other kinds on the accelerator. A
 normal model explains one cell that is ten times slower than expected by a slow accelerator; real tables have such pairs
@@ -18,8 +19,9 @@ agree that an accelerator is slow are no outliers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import dataclass, fields
+from functools import partial
+from math import log, sqrt
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,10 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from optimizer.prediction.boosted_trees import Array, CellFeatures, cell_features
 from optimizer.prediction.predictor import (
     INTERVAL,
     Z80,
+    AcceleratorSpecs,
     CannotPredict,
     Observation,
     Prediction,
@@ -38,10 +40,84 @@ from optimizer.prediction.predictor import (
     log_normal_prediction,
 )
 
+Array = NDArray[np.float64]
+
+#: Exponent of an accelerator's speed in the time to start a pass, relative to its time per sample. 0 would be a start
+#: that only the host pays for, 1 one that kernels pay for.
+_START_EXPONENT = 0.7
+#: Starts that are tried, from none to many times the largest batch; and how far beyond the batches measured.
+_STARTS_TRIED, _STARTS_BEYOND = 60, 16.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellFeatures:
+    """Feature columns of n cells."""
+
+    kinds: NDArray[Any]
+    accelerators: NDArray[Any]
+    #: (n, 2) logs of achieved arithmetic and memory bandwidth against a typical accelerator, as far as they count.
+    facts: Array
+    #: (n, 4) logs of samples per pass, accelerators, machines, passes.
+    layouts: Array
+    #: (n,) part of a pass before its first sample, 0 to 1; 0 where unknown.
+    start: Array
+
+
+def cell_features(cells: Sequence[SpeedCell], starts: Mapping[str, float]) -> CellFeatures:
+    """Returns the feature columns of the cells. `starts` as `start_samples` returns it."""
+    layouts = np.log(
+        [
+            [layout.local, layout.accelerators, layout.machines, layout.accumulated + 1.0]
+            for layout in (cell.layout for cell in cells)
+        ]
+    )
+    local, samples = np.exp(layouts[:, 0]), np.array([starts.get(cell.kind.name, np.nan) for cell in cells])
+    start = np.nan_to_num(samples / (samples + local), nan=0.0)
+    facts = np.log([_achieved(cell.accelerator) for cell in cells]) - np.log([1e13, 5e11])
+    return CellFeatures(
+        kinds=np.array([cell.kind.name for cell in cells], dtype=object),
+        accelerators=np.array([cell.accelerator.name for cell in cells], dtype=object),
+        facts=(1.0 - (1.0 - _START_EXPONENT) * start)[:, None] * facts,
+        layouts=layouts,
+        start=start,
+    )
+
+
+def _achieved(facts: AcceleratorSpecs) -> tuple[float, float]:
+    return facts.achieves * facts.flops_per_s, facts.achieves * facts.memory_bytes_per_s
+
+
+def start_samples(observations: Sequence[Observation]) -> dict[str, float]:
+    """Returns, by kind, the samples that take as long as the start of a pass: s in time = c (s + samples).
+
+    The same on all accelerators, by least absolute deviations; only of kinds that ran in several batches on one.
+    """
+    curves: dict[str, dict[tuple[str, int, int, int], list[tuple[float, float]]]] = {}
+    for observation in observations:
+        layout = observation.cell.layout
+        place = (observation.cell.accelerator.name, layout.accelerators, layout.machines, layout.accumulated)
+        point = (layout.local, -log(observation.steps_per_s))
+        curves.setdefault(observation.cell.kind.name, {}).setdefault(place, []).append(point)
+    found = {}
+    for kind, places in curves.items():
+        bent = [np.array(points) for points in places.values() if len({local for local, _ in points}) > 1]
+        if bent:
+            least, most = min(each[:, 0].min() for each in bent), max(each[:, 0].max() for each in bent)
+            tried = [0.0, *np.geomspace(least / _STARTS_BEYOND, most * _STARTS_BEYOND, _STARTS_TRIED)]
+            found[kind] = float(min(tried, key=partial(_deviation, bent)))
+    return found
+
+
+def _deviation(curves: Sequence[Array], start: float) -> float:
+    levels = [points[:, 1] - np.log(points[:, 0] + start) for points in curves]
+    return sum(float(np.abs(level - np.median(level)).sum()) for level in levels)
+
+
 #: Initial weights (standard deviations of log time), in the order of `terms`.
 _TERMS: tuple[tuple[str, float], ...] = (
     ("kind", 3.0),
     ("accelerator", 0.5),
+    ("accelerator's start", 0.2),
     ("facts", 0.3),
     ("kind, facts", 0.1),
     ("layout", 0.5),
@@ -54,7 +130,7 @@ START_WEIGHTS = np.log([*(weight for _, weight in _TERMS), 1.0, 0.05])
 #: Positions in the parameter vector of the length scale (in log layout) and of the noise.
 LENGTH_AT, NOISE_AT = len(_TERMS), len(_TERMS) + 1
 #: Terms that include the layout: alone, with the kind, with the accelerator, with both.
-_OF_LAYOUT = (4, 5, 6, 8)
+_OF_LAYOUT = (5, 6, 7, 9)
 
 Floats = NDArray[np.float64]
 #: A kind and an accelerator.
@@ -71,7 +147,7 @@ def prior_variances(points: CellFeatures, parameters: Array, odd: Mapping[Pair, 
     facts = np.einsum("ij,ij->i", points.facts, points.facts)
     ones = np.ones_like(facts)
     own = own_variances(points.kinds, points.accelerators, odd)
-    return SharedFeatures(ones, ones, facts, np.zeros_like(facts), own).covariance(parameters)
+    return SharedFeatures(ones, ones, points.start**2, facts, np.zeros_like(facts), own).covariance(parameters)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +156,8 @@ class SharedFeatures:
 
     kind: Array
     accelerator: Array
+    #: Of two points on one accelerator, the product of the parts of their steps that start kernels.
+    start: Array
     facts: Array
     distance: Array
     #: Additional variance of an odd pair of kind and accelerator, where both points belong to that pair.
@@ -95,6 +173,7 @@ class SharedFeatures:
         return (
             self.kind,
             self.accelerator,
+            self.start,
             self.facts,
             self.kind * self.facts,
             layout,
@@ -136,6 +215,7 @@ def shared_features(left: CellFeatures, right: CellFeatures, odd: Mapping[Pair, 
     return SharedFeatures(
         kind=kind,
         accelerator=accelerator,
+        start=accelerator * np.outer(left.start, right.start),
         facts=left.facts @ right.facts.T,
         distance=np.einsum("ijk,ijk->ij", gaps, gaps),
         own=kind * accelerator * own_variances(left.kinds, left.accelerators, odd)[:, None],
@@ -165,8 +245,6 @@ def _line(points: CellFeatures) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class GaussianProcess:
-    """The predictor by a Gaussian process."""
-
     fit_to: int = 250
     condition_on: int = 1000
     rounds: int = 40
@@ -179,7 +257,8 @@ class GaussianProcess:
         """Fits the process. Raises CannotPredict for fewer than three observations."""
         if len(observations) < 3:
             raise CannotPredict(f"{len(observations)} observations are too few to learn from")
-        points = cell_features([observation.cell for observation in observations])
+        starts = start_samples(observations)
+        points = cell_features([observation.cell for observation in observations], starts)
         times = -np.log([observation.steps_per_s for observation in observations]) - _line(points)
         middle = float(np.median(times))
         spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
@@ -198,6 +277,7 @@ class GaussianProcess:
             _by_kind(points, times - middle, spreads, np.setdiff1d(np.arange(len(times)), core)),
             middle,
             _evidence(points),
+            starts,
             _unseen(few, times[every] - middle, spreads[every], law),
         )
 
@@ -263,7 +343,7 @@ def _evidence(points: CellFeatures) -> dict[str, int]:
 
 
 def _selected(points: CellFeatures, rows: NDArray[np.signedinteger[Any]]) -> CellFeatures:
-    return CellFeatures(points.kinds[rows], points.accelerators[rows], points.facts[rows], points.layouts[rows])
+    return CellFeatures(*(getattr(points, field.name)[rows] for field in fields(CellFeatures)))
 
 
 def _factor(shared: SharedFeatures, parameters: Array, spreads: Array) -> tuple[Array, bool]:
@@ -337,6 +417,11 @@ class _Known:
             variances = variances - np.einsum("ij,ji->i", left, cho_solve(factor, left.T))
         return means, np.sqrt(np.maximum(variances, 1e-6))
 
+    def covariance(self, queried: CellFeatures) -> Array:
+        """Returns the covariance of the deviations of these cells (n, n) that observations leave."""
+        shared = self._with(queried, self.points)
+        return np.asarray(self._with(queried, queried) - shared @ cho_solve(self.factor, shared.T))
+
     def _with(self, some: CellFeatures, others: CellFeatures) -> Array:
         return shared_features(some, others, self.law.odd).covariance(self.law.parameters)
 
@@ -350,6 +435,7 @@ class GaussianProcessModel:
     middle: float
     #: Number of kinds measured on each accelerator.
     evidence: Mapping[str, int]
+    starts: Mapping[str, float]
     #: Factor on standard deviations for accelerators that were not measured.
     unseen_scale: float
 
@@ -362,7 +448,7 @@ class GaussianProcessModel:
 
     def predict_all(self, cells: Sequence[SpeedCell]) -> list[Prediction]:
         """Predicts many cells at once, which is faster than one by one."""
-        queried = cell_features(cells)
+        queried = cell_features(cells, self.starts)
         means, deviations = np.empty(len(cells)), np.empty(len(cells))
         for rows, more in self._batches(queried):
             means[rows], deviations[rows] = self.known.means(_selected(queried, rows), more)
@@ -371,6 +457,21 @@ class GaussianProcessModel:
         return [
             log_normal_prediction(-float(m), float(s * d)) for m, d, s in zip(means, deviations, scales, strict=True)
         ]
+
+    def most_telling(self, cells: Sequence[SpeedCell], many: int) -> list[int]:
+        """Returns the positions of the cells to measure first: each narrows most what those before it leave unknown.
+
+        So cells that start kernels, move bytes and compute are told apart, and kinds that differ are each tried.
+        """
+        left = self.known.covariance(cell_features(cells, self.starts))
+        noise = float(np.exp(2.0 * self.known.law.parameters[NOISE_AT]))
+        taken: list[int] = []
+        for _ in range(min(many, len(cells))):
+            gains = np.square(left).sum(axis=0) / (np.diag(left) + noise)
+            gains[taken] = -1.0
+            taken.append(best := int(gains.argmax()))
+            left = left - np.outer(left[best], left[best]) / (left[best, best] + noise)
+        return taken
 
     def _scale_on(self, accelerator: str) -> float:
         """Interpolates between the two factors by the number of kinds that were measured on the accelerator."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from math import exp, fsum, inf, isfinite, log
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from optimizer.prediction.predictor import CannotPredict
 from optimizer.problem import FloatArray
@@ -205,6 +204,7 @@ def _best(
     losses: FloatArray,
 ) -> LossCurve:
     """The best of the robust fits that start from the guesses."""
+    from scipy.optimize import least_squares  # Imported late: a server keeps curves, and another process fits them.
 
     def misses(coefficients: FloatArray) -> FloatArray:
         return _relative_misses(curve(coefficients), steps, losses)

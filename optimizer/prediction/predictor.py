@@ -23,7 +23,6 @@ class KindFacts(SampleFacts):
 
     @classmethod
     def of(cls, name: str, facts: SampleFacts) -> "KindFacts":
-        """The kind with these facts."""
         return cls(name, **{field.name: getattr(facts, field.name) for field in fields(SampleFacts)})
 
 
@@ -162,6 +161,15 @@ class BatchSpeedModel(Protocol):
 
     def predict_many(self, cells: Sequence[SpeedCell]) -> "list[Prediction | None]":
         """Predictions in the order of the cells; None for a cell that `predict` refuses."""
+        ...
+
+
+@runtime_checkable
+class CellChooser(Protocol):
+    """A model that knows which cells would tell it most."""
+
+    def most_telling(self, cells: Sequence[SpeedCell], many: int) -> list[int]:
+        """Returns the positions of so many of these cells, in the order in which to measure them."""
         ...
 
 

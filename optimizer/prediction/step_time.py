@@ -18,12 +18,19 @@ Measured stalls are differences between runs that each leave one thing out (Stas
     apart            synthetic data, as many accelerators on several machines     compute + exchange inside and between
 
 Times are of one step with the same samples per accelerator. A negative difference is noise and counts as 0.
+
+The part of an accelerator's peak that the training of transformers reaches, as others published it.
+
+Convolutions are bound by memory and follow the roofline. Transformers are bound by arithmetic, and reach a part of the
+peak that depends on its precision and on the accelerator's generation, which the precisions of its data sheet tell.
+A part counts the operations of the model, without those that are repeated to save memory.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, fsum, log, sqrt
 from statistics import fmean, median
+from typing import Literal
 
 from optimizer.prediction.predictor import (
     AcceleratorSpecs,
@@ -34,6 +41,61 @@ from optimizer.prediction.predictor import (
     SpeedCell,
     log_normal_prediction,
 )
+
+Generation = Literal["volta", "ampere", "hopper"]
+Width = Literal["16", "tf32", "32"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedPart:
+    """The part of a peak that one publication reports."""
+
+    generation: Generation
+    width: Width
+    part: float
+    source: str
+
+
+_BERT = "NVIDIA DeepLearningExamples, BERT-large pre-training in TensorFlow, 6 operations for each weight and token"
+#: None of these is a row of the data with which predictions are compared (`benchmarks/published_utilisation.py`).
+PUBLISHED = (
+    ReachedPart("volta", "32", 0.77, f"{_BERT}: one V100, 46.8 sequences of 128 tokens/s"),
+    ReachedPart("volta", "32", 0.70, f"{_BERT}: one V100, 10.7 sequences of 512 tokens/s"),
+    ReachedPart("volta", "16", 0.35, f"{_BERT}: one V100, 169 sequences of 128 tokens/s"),
+    ReachedPart("volta", "16", 0.26, f"{_BERT}: one V100, 31.2 sequences of 512 tokens/s"),
+    ReachedPart("volta", "16", 0.31, "Megatron-LM (2019): 39 TFLOP/s on one V100, 1.2 billion parameters"),
+    ReachedPart("ampere", "tf32", 0.39, f"{_BERT}: one A100, 238 sequences of 128 tokens/s"),
+    ReachedPart("ampere", "16", 0.29, f"{_BERT}: one A100, 357 sequences of 128 tokens/s"),
+    ReachedPart("ampere", "16", 0.44, "Megatron-LM (2021): A100, 1.7 billion parameters"),
+    ReachedPart("ampere", "16", 0.52, "Megatron-LM (2021): A100, 1,008 billion parameters"),
+    ReachedPart("ampere", "16", 0.60, "FlashAttention (2022, 2023): GPT with flash attention on A100, up to 0.72"),
+    ReachedPart("hopper", "16", 0.38, "Llama 3 (2024): 16,384 H100, bf16"),
+    ReachedPart("hopper", "16", 0.43, "Llama 3 (2024): 8,192 H100, bf16"),
+    ReachedPart("hopper", "16", 0.47, "Megatron-Core: 462 billion parameters on H100, bf16"),
+)
+#: Standard deviation (log) of the part about its usual value: that of the rows of A100 in 16 bits, and somewhat more.
+TRANSFORMER_SD = 0.4
+
+
+def usual_part(peak: float, peaks: Mapping[str, float]) -> float | None:
+    """Returns the part of `peak` that transformers usually reach, the geometric mean of the rows; None if unknown.
+
+    `peaks`: all peaks of the accelerator by precision, of which `peak` is one. Rows of the nearest older generation
+    stand in for missing ones.
+    """
+    width: Width = "16" if peak in _those(peaks, "bf16", "fp16") else "tf32" if peak == peaks.get("tf32") else "32"
+    newest = 2 if "fp8" in peaks else 1 if "tf32" in peaks else 0
+    generations: tuple[Generation, ...] = ("volta", "ampere", "hopper")
+    for generation in reversed(generations[: newest + 1]):
+        logs = [log(row.part) for row in PUBLISHED if (row.generation, row.width) == (generation, width)]
+        if peaks and logs:
+            return exp(fsum(logs) / len(logs))
+    return None
+
+
+def _those(peaks: Mapping[str, float], *names: str) -> list[float]:
+    return [peaks[name] for name in names if name in peaks and peaks[name] > peaks.get("fp32", 0.0)]
+
 
 #: Part of a pass that is the backward pass, during which gradients that are ready can already be sent.
 BACKWARD = 2.0 / 3.0
@@ -71,6 +133,25 @@ def hierarchical_all_reduce_s(
 def exposed_s(sync_s: float, pass_s: float, overlap: float) -> float:
     """Seconds of synchronisation for which the step waits: the part `overlap` of the backward pass hides the rest."""
     return max(0.0, sync_s - overlap * BACKWARD * pass_s)
+
+
+#: Fraction of a step assumed to be spent on exchanging gradients, where it is unknown.
+EXCHANGE_PART = 0.5
+
+
+def exchange_part(size_bytes: float | None, machines: int, bytes_per_s: float, steps_per_s: float) -> float:
+    """Returns the fraction of a step that machines spend on exchanging gradients over links of this speed."""
+    if size_bytes is None:
+        return EXCHANGE_PART
+    return min(1.0, ring_all_reduce_s(size_bytes, machines, bytes_per_s) * steps_per_s)
+
+
+def pace_over(network_part: float, part: float = EXCHANGE_PART) -> float:
+    """Returns a gang's speed over links with this fraction of their usual bandwidth, relative to its usual speed.
+
+    `part`: the fraction of a step that it exchanges gradients over usual links.
+    """
+    return 1.0 / (1.0 + part * (1.0 / network_part - 1.0))
 
 
 #: Relative shortfall of bandwidth below the plan at which other machines, or another number of them, may pay.
@@ -123,6 +204,8 @@ SPREAD = log(2.0)
 #: and a fifth of the peak of an A100 (.12 and .23 for ResNet-50, .3 to .4 for BERT): the higher an accelerator's ratio
 #: of arithmetic to memory bandwidth, the smaller the part of its peak that training reaches.
 INTENSITY_16, INTENSITY_32 = 90.0, 45.0
+#: Seconds that a layer's kernels take to be launched: two forward and four backward, about 5 us each.
+_LAUNCHES_S = 30e-6
 #: Least standard deviation (log) of an interval: two runs of one cell differ by it on a quiet machine.
 _LEAST_SD = 0.02
 
@@ -147,15 +230,28 @@ class StepParts:
 
 
 def roofline_pass_s(cell: SpeedCell) -> float:
-    """Least seconds of forward and backward pass over a local batch. Raises CannotPredict if the FLOPs are unknown."""
-    kind, accelerator = cell.kind, cell.accelerator
+    """Least seconds of forward and backward pass over a local batch, of which a usual kind takes twice as long.
+
+    Where bytes are unknown the family decides; a kind of unknown family lies halfway (log) between the two. However few
+    operations it has, each layer's kernels must be launched. Raises CannotPredict if the FLOPs are unknown.
+    """
+    return max(_computing_s(cell), (cell.kind.layers or 1) * _LAUNCHES_S)
+
+
+def _computing_s(cell: SpeedCell) -> float:
+    kind, accelerator, local = cell.kind, cell.accelerator, cell.layout.local
     if kind.flops_per_sample is None:
         raise CannotPredict(f"the FLOPs of {kind.name} are unknown")
-    moved = kind.memory_bytes_per_sample
-    if moved is None:
-        moved = kind.flops_per_sample / (INTENSITY_16 if _is_in_16_bits(accelerator) else INTENSITY_32)
-    arithmetic, memory = kind.flops_per_sample / accelerator.flops_per_s, moved / accelerator.memory_bytes_per_s
-    return cell.layout.local * max(arithmetic, memory)
+    arithmetic_s = local * kind.flops_per_sample / accelerator.flops_per_s
+    if kind.memory_bytes_per_sample is not None:
+        return max(arithmetic_s, local * kind.memory_bytes_per_sample / accelerator.memory_bytes_per_s)
+    moved = kind.flops_per_sample / (INTENSITY_16 if _is_in_16_bits(accelerator) else INTENSITY_32)
+    convolution_s = max(arithmetic_s, local * moved / accelerator.memory_bytes_per_s)
+    part = usual_part(accelerator.flops_per_s, dict(accelerator.peaks))
+    if part is None or kind.family == "convolution":
+        return convolution_s
+    transformer_s = arithmetic_s / (part * exp(SLOWNESS))
+    return transformer_s if kind.family == "transformer" else sqrt(convolution_s * transformer_s)
 
 
 def _is_in_16_bits(accelerator: AcceleratorSpecs) -> bool:
@@ -254,7 +350,8 @@ class RooflineModel:
         return self.law.parts(cell, exp(self.of_kind.get(cell.kind.name, self.general)))
 
     def predict(self, cell: SpeedCell) -> Prediction:
-        sd = self.seen_sd if cell.kind.name in self.of_kind else max(self.seen_sd, self.unseen_sd)
+        unseen_sd = TRANSFORMER_SD if cell.kind.family == "transformer" else self.unseen_sd
+        sd = self.seen_sd if cell.kind.name in self.of_kind else max(self.seen_sd, unseen_sd)
         return log_normal_prediction(-log(self.parts(cell).step_s), sd)
 
 

@@ -18,7 +18,7 @@ costs (complementary slackness).
 Machines are whole: each pool's count is settled in turn by solving the linear program at both neighbouring counts,
 then every count is moved by one machine as long as that pays (the value is concave in each count, so no single pool
 could then do better). The marginal values shown to users are those finite differences. This module decides counts
-only; the policy decides which job runs where. The program itself is `rental_program`; `rental_limits` says how limits
+only; the policy decides which job runs where. The program itself is `rental_program`; `limit_rows` says how limits
 of entities bind it.
 """
 
@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optimizer.assignment.limit_rows import without_forbidden
 from optimizer.classes.segments import max_by
 from optimizer.decision import Status
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.renting.rental_limits import without_forbidden
 from optimizer.utility.fair_share import usable_columns
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def _use_s(problem: Problem, value: FloatArray, largest: FloatArray, boot_s: Flo
     longest_s, work = np.zeros(len(pools)), np.zeros(len(pools))
     late = np.where(np.isfinite(left), np.maximum(left - pace * boot_s[pool], 0.0), left)
     np.maximum.at(longest_s, pool, np.where(taken > 0, late, 0.0) / speed)
-    np.add.at(work, pool, np.where(taken > 0, left * taken, 0.0) / speed)
+    all_left = np.multiply(left, taken, out=np.zeros(len(left)), where=taken > 0)  # not inf x 0
+    np.add.at(work, pool, all_left / speed)
     queued = np.maximum(work - boot_s * pools.capacity.sum(), 0.0)
     return np.asarray(np.maximum(longest_s, np.divide(queued, largest, out=np.zeros(len(pools)), where=largest > 0)))
 
@@ -170,6 +171,13 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
         fetched_usd_per_h=fetched,
         path=path,
     )
+
+
+def at_accelerators(problem: Problem, rental: Rental, accelerators: FloatArray) -> Rental:
+    """Returns the rental with so many accelerators instead (p,), and its value where jobs without one rent nothing."""
+    machines = np.ceil(accelerators / accelerators_per_machine(problem) - 1e-9).astype(np.int64)
+    net = _program(problem, 0.0)[0].at(machines).net
+    return replace(rental, machines=machines, accelerators=accelerators, net_usd_per_h=net)
 
 
 def marginal_values(problem: Problem, delay_usd_per_h: float, rental: Rental) -> MarginalValues:

@@ -1,6 +1,6 @@
 """Plans for a partly rented fleet: entitlement decides about owned machines, money about rented ones.
 
-A *payer* is a job whose hour has a value in USD; a job without one is a *rider*. A plan policy is called up to five
+A *payer* is a job whose hour has a value in USD; a job without one is a *rider*. A plan policy is called up to six
 times for the same jobs:
 
     1. all jobs on owned places, payers on all machines that may be rented: this gives riders the owned places of their
@@ -8,7 +8,8 @@ times for the same jobs:
        rents where a rider of higher rank has the owned place, and nothing is rented for a rider.
     2. (renting, `machine_rental`: payers alone, on the owned places that 1 leaves them)
     3. the same question with the machines that 2 decided on. These prices are the plan's: on paid pools only payers
-       determine them. While some machines are on their way, nobody leaves for a job that waits for its own one.
+       determine them. Payers that it leaves out, as others have the places that 2 counted on, may rent more, and it is
+       asked again. While some machines are on their way, jobs that are to have them stay where they are, or wait.
     4. what is still free on machines that are here: payers below the price, then riders.
 
 1 and 3 ask the same, so a plan that was carried out is the next plan. A job placed in step 4 yields to those of step 3,
@@ -20,15 +21,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.assignment.limit_rows import limits_of_rest
+from optimizer.assignment.limit_rows import limits_beside, limits_of_rest, without_forbidden
 from optimizer.assignment.plan_draft import accelerators_held
 from optimizer.classes.class_problem import relative_gap
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import BoundReport, Memory, Plan, Status, with_added
 from optimizer.policy import PlanPolicy
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
-from optimizer.renting.machine_rental import Rental, hourly_values, rent_machines
-from optimizer.renting.rental_limits import limits_beside, without_forbidden
+from optimizer.renting.machine_rental import (
+    Rental,
+    accelerators_per_machine,
+    at_accelerators,
+    hourly_values,
+    rent_machines,
+)
 
 #: Amounts of money that agree to this part count as equal.
 _SAME_USD = 1e-9
@@ -56,20 +62,47 @@ def plan_in_market(
     problem = _guaranteed_of_owned(problem)
     problem = replace(problem, jobs=replace(problem.jobs, value_usd_per_h=np.where(value > 0, value, np.nan)))
     market = _Market.of(problem, value)
-    rental = rent_machines(market.without_riders(policy, memory), 0.0)
+    of_payers = market.without_riders(policy, memory)
+    rental = rent_machines(of_payers, 0.0)
+    is_decided = rental is not None and rental.status is Status.OPTIMAL
     rented = problem.pools.held
-    if rental is not None and rental.status is Status.OPTIMAL:
-        rented = rental.accelerators
+    if rental is not None and is_decided:
+        rented = np.maximum(rental.accelerators, np.where(market.paid, market.staying, 0.0))
     question = market.question(rented)
     plan, told = policy.decide(question, memory)
+    more = market.more_for_waiting(plan, rented) if is_decided else None
+    if rental is not None and more is not None and more.status is Status.OPTIMAL and more.machines.any():
+        rented = rented + more.accelerators
+        rental = at_accelerators(of_payers, rental, rented)
+        question = market.question(rented)
+        plan, told = policy.decide(question, memory)
     if np.any(question.pools.capacity > problem.pools.capacity + _SAME_USD):  # some are on their way
         # Who waits for its own machine is not kept waiting by others: the memory is that of the plan with it.
-        plan, _ = policy.decide(market.meanwhile(question, plan), memory)
+        plan = market.meanwhile(policy, memory, question, plan)
     plan = _over_all(problem, market.kept, plan)
     leaving = _given_back_soon(problem, rented)
     for group in ((value > 0) & leaves, (value <= 0) & leaves):
         plan = _let_ride(policy, problem, told, plan, group, leaving)
-    return plan, told, rental
+    return plan, told, _less_what_ends(problem, of_payers, rental)
+
+
+def _less_what_ends(problem: Problem, of_payers: Problem, rental: Rental | None) -> Rental | None:
+    """Returns the rental without machines to be fetched in whose place a job ends before they could be there."""
+    pools, columns = problem.pools, problem.columns
+    if rental is None or rental.status is not Status.OPTIMAL or not len(pools.boot_s):
+        return rental
+    use = np.flatnonzero(columns.running[columns.use_column])
+    column, pool = columns.use_column[use], columns.use_pool[use]
+    jobs, job, rate, boot_s = problem.jobs, columns.job[column], columns.steps_per_s[column], pools.boot_s[pool]
+    # A job that saves its end has nothing left; one that has had longer than that may go on for any time.
+    done, restart_s = (each if len(each) else np.zeros(len(jobs)) for each in (jobs.done_steps, jobs.restart_s))
+    had_s = jobs.attained_s[job] / np.maximum(jobs.gang[job], 1.0) - restart_s[job] - boot_s
+    ends = (jobs.remaining_steps[job] <= rate * boot_s) & (rate * had_s <= done[job]) & (pools.held[pool] > 0)
+    ending = sum_by(pool[ends], columns.use_count[use][ends], len(pools))
+    size = accelerators_per_machine(problem)
+    fetched = np.maximum(rental.accelerators - np.maximum(pools.paid, pools.held), 0.0)
+    fewer = np.minimum(np.floor(ending / size + _SAME_USD) * size, fetched)
+    return at_accelerators(of_payers, rental, rental.accelerators - fewer) if fewer.any() else rental
 
 
 def _without_payers(policy: PlanPolicy, problem: Problem, memory: Memory, leaves: BoolArray) -> tuple[Plan, Memory]:
@@ -111,11 +144,15 @@ class _Market:
         pays = (value[columns.job] > 0) & (worth >= cost * (1 - _SAME_USD))
         return cls(problem, value <= 0, paid, ~_uses(problem, paid) | pays | _stays(problem))
 
+    @property
+    def staying(self) -> FloatArray:
+        """Returns the accelerators of each pool on which jobs run that cannot be moved (p,)."""
+        return accelerators_held(self.problem, np.flatnonzero(_stays(self.problem)))
+
     def question(self, rented: FloatArray) -> Problem:
         """Returns the problem with so many accelerators rented (p,), paid machines for payers alone."""
         problem, pools = self.problem, self.problem.pools
-        staying = accelerators_held(problem, np.flatnonzero(_stays(problem)))
-        capacity = np.maximum(pools.capacity - pools.held + rented, staying)
+        capacity = np.maximum(pools.capacity - pools.held + rented, self.staying)
         asked = limits_of_rest(problem, np.full(len(problem.jobs), -1), capacity)
         asked = replace(asked, pools=replace(asked.pools, rented=np.where(self.paid, capacity, 0.0)))
         return _with_columns(asked, self.kept)
@@ -136,20 +173,51 @@ class _Market:
         left = replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0))
         return replace(problem, pools=left, limits=limits_beside(told, theirs))
 
-    def meanwhile(self, question: Problem, plan: Plan) -> Problem:
-        """Returns the question about the present machines: nobody leaves a place that the plan keeps for it to a job
-        whose machine is on its way.
+    def more_for_waiting(self, plan: Plan, rented: FloatArray) -> Rental | None:
+        """Returns what pays for itself beside so many rented accelerators (p,), by those alone who wait in the plan: by
+        rank others may have the places that money had counted on for them. None where nobody waits for that.
         """
-        pools, columns = question.pools, question.columns
-        capacity = np.minimum(pools.capacity, self.problem.pools.capacity)
+        problem, pools, columns = self.problem, self.problem.pools, self.problem.columns
+        pays = (plan.column < 0)[columns.job] & self.kept & _uses(problem, self.paid)
+        if not np.any(pays & ~_short_of(problem, pools.rentable - rented)):
+            return None
+        told, column = _whole(problem, _over_all(problem, self.kept, plan))
+        placed = column[column >= 0]
+        left = np.maximum(pools.capacity - pools.held + rented - accelerators_held(told, placed), 0.0)
+        held = np.maximum(pools.held - rented, 0.0)
+        coming = np.maximum(pools.paid - np.maximum(pools.held, rented), 0.0)
+        prepaid = np.maximum(pools.prepaid - rented, 0.0) if len(pools.prepaid) else pools.prepaid
+        pools = replace(
+            pools, capacity=left + held, rented=held, coming=coming, prepaid=prepaid,
+            rentable=np.maximum(pools.rentable - rented, 0.0),
+        )  # fmt: skip
+        value = np.where(plan.column < 0, problem.jobs.value_usd_per_h, np.nan)
+        jobs = replace(problem.jobs, value_usd_per_h=value)
+        return rent_machines(replace(problem, jobs=jobs, pools=pools, limits=limits_beside(told, placed)), 0.0)
+
+    def meanwhile(self, policy: PlanPolicy, memory: Memory, question: Problem, plan: Plan) -> Plan:
+        """Returns the plan for the present machines: nobody leaves a place that the plan keeps for it to a job whose
+        machine is on its way, and such a job waits where it is, as long as nobody of a higher class waits for that.
+        """
+        here, pools, columns = self.problem.pools.capacity, question.pools, question.columns
         _, column = _whole(question, plan)
-        stays = np.zeros(len(question.jobs), dtype=np.bool_)
-        stays[columns.job[columns.running & np.isin(np.arange(len(columns)), column)]] = True
-        pinned = question.jobs.pinned if len(question.jobs.pinned) else np.zeros(len(stays), dtype=np.bool_)
-        jobs = replace(question.jobs, pinned=pinned | stays)
-        return replace(
-            question, jobs=jobs, pools=replace(pools, capacity=capacity, rented=np.minimum(pools.rented, capacity))
-        )
+        n, c = len(question.jobs), len(columns)
+        coming, planned = pools.capacity > here + _SAME_USD, np.isin(np.arange(c), column)
+        running = np.flatnonzero(columns.running)
+        free = here - accelerators_held(question, running)
+        stays, awaits, late, runs = (np.zeros(n, dtype=np.bool_) for _ in range(4))
+        runs[columns.job[running]] = True
+        stays[columns.job[columns.running & planned]] = True
+        awaits[columns.job[planned & _uses(question, coming)]] = True
+        late[columns.job[planned & _uses(question, coming) & _short_of(question, free)]] = True
+        classes = question.jobs.priority_class
+        late &= classes >= classes.max(where=~runs, initial=np.iinfo(np.int64).min)
+        pinned = question.jobs.pinned if len(question.jobs.pinned) else np.zeros(n, dtype=np.bool_)
+        kept = ~awaits[columns.job] | planned | columns.running
+        jobs, capacity = replace(question.jobs, pinned=pinned | stays | late), np.minimum(pools.capacity, here)
+        pools = replace(pools, capacity=capacity, rented=np.minimum(pools.rented, capacity))
+        found, _ = policy.decide(_with_columns(replace(question, jobs=jobs, pools=pools), kept), memory)
+        return _over_all(question, kept, found)
 
 
 def _guaranteed_of_owned(problem: Problem) -> Problem:

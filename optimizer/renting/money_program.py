@@ -24,9 +24,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from optimizer.assignment.limit_rows import RentedTiers, padded, table_places
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.problem import FloatArray
-from optimizer.renting.rental_limits import RentedTiers, padded, table_places
 
 _TOLERANCE = 1e-9
 _SIMPLEX_ITERATIONS = 200_000

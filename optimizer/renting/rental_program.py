@@ -10,13 +10,13 @@ import highspy
 import numpy as np
 from scipy import sparse
 
+from optimizer.assignment.limit_rows import RentalLimits, RentedTiers, money_cells
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import max_by
 from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.lp.highs import highs_model, highs_solver
 from optimizer.problem import FloatArray, IntArray, Problem
-from optimizer.renting.rental_limits import RentalLimits, RentedTiers, money_cells
 from optimizer.utility.fair_share import usable_columns
 
 _TOLERANCE = 1e-9

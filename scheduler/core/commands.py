@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from optimizer.decision import Memory
-from optimizer.policy import PolicySpec
-from optimizer.problem import Problem
+from optimizer.policy import GivenOrderFacts, PolicySpec
+from optimizer.problem import BoolArray, IntArray, Problem
 from scheduler.core.budget_limits import BudgetUnit
 from walras.cluster import NodeId, Placement, PoolId, Rendezvous
 from walras.job_request import JobId
@@ -31,6 +31,20 @@ class Solve:
     memory: Memory
     #: Value of one hour of a job in USD, used to decide on renting, if neither job nor project states one.
     delay_usd_per_h: float
+
+
+@dataclass(slots=True)
+class RankJobs:
+    """Asks an order policy in another process for keys of jobs: answered by `JobsRanked(request_id, ...)` or
+    `SolveFailed`. At most one is outstanding.
+    """
+
+    request_id: int
+    policy: PolicySpec
+    #: The jobs (n,), what the policy may know of them, and which of them may be counted anew (`ResetsService`).
+    job_ids: IntArray
+    facts: GivenOrderFacts
+    waiting: BoolArray
 
 
 @dataclass(slots=True)
@@ -160,6 +174,7 @@ class BudgetWarned:
 Command = (
     WakeAt
     | Solve
+    | RankJobs
     | Prepare
     | Start
     | CheckpointEvery

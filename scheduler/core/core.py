@@ -1,23 +1,23 @@
 """The core and its only entry point: `SchedulerCore.handle(event) -> [commands]`.
 
-This file only dispatches. Each event goes to its handler (`_HANDLERS`); then the round mechanism in force turns what
-changed into starts, stops and solve requests (`cycle/round.py`), and a `WakeAt` tells the shells when to call the core
-again. Reports about a job, an attempt or a machine that the core does not know (any more) are dropped here.
+This file only dispatches. Each event goes to its handler (`_HANDLERS`); then the concerns are settled in a stated order
+(`_CONCERNS`): collect, then order, solve and place, then emit. Reports about a job, an attempt or a machine that the
+core does not know (any more) are dropped here.
 """
 
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
-from optimizer.policy import Policy, PolicySpec
+from optimizer.policy import Policy, PolicySpec, stand_in
 from optimizer.registry import make
+from scheduler.core import events as changes
 from scheduler.core import events as ev
-from scheduler.core import job_change_events as changes
 from scheduler.core import speed_events as speeds
-from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle.backfill import settle_limits
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
+from scheduler.core.events import BookingsDeclared, JobRestored, RentRestored, SharesDeclared, StateRestored
 from scheduler.core.handlers import (
     attempt_events,
     booking_windows,
@@ -26,18 +26,17 @@ from scheduler.core.handlers import (
     job_events,
     machine_events,
     machine_facts,
+    owned_returns,
     policy_events,
     quarantine,
     restored_state,
     speed_reports,
 )
 from scheduler.core.placement.retry_waits import let_waiting_jobs_go_on
-from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
-from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.job_queues import JobQueues
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.working_set import NOTHING_DUE, Cycle, RoundMechanism
+from scheduler.core.state.working_set import NOTHING_DUE, Cycle
 from walras.job_request import JobId
 
 #: Function that applies one event to the cycle.
@@ -71,6 +70,7 @@ class SchedulerCore:
         """Applies one event. Returns the commands that answer it, in order."""
         cycle, ledger, at = self._cycle, self.ledger, event.at
         assert at >= ledger.now, f"time went back: {event} at {ledger.now}"
+        ledger.usage.owned.pass_time(ledger, at, ledger.usage.half_life_s)
         ledger.now = cycle.now = at
         ledger.event_number += 1
         cycle.commands, cycle.due = [], NOTHING_DUE
@@ -80,41 +80,61 @@ class SchedulerCore:
             cycle.solves.told_at_event = ledger.event_number
         self._handlers[type(event)](cycle, event)
         if cycle.mechanism is not None:
-            _settle(cycle, cycle.mechanism)
+            for has_work, settle in _CONCERNS:
+                if has_work(cycle):
+                    settle(cycle)
         return cycle.commands
 
     def _policy_changed(self, cycle: Cycle, event: ev.PolicyChanged) -> None:
-        policy = self._make_policy(event.policy)
+        policy = self._make_policy(event.policy) if event.asked is None else stand_in(event.asked)
         policy_events.on_policy_changed(cycle, event, policy, self._mechanisms[event.rules.mechanism])
 
 
-def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
-    """Runs after every event: budgets and deadlines first, then the round, then idle machines and the next wake-up."""
-    if cycle.spending.has_news:
-        budgets.settle_budgets(cycle)
-    bookings = cycle.bookings
-    if bookings.declared or bookings.rows or bookings.barred:
-        booking_windows.settle_bookings(cycle)
-    if cycle.ledger.retries.waiting:
-        let_waiting_jobs_go_on(cycle)
-    if cycle.deadlines.heap or cycle.deadlines.market.holds:
-        from scheduler.core.handlers.spot_holding import settle_spot_holding  # only few runs need its planner
+def _settle_spot(cycle: Cycle) -> None:
+    """Lets jobs with a deadline hold spot machines by their slack."""
+    from scheduler.core.handlers.spot_holding import settle_spot_holding  # only few runs need its planner
 
-        settle_spot_holding(cycle)
-    if cycle.deadlines.heap or cycle.deadlines.secured:
-        deadlines.settle_deadlines(cycle)
-    if cycle.limits.are_declared or cycle.limits.parked or cycle.limits.barred:
-        settle_limits(cycle)
-    mechanism.settle(cycle)
-    if cycle.spending.has_news:
-        budgets.settle_budgets_after_starts(cycle)
-    if cycle.backlog.emptied:
-        machine_events.settle_idle_machines(cycle)
+    settle_spot_holding(cycle)
+
+
+def _settle_round(cycle: Cycle) -> None:
+    """Orders the jobs, solves and places by the mechanism in force (`cycle/round.py`)."""
+    assert cycle.mechanism is not None
+    cycle.mechanism.settle(cycle)
+
+
+def _ask_to_be_woken(cycle: Cycle) -> None:
+    """Tells the shells when to call the core again."""
     timers = cycle.timers
     if timers.next_at < timers.asked_at or timers.asked_at <= cycle.now:
         timers.asked_at = timers.next_at
         if timers.next_at < inf:
             cycle.commands.append(WakeAt(timers.next_at))
+
+
+#: What is settled after every event, in this order, each where there is something to settle.
+_CONCERNS: tuple[tuple[Callable[[Cycle], object], Callable[[Cycle], None]], ...] = (
+    # Collect: which jobs may run, and where.
+    (lambda cycle: cycle.spending.has_news, budgets.settle_budgets),
+    (
+        lambda cycle: cycle.bookings.declared or cycle.bookings.rows or cycle.bookings.barred,
+        booking_windows.settle_bookings,
+    ),
+    (lambda cycle: cycle.ledger.retries.waiting, let_waiting_jobs_go_on),
+    (lambda cycle: cycle.deadlines.heap or cycle.deadlines.market.holds, _settle_spot),
+    (lambda cycle: cycle.deadlines.heap or cycle.deadlines.secured, deadlines.settle_deadlines),
+    (
+        lambda cycle: cycle.limits.are_asked or cycle.limits.parked or cycle.limits.barred or cycle.reservations,
+        settle_limits,
+    ),
+    (lambda cycle: cycle.ledger.usage.owned.claims, owned_returns.settle_owned_places),
+    # Order, solve, place.
+    (lambda cycle: True, _settle_round),
+    # Emit: what follows from the starts.
+    (lambda cycle: cycle.spending.has_news, budgets.settle_budgets_after_starts),
+    (lambda cycle: cycle.backlog.emptied, machine_events.settle_idle_machines),
+    (lambda cycle: True, _ask_to_be_woken),
+)
 
 
 def _run_timers(cycle: Cycle) -> None:
@@ -223,11 +243,12 @@ _HANDLERS: dict[type, Handler] = {
     SharesDeclared: policy_events.on_shares_declared,
     ev.Woke: policy_events.on_woke,
     ev.Solved: policy_events.on_solved,
+    ev.JobsRanked: policy_events.on_jobs_ranked,
     ev.SolveFailed: policy_events.on_solve_failed,
 }
 
 #: Events and timers that tell of nothing but that time has passed, and the answer to what was asked before.
-_TELLS_NOTHING = (ev.Woke, ev.Solved)
+_TELLS_NOTHING = (ev.Woke, ev.Solved, ev.JobsRanked)
 _OF_TIME_ALONE = ("round", "gate")
 
 #: Handlers by kind of timer. Each gets the timer's subject and number (`Timers.set`).

@@ -1,28 +1,325 @@
 """Events: what happened, as shells report it to the core. Events are treated as immutable.
 
 An attempt is named by (job id, attempt number); a report about an attempt that is not the job's current one is ignored.
-Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`, those about shares
-of projects and users in `share_events.py`, changes of a job by people in `job_change_events.py`,
-those that restore a core in `restore_events.py`.
+Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`.
+
+Bookings: whole machines that people reserve for a period (`walras admin add reservation`).
+
+In the core, a reservation is a place kept for one waiting gang; what people reserve is called a booking. A booking
+covers whole machines, because one accelerator cannot be shielded from the jobs on the others of its machine.
+
+Changes that people make to jobs that have not ended: priority, budget, deadline, machines, project.
+
+The journal names events by their classes, in whichever module these are. An event about a job that has ended changes
+nothing. A change takes effect at its instant: earlier decisions stand until the next round, and the change alone does
+not take away places that a job holds.
+
+Events about shares of the fleet: shares and limits that people set, and what a former core had counted.
+
+Events by which a shell restores a new core: jobs, requested machines and the memory of the core before it.
+
+The shell sends `StateRestored` after the machines and before the jobs. Instants (`at`) are seconds since the cluster's
+epoch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
-from optimizer.policy import PolicySpec
-from scheduler.core.booking_events import BookingEvent
+from optimizer.policy import PolicySpec, PolicyTraits
+from optimizer.renting.lifetime_laws import RememberedLives
 from scheduler.core.budget_limits import BudgetState
-from scheduler.core.job_change_events import JobChangeEvent
-from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import ShareEvent
 from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured, WorkRestated
-from walras.cluster import NodeId, Pool, PoolId
-from walras.job_request import JobId, JobRequest
-from walras.states import Reason
+from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
+from walras.job_request import GangRequest, JobId, JobRequest, Kind
+from walras.spec.accelerator_names import covers
+from walras.states import JobState, Reason
+
+#: The project of a booking for maintenance. No real project has an empty name.
+NOBODY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A period in which some machines are for one project's jobs only, or for maintenance (`NOBODY`)."""
+
+    booking_id: int
+    #: Project whose jobs may use the machines; `NOBODY`: no jobs.
+    project: str
+    node_ids: tuple[NodeId, ...]
+    #: Seconds since the cluster's epoch.
+    from_at: float
+    until_at: float
+    #: Set if the booking is for a number of accelerators of this type on any machines: a machine that is lost is
+    #: replaced. Empty if it is for exactly these machines.
+    accelerator: str = ""
+    accelerators: int = 0
+    reason: str = ""
+
+    def is_open_to(self, project: str) -> bool:
+        """Returns whether jobs of the project may run on the machines during the booking."""
+        return self.project != NOBODY and self.project == project
+
+    def is_active(self, at: float) -> bool:
+        """Returns whether the booking has begun and has not ended at `at`."""
+        return self.from_at <= at < self.until_at
+
+    def overlaps(self, from_at: float, until_at: float) -> bool:
+        """Returns whether the booking overlaps with this period."""
+        return self.from_at < until_at and from_at < self.until_at
+
+    @property
+    def words(self) -> str:
+        """Returns the booking's name for people: `reservation 3 of project vision`, `reservation 4 (maintenance)`."""
+        if self.project == NOBODY:
+            return f"reservation {self.booking_id} (maintenance)"
+        return f"reservation {self.booking_id} of project {self.project}"
+
+
+@dataclass(slots=True)
+class BookingsDeclared:
+    """Replaces all bookings declared before by these. Bookings that have ended are dropped."""
+
+    at: float
+    bookings: tuple[Booking, ...] = ()
+
+
+BookingEvent = BookingsDeclared
+
+
+@dataclass(slots=True)
+class JobBudgetChanged:
+    """Sets a job's total budget. `spent_usd` is what it has cost so far, if it had no budget before."""
+
+    at: float
+    job_id: JobId
+    budget_usd: float
+    spent_usd: float = 0.0
+
+
+@dataclass(slots=True)
+class JobReprioritised:
+    """Sets a job's priority (0-100), which may change its priority class or its order inside that class."""
+
+    at: float
+    job_id: JobId
+    priority: int
+
+
+@dataclass(slots=True)
+class JobRedirected:
+    """Sets the gang, value and declared speeds with which a held job is to run on other machines."""
+
+    at: float
+    job_id: JobId
+    gang: GangRequest
+    #: USD per hour at its best speed; None: the project's value.
+    value_usd_per_h: float | None = None
+    #: Accelerator type and steps per second, used until a speed is measured.
+    declared: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(slots=True)
+class JobDeadlineChanged:
+    """Sets a job's deadline; inf: it no longer has one.
+
+    A job that was moved for the former deadline keeps its place; it is assigned to no pool for the new one before the
+    last moment for that has come.
+    """
+
+    at: float
+    job_id: JobId
+    deadline_at: float = inf
+
+
+@dataclass(slots=True)
+class JobProjectChanged:
+    """Moves a waiting job to another project, whose shares, limits, bookings and budgets apply from now on.
+
+    Past use and cost stay where they were counted. For a job that holds a place the event changes nothing.
+    """
+
+    at: float
+    job_id: JobId
+    project: str
+    #: Priority as its owner states it, or the new project's default.
+    priority: int
+    weight: float = 1.0
+    #: USD per hour at its best speed; None: the project's value.
+    value_usd_per_h: float | None = None
+    #: Its kind there; None: the same.
+    kind: Kind | None = None
+
+
+#: The journal names these events by their class names.
+JobChangeEvent = JobBudgetChanged | JobReprioritised | JobRedirected | JobDeadlineChanged | JobProjectChanged
+
+
+#: Scope of a limit over all pools; other scopes are an accelerator type or a pool id. Nobody owns parts of the fleet.
+FLEET = "fleet"
+
+
+def scope_covers(scope: str, pool: Pool) -> bool:
+    """Returns whether accelerators of the pool belong to this scope; `h100` has every H100 in it."""
+    return scope in (FLEET, pool.pool_id) or covers(scope, pool.shape.accelerator)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLimit:
+    """A number of accelerators of a scope: the most that are held at once, or those that are owned."""
+
+    scope: str
+    accelerators: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntityShare:
+    """Share of a project ("vision"), or of a user inside one ("vision/ada")."""
+
+    name: str
+    #: Weight against siblings that have work to do, in dividing the parent's share.
+    weight: float = 1.0
+    #: Fraction of all accelerators that it gets before others get more than their guarantees.
+    guaranteed: float = 0.0
+    limits: tuple[ShareLimit, ...] = ()
+    #: Accelerators of a type or a pool, on owned machines, that are its own: kept for its jobs, lent meanwhile.
+    owned: tuple[ShareLimit, ...] = ()
+
+
+@dataclass(slots=True)
+class SharesDeclared:
+    """Replaces all shares declared before by these. A project or user that is not named has weight 1 and no limit."""
+
+    at: float
+    shares: tuple[EntityShare, ...] = ()
+
+
+class RememberedUse(NamedTuple):
+    """Recorded use of a project or user, as of its last change, so that nothing is stored while nothing changes."""
+
+    name: str
+    #: `at` is the instant of the next four: decayed accelerator-seconds, accelerators held then; both in fair-share
+    #: units.
+    at: float
+    used_s: float
+    units_s: float
+    held: float
+    units: float
+    #: Instant of the next two: accelerator-seconds behind its share, and their growth per second; 0 under policies that
+    #: do not count it.
+    behind_at: float = 0.0
+    behind_s: float = 0.0
+    behind_rate: float = 0.0
+
+
+class RememberedLengths(NamedTuple):
+    """How a user's stated lengths compare with true ones (`statement_records`), as of the user's last ended job."""
+
+    name: str
+    at: float
+    #: Decayed sums over ended jobs: accelerator-seconds, the same times log(true / stated length), and number of jobs.
+    used_s: float
+    said_s: float
+    jobs: float
+
+
+class RememberedWeights(NamedTuple):
+    """Weights that a user stated for ended jobs (`statement_records`)."""
+
+    name: str
+    at: float
+    #: Decayed sums over ended jobs: accelerator-seconds, and the same times log(weight).
+    used_s: float
+    said_s: float
+
+
+ShareEvent = SharesDeclared
+
+
+@dataclass(slots=True)
+class JobRestored:
+    """A job that was active before this core started: it waits, is held, or has a placement and may be running."""
+
+    at: float
+    job: JobRequest
+    submitted_at: float
+    state: JobState
+    attempt: int = 0
+    restarts: int = 0
+    steps: float = 0.0
+    safe_steps: float = 0.0
+    attained_s: float = 0.0
+    hold_reason: Reason | None = None
+    placement: Placement | None = None
+    leased_at: float = 0.0
+    #: When all ranks were up; inf if they were not yet.
+    running_at: float = inf
+    #: Machines that have prepared their part of a gang that is not started, and where its ranks will meet.
+    prepared: tuple[NodeId, ...] = ()
+    rendezvous: Rendezvous | None = None
+    #: Why the attempt was told to stop; None if it was not.
+    revoked: Reason | None = None
+    #: Cost so far, USD.
+    spent_usd: float = 0.0
+    #: Whether the job has shown that it can save its work.
+    saves: bool = False
+    #: Machines of the placement that were lost, and may have joined again since, while the rest of the gang goes on.
+    lost: tuple[NodeId, ...] = ()
+    #: Seconds that its ended attempts ran.
+    held_s: float = 0.0
+    #: Whether the attempt is a profiling lease.
+    profiling: bool = False
+
+
+@dataclass(slots=True)
+class RentRestored:
+    """Machines that were requested before this core started and have not joined yet."""
+
+    at: float
+    token: str
+    pool_id: PoolId
+    machines: int
+
+
+#: Of a job: not to start before, refused starts in a row, infrastructure failures, idle yields in a row, whether it has
+#: lost work, whether it has shown that it saves, and accelerator-seconds owed by pool.
+RememberedJob = tuple[JobId, float, int, int, int, bool, bool, tuple[tuple[PoolId, float], ...]]
+#: Of a pool: failed requests for machines in a row, not to be requested before, and why the last request failed.
+RememberedPool = tuple[PoolId, int, float, str]
+#: Of a machine: its pace relative to others of its pool if it is slow, else None; whether it is counted to the pool of
+#: slow machines; and its newest jobs, each with its pace there and whether that is significantly slow.
+_Paces = tuple[tuple[JobId, float, bool], ...]
+RememberedPace = tuple[NodeId, float | None, bool, _Paces, str] | tuple[NodeId, float | None, bool, _Paces]
+
+#: Of a project's speed of a program (`state.throughput`): program, project, accelerator type, accelerators, steps/s.
+RememberedProgram = tuple[str, str, str, int, float]
+
+
+@dataclass(slots=True)
+class StateRestored:
+    """What the core before this one knew beyond jobs and machines. Sent after the machines and before the jobs."""
+
+    at: float
+    jobs: tuple[RememberedJob, ...] = ()
+    pools: tuple[RememberedPool, ...] = ()
+    #: (machine, (instant, job) of each failure there that may be the machine's fault).
+    failures: tuple[tuple[NodeId, tuple[tuple[float, JobId] | tuple[float, JobId, str], ...]], ...] = ()
+    #: (job, (machine, its failures there in a row, when it may start there again if that was one)).
+    retries: tuple[tuple[JobId, tuple[tuple[NodeId, int, float], ...]], ...] = ()
+    saving_kinds: tuple[Kind, ...] = ()
+    policy: str = ""  # policy of the last prices; below: prices by pool, their unit, and the value of that unit
+    prices: tuple[tuple[PoolId, float], ...] = ()
+    price_unit: str = ""
+    exchange: float = 1.0
+    shares: tuple[RememberedUse, ...] = ()
+    lifetimes: tuple[tuple[PoolId, RememberedLives], ...] = ()  # by pool (`machine_lifetimes.dump_lifetimes`)
+    lengths: tuple[RememberedLengths, ...] = ()
+    weights: tuple[RememberedWeights, ...] = ()
+    paces: tuple[RememberedPace, ...] = ()
+    programs: tuple[RememberedProgram, ...] = ()
 
 
 @dataclass(slots=True)
@@ -45,6 +342,8 @@ class PolicyChanged:
     rules: RoundRules
     #: Why the former policy was replaced, if it failed and this is the last good one. Empty: a person chose this one.
     put_back: str = ""
+    #: Of a policy that runs in another process: what it says of itself. It is never called here, but asked.
+    asked: PolicyTraits | None = None
 
 
 @dataclass(slots=True)
@@ -73,7 +372,7 @@ class NodeJoined:
     #: Of a rented machine: since when it is paid for, if not from now on; USD of that which the core has not counted.
     paid_since: float | None = None
     paid_usd: float = 0.0
-    #: Tools that jobs may need and the machine has (`walras.machine_tools`); None: not reported, taken to have all.
+    #: Tools of the machine (`walras.machines.machine_facts`); None: not reported, taken to have all.
     tools: tuple[str, ...] | None = None
     machine: str = ""  # machine with several accelerator types of which this is a part; empty: a whole machine
     #: An administrator had drained it before it was lost: it takes no jobs until it is resumed.
@@ -373,10 +672,23 @@ class Solved:
 
 
 @dataclass(slots=True)
+class JobsRanked:
+    """Answers `RankJobs`: the jobs' key, as columns most significant first, and whose service counts anew."""
+
+    at: float
+    request_id: int
+    job_ids: tuple[JobId, ...]
+    key: tuple[tuple[float, ...], ...]
+    renewed: tuple[JobId, ...] = ()
+
+
+@dataclass(slots=True)
 class SolveFailed:
     at: float
     request_id: int
     reason: str = field(default="")
+    #: File and line of the policy, if known.
+    where: str = ""
 
 
 NodeFacts = NodePrivate | NodeTools | NodeData
@@ -404,5 +716,6 @@ Event = (
     | RestartMeasured
     | Woke
     | Solved
+    | JobsRanked
     | SolveFailed
 )

@@ -6,7 +6,7 @@ rules: {round_s: 360, resolve_min_s: 60}
 Rules are a value: another scheduler's mechanism differs in parameters, never by a flag.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
@@ -170,17 +170,25 @@ class RoundRules:
 #: Rules in which an organisation says what it decided about money and people. They outlive a change of the policy: a
 #: policy file that does not name them leaves them as they are.
 ORGANISATION = ("delay_usd_per_h", "values", "spare_usd_per_h", "budgets", "groups")
+#: How often, and how soon, people's jobs may be stopped: an organisation decided it where it is not what the shipped
+#: file of the policy says. Then it outlives a change of the policy too.
+ROUND_TIMES = ("round_s", "min_runtime_s", "protected_s")
 
 
-def with_organisation_of(rules: RoundRules, stated: Container[str], before: RoundRules) -> RoundRules:
+def with_organisation_of(
+    rules: RoundRules, stated: Container[str], before: RoundRules, shipped: RoundRules
+) -> RoundRules:
     """Returns the rules with what they do not state about money and people as it was before.
 
     Args:
         rules: of another policy.
         stated: names of the rules that its file states.
         before: the rules in force.
+        shipped: those of the shipped file of the policy in force.
     """
-    return replace(rules, **{name: getattr(before, name) for name in ORGANISATION if name not in stated})
+    decided = (name for name in ROUND_TIMES if getattr(before, name) != getattr(shipped, name))
+    kept = [name for name in (*ORGANISATION, *decided) if name not in stated]
+    return replace(rules, **{name: getattr(before, name) for name in kept})
 
 
 # ------------------------------------------------------------------------------------------------ the policy file
@@ -219,10 +227,13 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 _MOST_USD_PER_H = 1e9
 
 
-def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundRules]:
+def parse_policy(
+    data: Any, *, bounded: bool = True, check: Callable[[PolicySpec], object] = make
+) -> tuple[PolicySpec, RoundRules]:
     """Parses a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix.
 
-    `bounded` False accepts values outside the bounds: an earlier version with wider bounds accepted the policy.
+    `bounded` False accepts values outside the bounds: an earlier version with wider bounds accepted the policy. `check`
+    raises for unknown names and parameters.
     """
     if not isinstance(data, Mapping):
         raise ConfigError("a policy file is a mapping with `policy` and `rules`", field="policy")
@@ -237,7 +248,7 @@ def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundR
     if not isinstance(parameters, Mapping):
         raise ConfigError("policy.parameters: must be a mapping", field="policy.parameters")
     spec = PolicySpec(policy["name"], dict(parameters))
-    make(spec)  # raises for unknown names and parameters
+    check(spec)
     return spec, parse_rules(data.get("rules") or {}, bounded=bounded)
 
 
@@ -309,6 +320,12 @@ def dump_policy(spec: PolicySpec, rules: RoundRules) -> dict[str, Any]:
         "policy": {"name": spec.name, "parameters": dict(spec.parameters)},
         "rules": {name: (value.value if name == "backfill" else value) for name, value in asdict(rules).items()},
     }
+
+
+def changed_rules(written: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the rules of a policy file that are not at their defaults."""
+    rules, usual = parse_rules(written, bounded=False), RoundRules()
+    return [each.name for each in fields(RoundRules) if getattr(rules, each.name) != getattr(usual, each.name)]
 
 
 def _refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], prefix: str) -> None:

@@ -29,6 +29,8 @@ class PredictedSpeed:
     count: int
     fused: Guess
     parts: tuple[Guess, ...] = ()
+    #: Whether its measurement would tell most of an accelerator that is new.
+    first: bool = False
 
 
 @dataclass(slots=True)
@@ -53,7 +55,10 @@ class NetworkMeasured:
 
 @dataclass(slots=True)
 class NetworkKnown:
-    """Bandwidth that gangs measured in a pool before this core started, bytes per second in one direction."""
+    """Bandwidth that gangs measured in a pool before this core started, bytes per second in one direction.
+
+    `pool_id` names the project as a kind's name does (`walras.job_request.kind_within`).
+    """
 
     at: float
     pool_id: PoolId

@@ -2,7 +2,7 @@
 
 The state is recorded as a restarted core is told it: pools, machines, known speeds, owed time, then each job. The copy
 decides nothing before it has the whole state. As after a restart, it makes its reservations anew and requests a solve
-at once. Taking the snapshot changes nothing in the original core; it is done in pieces of about a millisecond, between
+at once. Taking the snapshot changes nothing in the original core; it is done in pieces of some milliseconds, between
 which that core must not handle events.
 
 To another process, a question about a state goes without the jobs, which precede it in pieces: ten thousand jobs take a
@@ -18,12 +18,14 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from optimizer.policy import Policy
-from scheduler.core.booking_events import Booking, BookingsDeclared
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
+from scheduler.core.cycle.round import MECHANISMS, MakeMechanism, judge_arrival, rebuild_queues
 from scheduler.core.events import (
+    Booking,
+    BookingsDeclared,
     Event,
+    JobRestored,
     MoneyRestated,
     NodeData,
     NodeJoined,
@@ -33,12 +35,13 @@ from scheduler.core.events import (
     NodeUnreachable,
     PolicyChanged,
     PoolDeclared,
+    RentRestored,
+    SharesDeclared,
+    StateRestored,
     Woke,
 )
 from scheduler.core.handlers.restored_state import gather_state
-from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -78,10 +81,12 @@ class CoreSnapshot:
     revocations_per_h: dict[str, float]
 
     def open_lengths(self) -> list[EndedJob]:
-        """Returns active jobs that state no length and have run, with what they have done as their length."""
+        """Returns active jobs that state no steps and have run, with what they have done as their length."""
         told = ((job.job, self.had_s.get(job.job.job_id, 0.0)) for job in self.jobs if job.job.steps is None)
         return [
-            EndedJob(request.user, request.kind, had_s, project=request.project) for request, had_s in told if had_s > 0
+            EndedJob(request.user, request.kind, had_s, project=request.project, guess_s=request.duration_s)
+            for request, had_s in told
+            if had_s > 0
         ]
 
     def requests(self) -> dict[JobId, JobRequest]:
@@ -112,7 +117,7 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
         core.cycle.bookings.declared,
         _told_money(core, now),
         fleet,
-        replace(remembered, at=now),
+        replace(remembered, at=now, programs=()),
         (*holding, *waiting),
         speeds,
         costs,
@@ -207,6 +212,8 @@ def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
         rendezvous=job.rendezvous,
         revoked=job.revoked,
         saves=job.saves,
+        held_s=job.held_s,
+        profiling=job.profiling_until > -inf,
     )
 
 
@@ -231,9 +238,10 @@ def _had_s(ledger: Ledger, job: JobRecord, now: float) -> float:
 
 
 class _Gate:
-    """Whether the copy may decide yet."""
+    """Whether the copy may decide yet, and jobs that waited already: they are queued, not judged as newcomers again."""
 
-    is_open = False
+    def __init__(self, jobs: Iterable[JobId]) -> None:
+        self.is_open, self.waited = False, set(jobs)
 
 
 class _GatedRounds:
@@ -245,8 +253,16 @@ class _GatedRounds:
 
     def settle(self, cycle: Cycle) -> None:
         """Does what the inner mechanism does, once the gate is open."""
-        if self._gate.is_open:
-            self._inner.settle(cycle)
+        if not self._gate.is_open:
+            return
+        if waited := self._gate.waited:
+            arrived, self._gate.waited = cycle.backlog.arrived, set()
+            cycle.backlog.arrived = [job_id for job_id in arrived if job_id not in waited]
+            rebuild_queues(cycle)
+            for job_id in arrived:
+                if job_id in waited and (job := cycle.ledger.jobs.get(job_id)) is not None:
+                    judge_arrival(cycle, job, may_start=False)
+        self._inner.settle(cycle)
 
 
 def _make_gated(gate: _Gate, make: MakeMechanism, cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
@@ -257,8 +273,8 @@ class CoreCopy:
     """A core in the state of another core. Changes to try are told first; `open` then lets it decide."""
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
-        self._gate = _Gate()
-        self._bookings = snapshot.bookings
+        self.snapshot = snapshot
+        self._gate = _Gate(job.job.job_id for job in snapshot.jobs)
         gated = {name: partial(_make_gated, self._gate, make) for name, make in MECHANISMS.items()}
         self.core = SchedulerCore(mechanisms=gated)
         ledger = self.core.ledger
@@ -278,7 +294,8 @@ class CoreCopy:
         """Lets the copy decide from now on. Returns its first commands."""
         self._gate.is_open = True
         # Not earlier: jobs of a booking that has begun start with it, and those commands would be lost.
-        booked = self.core.handle(BookingsDeclared(at, self._bookings)) if self._bookings else []
+        bookings = self.snapshot.bookings
+        booked = self.core.handle(BookingsDeclared(at, bookings)) if bookings else []
         return [*booked, *self.core.handle(Woke(at))]
 
 
@@ -306,7 +323,6 @@ _arrived: dict[int, list[JobRestored]] = {}
 
 
 def pieces_of(jobs: Jobs) -> Iterator[Jobs]:
-    """Yields the jobs in pieces."""
     for first in range(0, len(jobs), JOBS_IN_A_PIECE):
         yield jobs[first : first + JOBS_IN_A_PIECE]
 

@@ -6,23 +6,20 @@ contain the outcome.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from math import inf, log
-from time import process_time
 
 from scheduler.core.events import Event
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
 from scheduler.forecast.past_jobs import PastJobs
-from scheduler.forecast.rollout import Rollout, RolloutLimits
+from scheduler.forecast.rollout import DRAWS_LEAST, DrawTime, RolledJob, Rollout
 from walras.job_request import JobId
 
 #: Quantiles of a forecast interval.
 LEVELS = (0.1, 0.5, 0.9)
 #: Quantile by which an end is promised.
 PROMISED = 0.95
-#: Minimum of futures from which p10 and p90 are computed.
-_DRAWS_LEAST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +32,12 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class PromiseBasis:
-    """What an end is promised from: ends of which those that no future reached are late guesses.
-
-    `end_by` is their quantile `PROMISED`.
-    """
-
-    end: Interval
-    end_by: float
-
-
-@dataclass(frozen=True, slots=True)
 class JobForecast:
-    """When a job starts (None: it runs) and ends, and from what an end could be promised."""
+    """When a job starts (None: it runs) and ends, and the quantile `PROMISED` of its end; inf: none is told."""
 
     start: Interval | None
     end: Interval
-    promise: PromiseBasis
+    end_by: float = inf
     #: Instants by which nine futures in ten had not reached the start, and the end, however early they were given up.
     starts_after: float = -inf
     ends_after: float = -inf
@@ -64,13 +50,16 @@ class ForecastQuestion:
     snapshot: CoreSnapshot
     past: PastJobs
     draws: int = 40
-    #: Processor time, seconds.
+    #: Processor time, and how long somebody waits, seconds.
     cpu_s: float = 10.0
+    within_s: float = inf
     seed: int = 0
     #: Events at the beginning of the future: a job that is tried, a changed one, more machines.
     told: tuple[Event, ...] = ()
     #: The one job that is asked about: each future stops at its end, and only it has a forecast. None: all jobs.
     only: JobId | None = None
+    #: Whether it gives way to a question for which somebody waits (`yield_when_awaited`).
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,52 +73,76 @@ class ForecastAnswer:
 
 
 def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
-    """Rolls the state forward until all draws are made or the processor time is spent. Returns the forecasts."""
-    began_s, snapshot = process_time(), question.snapshot
+    """Rolls the state forward until all draws are made or the processor time is spent. Returns the forecasts.
+
+    Without a job and a draw if it gave way before there were enough.
+    """
+    time, snapshot = DrawTime(question.cpu_s, question.within_s, yields=question.yields), question.snapshot
     lengths = known_lengths(snapshot, question.past.ended)
-    starts: dict[JobId, list[float]] = {}
-    ends: dict[JobId, list[float]] = {}
-    late_ends: dict[JobId, list[float]] = {}
-    not_before: dict[JobId, list[tuple[float, float]]] = {}
+    futures: dict[JobId, list[RolledJob]] = {}
     running = {job.job.job_id for job in snapshot.jobs if job.placement is not None}
     draws = 0
     for draw in range(question.draws):
-        spent_s = process_time() - began_s
-        if draw >= _DRAWS_LEAST and spent_s + spent_s / draw > question.cpu_s:
+        if time.is_over(draw):
             break
         copy = CoreCopy(snapshot)
         for event in question.told:
             copy.tell(event)
-        rollout = Rollout(snapshot, copy, question.past, lengths, f"{question.seed}/{draw}")
-        # A single future may use all time that is left per draw, so that the minimum of draws is made.
-        limits = RolloutLimits(cpu_until_s=began_s + question.cpu_s * max(draw + 1, _DRAWS_LEAST) / _DRAWS_LEAST)
-        rollout.run(limits, until_ended=question.only)
+        rollout = Rollout(copy, question.past, lengths, f"{question.seed}/{draw}")
+        rollout.run(time.limits(draw), until_ended=question.only)
+        if time.has_yielded:
+            break
         draws += 1
         for job_id, rolled in rollout.jobs.items():
-            if question.only not in (None, job_id):
-                continue
-            starts.setdefault(job_id, []).append(rolled.starts_at)
-            ends.setdefault(job_id, []).append(rolled.ends_at)
-            late_ends.setdefault(job_id, []).append(rolled.late_end_at)
-            instants = min(rolled.starts_at, rolled.open_until), min(rolled.ends_at, rolled.open_until)
-            not_before.setdefault(job_id, []).append(instants)
-    told = {}
-    for job_id, seen in ends.items():
-        start = None if job_id in running else quantiles(starts[job_id])
-        starts_after, ends_after = (quantiles(each).p10 for each in zip(*not_before[job_id], strict=True))
-        told[job_id] = JobForecast(start, quantiles(seen), promise_basis(late_ends[job_id]), starts_after, ends_after)
-    return ForecastAnswer(snapshot.at, told, draws, process_time() - began_s)
+            if question.only in (None, job_id):
+                futures.setdefault(job_id, []).append(rolled)
+    if time.has_yielded and draws < DRAWS_LEAST:
+        return ForecastAnswer(snapshot.at, {}, 0, time.spent_s)
+    told = {job_id: forecast_of(rolled, waits=job_id not in running) for job_id, rolled in futures.items()}
+    return ForecastAnswer(snapshot.at, told, draws, time.spent_s)
+
+
+def forecast_of(futures: Sequence[RolledJob], *, waits: bool = True) -> JobForecast:
+    """Returns what these futures of a job tell.
+
+    Where at least half of them reached its end, the others count with the late guess (`RolledJob.late_end_at`): what
+    none of them reaches may never come.
+    """
+    end, end_by = quantiles([each.ends_at for each in futures]), inf
+    if end.p50 < inf:
+        late = [each.late_end_at for each in futures]
+        end, end_by = quantiles(late), promised_quantile(late)
+    return JobForecast(
+        quantiles([each.starts_at for each in futures]) if waits else None,
+        end,
+        end_by,
+        quantiles([min(each.starts_at, each.open_until) for each in futures]).p10,
+        quantiles([min(each.ends_at, each.open_until) for each in futures]).p10,
+    )
+
+
+def still_true(told: JobForecast, now: float, started_at: float = inf) -> JobForecast | None:
+    """Returns what of a told forecast what has happened since does not contradict; None: nothing.
+
+    `started_at` is when the job got its place; inf: it waits. An instant that has not come is told until its middle
+    has passed: until then at least four in five of those cases come by p90. A job that got its place earlier or later
+    than was told ends at another time too.
+    """
+    start, waits = told.start, started_at == inf
+    if waits and (start is None or start.p50 < now):
+        return None  # it ran when the forecast was made, or should have started
+    if told.end.p50 < now or not (waits or start is None or start.p10 <= started_at <= start.p90):
+        return None
+    end = replace(told.end, p10=max(told.end.p10, now))
+    if start is None or not waits:
+        return replace(told, start=None, end=end)
+    return replace(told, start=replace(start, p10=max(start.p10, now)), end=end)
 
 
 def quantiles(values: Sequence[float]) -> Interval:
     """Returns p10, p50 and p90, interpolated between values."""
     ordered = sorted(values)
     return Interval(*(_quantile(ordered, level) for level in LEVELS))
-
-
-def promise_basis(late_ends: Sequence[float]) -> PromiseBasis:
-    """Returns what an end is promised from; `late_ends` are those of the futures (`RolledJob.late_end_at`)."""
-    return PromiseBasis(quantiles(late_ends), promised_quantile(late_ends))
 
 
 def promised_quantile(values: Sequence[float]) -> float:
@@ -155,12 +168,14 @@ def _quantile(ordered: Sequence[float], level: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * min(max(place - low, 0.0), 1.0)
 
 
-#: Slack of each half of an interval: seconds, and a fraction of how far ahead its middle lies.
+#: What is added to each half of an interval where it is compared with what came: seconds, and a fraction of how far
+#: ahead its middle lies.
 _SLACK_S, _SLACK_PART = 30.0, 0.01
 #: Maximum of outcomes kept, and number of jobs that must have an outcome before any is used.
 _OUTCOMES_MAX, _JOBS_LEAST = 400, 10
-#: Number of separate spans of time at which outcomes and raw forecast have equal weight.
-_HALF_BELIEVED = 10
+#: Number of independent outcomes at which these and the raw forecast have equal weight; and the most that an error
+#: counts for, in halves of its interval.
+_HALF_BELIEVED, _ERROR_MOST = 7, 3.0
 #: Maximum of jobs whose forecasts await their outcome: their quantiles are computed while a server waits.
 _PENDING_MAX = 2_000
 #: An event that has not happened counts once its time is within one half-interval before the middle.
@@ -168,7 +183,7 @@ _EARLY = -1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class Outcome:
     """How far before and after the middle an event happened, in halves of the forecast interval."""
 
     job_id: JobId
@@ -177,74 +192,76 @@ class _Outcome:
     said_at: float
     came_at: float
 
+    @property
+    def error(self) -> float:
+        """Returns how late it was, in halves of the interval; negative: early."""
+        return max(min(self.high if self.high > 0 else -self.low, _ERROR_MOST), -_ERROR_MOST)
+
 
 class IntervalCalibration:
     """Corrects intervals by the errors of earlier ones. Starts and ends have one each, because their errors differ.
 
         before = (p50 - came) / (p50 - p10 + slack)     after = (came - p50) / (p90 - p50 + slack)
-        told     p50 - q(before) (p50 - p10 + slack)  to  p50 + q(after) (p90 - p50 + slack)
+        learnt   p50 - q(before) (p50 - p10 + slack)  to  p50 + q(after) (p90 - p50 + slack)
 
     q is the 0.9 quantile of earlier outcomes: conformal prediction, scaled by the interval's own halves. So wide
     intervals are corrected in proportion to their width, and far ones by the outcomes of near ones. An event that has
     not happened counts as at least as late as now (right-censored; Kaplan-Meier): otherwise only early events would be
     known while a queue grows.
 
-    q is drawn towards 1 while the outcomes are few. They are counted by spans of time that do not overlap: one job that
-    lasts long is the error of all that wait behind it, so a hundred outcomes of one hour are about one.
+    What is told goes over from the raw interval to the learnt one with the number of outcomes. One job that lasts long
+    is the error of all that wait behind it: a hundred outcomes of one hour may be about one. So they count by their
+    design effect (`independent_outcomes`).
     """
 
     def __init__(self) -> None:
-        self._outcomes: deque[_Outcome] = deque(maxlen=_OUTCOMES_MAX)
+        self._outcomes: deque[Outcome] = deque(maxlen=_OUTCOMES_MAX)
         #: By job: (instant, interval) of forecasts whose outcome is awaited.
         self._pending: dict[JobId, list[tuple[float, Interval]]] = {}
         #: The last factors, with the instant and the number of outcomes for which they were computed.
-        self._known: tuple[float, int, float, float] | None = None
+        self._known: tuple[float, int, float, float, float] | None = None
         self._came = 0
 
     def corrected(self, at: float, said: Interval) -> Interval:
         """Returns the corrected interval, in ascending order and never before `at`."""
         if said.p50 == inf:
             return said
-        before, after = self._factors(at)
+        part, before, after = self._factors(at)
         low_s, high_s = _halves(at, said)
-        p10, p90 = max(said.p50 - before * low_s, at), max(said.p50 + after * high_s, at)
+        p10 = max(_between(said.p10, said.p50 - before * low_s, part), at)
+        p90 = max(_between(said.p90, said.p50 + after * high_s, part), at)
         p10, p90 = min(p10, p90), max(p10, p90)
         return Interval(p10, min(max(said.p50, p10), p90), p90)
 
     def promised(self, at: float, forecast: JobForecast) -> float:
-        """Returns the instant by which to promise an end; inf if none can be promised.
-
-        Half of the futures must have reached the end: what none of them reaches may never come.
-        """
-        said, end_by = forecast.promise.end, forecast.promise.end_by
-        if forecast.end.p50 == inf or said.p90 == inf or end_by == inf:
+        """Returns the instant by which to promise an end; inf if none can be promised."""
+        said, end_by = forecast.end, forecast.end_by
+        if said.p90 == inf or end_by == inf:
             return inf
-        high_s = _halves(at, said)[1]
-        drawn = (end_by - said.p50) / high_s + 1.0
         came = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), PROMISED)
-        part = self._belief()
-        return max(said.p50 + (drawn + (came - drawn) * part) * high_s, self.corrected(at, said).p90)
+        learnt = said.p50 + came * _halves(at, said)[1]
+        return max(_between(end_by, learnt, self._factors(at)[0]), self.corrected(at, said).p90)
 
-    def _factors(self, at: float) -> tuple[float, float]:
-        """Returns the factors of the lower and the upper half."""
+    def _factors(self, at: float) -> tuple[float, float, float]:
+        """Returns the weight of what is learnt, and the factors of the lower and the upper half."""
         if self._known is None or self._known[:2] != (at, self._came):
             self._known = (at, self._came, *self._quantiles(at))
         return self._known[2:]
 
-    def _quantiles(self, at: float) -> tuple[float, float]:
+    def _quantiles(self, at: float) -> tuple[float, float, float]:
         part = self._belief()
         if part <= 0.0:
-            return 1.0, 1.0
+            return 0.0, 1.0, 1.0
         before = quantile_with_open([each.low for each in self._outcomes], (), LEVELS[2])
         after = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), LEVELS[2])
-        return 1.0 + (before - 1.0) * part, 1.0 + (after - 1.0) * part
+        return part, before, after
 
     def _belief(self) -> float:
-        """Returns the weight of outcomes: 0 with few jobs, towards 1 with many separate spans."""
+        """Returns the weight of outcomes: 0 with few jobs, towards 1 with many independent ones."""
         if len({each.job_id for each in self._outcomes}) < _JOBS_LEAST:
             return 0.0
-        spans = separate_spans((each.said_at, each.came_at) for each in self._outcomes)
-        return spans / (spans + _HALF_BELIEVED)
+        many = independent_outcomes(self._outcomes)
+        return many / (many + _HALF_BELIEVED)
 
     def _open_late(self, at: float) -> list[float]:
         """Returns lower bounds on the lateness of events that have not happened, in halves of their intervals."""
@@ -263,12 +280,16 @@ class IntervalCalibration:
         """Records that the forecast event of this job happened at `at`."""
         for said_at, raw in self._pending.pop(job_id, ()):
             low_s, high_s = _halves(said_at, raw)
-            self._outcomes.append(_Outcome(job_id, (raw.p50 - at) / low_s, (at - raw.p50) / high_s, said_at, at))
+            self._outcomes.append(Outcome(job_id, (raw.p50 - at) / low_s, (at - raw.p50) / high_s, said_at, at))
             self._came += 1
 
     def forget(self, job_id: JobId) -> None:
         """Drops the job's forecasts, because it was cancelled or held."""
         self._pending.pop(job_id, None)
+
+
+def _between(raw: float, learnt: float, part: float) -> float:
+    return raw if raw == inf else raw + part * (learnt - raw)
 
 
 def _halves(at: float, said: Interval) -> tuple[float, float]:
@@ -277,13 +298,22 @@ def _halves(at: float, said: Interval) -> tuple[float, float]:
     return said.p50 - said.p10 + slack_s, said.p90 - said.p50 + slack_s
 
 
-def separate_spans(spans: Iterable[tuple[float, float]]) -> int:
-    """Returns the maximum number of these spans (from, until) of which no two overlap."""
-    many, until_at = 0, -inf
-    for since_at, ends_at in sorted(spans, key=lambda span: span[1]):
-        if since_at >= until_at:
-            many, until_at = many + 1, ends_at
-    return many
+def independent_outcomes(outcomes: Collection[Outcome]) -> float:
+    """Returns how many independent outcomes these are worth: their number over the design effect of their errors.
+
+        effect = sum over groups of (sum of errors)^2 / sum of error^2
+
+    A group are those that came before the first of them that was foretold after the group's first had come.
+    """
+    groups, until_at = list[float](), -inf
+    for each in sorted(outcomes, key=lambda each: each.came_at):
+        if each.said_at >= until_at:
+            until_at = each.came_at
+            groups.append(0.0)
+        groups[-1] += each.error
+    alone = sum(each.error**2 for each in outcomes)
+    together = sum(each * each for each in groups)
+    return max(len(outcomes) * alone / together if together > alone else len(outcomes), len(groups))
 
 
 def quantile_with_open(values: Sequence[float], at_least: Sequence[float], level: float) -> float:

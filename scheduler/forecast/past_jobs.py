@@ -1,7 +1,8 @@
 """What past jobs tell about unknown quantities: how long jobs turn out to be, and which jobs will arrive.
 
-A job that states its length is as long as stated, times a ratio drawn from ended jobs. One that states none is as long
-as ended jobs were, conditional on having done so much already. Lengths are seconds at a job's own best speed: counted
+A job that states its length, in steps or as a guess of its duration, is as long as stated, times a ratio drawn from
+ended jobs that stated theirs so. One that states none is as long as ended jobs were, conditional on having done so much
+already. Lengths are seconds at a job's own best speed: counted
 in seconds on the machines that they had, jobs that ran on slow ones would make all others many times as long as they
 are. Jobs that have not ended are right-censored at what they have done (Kaplan-Meier): otherwise a young cluster would
 underestimate lengths, because only short jobs have ended. Arrivals repeat past hours, so bursts remain bursts.
@@ -32,9 +33,10 @@ one after the other in their group:
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from math import exp, inf, log, sqrt
 from random import Random
 
@@ -46,19 +48,24 @@ REMEMBERED_MAX = 2000
 _ALIKE_MAX = 30.0
 #: Spread of lengths about the drawn value, because speeds are not known exactly: standard deviation of the logarithm;
 #: less if many jobs were seen that hardly differ.
-_SPEED_NOISE = 0.03
+_SPEED_NOISE = 0.01
 #: Values beyond all that was seen: their logarithm exceeds it by an exponential variable in units of the spread. This
 #: is the prior spread, with the weight of one value.
 _SPREAD_BEFORE = 1.0
 #: Maximum of past jobs up to which each future weights them anew; with more, weights change little.
 _WEIGHED_MOST = 400
-#: Median seconds, and spread of the logarithm, if no job has ended yet: about those of published traces.
-_FIRST_GUESS_S, _FIRST_SPREAD = 900.0, 2.0
+#: Median seconds, and spread of the logarithm, if no job has ended yet: about those of published traces. And the
+#: spread about guessed durations until one has ended: half are within 1.6 times the guess.
+_FIRST_GUESS_S, _FIRST_SPREAD, _GUESS_SPREAD = 900.0, 2.0, 0.7
+#: Stated steps are believed as if so many jobs had ended exactly as they stated.
+_TRUE_BEFORE = 4
 #: Maximum of a group's ended jobs whose lengths its active jobs may take; prior probability of that, and the number of
 #: ended jobs that the prior counts as.
 _LATELY, _TOGETHER, _TOGETHER_JOBS = 8, 0.8, 2.0
 #: Length in seconds of the pieces in which past arrivals are repeated.
 _PIECE_S = 3600.0
+#: The least time of which a server's first jobs may be all.
+_BURST_S = 600.0
 _DAY_S = 86_400.0
 
 
@@ -79,11 +86,29 @@ class EndedJob:
     project: str = "default"
     #: Whether it was stopped by someone before its end, so that it is longer than what it ran.
     is_cut: bool = False
+    #: Guess of its duration, seconds; None if it gave none.
+    guess_s: float | None = None
 
     @property
     def group(self) -> tuple[str, str, str]:
         """Its project, user and kind."""
         return self.project, self.user, self.kind
+
+    def value(self, of: "_Drawn") -> float:
+        """Returns the value of this kind; 0 if it has none."""
+        if of is _Drawn.RATIO:
+            return self.ratio or 0.0
+        if of is _Drawn.GUESS:
+            return self.ran_s / self.guess_s if self.guess_s else 0.0
+        return self.ran_s
+
+
+class _Drawn(Enum):
+    """What is drawn: a length, or how much longer a job is than its steps, or its guessed duration, say."""
+
+    LENGTH = auto()
+    RATIO = auto()
+    GUESS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +147,10 @@ class DrawnLengths:
         self._lately: dict[tuple[str, str, str], list[float]] = {}
         for job in self._ended:
             self._lately.setdefault(job.group, []).append(job.ran_s)
-        lengths = [(job, job.ran_s) for job in self._ended if job.ran_s > 0]
-        ratios = [(job, job.ratio) for job in self._ended if job.ratio is not None and job.ratio > 0]
-        self._like, self._like_in_ratio = _Likeness(lengths), _Likeness(ratios)
-        self._together, self._apart = self._like.together, self._like.apart
+        self._like = {
+            of: _Likeness([(job, value) for job in self._ended if (value := job.value(of)) > 0]) for of in _Drawn
+        }
+        self._together, self._apart = self._like[_Drawn.LENGTH].together, self._like[_Drawn.LENGTH].apart
         self._weigh(lambda: 1.0)
         #: In a future, by group: lengths that its next job may have.
         self._drawn: dict[tuple[str, str, str], list[float]] = {}
@@ -134,8 +159,7 @@ class DrawnLengths:
         """Draws the weight of each past job, and of one more."""
         self._weights, self._open_weights = [draw() for _ in self._ended], [draw() for _ in self._open]
         self._one = draw()
-        self._lengths: dict[tuple[str, str, str], _Weighted] = {}
-        self._ratios: dict[tuple[str, str, str], _Weighted] = {}
+        self._tables: dict[tuple[_Drawn, str, str, str], _Weighted] = {}
 
     def of_future(self, luck: str) -> "DrawnLengths":
         """Returns the same past with the weights of one future, in which jobs of a group have lengths in common."""
@@ -151,19 +175,21 @@ class DrawnLengths:
 
     def ratio(self, request: JobRequest, least: float, chance: Random) -> float:
         """Returns a drawn ratio of true to stated work, above `least`, the ratio done already."""
-        known = self._table(self._ratios, request, is_ratio=True)
+        known = self._table(_Drawn.RATIO, request)
         if known is None:
             return chance.lognormvariate(0.0, _SPEED_NOISE) if least < 1.0 else _beyond(least, chance)
         return known.draw(least, chance)
 
     def length_s(self, request: JobRequest, had_s: float, chance: Random, *, joins: bool = False) -> float:
-        """Returns the drawn length of a job that states none, seconds at its best speed, above `had_s`.
+        """Returns the drawn length of a job that states no steps, seconds at its best speed, above `had_s`.
 
         If it `joins`, later jobs of its group may take its length in this future.
         """
+        if request.duration_s is not None:
+            return self._drawn_by_guess_s(request.duration_s, request, had_s, chance)
         group, drawn = (request.project, request.user, request.kind), 0.0
         of_group = self._drawn.get(group, ())
-        if of_group and request.duration_s is None and chance.random() < self._together:
+        if of_group and chance.random() < self._together:
             drawn = of_group[chance.randrange(len(of_group))] * chance.lognormvariate(0.0, self._apart)
         if drawn <= had_s:
             drawn = self._drawn_alone_s(request, had_s, chance)
@@ -171,33 +197,53 @@ class DrawnLengths:
             self._drawn.setdefault(group, []).append(drawn)
         return drawn
 
+    def steps_left(
+        self, request: JobRequest, done: tuple[float, float], best: float, chance: Random, *, joins: bool = False
+    ) -> float:
+        """Returns the drawn steps left of a job that has done (steps, seconds of its whole gang at its best speed).
+
+        `best` is that speed, steps per second; `joins` as for `length_s`.
+        """
+        steps, had_s = done
+        if request.steps is not None and request.steps > 0:
+            part = steps / request.steps
+            return max(self.ratio(request, part, chance) - part, 1e-6) * request.steps
+        return max(self.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
+
     def _drawn_alone_s(self, request: JobRequest, had_s: float, chance: Random) -> float:
-        known = self._table(self._lengths, request, is_ratio=False)
+        known = self._table(_Drawn.LENGTH, request)
         if known is not None:
             return known.draw(had_s, chance)
-        drawn = (request.duration_s or _FIRST_GUESS_S) * chance.lognormvariate(0.0, _FIRST_SPREAD)
+        drawn = _FIRST_GUESS_S * chance.lognormvariate(0.0, _FIRST_SPREAD)
         return drawn if drawn > had_s else _beyond(had_s, chance)
 
-    def _table(
-        self, tables: "dict[tuple[str, str, str], _Weighted]", request: JobRequest, *, is_ratio: bool
-    ) -> "_Weighted | None":
-        key = request.project, request.user, request.kind
-        if key not in tables:
-            like = self._like_in_ratio if is_ratio else self._like
-            known, longer, weights = [], [], []
-            for job, part in zip(self._ended, self._weights, strict=True):
-                value, weight = job.ratio if is_ratio else job.ran_s, like.weight(job, request)
-                if value is not None and value > 0:
-                    known.append((value, part * weight))
-                    weights.append(weight)
-            for job, part in () if is_ratio else zip(self._open, self._open_weights, strict=True):
-                if job.ran_s > 0:
-                    weight = like.weight(job, request)
-                    longer.append((job.ran_s, part * weight))
-                    weights.append(weight)
+    def _drawn_by_guess_s(self, guess_s: float, request: JobRequest, had_s: float, chance: Random) -> float:
+        known = self._table(_Drawn.GUESS, request)
+        if known is not None:
+            return guess_s * known.draw(had_s / guess_s, chance)
+        drawn = guess_s * chance.lognormvariate(0.0, _GUESS_SPREAD)
+        return drawn if drawn > had_s else _beyond(had_s, chance, _GUESS_SPREAD)
+
+    def _table(self, of: _Drawn, request: JobRequest) -> "_Weighted | None":
+        key = of, request.project, request.user, request.kind
+        if key not in self._tables:
+            like = self._like[of]
+            seen = ((self._ended, self._weights), (self._open, self._open_weights))
+            known, longer = (
+                [
+                    (value, part, like.weight(job, request))
+                    for job, part in zip(jobs, parts, strict=True)
+                    if (value := job.value(of)) > 0
+                ]
+                for jobs, parts in seen
+            )
+            weights = [weight for _, _, weight in (*known, *longer)]
             one = sum(each * each for each in weights) / max(sum(weights), 1e-9)
-            tables[key] = _Weighted(known, longer, one * self._one)
-        return tables[key] if tables[key].is_known else None
+            if of is _Drawn.RATIO and known:
+                known += [(1.0, 1.0, 1.0)] * _TRUE_BEFORE
+            below, above = ([(value, part * weight) for value, part, weight in each] for each in (known, longer))
+            self._tables[key] = _Weighted(below, above, one * self._one)
+        return self._tables[key] if self._tables[key].is_known else None
 
 
 class _Likeness:
@@ -347,23 +393,39 @@ def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arriv
     Their job ids and dependencies are those of the past. Yields nothing if no job ever arrived.
     """
     known = list(past.arrivals)
-    span_s = now - past.since_at
-    if not known or span_s <= 0:
+    if not known or past.since_at >= now:
         return
-    piece_s = min(_PIECE_S, span_s)
+    since_at, piece_s = past.since_at, _PIECE_S
+    span_s = now - since_at
+    if span_s < piece_s:
+        yield from _as_in_first_hour(known, now, max(span_s, _BURST_S), chance)
     instants, begins_at = [each.at for each in known], now
     while True:
         if span_s >= 2 * _DAY_S:
             back_s = _DAY_S * chance.randint(1, int(span_s // _DAY_S))
             source_at = begins_at - back_s - _DAY_S * max(0.0, (begins_at - now) // _DAY_S)
-            source_at = max(source_at, past.since_at)
+            source_at = max(source_at, since_at)
         else:
-            source_at = past.since_at + chance.random() * (span_s - piece_s)
+            source_at = since_at + chance.random() * (span_s - piece_s)
         source_at = min(source_at, now - piece_s)
         for index in range(bisect_left(instants, source_at), bisect_left(instants, source_at + piece_s)):
             arrival = known[index]
             yield Arrival(begins_at + max(arrival.at - source_at, 0.0), arrival.request)
         begins_at += piece_s
+
+
+def _as_in_first_hour(known: Sequence[Arrival], now: float, span_s: float, chance: Random) -> Iterator[Arrival]:
+    """Yields future arrivals without end where less than an hour is known, from `now - span_s` on.
+
+    Whether the jobs of a server's first minutes are a rate or a burst with a quiet hour around it is unknown. So they
+    are all that come within a drawn time between the known span and an hour, uniform in its logarithm.
+    """
+    every_s, begins_at = span_s * (_PIECE_S / span_s) ** chance.random(), now
+    while True:
+        turned_s = every_s * chance.random()
+        again = ((begins_at + (arrival.at - now + turned_s) % every_s, arrival.request) for arrival in known)
+        yield from (Arrival(*each) for each in sorted(again, key=lambda each: each[0]))
+        begins_at += every_s
 
 
 def as_newcomer(arrival: Arrival, job_id: JobId) -> JobRequest:

@@ -1,58 +1,55 @@
 """One future of a core's copy: virtual time, drawn lengths, arrivals, boots and revocations, until its jobs end.
 
-The copy decides; this world only executes its commands. A started job runs at the speed that the core assumes. A job
-that is asked to stop saves its work unless it has never been seen to save. A solve is answered at once near the
-present, and later the further ahead the future is (`_SOLVE_SLOWER`), so that a future of days does not cost
-thousands of solves; but before much has happened meanwhile (`_EVENTS_PER_JOB`), because under a plan a place
-that became free stays idle until the answer.
+The copy decides; the simulated world (`scheduler.world`) carries out its commands, with the speeds and costs that the
+core assumes (`BelievedPhysics`). A job that is asked to stop saves its work unless it has never been seen to save. A
+solve is answered at once near the present, and later the further ahead the future is (`_SOLVE_SLOWER`), so that a
+future of days does not cost thousands of solves; but before much has happened meanwhile (`_EVENTS_PER_JOB`), because
+under a plan a place that became free stays idle until the answer.
 
 A future may be given up while a job still runs. What it has left then tells its end there, unless others stop it: late,
 but a promise needs an instant that is late enough, not an early one.
 """
 
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
-from signal import SIGTERM
-from time import process_time
-from typing import Any
+from time import monotonic, process_time
 
-from scheduler.core.commands import (
-    JobTransitioned,
-    Prepare,
-    ReleaseNode,
-    Rent,
-    Revoke,
-    Solve,
-    Start,
-    WakeAt,
-)
+from scheduler.core.commands import Command, JobTransitioned, Prepare, Rent, Solve, WakeAt
+from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import (
-    AttemptEnded,
-    AttemptStarted,
     CheckpointRecorded,
-    EndCause,
     Event,
     JobSubmitted,
-    NodeJoined,
     NodeLeaving,
-    NodeLost,
-    Prepared,
     Proposal,
     Solved,
     SolveFailed,
     Woke,
 )
+from scheduler.core.placement.attempt_lifecycle import is_prepared
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.unsaved_work import may_lose_work
-from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
+from scheduler.core.state.stopping import may_lose_work
+from scheduler.forecast.core_copy import CoreCopy
 from scheduler.forecast.past_jobs import Arrival, DrawnLengths, PastJobs, as_newcomer, drawn_arrivals
-from walras.cluster import Market
-from walras.contract import EXIT_CHECKPOINTED
-from walras.job_request import JobId, JobRequest
+from scheduler.providers.simulated_cloud import RentalTerms
+from scheduler.world.attempts import (
+    AttemptCosts,
+    JobProgress,
+    SimAttempt,
+    SimulatedJob,
+    SpeedCurve,
+    SpeedSegment,
+    WorldParameters,
+)
+from scheduler.world.engine import Engine, RandomStreams, RunLimits, Timer, rare_garbage_collection
+from scheduler.world.machines import HeldDevices, PoolModel, SimNode, SimulatedMachines
+from scheduler.world.world import SimulatedWorld
+from walras.cluster import Market, Placement
+from walras.job_request import JobId
 from walras.states import JobState
 
 #: Maximum of seconds for saving; and spread of machines' boot times (standard deviation of the logarithm).
@@ -86,42 +83,10 @@ class RolledJob:
     #: Accelerator-hours by pool, from the present on.
     held_h: dict[str, float] = field(default_factory=dict)
     usd: float = 0.0
-
-
-@dataclass(slots=True)
-class JobTruth:
-    """What a job still has to do, in steps, and its running attempt."""
-
-    left: float
-    attempt: int = 0
-    rate: float = 0.0
-    since_at: float = inf
-    leased_at: float = inf
-    usd_per_h: float = 0.0
-    pool: str = ""
-    count: float = 0.0
+    #: Since when it holds its place, and the pool, accelerators and price per hour of that place; None: it waits.
+    lease: tuple[float, str, float, float] | None = None
     #: Whether an attempt of it was stopped in this future.
     stopped: bool = False
-
-
-def drawn_steps(
-    lengths: DrawnLengths,
-    request: JobRequest,
-    done: tuple[float, float],
-    best: float,
-    chance: Random,
-    *,
-    joins: bool = False,
-) -> float:
-    """Returns the drawn steps left of a job that has done (steps, seconds of its whole gang at its best speed) `done`.
-
-    `best` is that speed, steps per second. If it `joins`, later jobs of its group may have its length.
-    """
-    steps, had_s = done
-    if request.steps is not None and request.steps > 0:
-        part = steps / request.steps
-        return max(lengths.ratio(request, part, chance) - part, 1e-6) * request.steps
-    return max(lengths.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
 
 
 def note_open_jobs(jobs: dict[JobId, RolledJob], ledger: Ledger, began_at: float, given_up_at: float) -> None:
@@ -133,7 +98,7 @@ def note_open_jobs(jobs: dict[JobId, RolledJob], ledger: Ledger, began_at: float
 
 
 def guess_late_ends(
-    jobs: dict[JobId, RolledJob], truths: dict[JobId, JobTruth], ledger: Ledger, latest_at: float
+    jobs: dict[JobId, RolledJob], progress: dict[JobId, JobProgress], ledger: Ledger, latest_at: float
 ) -> None:
     """Sets `late_end_at` of the jobs of a future that is over; ends after `latest_at` are not told.
 
@@ -142,12 +107,41 @@ def guess_late_ends(
     """
     for job_id, rolled in jobs.items():
         rolled.late_end_at = rolled.ends_at
-        job, truth = ledger.jobs.get(job_id), truths.get(job_id)
-        if rolled.ends_at < inf or job is None or truth is None or truth.stopped:
+        job = ledger.jobs.get(job_id)
+        attempt = progress[job_id].attempt if job_id in progress else None
+        if rolled.ends_at < inf or job is None or attempt is None or rolled.stopped:
             continue
         if job.state is JobState.RUNNING and job.revoked is None:
-            late_at = truth.since_at + truth.left / truth.rate
+            late_at = attempt.base_at + (attempt.job.plan.steps - attempt.job.steps) / attempt.rate
             rolled.late_end_at = late_at if late_at <= latest_at else inf
+
+
+class BelievedPhysics:
+    """The speeds and costs that a core assumes."""
+
+    def __init__(self, core: SchedulerCore) -> None:
+        self._core = core
+        self._ledger = core.ledger
+
+    def speed_curve(self, job: JobProgress, placement: Placement) -> SpeedCurve:
+        """Returns the constant speed of the job where it runs."""
+        ledger, record = self._ledger, self._ledger.jobs[job.plan.request.job_id]
+        rate = ledger.rate_of(record)
+        if self._core.cycle.sharing.partner_of(record.job_id) is not None:
+            alone = ledger.classes.classes[ledger.classes.row(record.request)]
+            rate = alone.speeds[ledger.columns.pool.item(record.slot)]
+        steady = SpeedSegment(max(rate, 1e-9))
+        return lambda _: steady
+
+    def shared_speed(self, attempt: SimAttempt) -> float:
+        """Returns the speed that the core assumes beside the partner."""
+        return max(self._ledger.rate_of(self._ledger.jobs[attempt.job_id]), 1e-9)
+
+    def costs(self, job: JobProgress, parts: list[HeldDevices], number: int) -> AttemptCosts:
+        """Returns the restart cost of the kind; the job saves when it is asked to stop, unless it was never seen to."""
+        record = self._ledger.jobs[job.plan.request.job_id]
+        saving_s = None if may_lose_work(self._ledger, record) else min(record.request.grace_s, _SAVING_MOST_S)
+        return AttemptCosts(self._ledger.restart_s(record, self._core.cycle.policy.rules), saving_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +152,74 @@ class RolloutLimits:
     horizon_s: float = 14 * 86_400.0
     #: Processor time of this process, seconds.
     cpu_until_s: float = inf
+    #: The monotonic clock: somebody waits until then, seconds.
+    until_s: float = inf
+    #: Whether it ends as soon as somebody waits for another answer of this process.
+    yields: bool = False
+
+    @property
+    def are_reached(self) -> bool:
+        """Whether no time is left."""
+        is_wanted = self.yields and _process.is_awaited
+        return is_wanted or process_time() > self.cpu_until_s or monotonic() > self.until_s
+
+
+class _Process:
+    """The process that answers: whether somebody waits for another answer of it."""
+
+    is_awaited = False
+
+
+_process = _Process()
+#: The signal by which the process is told that somebody waits.
+AWAITED_SIGNAL = signal.SIGUSR1
+
+
+def yield_when_awaited() -> None:
+    """Let `AWAITED_SIGNAL` end this process's present question, if that may yield, and not the process."""
+
+    def note(*_: object) -> None:
+        _process.is_awaited = True
+
+    signal.signal(AWAITED_SIGNAL, note)
+
+
+#: Minimum of futures for p10 and p90; they are begun whatever time there is.
+DRAWS_LEAST = 5
+
+
+class DrawTime:
+    """The time for a question's draws. The first ones have equal parts; what one leaves is for those after it."""
+
+    def __init__(self, cpu_s: float, within_s: float, *, yields: bool = False) -> None:
+        self._cpu_s, self._yields = cpu_s, yields
+        if not yields:  # the answer that was awaited, or another one since
+            _process.is_awaited = False
+        self._began_s, self._until_s = process_time(), monotonic() + within_s
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time so far, seconds."""
+        return process_time() - self._began_s
+
+    @property
+    def has_yielded(self) -> bool:
+        """Whether somebody waits for another answer, so that this one ends without the future that was under way."""
+        return self._yields and _process.is_awaited
+
+    def is_over(self, draw: int) -> bool:
+        """Whether there is no time for another draw after so many."""
+        if draw < DRAWS_LEAST:
+            return False
+        return self.spent_s * (1 + 1 / draw) > self._cpu_s or monotonic() > self._until_s
+
+    def limits(self, draw: int, future: int = 0, futures: int = 1) -> RolloutLimits:
+        """Returns the limits of one of the futures of a draw."""
+        part = 1.0 / max(DRAWS_LEAST - draw, 1) / (futures - future)
+        cpu_s = max(self._cpu_s - self.spent_s, self._cpu_s / DRAWS_LEAST if draw >= DRAWS_LEAST else 0.0)
+        left_s = self._until_s - monotonic()
+        until_cpu_s, until_s = process_time() + part * cpu_s, monotonic() + part * left_s
+        return RolloutLimits(cpu_until_s=until_cpu_s, until_s=until_s, yields=self._yields)
 
 
 class Rollout:
@@ -165,7 +227,6 @@ class Rollout:
 
     def __init__(
         self,
-        snapshot: CoreSnapshot,
         copy: CoreCopy,
         past: PastJobs,
         lengths: DrawnLengths,
@@ -177,26 +238,56 @@ class Rollout:
         Each unknown has a stream of its own, so that futures of the same luck from slightly different states draw the
         same lengths, arrivals, boots and revocations.
         """
-        self._snapshot, self._copy, self._core = snapshot, copy, copy.core
+        snapshot = copy.snapshot
+        self._copy, self._core = copy, copy.core
         self._past, self._lengths, self._luck, self._solve = past, lengths.of_future(luck), luck, solve
         self._chance = Random(f"{luck}/jobs")
-        self._began_at = self.now = snapshot.at
-        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._count = 0
-        self._wake_at, self._woken_at = inf, snapshot.at
-        self._truths: dict[JobId, JobTruth] = {}
-        self._newcomers = _NEWCOMERS_FROM
-        self._nodes = 0
+        self._began_at = self._woken_at = snapshot.at
+        self._physics, streams = BelievedPhysics(self._core), RandomStreams(luck)
+        self._engine = engine = Engine(self._core, solve)
+        engine.now = snapshot.at
+        pools = [
+            PoolModel(state.pool, terms=RentalTerms(state.pool.boot_s), boot_noise=_BOOT_SPREAD)
+            for state in self._core.ledger.fleet.pools
+            if state.slow_of is None
+        ]
+        self._machines = SimulatedMachines(engine, pools, streams.stream("boots"))
+        self.world = SimulatedWorld(self._machines, self._physics, WorldParameters(), streams)
+        self._machines.on_join.append(self._draw_life)
+        engine.on_command[JobTransitioned] = self._transitioned
+        engine.on_event[CheckpointRecorded] = self._recorded
+        engine.on_command[WakeAt] = self._wake
+        engine.on_command[Solve] = self._ask
+        engine.recorder = self._watch
         #: When the state of a job of the beginning last changed, and how many of them hold places.
         self._moved_at, self._holding = snapshot.at, 0
         #: Number of jobs of the beginning that will end, when half had ended, and when the others are given up.
         self._all, self._half_s, self._tail_until_at = 0, inf, inf
+        #: Active jobs, and the most with which newcomers come: nobody is taken to make the queue of the present longer
+        #: than by as many jobs as there are accelerators.
+        self._active, self._active_most = 0, 0
         self.jobs: dict[JobId, RolledJob] = {}
         self._open = 0
+        #: Newcomers to come, one that waits until there are fewer, and by how much all come later for such waits.
+        self._arrivals: Iterator[tuple[int, Arrival]] = iter(())
+        self._held_back: tuple[int, Arrival] | None = None
+        self._later_s = 0.0
         #: The answer to the solve under way, and the number of events after which it comes at the latest.
-        self._answer: Solved | SolveFailed | None = None
+        self._answer: Timer | None = None
         self._answered_by = inf
-        self.events = 0
+        self._until_started: JobId | None = None
+        self._until_ended: JobId | None = None
+        self._limits = RolloutLimits()
+
+    @property
+    def now(self) -> float:
+        """How far the future is rolled."""
+        return self._engine.now
+
+    @property
+    def events(self) -> int:
+        """Number of events so far."""
+        return self._engine.events
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -214,281 +305,189 @@ class Rollout:
         Returns False if given up before all had ended. `then` are events sent as soon as the copy has settled; jobs
         that they submit have results too.
         """
-        ledger = self._core.ledger
+        engine, ledger, began_at = self._engine, self._core.ledger, self._began_at
+        self._limits, self._until_started, self._until_ended = limits, until_started, until_ended
+        for machine in ledger.fleet.machines:
+            if machine is not None:
+                pool_id = ledger.fleet.pools[machine.pool].pool.pool_id
+                self._machines.join(began_at, SimNode(machine.node_id, pool_id, machine.size))
+        for state in ledger.fleet.pools:
+            for token, machines in state.awaited.items():
+                engine.carry_out(began_at, (Rent(token, state.pool.pool_id, machines),))
         for job in list(ledger):
             self._begin(job)
-        if arrivals:
-            chance = Random(f"{self._luck}/arrivals")
-            self._arrivals: Iterator[Arrival] = drawn_arrivals(self._past, self._began_at, chance)
-            self._next_arrival(None)
-        for machine in list(ledger.fleet.machines):
-            if machine is not None:
-                self._draw_life(machine.node_id, ledger.fleet.pools[machine.pool].pool.pool_id)
-        for state in ledger.fleet.pools:
-            for token, machines in list(state.awaited.items()):
-                self._boot(Rent(token, state.pool.pool_id, machines))
         self._all = self._open
-        self._carry_out(self._copy.open(self._began_at))
+        engine.carry_out(began_at, self._copy.open(began_at))
+        if arrivals:
+            capacity = sum(state.capacity for state in ledger.fleet.pools)
+            self._active, self._active_most = self._open, self._open + capacity
+            drawn = drawn_arrivals(self._past, began_at, Random(f"{self._luck}/arrivals"))
+            self._arrivals = enumerate(drawn, _NEWCOMERS_FROM + 1)
+            self._await_newcomer()
         for event in then:
             if isinstance(event, JobSubmitted):
                 self.jobs[event.job.job_id] = RolledJob()
-                self._truths[event.job.job_id] = JobTruth(inf)
-            self._send(event)
-        heap, until_at = self._heap, self._began_at + limits.horizon_s
-        while heap and self._open and self.events < limits.events:
-            at, _, act, subject = heappop(heap)
-            if at > until_at:
-                self.now = until_at  # nothing happens until then
-                break
-            if self._count % 64 == 0 and process_time() > limits.cpu_until_s:
-                break
-            if until_started is not None and self.jobs[until_started].starts_at < inf:
-                break
-            if until_ended in self.jobs and self.jobs[until_ended].ends_at < inf:
-                break
-            self.now = max(self.now, at)
-            if self.now > self._tail_until_at:
-                break
-            if not self._holding and self.now - self._moved_at > max(_PATIENCE_S, self._moved_at - self._began_at):
-                break
-            act(subject)
-            while self._answer is not None and self.events >= self._answered_by:
-                self._deliver(self._answer)
-        note_open_jobs(self.jobs, ledger, self._began_at, self.now)
-        guess_late_ends(self.jobs, self._truths, ledger, until_at)
+                self.world.jobs[event.job.job_id] = JobProgress(SimulatedJob(began_at, event.job, inf))
+            event.at = began_at
+            engine.send(event)
+        if not self._open:
+            engine.stop()
+        with rare_garbage_collection():
+            engine.run(RunLimits(began_at + limits.horizon_s, limits.events))
+        note_open_jobs(self.jobs, ledger, began_at, self.now)
+        guess_late_ends(self.jobs, self.world.jobs, ledger, began_at + limits.horizon_s)
         return not self._open
 
-    def _schedule(self, at: float, act: Callable[[Any], None], subject: Any) -> None:
-        self._count += 1
-        heappush(self._heap, (at, self._count, act, subject))
-
-    def _send(self, event: Any) -> None:
-        self.events += 1
-        event.at = self.now
-        self._carry_out(self._core.handle(event))
-
-    def _carry_out(self, commands: Iterable[Any]) -> None:
-        for command in commands:
-            act = _CARRY_OUT.get(type(command))
-            if act is not None:
-                act(self, command)
+    def _watch(self, event: Event, _: list[Command]) -> None:
+        """Gives the future up when it is time to, and has an overdue solve answered."""
+        now, events = event.at, self._engine.events
+        if isinstance(event, Woke):
+            self._woken_at = now
+        is_still = not self._holding and now - self._moved_at > max(_PATIENCE_S, self._moved_at - self._began_at)
+        if is_still or now > self._tail_until_at or self._limits.are_reached:
+            self._engine.stop()
+        if self._answer is not None and events >= self._answered_by:
+            self._answered_by, early = inf, self._answer
+            if early.act is not None:
+                self._answer = self._engine.schedule(now, early.act, early.subject)
+                self._engine.cancel(early)
 
     # ------------------------------------------------------------------------------------------------ jobs
 
     def _begin(self, job: JobRecord) -> None:
-        """Adds a job of the present; its remaining work is drawn once."""
-        self.jobs[job.job_id] = RolledJob()
+        """Adds a job of the present, with its attempt; its remaining work is drawn once."""
+        now, ledger = self._began_at, self._core.ledger
+        rolled = self.jobs[job.job_id] = RolledJob()
         self._open += job.state is not JobState.HELD
-        best, had_s = self._core.ledger.class_of(job).best_rate, self._snapshot.had_s.get(job.job_id)
+        best, had_s = ledger.class_of(job).best_rate, self._copy.snapshot.had_s.get(job.job_id)
+        done = job.steps, had_s or 0.0
         # Not a job that is only tried: without it the others must have the same lengths.
         joins = had_s is not None
-        self._truths[job.job_id] = truth = JobTruth(
-            drawn_steps(
-                self._lengths, job.request, (job.steps, had_s or 0.0), max(best, 1e-9), self._chance, joins=joins
-            )
-        )
-        if not job.holds:
+        left = self._lengths.steps_left(job.request, done, max(best, 1e-9), self._chance, joins=joins)
+        progress = JobProgress(SimulatedJob(now, job.request, job.steps + left))
+        progress.steps = progress.worked_steps = job.steps
+        progress.saved_steps = job.safe_steps
+        self.world.jobs[job.job_id] = progress
+        if job.placement is None or not job.holds:
             return
-        self._holding += 1
-        truth.attempt, truth.leased_at = job.attempt, self.now
-        self._know_place(job, truth)
-        if job.state is JobState.RUNNING and job.revoked is None:
-            self._run(job, truth)
-        elif job.revoked is not None:
-            takes_s = min(job.request.grace_s, _SAVING_MOST_S)
-            self._schedule(self.now + takes_s, self._stopped, (job.job_id, job.attempt))
+        self._take_lease(rolled, job)
+        if not is_prepared(job):
+            self._engine.carry_out(now, (Prepare(job.job_id, job.attempt, job.placement),))
+            return
+        parts = self._machines.parts(job.placement)
+        costs = self._physics.costs(progress, parts, job.attempt)
+        speed_curve = self._physics.speed_curve(progress, job.placement)
+        attempt = SimAttempt(progress, job.attempt, parts, speed_curve, costs)
+        partner = self._core.cycle.sharing.partner_of(job.job_id)
+        if partner is not None and (beside := self.world.jobs.get(partner.job_id)) is not None:
+            self.world.pair(now, attempt, beside.attempt)
+        if job.running_at < inf:
+            self.world.attempts.resume(now, attempt)
         else:
-            ready_s = self._core.ledger.restart_s(job, self._core.cycle.policy.rules) - (self.now - job.leased_at)
-            self._schedule(self.now + max(ready_s, 1.0), self._started, (job.job_id, job.attempt))
-            self._prepare_again(job)
+            attempt.costs = replace(costs, start_s=max(costs.start_s - (now - job.leased_at), 1.0))
+            self.world.attempts.begin(now, attempt)
+        if job.revoked is not None:
+            self.world.attempts.stop(now, attempt, job.request.grace_s)
 
-    def _prepare_again(self, job: JobRecord) -> None:
-        if job.placement is not None and len(job.placement.parts) > 1 and len(job.prepared) < len(job.placement.parts):
-            self._prepare(Prepare(job.job_id, job.attempt, job.placement))
+    def _await_newcomer(self) -> None:
+        found, self._held_back = self._held_back, None
+        if found is not None:
+            self._later_s = max(self.now - found[1].at, self._later_s)
+        else:
+            found = next(self._arrivals, None)
+        if found is not None:
+            self._engine.schedule(max(found[1].at + self._later_s, self.now), self._arrive, found)
 
-    def _next_arrival(self, arrived: Arrival | None) -> None:
-        if arrived is not None:
-            self._newcomers += 1
-            request = as_newcomer(arrived, JobId(self._newcomers))
-            ledger = self._core.ledger
-            best = max(ledger.classes.classes[ledger.classes.row(request)].best_rate, 1e-9)
-            chance = Random(f"{self._luck}/{request.job_id}")
-            self._truths[request.job_id] = JobTruth(drawn_steps(self._lengths, request, (0.0, 0.0), best, chance))
-            self._send(JobSubmitted(self.now, request))
-        following = next(self._arrivals, None)
-        if following is not None:
-            self._schedule(following.at, self._next_arrival, following)
+    def _arrive(self, at: float, found: tuple[int, Arrival]) -> Iterable[Event]:
+        if self._active >= self._active_most:
+            self._held_back = found
+            return ()
+        number, arrival = found
+        self._await_newcomer()
+        classes, request = self._core.ledger.classes, as_newcomer(arrival, JobId(number))
+        best = max(classes.classes[classes.row(request)].best_rate, 1e-9)
+        steps = self._lengths.steps_left(request, (0.0, 0.0), best, Random(f"{self._luck}/{number}"))
+        self.world.jobs[request.job_id] = JobProgress(SimulatedJob(at, request, steps))
+        self._active += 1
+        return (JobSubmitted(at, request),)
 
-    # ------------------------------------------------------------------------------------------------ attempts
+    def _take_lease(self, rolled: RolledJob, job: JobRecord) -> None:
+        columns = self._core.ledger.columns
+        pool = self._core.ledger.fleet.pools[columns.pool.item(job.slot)].pool
+        count = columns.count.item(job.slot)
+        rolled.lease = self.now, pool.pool_id, count, pool.usd_per_h * count / max(pool.shape.accelerators, 1)
+        self._holding += 1
 
-    def _prepare(self, command: Prepare) -> None:
-        for part in command.placement.parts:
-            prepared = Prepared(self.now, command.job_id, command.attempt, part.node_id, "127.0.0.1", 1)
-            self._schedule(self.now, self._send, prepared)
-
-    def _start(self, command: Start) -> None:
-        job = self._core.ledger.jobs[command.job_id]
-        truth = self._truths[command.job_id]
-        truth.attempt, truth.leased_at = command.attempt, self.now
-        self._know_place(job, truth)
-        takes_s = self._core.ledger.restart_s(job, self._core.cycle.policy.rules)
-        self._schedule(self.now + takes_s, self._started, (command.job_id, command.attempt))
-
-    def _know_place(self, job: JobRecord, truth: JobTruth) -> None:
-        ledger = self._core.ledger
-        row = int(ledger.columns.pool[job.slot])
-        truth.rate, truth.count = max(ledger.rate_of(job), 1e-9), float(ledger.columns.count[job.slot])
-        pool = ledger.fleet.pools[row].pool
-        truth.pool, truth.usd_per_h = pool.pool_id, pool.usd_per_h * truth.count / max(pool.shape.accelerators, 1)
-        truth.since_at = inf
-
-    def _current(self, subject: tuple[JobId, int]) -> tuple[JobRecord, JobTruth] | None:
-        """Returns the job and its truth while this attempt holds its place; else None."""
-        job, truth = self._core.ledger.jobs.get(subject[0]), self._truths.get(subject[0])
-        if job is None or truth is None or job.attempt != subject[1] or not job.place:
-            return None
-        return job, truth
-
-    def _started(self, subject: tuple[JobId, int]) -> None:
-        found = self._current(subject)
-        if found is None or found[0].revoked is not None:
+    def _transitioned(self, now: float, command: JobTransitioned) -> None:
+        self.world.transitioned(now, command)
+        rolled = self.jobs.get(command.job_id)
+        if command.state.is_final:
+            self._active -= 1
+            if self._held_back is not None:
+                self._await_newcomer()
+        if rolled is None:
             return
-        self._send(AttemptStarted(self.now, *subject))
-        self._run(*found)
-
-    def _run(self, job: JobRecord, truth: JobTruth) -> None:
-        truth.since_at = self.now
-        self._schedule(self.now + truth.left / truth.rate, self._succeeded, (job.job_id, job.attempt))
-
-    def _succeeded(self, subject: tuple[JobId, int]) -> None:
-        found = self._current(subject)
-        if found is None or found[0].revoked is not None:
-            return
-        job, truth = found
-        steps = job.steps + truth.left
-        truth.left = 0.0
-        self._send(AttemptEnded(self.now, *subject, EndCause.EXITED, exit_code=0, steps=steps))
-
-    def _revoke(self, command: Revoke) -> None:
-        subject = command.job_id, command.attempt
-        if self._current(subject) is not None:
-            self._schedule(self.now + min(command.grace_s, _SAVING_MOST_S), self._stopped, subject)
-
-    def _stopped(self, subject: tuple[JobId, int]) -> None:
-        found = self._current(subject)
-        if found is None:
-            return
-        job, truth = found
-        made = truth.rate * max(self.now - truth.since_at, 0.0) if truth.since_at < inf else 0.0
-        if made >= truth.left and truth.since_at < inf:
-            self._send(AttemptEnded(self.now, *subject, EndCause.EXITED, exit_code=0, steps=job.request.steps))
-            return
-        if may_lose_work(self._core.ledger, job):
-            self._send(AttemptEnded(self.now, *subject, EndCause.EXITED, signal=SIGTERM))
-            return
-        truth.left -= made
-        if made > 0:
-            self._send(CheckpointRecorded(self.now, *subject, steps=max(job.start_steps, job.safe_steps) + made))
-        self._send(AttemptEnded(self.now, *subject, EndCause.EXITED, exit_code=EXIT_CHECKPOINTED))
-
-    def _transitioned(self, command: JobTransitioned) -> None:
-        rolled, truth = self.jobs.get(command.job_id), self._truths.get(command.job_id)
-        if rolled is None or truth is None:
-            return
-        self._moved_at = self.now
+        self._moved_at, job = now, self._core.ledger.jobs.get(command.job_id)
         if command.state is JobState.STARTING:
-            self._holding += 1
-            rolled.starts_at = min(rolled.starts_at, self.now)
+            rolled.starts_at = min(rolled.starts_at, now)
+            if rolled.lease is None and job is not None and job.holds:
+                self._take_lease(rolled, job)
         elif command.state.is_final:
-            rolled.ends_at = self.now
+            rolled.ends_at = now
             self._open -= 1
             if self._half_s == inf and self._open <= 0.5 * self._all:
-                self._half_s = self.now - self._began_at
+                self._half_s = now - self._began_at
             if self._open <= _LAST_PART * self._all and self._tail_until_at == inf:
-                self._tail_until_at = max(self._began_at + _TAIL * self._half_s, self.now + _PATIENCE_S)
-        if truth.leased_at < inf and (command.state.is_final or command.state in (JobState.PENDING, JobState.HELD)):
-            hours = (self.now - truth.leased_at) / 3600.0
-            rolled.held_h[truth.pool] = rolled.held_h.get(truth.pool, 0.0) + hours * truth.count
-            rolled.usd += hours * truth.usd_per_h
+                self._tail_until_at = max(self._began_at + _TAIL * self._half_s, now + _PATIENCE_S)
+        if rolled.lease is not None and (command.state.is_final or command.state in (JobState.PENDING, JobState.HELD)):
+            (since_at, pool, count, usd_per_h), rolled.lease = rolled.lease, None
+            hours = (now - since_at) / 3600.0
+            rolled.held_h[pool] = rolled.held_h.get(pool, 0.0) + hours * count
+            rolled.usd += hours * usd_per_h
+            rolled.stopped = True
             self._holding -= 1
-            truth.leased_at, truth.stopped = inf, True
+        has_started = command.job_id == self._until_started and rolled.starts_at < inf
+        if not self._open or has_started or (command.job_id == self._until_ended and rolled.ends_at < inf):
+            self._engine.stop()
+
+    def _recorded(self, event: CheckpointRecorded) -> None:
+        event.took_s = 0.0  # what is assumed of a save must not be learned as measured
+        self.world.recorded(event)
 
     # ------------------------------------------------------------------------------------------------ machines, solves
 
-    def _boot(self, command: Rent) -> None:
-        row = self._core.ledger.fleet.pool_row(command.pool_id)
-        if row is None:
-            return
-        chance = Random(f"{self._luck}/boot/{self._nodes}")
-        boot_s = self._core.ledger.fleet.pools[row].pool.boot_s * chance.lognormvariate(0.0, _BOOT_SPREAD)
-        for _ in range(command.machines):
-            self._nodes += 1
-            joined = NodeJoined(self.now, f"rolled-{self._nodes}", command.pool_id, command.token)  # type: ignore[arg-type]
-            self._schedule(self.now + boot_s, self._joined, joined)
-
-    def _joined(self, event: NodeJoined) -> None:
-        self._send(event)
-        self._draw_life(event.node_id, event.pool_id)
-
-    def _release(self, command: ReleaseNode) -> None:
-        self._schedule(self.now, self._lost, command.node_id)
-
-    def _draw_life(self, node_id: str, pool_id: str) -> None:
+    def _draw_life(self, at: float, node: SimNode) -> None:
         """Schedules the instant at which the market reclaims a machine, if it ever does."""
-        per_h = self._snapshot.revocations_per_h.get(pool_id, 0.0)
-        row = self._core.ledger.fleet.pool_row(pool_id)  # type: ignore[arg-type]
-        if per_h > 0 and row is not None and self._core.ledger.fleet.pools[row].pool.market is Market.SPOT:
-            lives_h = Random(f"{self._luck}/life/{node_id}").expovariate(per_h)
-            self._schedule(self.now + 3600.0 * lives_h, self._reclaimed, node_id)
+        per_h = self._copy.snapshot.revocations_per_h.get(node.pool_id, 0.0)
+        if per_h > 0 and self._machines.pools[node.pool_id].pool.market is Market.SPOT:
+            lives_h = Random(f"{self._luck}/life/{node.node_id}").expovariate(per_h)
+            self._engine.schedule(at + 3600.0 * lives_h, self._reclaimed, node)
 
-    def _reclaimed(self, node_id: Any) -> None:
-        machine = self._core.ledger.fleet.machine(node_id)
-        if machine is None:
-            return
-        notice_s = self._core.ledger.fleet.pools[machine.pool].pool.notice_s
-        self._send(NodeLeaving(self.now, node_id, self.now + notice_s))
-        self._schedule(self.now + notice_s, self._lost, node_id)
+    def _reclaimed(self, at: float, node: SimNode) -> Iterable[Event]:
+        if self._machines.nodes.get(node.node_id) is not node:
+            return ()
+        gone_at = at + self._machines.pools[node.pool_id].pool.notice_s
+        node.leaving = self._engine.schedule(gone_at, self._machines.gone, node)
+        return (NodeLeaving(at, node.node_id, gone_at),)
 
-    def _lost(self, node_id: Any) -> None:
-        if self._core.ledger.fleet.machine(node_id) is not None:
-            self._send(NodeLost(self.now, node_id))
+    def _wake(self, now: float, command: WakeAt) -> None:
+        later_at = self._woken_at + _WAKE_SLOWER * (now - self._began_at)
+        self._engine.wake_at(now, command if command.at >= later_at else WakeAt(later_at))
 
-    def _wake(self, command: WakeAt) -> None:
-        at = max(command.at, self.now, self._woken_at + _WAKE_SLOWER * (self.now - self._began_at))
-        if at < self._wake_at:
-            self._wake_at = at
-            self._schedule(at, self._woke, at)
-
-    def _woke(self, at: float) -> None:
-        if at == self._wake_at:
-            self._wake_at, self._woken_at = inf, self.now
-            self._send(Woke(self.now))
-
-    def _ask(self, command: Solve) -> None:
+    def _ask(self, now: float, command: Solve) -> None:
         # The solve is computed here at once; its answer is delivered when a solver's would be.
         answer: Solved | SolveFailed
-        try:
-            answer = Solved(self.now, command.request_id, self._solve(command))
-        except Exception as error:  # a foreign policy may raise anything; that is its answer
-            answer = SolveFailed(self.now, command.request_id, f"{type(error).__name__}: {error}"[:200])
         used = sum(state.capacity - state.free for state in self._core.ledger.fleet.pools)
         within = min(_EVENTS_PER_JOB * len(command.problem.jobs), _EVENTS_PER_ACCELERATOR * used)
-        self._answer, self._answered_by = answer, self.events + within
-        self._schedule(self.now + _SOLVE_SLOWER * (self.now - self._began_at), self._deliver, answer)
+        at = now + (_SOLVE_SLOWER * (now - self._began_at) if within > 0 else 0.0)
+        try:
+            answer = Solved(at, command.request_id, self._solve(command))
+        except Exception as error:  # a foreign policy may raise anything; that is its answer
+            answer = SolveFailed(at, command.request_id, f"{type(error).__name__}: {error}"[:200])
+        self._answered_by = self._engine.events + within
+        self._answer = self._engine.schedule(at, self._deliver, answer)
 
-    def _deliver(self, answer: Solved | SolveFailed) -> None:
-        if answer is self._answer:
-            self._answer, self._answered_by = None, inf
-            self._send(answer)
-
-
-_CARRY_OUT: dict[type, Callable[[Rollout, Any], None]] = {
-    Start: Rollout._start,
-    Prepare: Rollout._prepare,
-    Revoke: Rollout._revoke,
-    JobTransitioned: Rollout._transitioned,
-    Rent: Rollout._boot,
-    ReleaseNode: Rollout._release,
-    WakeAt: Rollout._wake,
-    Solve: Rollout._ask,
-}
+    def _deliver(self, at: float, answer: Solved | SolveFailed) -> Iterable[Event]:
+        self._answer, self._answered_by = None, inf
+        answer.at = at
+        return (answer,)

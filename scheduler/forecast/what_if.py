@@ -7,24 +7,39 @@ every future.
 
 Changes that would let a waiting job start now (`possible_remedies`) are tried on one copy of the state before they are
 shown: only those after which it starts the job at once, or within a round if jobs have to make room.
+
+Changes of the cluster that people ask about, as the events that would bring them, and in words.
+
+Machines can be added only to an existing pool, because job speeds on an unknown shape are unknown. Removed machines
+leave at once, like drained ones: jobs save what they can.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
-from time import process_time
+from math import ceil, inf
 
-from scheduler.core.events import Event, JobCancelled, JobSubmitted
+from optimizer.policy import PolicySpec
+from scheduler.core.events import (
+    Event,
+    JobCancelled,
+    JobReprioritised,
+    JobSubmitted,
+    NodeJoined,
+    NodeLeaving,
+    PolicyChanged,
+    PoolDeclared,
+    SharesDeclared,
+)
 from scheduler.core.explain.feasibility import Remedy
-from scheduler.core.job_change_events import JobReprioritised
+from scheduler.core.rules import RoundRules
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths
-from scheduler.forecast.job_forecasts import Interval, PromiseBasis, promise_basis, quantiles
+from scheduler.forecast.job_forecasts import Interval, JobForecast, forecast_of, quantiles
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
-from scheduler.forecast.rollout import RolledJob, Rollout, RolloutLimits
+from scheduler.forecast.rollout import DrawTime, RolledJob, Rollout, RolloutLimits
+from walras.cluster import Market, NodeId, Pool
+from walras.errors import NotFound
 from walras.job_request import JobId, JobRequest
-
-#: Minimum of futures for p10 and p90; they are made whatever time they take.
-_DRAWS_LEAST = 5
+from walras.states import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +53,9 @@ class WhatIfQuestion:
     #: Projects that are named in the answer; None: all. The others are summed up under "".
     visible: frozenset[str] | None = None
     draws: int = 20
-    #: Processor time, seconds.
+    #: Processor time, and how long somebody waits, seconds.
     cpu_s: float = 8.0
+    within_s: float = inf
     seed: int = 0
 
 
@@ -66,12 +82,10 @@ class JobDifference:
 
 @dataclass(frozen=True, slots=True)
 class AddedJob:
-    """Results of a job that the alternative submits: instants, and the cost of its machines, USD."""
+    """Results of a job that the alternative submits, and the cost of its machines, USD."""
 
-    start: Interval
-    end: Interval
+    forecast: JobForecast
     usd: Interval
-    promise: PromiseBasis
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +133,25 @@ class _Pairs:
 
 
 def what_if(question: WhatIfQuestion) -> WhatIfAnswer:
-    """Rolls the state forward until all draws are made or the processor time is spent. Returns the differences."""
-    began_s, snapshot = process_time(), question.snapshot
+    """Rolls the state forward until all draws are made or the time is spent. Returns the differences."""
+    time, snapshot = DrawTime(question.cpu_s, question.within_s), question.snapshot
     lengths = known_lengths(snapshot, question.past.ended)
     groups, waiting = _groups(question), {job.job.job_id for job in snapshot.jobs if job.placement is None}
     pairs = [_Pairs() for _ in question.alternatives]
     draws = 0
     for draw in range(question.draws):
-        spent_s = process_time() - began_s
-        if draw >= _DRAWS_LEAST and spent_s + spent_s / draw > question.cpu_s:
+        if time.is_over(draw):
             break
-        limits = RolloutLimits(cpu_until_s=began_s + question.cpu_s * max(draw + 1, _DRAWS_LEAST) / _DRAWS_LEAST)
-        luck = f"{question.seed}/{draw}"
-        as_is = _future(question, (), lengths, luck, limits)
-        for alternative, found in zip(question.alternatives, pairs, strict=True):
-            changed = _future(question, alternative, lengths, luck, limits)
-            _compare(found, as_is, changed, groups, waiting)
+        luck, futures = f"{question.seed}/{draw}", ((), *question.alternatives)
+        rolled = [
+            _future(question, told, lengths, luck, time.limits(draw, number, len(futures)))
+            for number, told in enumerate(futures)
+        ]
+        for changed, found in zip(rolled[1:], pairs, strict=True):
+            _compare(found, rolled[0], changed, groups, waiting)
         draws += 1
     outcomes = tuple(_outcome(found, groups, waiting) for found in pairs)
-    return WhatIfAnswer(snapshot.at, outcomes, draws, process_time() - began_s)
+    return WhatIfAnswer(snapshot.at, outcomes, draws, time.spent_s)
 
 
 def _groups(question: WhatIfQuestion) -> dict[str, list[JobId]]:
@@ -156,9 +170,9 @@ def _future(
     copy = CoreCopy(question.snapshot)
     for event in told:
         copy.tell(event)
-    rollout = Rollout(question.snapshot, copy, question.past, lengths, luck)
+    rollout = Rollout(copy, question.past, lengths, luck)
     rollout.run(limits)
-    is_cut = rollout.events >= limits.events or process_time() > limits.cpu_until_s
+    is_cut = rollout.events >= limits.events or limits.are_reached
     return _Future(rollout.jobs, rollout.now, is_cut)
 
 
@@ -209,7 +223,14 @@ def _outcome(found: _Pairs, groups: dict[str, list[JobId]], waiting: set[JobId])
         _difference(found, groups, waiting, tuple(groups)),
         {name: _difference(found, groups, waiting, (name,)) for name in groups},
         jobs,
-        {job_id: _added(rolled) for job_id, rolled in found.added.items()},
+        {
+            # Of what is never reached a quote tells nothing: it may never come.
+            job_id: AddedJob(
+                replace(forecast_of(rolled), starts_after=-inf, ends_after=-inf),
+                quantiles([each.usd for each in rolled]),
+            )
+            for job_id, rolled in found.added.items()
+        },
         (_mean([before for before, _ in found.unfinished]), _mean([after for _, after in found.unfinished])),
     )
 
@@ -232,15 +253,6 @@ def _of_sums(by_name: dict[str, list[float]], names: tuple[str, ...], divisor: i
     return quantiles([sum(future) / divisor for future in futures] or [0.0])
 
 
-def _added(rolled: Sequence[RolledJob]) -> AddedJob:
-    return AddedJob(
-        quantiles([each.starts_at for each in rolled]),
-        quantiles([each.ends_at for each in rolled]),
-        quantiles([each.usd for each in rolled]),
-        promise_basis([each.late_end_at for each in rolled]),
-    )
-
-
 def _mean(values: Sequence[int]) -> float:
     return sum(values) / len(values) if values else 0.0
 
@@ -261,28 +273,21 @@ class ChangeQuestion:
     remedies: tuple[Remedy, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedChange:
-    """A change, in the words of `Remedy.text`, and the seconds after which the job starts."""
-
-    text: str
-    starts_in_s: float
-
-
-def verified_changes(question: ChangeQuestion) -> tuple[VerifiedChange, ...]:
-    """Returns the changes that work, smallest first; none for a job that holds a place or is unknown."""
+def verified_changes(question: ChangeQuestion) -> tuple[str, ...]:
+    """Returns the changes that work, in the words of `Remedy.text`, smallest first; none for a job that holds a place
+    or is unknown.
+    """
     snapshot = question.snapshot
     told = next((each for each in snapshot.jobs if each.job.job_id == question.job_id), None)
     return () if told is None or told.placement is not None else tuple(_verified(question, told.job))
 
 
-def _verified(question: ChangeQuestion, request: JobRequest) -> Iterator[VerifiedChange]:
+def _verified(question: ChangeQuestion, request: JobRequest) -> Iterator[str]:
     for remedy in question.remedies:
         # Jobs that make room save their work first, and are asked at the end of a round.
         soon_s = _SOON_S if remedy.priority is None else _SOON_S + question.snapshot.policy.rules.round_s
-        starts_in_s = starts_after(question.snapshot, request, remedy, soon_s)
-        if starts_in_s <= soon_s:
-            yield VerifiedChange(remedy.text, starts_in_s)
+        if starts_after(question.snapshot, request, remedy, soon_s) <= soon_s:
+            yield remedy.text
 
 
 def change_events(request: JobRequest, remedy: Remedy, at: float, anew: JobId) -> Iterator[Event]:
@@ -298,9 +303,132 @@ def starts_after(snapshot: CoreSnapshot, request: JobRequest, remedy: Remedy, wi
     """Returns the seconds from the change to the start of the job, or of its replacement; inf if not in time."""
     at, anew = snapshot.at, JobId(max(snapshot.requests()) + 1)
     job_id = anew if remedy.demands else request.job_id
-    rollout = Rollout(snapshot, CoreCopy(snapshot), PastJobs(), DrawnLengths(()), "one")
+    rollout = Rollout(CoreCopy(snapshot), PastJobs(), DrawnLengths(()), "one")
     # Other jobs may take what the change frees, so it is made while the copy decides, as in reality.
     events = change_events(request, remedy, at, anew)
     rollout.run(RolloutLimits(horizon_s=within_s), arrivals=False, then=events, until_started=job_id)
     rolled = rollout.jobs.get(job_id)
     return inf if rolled is None else rolled.starts_at - at
+
+
+#: Maximum of names listed in an error.
+_NAMED_MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AddedMachines:
+    """More accelerators of a type, in whole machines. `market` None: any, an owned pool first."""
+
+    accelerator: str
+    accelerators: int
+    market: Market | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanges:
+    """A set of changes that happen together."""
+
+    added: tuple[AddedMachines, ...] = ()
+    #: Machines, pools, or accelerator types to remove, each with all its machines.
+    removed: tuple[str, ...] = ()
+    policy: tuple[PolicySpec, RoundRules] | None = None
+    submitted: tuple[JobRequest, ...] = ()
+    #: Projects, or users inside one (`vision/ada`), whose limits are lifted.
+    unlimited: tuple[str, ...] = ()
+
+
+def events_of_changes(snapshot: CoreSnapshot, changes: StateChanges) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+    """Returns the events, and words for each change except changes of jobs, which have no names here.
+
+    Raises NotFound for names that the cluster does not have.
+    """
+    events, words = list[Event](), list[str]()
+    fleet = _Fleet(snapshot)
+    if changes.policy is not None:
+        events.append(PolicyChanged(snapshot.at, *changes.policy))
+        words.append(f"policy {changes.policy[0].name}")
+    for name in changes.unlimited:
+        shares = next((each.shares for each in reversed(events) if isinstance(each, SharesDeclared)), None)
+        events.append(_unlimited(snapshot.shares if shares is None else SharesDeclared(snapshot.at, shares), name))
+        words.append(f"no limit on {name}")
+    for number, added in enumerate(changes.added, 1):
+        pool = fleet.pool_for(added)
+        machines = ceil(added.accelerators / pool.shape.accelerators)
+        for machine in range(1, machines + 1):
+            node_id = NodeId(f"what-if-{number}-{machine}")
+            events.append(NodeJoined(snapshot.at, node_id, pool.pool_id))
+        words.append(f"{machines} x {pool.shape.name} more in {pool.pool_id}")
+    for name in changes.removed:
+        events += fleet.leaving(name, snapshot.at)
+        words.append(f"without {name}")
+    for request in changes.submitted:
+        events.append(JobSubmitted(snapshot.at, request))
+    return tuple(events), tuple(words)
+
+
+def _unlimited(declared: SharesDeclared, name: str) -> SharesDeclared:
+    if not any(share.name == name and share.limits for share in declared.shares):
+        # The caller may not see which other names have limits.
+        raise NotFound(f"no limit is set on {name}", field="no_limit", fix="see your limits: walras money --shares")
+    shares = tuple(replace(share, limits=()) if share.name == name else share for share in declared.shares)
+    return SharesDeclared(declared.at, shares)
+
+
+class _Fleet:
+    """Pools and machines of a snapshot, by name."""
+
+    def __init__(self, snapshot: CoreSnapshot) -> None:
+        self._pools = {each.pool.pool_id: each.pool for each in snapshot.fleet if isinstance(each, PoolDeclared)}
+        self._nodes = {each.node_id: each.pool_id for each in snapshot.fleet if isinstance(each, NodeJoined)}
+
+    def pool_for(self, added: AddedMachines) -> Pool:
+        """Returns the pool to extend: an owned one before a rented one, then the cheaper.
+
+        Raises NotFound without one.
+        """
+        wanted = added.accelerator.casefold()
+        fits = [
+            pool
+            for pool in self._pools.values()
+            if pool.shape.accelerators
+            and pool.shape.accelerator.casefold() == wanted
+            and added.market in (None, pool.market)
+            and not pool.drained
+        ]
+        if not fits:
+            market = "" if added.market is None else f", {added.market}"
+            known = sorted({f"{pool.shape.accelerator} ({pool.market})" for pool in self._pools.values()})
+            raise NotFound(
+                f"no pool of {added.accelerator}{market} takes jobs",
+                field="add",
+                fix=f"the cluster has {_listed(known)}; a pool is added by `walras admin add pool`",
+            )
+        return min(fits, key=lambda pool: (pool.market is not Market.OWNED, pool.usd_per_h, pool.pool_id))
+
+    def leaving(self, name: str, at: float) -> Iterator[Event]:
+        """Yields events that remove the machine, the pool, or all pools of the type. Raises NotFound for other names.
+
+        Removed pools rent no more machines.
+        """
+        if name in self._nodes:
+            yield NodeLeaving(at, NodeId(name), inf, Reason.HOLD_ADMIN)
+            return
+        chosen = {
+            pool_id: pool
+            for pool_id, pool in self._pools.items()
+            if pool_id == name or pool.shape.accelerator.casefold() == name.casefold()
+        }
+        if not chosen:
+            known = sorted({*self._pools, *(pool.shape.accelerator for pool in self._pools.values())} - {""})
+            raise NotFound(
+                f"no machine, pool or accelerator type {name}", field="remove", fix=f"there are {_listed(known)}"
+            )
+        for pool in chosen.values():
+            yield PoolDeclared(at, replace(pool, drained=True))
+        for node_id, pool_id in self._nodes.items():
+            if pool_id in chosen:
+                yield NodeLeaving(at, node_id, inf, Reason.HOLD_ADMIN)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED_MOST]) + (" ..." if len(names) > _NAMED_MOST else "")

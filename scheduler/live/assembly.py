@@ -19,30 +19,34 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import inf
 from random import Random
 from typing import Any
 
 import walras
 from optimizer.policy import PolicySpec
-from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.budget_limits import users_with_budgets
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import NodeLeaving, NodeQuarantined, NodeUnreachable, PolicyChanged, PoolDeclared
-from scheduler.core.restore_events import JobRestored, RentRestored
-from scheduler.core.share_events import EntityShare, SharesDeclared
-from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
-from scheduler.live.auth.access_control import (
-    ALL_PROJECTS,
-    EnrolmentTokens,
-    JobTokens,
-    UserRole,
-    new_user_token,
+from scheduler.core.events import (
+    BookingsDeclared,
+    EntityShare,
+    JobRestored,
+    NodeLeaving,
+    NodeQuarantined,
+    NodeUnreachable,
+    PoolDeclared,
+    RentRestored,
+    SharesDeclared,
 )
+from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
+from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.auth.access_control import ALL_PROJECTS, EnrolmentTokens, JobTokens, UserRole, new_user_token
 from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.auth.people import USER, People, adopt_token_owners
+from scheduler.live.auth.single_sign_on import SingleSignOn
 from scheduler.live.loop import billing
-from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.apply_commands import emit, share_speeds
 from scheduler.live.loop.budget_sums import UseRow
 from scheduler.live.loop.departures import departure_as_written
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
@@ -50,12 +54,11 @@ from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveS
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.providers.live_provider import LiveProvider, ProviderContext
-from scheduler.live.providers.provider_registry import build_providers, providers_by_pool
+from scheduler.live.providers.live_provider import LiveProvider, ProviderContext, build_providers, providers_by_pool
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
-from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.agent_reports import begin_after_restore
 from scheduler.live.services.checkpoint_records import CheckpointPlaces, checkpoint_places
 from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
@@ -69,27 +72,39 @@ from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
-from scheduler.live.store.store_interface import LoadedState, Store
-from scheduler.live.store.table_rows import PeopleRow, SpecRow
-from walras.checkpoint_store import SERVER_STORE
+from scheduler.live.store.sql_store import Store
+from scheduler.live.store.store_interface import LoadedState
+from scheduler.live.store.table_rows import (
+    CoreStateRow,
+    FactsRow,
+    JobRow,
+    NetworkRow,
+    PeopleRow,
+    RestartCostRow,
+    SpecRow,
+    SpeedRow,
+)
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
+from walras.errors import ConfigError
 from walras.job_request import JobId, JobRequest
-from walras.people import UserSettings
+from walras.resources.people import UserSettings
 from walras.spec.cluster_file import ClusterConfig, NotifyEntry
 from walras.spec.job_spec import parse_spec
 from walras.states import AttemptState, Reason
+from walras.storage.checkpoint_store import SERVER_STORE
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PriorUsage:
-    """The accelerator-seconds and USD that a job has used."""
+    """The accelerator-seconds and USD that a job has used, and the seconds that its ended attempts held places."""
 
     accelerator_s: float = 0.0
     usd: float = 0.0
+    held_s: float = 0.0
 
 
 def restore_core(
@@ -107,22 +122,22 @@ def restore_core(
     spent = billing.restate_spending(transaction)
     transaction.begin_generation(SchedulerCore())
     transaction.state.scores_stored = 0
-    emit(transaction, PolicyChanged(transaction.at, in_force.spec, in_force.rules, in_force.put_back))
+    emit(transaction, in_force.changed(transaction.at))
     emit(transaction, spent)
     if shares:
         emit(transaction, SharesDeclared(transaction.at, shares))
     for pool in list(transaction.state.pools.values()):
         emit(transaction, PoolDeclared(transaction.at, pool))
-    for network in loaded.networks:
+    for network in loaded.rows(NetworkRow):
         emit(transaction, NetworkKnown(transaction.at, network.pool_id, network.bytes_per_s))
-    for known in loaded.facts:
+    for known in loaded.rows(FactsRow):
         emit(transaction, FactsTold(transaction.at, known.kind, parse_facts(known.body), known.counted))
-    for speed in loaded.speeds:
+    for speed in loaded.rows(SpeedRow):
         emit(
             transaction,
             ThroughputMeasured(transaction.at, speed.kind, speed.accelerator, speed.count, speed.steps_per_s),
         )
-    for cost in loaded.restart_costs:
+    for cost in loaded.rows(RestartCostRow):
         emit(transaction, RestartMeasured(transaction.at, cost.kind, cost.restart_s))
     for node in list(transaction.state.nodes.values()):
         if node.is_member:
@@ -130,8 +145,8 @@ def restore_core(
     booked = tuple(row.booking for row in transaction.state.bookings.values() if not row.cancelled)
     if any(booking.until_at > transaction.at for booking in booked):
         emit(transaction, BookingsDeclared(transaction.at, booked))
-    if loaded.core_state is not None:
-        emit(transaction, replace(parse_state(loaded.core_state.body), at=transaction.at))
+    for kept in loaded.rows(CoreStateRow):
+        emit(transaction, replace(parse_state(kept.body), at=transaction.at))
     for rent in list(transaction.state.rents.values()):
         here = sum(node.row.rent_token == rent.token and node.is_member for node in transaction.state.nodes.values())
         if rent.machines > here:
@@ -142,6 +157,8 @@ def restore_core(
             transaction,
             _restored_job(transaction.at, job, requests[job.row.job_id], used.get(job.row.job_id, PriorUsage())),
         )
+    for program in dict.fromkeys(requests[job_id].program for job_id in transaction.state.jobs):
+        share_speeds(transaction, program)
     billing.recall_units(transaction)
 
 
@@ -179,6 +196,7 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         safe_steps=0.0 if job.checkpoint is None else job.checkpoint.step,
         attained_s=used.accelerator_s,
         spent_usd=used.usd,
+        held_s=used.held_s,
         hold_reason=job.held_by,
         placement=None if attempt is None else attempt.placement,
         leased_at=0.0 if attempt is None else attempt.row.leased_at,
@@ -187,6 +205,7 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         rendezvous=None if attempt is None else _rendezvous_of(attempt),
         revoked=revoked,
         saves=job.checkpoint is not None,
+        profiling=attempt is not None and attempt.row.profiling,
         lost=()
         if attempt is None
         else tuple(each.node_id for each in attempt.parts.values() if each.cause == "node_lost"),
@@ -220,7 +239,9 @@ def prior_usage(store: Store, job_ids: Iterable[JobId], at: float) -> dict[JobId
     used: dict[JobId, PriorUsage] = {}
     for each in store.usage(job_ids, at):
         before = used.get(each.job_id, PriorUsage())
-        used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
+        used[each.job_id] = PriorUsage(
+            before.accelerator_s + each.accelerator_s, before.usd + each.usd, before.held_s + each.held_s
+        )
     return used
 
 
@@ -272,14 +293,13 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s, absence = store.epoch_unix_s(), store.absence()
     clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absence.now_at if absence else None)
-    secret = folder.server_secret(config.chance)
+    secret, loaded = folder.server_secret(config.chance), store.load()
     box = SecretBox(secret)
-    loaded = store.load()
-    admission = JobAdmission(clock, epoch_unix_s, _places_of_checkpoints(config, loaded), box)
-    specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
+    admission = JobAdmission(clock, _places_of_checkpoints(config, loaded), box)
+    specs = {job.job_id: _spec(store, job.job_id) for job in loaded.rows(JobRow)}
     launches = {
         job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)), job.sweep)
-        for job in loaded.jobs
+        for job in loaded.rows(JobRow)
     }
     state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
     state.identity, state.epoch_unix_s = store.identity(), epoch_unix_s
@@ -290,15 +310,16 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     if absence is not None:
         log.info("away for %.0f s, %.0f s of it by wall time alone", absence.elapsed_s, absence.unproved_s)
         discount_unproved_time(state, absence.unproved_s, settings.lease_s)
-    _load_spending(state, store)
     loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
+    loop.follow_clock()
+    _load_spending(state, store)
     policies = PolicyService(loop, store.policies())
     secrets = Secrets(
         join_token=folder.join_token(config.chance),
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
-        people=People.of(loaded.people),
+        people=People.of(loaded.rows(PeopleRow)),
         pin=folder.pin(),
     )
     gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance, _store_proofs(config, loaded, loop))
@@ -306,7 +327,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     provisioner = Provisioner(loop, providers_by_pool(providers.values()), named=providers)
     provisioner.take_up_again(state.pools.values())
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
-    predictions, metrics = SpeedPredictions(loop, loaded.scores), ClusterMetrics(loop, solver)
+    predictions, metrics = SpeedPredictions(loop, loaded.rows(ScoredBelief)), ClusterMetrics(loop, solver)
     forecasts, start_forecasts = TargetForecasts(loop), StartForecasts(loop, store, clocks=config.clocks)
     notifications = _notifications(config, loop, secrets.people, SecretBox(secret, "channel"))
     loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts]
@@ -331,6 +352,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         content=ContentStore(folder.content),
         store_access=_store_access(config, state, gateway.proofs),
         version=walras.__version__,
+        sign_on=_sign_on(config),
         clocks=config.clocks,
         chance=config.chance,
     )
@@ -350,6 +372,15 @@ def _notifications(config: ServerConfig, loop: ServerLoop, people: People, box: 
     loop.state.notifications.is_operator = people.is_operator
     settings = NotifyEntry() if config.cluster is None else config.cluster.notify
     return Notifications(loop, box, settings.private_networks, config.chance)
+
+
+def _sign_on(config: ServerConfig) -> SingleSignOn | None:
+    settings = None if config.cluster is None else config.cluster.sign_in
+    if settings is not None:  # what is missing keeps the server from starting
+        settings.client_secret()
+        if find_spec("jwt") is None:
+            raise ConfigError("sign_in needs PyJWT", field="sign_in", fix="pip install 'walras[sso]'")
+    return None if settings is None else SingleSignOn(settings, config.clocks)
 
 
 def _places_of_checkpoints(config: ServerConfig, loaded: LoadedState) -> CheckpointPlaces:
@@ -386,7 +417,9 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
     def trial_of(spec: PolicySpec) -> PolicyTrial | None:
         had_s = {job_id: had.accelerator_s for job_id, had in assembled.used.items()}
-        return trial_on_stored_jobs(spec, assembled.loaded.jobs, assembled.requests, had_s, server.loop.clock.now())
+        return trial_on_stored_jobs(
+            spec, assembled.loaded.rows(JobRow), assembled.requests, had_s, server.loop.clock.now()
+        )
 
     # Tried before the core gets any job, so that a failing policy decides nothing.
     chosen = await policies.choose(config.policy, trial_of)
@@ -417,7 +450,7 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     people, tokens, unix_s = server.secrets.people, server.secrets.users, server.clocks.wall()
     adopted = adopt_token_owners(people, tokens.values(), unix_s)
     if adopted:
-        await server.loop.perform(lambda transaction: transaction.batch.people.extend(adopted))
+        await server.loop.perform(lambda transaction: transaction.batch.put(*adopted))
     callers = (people.caller(row, unix_s) for row in tokens.values())
     if any(caller is not None and caller.role is UserRole.ADMIN for caller in callers):
         return
@@ -428,8 +461,8 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     token, row = new_user_token("admin", UserRole.ADMIN, projects, "first start", clocks=clocks, chance=chance)
 
     def step(transaction: Transaction) -> None:
-        transaction.batch.tokens.append(row)
-        transaction.batch.people.append(owner)
+        transaction.batch.put(row)
+        transaction.batch.put(owner)
         people.put(owner)
 
     await server.loop.perform(step)

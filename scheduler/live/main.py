@@ -34,14 +34,15 @@ from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import Overloaded, collect_all_hourly, collect_young, freeze_gc
 from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_state, watch_months, watch_prices
 from scheduler.live.providers.live_provider import PricedProvider, QueueingProvider
-from scheduler.live.providers.pool_watch import MarketWatch, QueueWatch, play_market_script
+from scheduler.live.providers.provisioning import MarketWatch, QueueWatch, play_market_script
 from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
 from scheduler.live.services.job_watch import IdleJobs, LateJobNotifications
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.retention import PruneReport, prune
+from scheduler.live.store.sql_store import Store
 from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import EXIT_NOT_LEADING, LeadershipLost, Store, StoreUnavailable
+from scheduler.live.store.store_interface import EXIT_NOT_LEADING, LeadershipLost, StoreUnavailable
 from walras.errors import ClusterError, ConfigError
 from walras.spec.cluster_file import ClusterConfig, KeepEntry, NotifyEntry
 from walras.spec.file_model import load_mapping, load_yaml
@@ -109,8 +110,7 @@ async def _never() -> None:
 
 
 def _open_postgres(folder: DataFolder, address: str) -> OpenedStore:
-    from scheduler.live.store.leadership import check_folder, wait_for_leadership
-    from scheduler.live.store.postgres_store import PostgresStore, has_cluster
+    from scheduler.live.store.postgres_store import PostgresStore, check_folder, has_cluster, wait_for_leadership
 
     check_folder(address, folder.key_digest())
     leadership = wait_for_leadership(address)
@@ -272,39 +272,39 @@ async def _start_parts(
     for provider in providers.values():
         provider.attach(url, server.providers.gone)
     await server.providers.reconcile()
-    tasks.append(asyncio.create_task(_through_full_disks(server.gateway.watch), name="leases"))
+    tasks.append(asyncio.create_task(through_full_disks(server.gateway.watch), name="leases"))
     tasks += [
-        asyncio.create_task(_through_full_disks(each.watch), name=f"machines of {name}")
+        asyncio.create_task(through_full_disks(each.watch), name=f"machines of {name}")
         for name, each in providers.items()
     ]
     priced = [provider for provider in providers.values() if isinstance(provider, PricedProvider)]
     if priced:
         market = MarketWatch(server.loop, priced)
-        tasks.append(asyncio.create_task(_through_full_disks(market.watch), name="prices"))
+        tasks.append(asyncio.create_task(through_full_disks(market.watch), name="prices"))
     queueing = [provider for provider in providers.values() if isinstance(provider, QueueingProvider)]
     if queueing:
         queues = QueueWatch(server.loop, queueing)
-        tasks.append(asyncio.create_task(_through_full_disks(queues.watch), name="queues"))
-    tasks.append(asyncio.create_task(_through_full_disks(server.providers.janitor.watch), name="janitor"))
-    tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_months(server.loop)), name="months"))
-    tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_prices(server.loop)), name="prices"))
-    tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))
+        tasks.append(asyncio.create_task(through_full_disks(queues.watch), name="queues"))
+    tasks.append(asyncio.create_task(through_full_disks(server.providers.janitor.watch), name="janitor"))
+    tasks.append(asyncio.create_task(through_full_disks(lambda: watch_months(server.loop)), name="months"))
+    tasks.append(asyncio.create_task(through_full_disks(lambda: watch_prices(server.loop)), name="prices"))
+    tasks.append(asyncio.create_task(through_full_disks(server.loop.note_clocks), name="clocks"))
     tasks.append(asyncio.create_task(server.metrics.watch_lag(), name="lag"))
     keep = None if config.cluster is None else config.cluster.keep
     sweep = sweep_for_ever(server, None if keep is None else keep.checkpoints)
     tasks.append(asyncio.create_task(sweep, name="content"))
-    tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
-    await server.solver.start(rents=bool(providers))
-    forecasting = _through_full_disks(server.start_forecasts.watch)
+    tasks.append(asyncio.create_task(through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
+    await server.solver.start(rents=any(provider.pools for provider in providers.values()))
+    forecasting = through_full_disks(server.start_forecasts.watch)
     tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
-    telling = _through_full_disks(server.notifications.watch)
+    telling = through_full_disks(server.notifications.watch)
     tasks.append(asyncio.create_task(telling, name="notifications"))
     stuck_after_s = (NotifyEntry() if config.cluster is None else config.cluster.notify).stuck_after
     late_jobs = LateJobNotifications(server.loop, server.start_forecasts.view, stuck_after_s)
-    tasks.append(asyncio.create_task(_through_full_disks(late_jobs.watch), name="late jobs"))
+    tasks.append(asyncio.create_task(through_full_disks(late_jobs.watch), name="late jobs"))
     if config.cluster is not None and config.cluster.idle_job is not None:
         idle_jobs = IdleJobs(server.loop, config.cluster.idle_job)
-        tasks.append(asyncio.create_task(_through_full_disks(idle_jobs.watch), name="idle jobs"))
+        tasks.append(asyncio.create_task(through_full_disks(idle_jobs.watch), name="idle jobs"))
     freeze_gc()
     tasks += [asyncio.create_task(collect(), name="sweep") for collect in (collect_young, collect_all_hourly)]
     if config.cluster is not None and config.cluster.market:
@@ -315,12 +315,12 @@ async def _start_parts(
     log.info("ready at %s with %d active jobs", url, len(server.state.jobs))
 
 
-async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a watch for ever; if the database cannot be written, start it again a little later."""
+async def through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a watch for ever; if the database cannot be written, or too much waits, start it again a little later."""
     while True:
         try:
             return await watch()
-        except StoreUnavailable:
+        except (StoreUnavailable, Overloaded):
             await asyncio.sleep(_WATCH_AGAIN_S)
 
 
@@ -415,7 +415,7 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await server.providers.close()
     for provider in assembled.providers.values():
         await provider.close()
-    if tasks and not tasks[0].done():  # the loop is alive, so this is an orderly stop
+    if not any(task.done() for task in tasks[:2]):  # the loop is alive and may write: this is an orderly stop
         # If the loop ends meanwhile, it cancels this step.
         with contextlib.suppress(Exception, asyncio.CancelledError):
             await asyncio.wait_for(server.loop.perform_in_pieces(keep_core_state), _KEEP_STATE_WITHIN_S)
@@ -428,4 +428,5 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await server.notifications.close()
     await server.solver.close()
     server.loop.close()
+    server.bodies.close()
     server.readers.shutdown(wait=True)

@@ -21,6 +21,9 @@ from scheduler.live.auth.access_control import (
     token_hash,
 )
 from scheduler.live.auth.people import People
+from scheduler.live.auth.single_sign_on import SingleSignOn
+from scheduler.live.holder_shares import HolderShares
+from scheduler.live.http.request_bodies import BodyReaders
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
@@ -36,9 +39,11 @@ from scheduler.live.services.store_access import StoreAccessDesk
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import LogStore
-from scheduler.live.store.store_interface import Store, StoreUnavailable
+from scheduler.live.store.sql_store import Store
+from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import TokenRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
+from walras.contract import SECONDS_PER_HOUR
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,10 +86,17 @@ class Server:
     content: ContentStore
     store_access: StoreAccessDesk
     version: str
+    #: None: users have tokens alone.
+    sign_on: SingleSignOn | None = None
     clocks: Clocks = SYSTEM_CLOCKS
     #: The source of random tokens; None: the system's, which cannot be guessed.
     chance: Random | None = None
     is_ready: bool = False
+    bodies: BodyReaders = field(default_factory=BodyReaders)
+    #: Held while the spec of a job is read, changed and written: the next change begins with what this one wrote.
+    changing_specs: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: Of connections and requests, once there is an application that answers them.
+    shares_of_requests: tuple[HolderShares, ...] = ()
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_READERS, "store-reader"))
 
     @property
@@ -137,4 +149,10 @@ class Server:
         except StoreUnavailable as error:
             checks["database"] = str(error)
         checks["solver"] = self.solver.state
+        checks["clock"], stepped = "ok", self.loop.clock_stepped
+        if stepped is not None and self.loop.clock.now() - stepped[0] < SECONDS_PER_HOUR:
+            checks["clock"] = f"set by {stepped[1]:+.0f} s at {self.loop.clock.shown(stepped[0])}"
+        checks["content"] = await asyncio.get_running_loop().run_in_executor(None, self.content.holders.standing)
+        put_back = self.policies.in_force.put_back if self.policies.has_policy else ""
+        checks["policy"] = f"put back: {put_back}" if put_back else "ok"
         return checks

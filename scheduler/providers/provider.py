@@ -14,8 +14,6 @@ from walras.errors import ClusterError
 
 
 class MachineState(StrEnum):
-    """State of a rented machine."""
-
     BOOTING = "booting"
     RUNNING = "running"
     #: Notice was given: it will be gone soon.

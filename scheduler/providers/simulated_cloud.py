@@ -5,8 +5,9 @@ first asks `holds`, because a machine may have been returned, or have died, mean
 rent; the caller decides when the market reclaims machines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from math import inf
 
 from scheduler.core.events import NodeJoined, NodeLeaving, NodeLost, RentFailed
@@ -60,12 +61,18 @@ class SimulatedCloud:
         self._settled_usd: dict[PoolId, float] = {}
 
     def request(
-        self, at: float, token: str, pool: Pool, machines: int, boot_s: float | None = None
+        self,
+        at: float,
+        token: str,
+        pool: Pool,
+        machines: int,
+        boot_s: float | None = None,
+        taken: Container[NodeId] = (),
     ) -> tuple[NodeJoined | RentFailed, ...]:
         """Rents machines. Returns a `NodeJoined` for each that is available, and one `RentFailed` for the others.
 
-        `boot_s` are the seconds until these are ready, if other than the terms state. A token that is known already
-        rents nothing more and returns nothing.
+        `boot_s` are the seconds until these are ready, if other than the terms state; `taken` are names of others. A
+        token that is known already rents nothing more and returns nothing.
         """
         if token in self._tokens:
             return ()
@@ -76,8 +83,9 @@ class SimulatedCloud:
         ready_at = at + (terms.boot_s if boot_s is None else boot_s)
         granted = int(max(0, min(machines, quota - len(held), terms.capacity - len(held))))
         answers: list[NodeJoined | RentFailed] = []
-        for index in range(granted):
-            machine = _Rented(NodeId(f"{token}-{index}"), pool, token, ready_at)
+        names = (name for index in count() if (name := NodeId(f"{token}-{index}")) not in taken)
+        for name in islice(names, granted):
+            machine = _Rented(name, pool, token, ready_at)
             held[machine.node_id] = machine
             answers.append(NodeJoined(machine.ready_at, machine.node_id, pool.pool_id, token))
         if granted < machines:

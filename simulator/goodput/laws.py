@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scheduler.world.attempts import SpeedSegment
 from simulator.goodput.application import (
     AcceleratorProfile,
     Application,
@@ -23,9 +24,9 @@ from simulator.goodput.application import (
     goodput,
     split_batch,
 )
-from simulator.ground_truth import SpeedLaw, SpeedSegment
+from simulator.ground_truth import SpeedLaw
 from walras.errors import ConfigError
-from walras.job_request import Kind
+from walras.job_request import Kind, plain_kind
 from walras.spec.file_model import check_model, load_mapping
 from walras.spec.workload_file import GoodputLawEntry, GoodputLawsFile, StepTimesEntry, WorkloadFile
 
@@ -210,14 +211,13 @@ class GoodputLaws:
 
 
 def goodput_laws(given: Mapping[str, GoodputLawEntry]) -> GoodputLaws:
-    """Returns the laws of a file."""
     steps = {name: law.steps for name, law in given.items() if law.steps is not None}
     return GoodputLaws({name: stated_application(name, law) for name, law in given.items()}, steps)
 
 
 def law_name(kind: Kind) -> str:
-    """Returns the name of the law that a kind follows: the kind without its batches."""
-    return kind.partition(_BATCH_SUFFIX)[0]
+    """Returns the name of the law that a kind follows: the kind without its project and its batches."""
+    return plain_kind(kind).partition(_BATCH_SUFFIX)[0]
 
 
 def is_law_file(path: str | Path) -> bool:

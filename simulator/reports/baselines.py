@@ -4,7 +4,7 @@
 numbers per job. `lower_bounds` computes three bounds that no scheduler beats, and the run's distance to each. They
 cover the jobs that succeeded (without the others the fleet is emptier, so bounds only get smaller), with true speeds,
 free restarts, and rented machines up to their quota from the start. `fairness_metrics` computes finish-time fairness in
-both definitions and Jain's index. `docs/metrics.md` states the formulas.
+both definitions and Jain's index. `docs/simulator.md` states the formulas.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ import numpy as np
 from optimizer.bounds.instance import FloatArray, SchedulingInstance, no_contention_jct_s
 from optimizer.problem import IntArray
 from scheduler.core.state.fleet import split_gang
+from scheduler.world.attempts import SimulatedJob
+from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth
-from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics
-from simulator.simulated_jobs import SimulatedJob
-from simulator.worlds.world_run import LeastUse
+from simulator.worlds.world_registry import LeastUse
 from walras.job_request import GangPlan, JobId, JobRequest
 
 
@@ -79,7 +79,7 @@ class JobBaselines:
         return self._alone_s is None or self._least is not None
 
     def _configuration_of(self, request: JobRequest) -> int:
-        key = (request.kind, request.demands, request.sizes, request.fork_max, request.plans)
+        key = (request.kind, request.demands, request.sizes, request.fork_max, request.plans, request.mixed)
         configuration = self._configurations.get(key)
         if configuration is None:
             configuration = self._configurations[key] = len(self._gangs)
@@ -91,8 +91,11 @@ class JobBaselines:
         return configuration
 
     def _speed(self, request: JobRequest, pool: int) -> float:
-        """Returns the speed of the fastest gang that the job accepts in the pool; 0 if none fits."""
+        """Returns the speed of the fastest gang that the job accepts in the pool; 0 if none fits. Of a gang that may be
+        mixed only a part need be there.
+        """
         here = self._types[pool]
+        most = self._capacity.sum() if request.mixed and self._capacity[pool] else self._capacity[pool]
         if request.plans:
             ways = (plan for plan in request.plans if any(use.types_of((here,)) for use in plan.uses))
             return max((plan.steps_per_s for plan in ways if self._may_hold(plan)), default=0.0)
@@ -100,7 +103,7 @@ class JobBaselines:
             count
             for demand in request.demands
             for count in (demand.count, *request.sizes)
-            if demand.types_of((here,)) and count <= self._capacity[pool]
+            if demand.types_of((here,)) and count <= most
         }
         parts = (tuple(split_gang(count, request.nodes, self._machine_size[pool])) for count in sorted(counts))
         return max((self._truth.highest_speed(request.kind, here, each) for each in parts), default=0.0)
@@ -140,10 +143,11 @@ class JobBaselines:
         """Returns these jobs as an instance for the lower bounds.
 
         A gang whose size depends on the type counts with its smallest size. A job that may be forked counts as one gang
-        of all its parts, with their joint speed, because no fork of it is faster. A mixed gang counts as one gang in
-        its fastest pool. A job with plans counts with the fewest accelerators of any plan, in each pool at the speed of
-        the fastest plan that uses the pool: dividing a plan's time among its pools in proportion does at least as much
-        work as the plan. Where the jobs' needs were given, a job has as much work as its seconds alone.
+        of all its parts, with their joint speed, because no fork of it is faster. A gang that may be mixed counts as
+        one gang in each pool that holds a part: dividing its time among them in proportion does as much work. A job
+        with plans counts with the fewest accelerators of any plan, in each pool at the speed of the fastest plan that
+        uses the pool: dividing a plan's time among its pools in proportion does at least as much work as the plan.
+        Where the jobs' needs were given, a job has as much work as its seconds alone.
         """
         assert self.has_bounds, "no lower bound holds where speeds do not say how long a job takes"
         ids = list(job_ids)

@@ -4,7 +4,7 @@ a comparison in LaTeX, for papers (`booktabs`, policies as rows, metrics with in
 Names may come from untrusted files: all text goes through `html_text` or is escaped for LaTeX, and the charts' text is
 never markup. Where runs were kept with their levels, a slider shows what each policy did at one time; its data are
 JSON, where nothing is markup, and the content security policy allows its script, the page's only one, by hash
-(`walras.html_page`).
+(`walras.output.html_page`).
 """
 
 import json
@@ -15,20 +15,30 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from simulator.reports.chart_output import svg_element
-from simulator.reports.comparison_charts import COMPARISON_FIGURES
-from simulator.reports.figure_book import FigureBook, FigureSetting, PolicyFigures, policy_labels, write_figures
-from simulator.reports.policy_comparison import ComparedMetric, PolicyComparison, format_number, metric_title
+from simulator.reports.charts import svg_element
+from simulator.reports.comparison_charts import (
+    COMPARISON_FIGURES,
+    FigureBook,
+    FigureSetting,
+    policy_labels,
+    write_figures,
+)
+from simulator.reports.policy_comparison import (
+    ComparedMetric,
+    PolicyComparison,
+    format_estimate,
+    format_number,
+    metric_title,
+)
 from simulator.reports.repeated_runs import MeanEstimate
 from simulator.reports.run_detail import LevelCurve, RunLevels
 from simulator.reports.run_summary import RUN_METRICS, MetricDefinition
-from walras.errors import ConfigError
-from walras.html_page import html_document, html_paragraphs, html_section, html_table, html_text, write_page
+from walras.errors import system_refusals
+from walras.output.html_page import html_document, html_paragraphs, html_section, html_table, html_text, write_page
 
 COMPARISON_PAGE = "compare.html"
 #: Number of settings whose distributions are drawn; the others are only in the tables.
 SETTINGS_DRAWN = 12
-_DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
 #: Metrics in the table of a setting, in this order, where some policy has them.
 _SHOWN = (
     "avg_jct_s", "p95_jct_s", "p99_jct_s", "slowdown_mean", "slowdown_max", "makespan_s", "avg_queueing_s", "rho_mean",
@@ -46,7 +56,6 @@ def write_comparison_page(folder: Path, book: FigureBook) -> Path:
 
 
 def comparison_html(book: FigureBook) -> str:
-    """Returns the page."""
     parts = [f"<h1>{html_text(book.title)}</h1>", html_paragraphs(book.notes)]
     loads = COMPARISON_FIGURES["loads"]
     for number, settings in enumerate(_by_load(book.settings)):
@@ -56,8 +65,6 @@ def comparison_html(book: FigureBook) -> str:
             parts.append(html_section(name, loads.caption, svg_element(chart, f"loads{number}")))
     for number, setting in enumerate(book.settings):
         parts += _setting_html(setting, number, len(book.settings) > 1)
-    if book.decided_by:
-        parts.append(html_section("What decides these figures", _DECIDED, html_table(("", ""), book.decided_by)))
     is_over_time = any(each.levels is not None for setting in book.settings for each in setting.policies)
     return html_document(book.title, parts, script=slider_script() if is_over_time else "")
 
@@ -75,8 +82,7 @@ def _setting_html(setting: FigureSetting, number: int, is_one_of_many: bool) -> 
     if number >= SETTINGS_DRAWN:
         return
     if slider := slider_html(setting):
-        heading, caption = slider_words()
-        yield html_section(before + heading, caption, slider)
+        yield html_section(before + _HEADING, _CAPTION, slider)
     for name, figure in COMPARISON_FIGURES.items():
         chart = None if name == "loads" else figure.draw([setting])
         if chart is not None:
@@ -87,21 +93,15 @@ def _metrics_html(setting: FigureSetting) -> str:
     """Returns a table with a row for each metric and a column for each policy, as in the terminal."""
     by_name = {measure.name: measure for measure in RUN_METRICS}
     shown = [by_name[name] for name in _SHOWN if _is_worth_showing(each.metrics[name] for each in setting.policies)]
-    rows = [(metric_title(measure), *(_cell(each, measure) for each in setting.policies)) for measure in shown]
+    rows = [
+        (metric_title(measure), *(format_estimate(each.metrics[measure.name]) for each in setting.policies))
+        for measure in shown
+    ]
     return html_table(("figure", *(each.policy for each in setting.policies)), rows)
 
 
 def _is_worth_showing(values: Iterable[MeanEstimate]) -> bool:
     return any(isfinite(each.mean) and each.mean != 0.0 for each in values)
-
-
-def _cell(each: PolicyFigures, measure: MetricDefinition) -> str:
-    value = each.metrics[measure.name]
-    if not isfinite(value.low):
-        return format_number(value.mean)
-    if value.is_centred:
-        return f"{format_number(value.mean)} ± {format_number(value.half)}"
-    return f"{format_number(value.mean)} ({format_number(value.low)} to {format_number(value.high)})"
 
 
 #: Largest number of policies side by side; the others are only in the charts.
@@ -120,11 +120,6 @@ _WITHOUT = "This part of the page needs its script, which this browser does not 
 def slider_script() -> str:
     """Returns the script that moves every slider of a page."""
     return files("simulator.reports").joinpath("time_slider.js").read_text(encoding="utf-8")
-
-
-def slider_words() -> tuple[str, str]:
-    """Returns the heading and the caption."""
-    return _HEADING, _CAPTION
 
 
 def slider_html(setting: FigureSetting) -> str:
@@ -240,10 +235,8 @@ def latex_caption(comparison: PolicyComparison, workload: str, cluster: str) -> 
 
 def write_latex(path: Path, text: str) -> None:
     """Writes the table. Raises ConfigError where the path cannot be written."""
-    try:
+    with system_refusals(path, fix="choose another path", field="latex"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", field="latex", fix="choose another path") from None
 
 
 def latex_text(text: str) -> str:

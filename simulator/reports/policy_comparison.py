@@ -117,7 +117,6 @@ class PolicyComparison:
 
     @property
     def metrics(self) -> tuple[MetricDefinition, ...]:
-        """Returns the metrics of the runs."""
         return (*RUN_METRICS, *TIME_METRICS)
 
     @property
@@ -240,23 +239,24 @@ def metric_title(measure: MetricDefinition) -> str:
 
 def _mean_cell(each: ComparedMetric) -> Text:
     mark = " *" if each.best else ""
-    return Text(f"{format_number(each.value.mean)}{_interval(each.value)}{mark}", style="bold" if each.best else "")
+    return Text(f"{format_estimate(each.value)}{mark}", style="bold" if each.best else "")
 
 
 def _difference_cell(value: MeanEstimate) -> str:
     if not isfinite(value.mean):
         return "-"
     sign, mark = "+" if value.mean > 0 else "", " !" if value.excludes_zero else ""
-    return f"{sign}{format_number(value.mean)}{_interval(value)}{mark}"
+    return f"{sign}{format_estimate(value)}{mark}"
 
 
-def _interval(value: MeanEstimate) -> str:
-    """Formats half the interval's width, or its ends where it is not centred."""
+def format_estimate(value: MeanEstimate) -> str:
+    """Formats a mean with half its interval's width, or the interval's ends where the mean is not centred."""
+    mean = format_number(value.mean)
     if not isfinite(value.low):
-        return ""
+        return mean
     if value.is_centred:
-        return f" ± {format_number(value.half)}"
-    return f" ({format_number(value.low)} to {format_number(value.high)})"
+        return f"{mean} ± {format_number(value.half)}"
+    return f"{mean} ({format_number(value.low)} to {format_number(value.high)})"
 
 
 def format_number(value: float) -> str:
@@ -277,26 +277,26 @@ def comparison_json(comparison: PolicyComparison) -> dict[str, Any]:
             "unit": measure.unit,
             "policies": {
                 each.policy: {
-                    **_estimate_data(each.value),
-                    "difference": None if each.difference is None else _estimate_data(each.difference),
+                    **asdict(each.value),
+                    "difference": None if each.difference is None else asdict(each.difference),
                     "best": each.best,
                     "values": [_metric_value(row, measure) for row in comparison.rows[each.policy]],
                 }
                 for each in comparison.compared(measure)
             },
         }
-    body = {
-        "policies": list(comparison.policies),
-        "seeds": list(comparison.seeds),
-        "nothing_random": comparison.nothing_random,
-        "unused_seeds": list(comparison.unused_seeds),
-        "intervals_over": _intervals_over(comparison),
-        "outcomes": {policy: [row.outcome for row in rows] for policy, rows in comparison.rows.items()},
-        "violations": comparison.violations,
-        "measures": measures,
-    }
-    data: dict[str, Any] = nonfinite_to_none(body)
-    return data
+    return nonfinite_to_none(
+        {
+            "policies": list(comparison.policies),
+            "seeds": list(comparison.seeds),
+            "nothing_random": comparison.nothing_random,
+            "unused_seeds": list(comparison.unused_seeds),
+            "intervals_over": _intervals_over(comparison),
+            "outcomes": {policy: [row.outcome for row in rows] for policy, rows in comparison.rows.items()},
+            "violations": comparison.violations,
+            "measures": measures,
+        }
+    )
 
 
 def _intervals_over(comparison: PolicyComparison) -> str | None:
@@ -304,10 +304,6 @@ def _intervals_over(comparison: PolicyComparison) -> str | None:
     if len(comparison.seeds) > 1:
         return "seeds"
     return None if comparison.resampling is None else "jobs"
-
-
-def _estimate_data(value: MeanEstimate) -> dict[str, Any]:
-    return asdict(value)
 
 
 #: Number of draws, and the smaller number for traces with more jobs than this.

@@ -8,7 +8,6 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING
@@ -42,30 +41,20 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-class ParallelBackend(StrEnum):
-    """Where runs are executed."""
-
-    LOKY = "loky"
-    DASK = "dask"
-
-
 @dataclass(frozen=True, slots=True)
 class ParallelWorkers:
-    """The number of concurrent runs, and where they are executed. `address` is that of a Dask scheduler.
+    """The number of concurrent runs, and the address of the Dask scheduler that has them executed; empty: here.
 
     `watch` is called with each run that is executed in this process.
     """
 
     jobs: int = 1
-    backend: ParallelBackend = ParallelBackend.LOKY
     address: str = ""
     watch: RunWatcher | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """The metrics of one run."""
-
     values: dict[str, float]
     #: Seconds by the clock of the machine that ran it.
     costs: dict[str, float]
@@ -113,17 +102,17 @@ def execute_cells(
 
     A run is a function that another process can load; it is called with what watches it, None in other processes.
     """
-    if workers.backend is ParallelBackend.LOKY and workers.jobs == 1:
+    if not workers.address and workers.jobs == 1:
         for position, run in enumerate(runs):
             yield position, run(workers.watch)
         return
     from joblib import Parallel, delayed
 
     with ExitStack() as stack:
-        if workers.backend is ParallelBackend.DASK:
+        if workers.address:
             _connect_dask(workers, stack)
         # A Dask cluster runs as many at a time as it has threads.
-        jobs = workers.jobs if workers.backend is ParallelBackend.LOKY else -1
+        jobs = -1 if workers.address else workers.jobs
         parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
         yield from parallel(delayed(_execute_numbered)(position, run) for position, run in enumerate(runs))
 
@@ -136,23 +125,19 @@ def _connect_dask(workers: ParallelWorkers, stack: ExitStack) -> None:
     """Connects to the Dask cluster until the stack is closed."""
     from joblib import parallel_config
 
-    if not workers.address:
-        raise ConfigError(
-            "the backend dask needs a cluster", field="address", fix="give --address tcp://HOST:PORT of its scheduler"
-        )
     try:
         distributed = importlib.import_module("distributed")
     except ModuleNotFoundError:
         raise UserError(
-            "the backend dask needs dask, which is not installed",
-            field="backend",
-            fix="pip install 'walras[dask]', or use --backend loky",
+            "a Dask cluster needs dask, which is not installed",
+            field="jobs",
+            fix="pip install 'walras[dask]', or give a number",
         ) from None
     try:
         stack.enter_context(distributed.Client(workers.address, timeout="20s"))
     except OSError as error:
         raise UserError(
-            f"no Dask scheduler answers at {workers.address}: {error}", field="address", fix="check the address"
+            f"no Dask scheduler answers at {workers.address}: {error}", field="jobs", fix="check the address"
         ) from None
     stack.enter_context(parallel_config(backend="dask"))
 
@@ -194,10 +179,10 @@ def estimate_mean(values: Sequence[float]) -> MeanEstimate:
     mean = sum(values) / n
     if n < 2:
         return MeanEstimate(mean, nan, nan, n)
-    from scipy.stats import t
+    from scipy.special import stdtrit  # the quantile of Student's t, without all other distributions
 
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    half = float(t.ppf(0.5 + LEVEL / 2.0, n - 1)) * deviation / sqrt(n)
+    half = float(stdtrit(n - 1, 0.5 + LEVEL / 2.0)) * deviation / sqrt(n)
     return MeanEstimate(mean, mean - half, mean + half, n)
 
 

@@ -5,8 +5,8 @@ goes through `html_text`, no text becomes an attribute, and no table cell is int
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulator.metrics import JobMetrics
 from simulator.reports import charts
 from simulator.reports.baselines import LowerBounds
-from simulator.reports.chart_output import svg_element
+from simulator.reports.charts import Chart, svg_element
 from simulator.reports.run_spec import CompletedRun, describe_run
-from simulator.reports.run_summary import RunSummary, nonfinite_to_none
-from simulator.reports.timeline import Timeline
+from simulator.reports.run_summary import ProjectSummary, RunSummary, job_data, nonfinite_to_none
+from simulator.reports.timeline import PoolTrack, Timeline
 from simulator.worlds.world_registry import WALRAS
-from walras.html_page import html_document, html_section, html_table, html_text
+from walras.output.html_page import html_document, html_section, html_table, html_text
 from walras.states import JobState
 
 #: Number of projects that are listed, the largest first; JSON has all of them.
@@ -48,17 +47,23 @@ def print_run_summary(summary: RunSummary, console: Console, world: str = "") ->
         console.print(f"conservation violated: {violation}", style="red", markup=False)
 
 
+_PROJECT_TITLES = ("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho")
+
+
+def _project_cells(each: ProjectSummary) -> tuple[str, ...]:
+    numbers = (f"{each.accelerator_h:,.1f}", f"{each.usd:,.2f}", format_ratio(each.rho_mean))
+    return each.project, f"{each.jobs:,}", f"{each.succeeded:,}", format_seconds(each.avg_jct_s), *numbers
+
+
 def _projects_table(summary: RunSummary) -> Table:
     hidden = len(summary.projects) - _PROJECTS_SHOWN
     title = "projects" if hidden <= 0 else f"the {_PROJECTS_SHOWN} largest projects of {len(summary.projects)}"
-    table = Table("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho", title=title)
+    table = Table(*_PROJECT_TITLES, title=title)
     largest = sorted(summary.projects, key=lambda each: -each.accelerator_h)
     shown = {each.project for each in largest[:_PROJECTS_SHOWN]}
     for each in summary.projects:
-        if each.project not in shown:
-            continue
-        numbers = (f"{each.accelerator_h:.1f}", f"{each.usd:.2f}", format_ratio(each.rho_mean))
-        table.add_row(Text(each.project), str(each.jobs), str(each.succeeded), format_seconds(each.avg_jct_s), *numbers)
+        if each.project in shown:
+            table.add_row(*(Text(cell) for cell in _project_cells(each)))
     return table
 
 
@@ -183,8 +188,9 @@ def report_titles(ran: CompletedRun) -> dict[str, Any]:
 
 def make_report(ran: CompletedRun, timeline: Timeline) -> RunReport:
     """Returns the report of a run that has just ended."""
-    jobs = (*ran.result.jobs, *ran.result.unfinished)
-    lines = tuple(_reported_job(ran, job) for job in jobs)
+    titles = [each.name for each in fields(ReportedJob)]
+    data = [job_data(job, ran.baselines) for job in (*ran.result.jobs, *ran.result.unfinished)]
+    lines = tuple(ReportedJob(**{name: row[name] for name in titles}) for row in data)
     decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.spec)))))
     return RunReport(**report_titles(ran), summary=ran.summary, jobs=lines, timeline=timeline, decided_by=decided_by)
 
@@ -200,19 +206,78 @@ def flatten_description(run: Mapping[str, Any], before: str = "") -> tuple[tuple
     return tuple(lines)
 
 
-def _reported_job(ran: CompletedRun, job: JobMetrics) -> ReportedJob:
-    return ReportedJob(
-        job.job_id,
-        ran.baselines.name(job.job_id),
-        job.project,
-        job.state.value,
-        job.submitted_at,
-        job.jct_s,
-        ran.baselines.alone_s(job.job_id),
-        job.queueing_s,
-        job.attempts,
-        job.usd,
-    )
+@dataclass(frozen=True, slots=True)
+class RunFigure:
+    """A figure of one run: its texts, and the function that draws it; None where the run has nothing to show."""
+
+    title: str
+    caption: str
+    draw: Callable[[RunReport], Chart | None]
+
+
+def _draw_completion(report: RunReport) -> Chart | None:
+    done = [job.jct_s for job in report.jobs if job.state == JobState.SUCCEEDED.value]
+    return charts.jct_cdf_chart(done) if done else None
+
+
+def _draw_prices(report: RunReport) -> Chart | None:
+    pools = _pools(report)
+    return charts.price_chart(pools, report.timeline) if any(each.price.at for each in pools.values()) else None
+
+
+def _draw_market_prices(report: RunReport) -> Chart | None:
+    pools, until_at = _pools(report), report.timeline.ended_at
+    has_changed = any(len(track.usd_per_h.at) > 1 for track in pools.values())
+    return charts.market_price_chart(pools, until_at) if has_changed else None
+
+
+def _draw_fairness(report: RunReport) -> Chart | None:
+    projects = report.summary.projects
+    return charts.fairness_chart(projects) if any(isfinite(each.rho_mean) for each in projects) else None
+
+
+def _draw_timeline(report: RunReport) -> Chart | None:
+    timeline = report.timeline
+    if not timeline.spans or not charts.fits_gantt_chart(timeline, report.summary.jobs):
+        return None
+    return charts.gantt_chart(timeline, {job.job_id: _job_name(job) for job in report.jobs}, timeline.ended_at)
+
+
+def _pools(report: RunReport) -> dict[str, PoolTrack]:
+    return {str(pool_id): track for pool_id, track in report.timeline.pools.items()}
+
+
+#: By the name that `walras simulate plot` takes, in the order of the page.
+RUN_FIGURES: Mapping[str, RunFigure] = {
+    "jct": RunFigure(
+        "Completion times", "Completion times of the jobs that succeeded: from submission to end.", _draw_completion
+    ),
+    "waiting": RunFigure(
+        "Queueing",
+        "Jobs in the system that hold no accelerator.",
+        lambda report: charts.queueing_chart(report.timeline.waiting, report.timeline.ended_at),
+    ),
+    "utilisation": RunFigure(
+        "Utilisation by pool",
+        "Accelerators held by attempts, as a part of those that are there.",
+        lambda report: charts.utilisation_chart(_pools(report), report.timeline.ended_at),
+    ),
+    "prices": RunFigure(
+        "Prices",
+        "What the optimizer asks for one accelerator, from solve to solve: high where jobs compete.",
+        _draw_prices,
+    ),
+    "market-prices": RunFigure("Market prices", "What the market asks for a machine.", _draw_market_prices),
+    "money": RunFigure(
+        "Money by market",
+        "The cost of all machines.",
+        lambda report: charts.money_chart(report.summary.usd_by_market) if report.summary.usd > 0 else None,
+    ),
+    "fairness": RunFigure(
+        "Fairness by project", "Completion time against the time in an equal share of the fleet.", _draw_fairness
+    ),
+    "timeline": RunFigure("Timeline", "Pale: accelerators are held and not all ranks run.", _draw_timeline),
+}
 
 
 #: Number of jobs that are listed: those with the longest completion times.
@@ -221,7 +286,6 @@ _DECIDED = "The same again gives the same. Files by the SHA-256 of their content
 
 
 def report_html(report: RunReport) -> str:
-    """Returns the report as an HTML document."""
     summary, title = report.summary, f"{report.policy} on {report.workload}"
     world = f", world {report.world}" if report.world else ""
     world += f", conditions {report.conditions}" if report.conditions else ""
@@ -232,46 +296,19 @@ def report_html(report: RunReport) -> str:
         " time.</p>",
         *(f'<p class="bad">Conservation violated: {html_text(each)}</p>' for each in summary.violations),
         html_section("Figures", "", html_table(("", ""), summary_lines(summary))),
-        *_chart_sections(report),
+        *(
+            html_section(figure.title, figure.caption, svg_element(chart, name))
+            for name, figure in RUN_FIGURES.items()
+            if (chart := figure.draw(report)) is not None
+        ),
         html_section("Pools", "", _pools_html(summary)),
-        html_section("Projects", "Sorted by name.", _projects_html(summary)) if summary.projects else "",
+        html_section("Projects", "Sorted by name.", html_table(_PROJECT_TITLES, map(_project_cells, summary.projects)))
+        if summary.projects
+        else "",
         html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(report)),
         html_section("What decides these figures", _DECIDED, html_table(("", ""), report.decided_by)),
     ]
     return html_document(title, body)
-
-
-def _chart_sections(report: RunReport) -> Iterable[str]:
-    summary, timeline, until_at = report.summary, report.timeline, report.timeline.ended_at
-    done = [job.jct_s for job in report.jobs if job.state == JobState.SUCCEEDED.value]
-    if done:
-        caption = "Completion times of the jobs that succeeded: from submission to end."
-        yield html_section("Completion times", caption, svg_element(charts.jct_cdf_chart(done), "cdf"))
-    caption = "Jobs in the system that hold no accelerator."
-    yield html_section("Queueing", caption, svg_element(charts.queueing_chart(timeline.waiting, until_at), "wait"))
-    pools = {str(pool_id): track for pool_id, track in timeline.pools.items()}
-    caption = "Accelerators held by attempts, as a part of those that are there."
-    yield html_section("Utilisation by pool", caption, svg_element(charts.utilisation_chart(pools, until_at), "use"))
-    if any(track.price.at for track in pools.values()):
-        unit = timeline.price_unit or "the policy's own unit"
-        caption = (
-            f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
-        )
-        yield html_section("Prices", caption, svg_element(charts.price_chart(pools, until_at), "price"))
-    if any(len(track.usd_per_h.at) > 1 for track in pools.values()):
-        caption = "What the market asks for a machine."
-        yield html_section("Market prices", caption, svg_element(charts.market_price_chart(pools, until_at), "market"))
-    if summary.usd > 0:
-        yield html_section(
-            "Money by market", f"{summary.usd:,.2f} USD.", svg_element(charts.money_chart(summary.usd_by_market), "usd")
-        )
-    if any(isfinite(each.rho_mean) for each in summary.projects):
-        caption = "Completion time against the time in an equal share of the fleet."
-        yield html_section("Fairness by project", caption, svg_element(charts.fairness_chart(summary.projects), "fair"))
-    if timeline.spans and charts.fits_gantt_chart(timeline, summary.jobs):
-        caption = "Pale: accelerators are held and not all ranks run."
-        names = {job.job_id: _job_name(job) for job in report.jobs}
-        yield html_section("Timeline", caption, svg_element(charts.gantt_chart(timeline, names, until_at), "gantt"))
 
 
 def _job_name(job: ReportedJob) -> str:
@@ -290,23 +327,6 @@ def _pools_html(summary: RunSummary) -> str:
             f"{pool.usd:,.2f}",
         )
         for pool in summary.pools
-    ]
-    return html_table(titles, rows)
-
-
-def _projects_html(summary: RunSummary) -> str:
-    titles = ("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho")
-    rows = [
-        (
-            each.project,
-            f"{each.jobs:,}",
-            f"{each.succeeded:,}",
-            format_seconds(each.avg_jct_s),
-            f"{each.accelerator_h:,.1f}",
-            f"{each.usd:,.2f}",
-            format_ratio(each.rho_mean),
-        )
-        for each in summary.projects
     ]
     return html_table(titles, rows)
 

@@ -4,7 +4,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from math import isfinite, nan
@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from simulator.file_access import bounded_bytes
 from simulator.metrics import JobMetrics
 from simulator.reports.report_page import (
     ReportedJob,
@@ -23,10 +24,10 @@ from simulator.reports.report_page import (
     report_titles,
 )
 from simulator.reports.run_spec import CompletedRun, describe_run
-from simulator.reports.run_summary import RunSummary, job_data, nonfinite_to_none, summary_data
+from simulator.reports.run_summary import RunSummary, job_data, none_to_nan, nonfinite_to_none, summary_data
 from simulator.reports.timeline import AttemptSpan, EventRow, PoolTrack, StepSeries, Timeline
 from walras.cluster import Pool, PoolId
-from walras.errors import ConfigError
+from walras.errors import ConfigError, system_refusals
 
 SUMMARY_FILE, JOBS_FILE, EVENTS_FILE, TIMELINE_FILE, REPORT_FILE = (
     "summary.json",
@@ -35,9 +36,10 @@ SUMMARY_FILE, JOBS_FILE, EVENTS_FILE, TIMELINE_FILE, REPORT_FILE = (
     "timeline.json",
     "report.html",
 )
-#: The predicted speeds before they were measured, for `walras profile report`.
+#: The predicted speeds before they were measured, for `walras cloud profile report`.
 SCORED_FILE = "scored.json"
 _BYTES_MAX = 1024 * 1024 * 1024
+_MISSING_FIX = "give a folder that `simulate run --out` made"
 #: Columns of a job that are not numbers.
 _TEXT_COLUMNS = frozenset({"name", "project", "state"})
 
@@ -54,7 +56,7 @@ def read_report(folder: Path) -> RunReport:
     summary = _read_json(folder / SUMMARY_FILE)
     try:
         words = {name: str(summary["words"][name]) for name in ("workload", "cluster", "policy")}
-        figures = _with_nan(summary["summary"])
+        figures = none_to_nan(summary["summary"])
         figures.pop("usd_by_market")
         known = _SUMMARY.validate_python(figures)
         seed = int(summary["words"]["seed"])
@@ -70,15 +72,13 @@ def read_report(folder: Path) -> RunReport:
 def _read_jobs(path: Path) -> tuple[ReportedJob, ...]:
     titles = [each.name for each in fields(ReportedJob)]
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with system_refusals(path, _MISSING_FIX), path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if not set(titles) <= set(rows.fieldnames or ()):
                 raise _malformed(path, "columns are missing")
             # Text may be empty; an empty number is one that does not exist.
             cells = [{name: row[name] or ("" if name in _TEXT_COLUMNS else nan) for name in titles} for row in rows]
         return _REPORTED_JOBS.validate_python(cells)
-    except OSError as error:
-        raise _missing(path, error) from None
     except (ValueError, csv.Error) as error:
         raise _malformed(path, error) from None
 
@@ -90,7 +90,7 @@ def _read_timeline(path: Path) -> Timeline:
         for name, track in data["pools"].items():
             levels = {key: _SERIES.validate_python(track[key]) for key in POOL_SERIES}
             timeline.pools[PoolId(name)] = PoolTrack(_POOL.validate_python(track["pool"]), **levels)
-        timeline.spans = _SPANS.validate_python(_with_nan(data["attempts"]))
+        timeline.spans = _SPANS.validate_python(none_to_nan({"attempts": data["attempts"]})["attempts"])
         timeline.spans_left_out = int(data["attempts_left_out"])
         timeline.waiting = _SERIES.validate_python(data["waiting"])
         timeline.price_unit, timeline.ended_at = str(data["price_unit"]), float(data["ended_at"])
@@ -110,30 +110,14 @@ def pool_track_data(track: PoolTrack) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    content = bounded_bytes(path, _BYTES_MAX, refused=_MISSING_FIX, too_large="give the folder of a run")
     try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="give the folder of a run")
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise _missing(path, error) from None
+        data = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise _malformed(path, error) from None
     if not isinstance(data, dict):
         raise _malformed(path, "fields are expected")
     return data
-
-
-def _with_nan(value: Any) -> Any:
-    """Returns the same data with nan in place of JSON's null."""
-    if value is None:
-        return nan
-    if isinstance(value, Mapping):
-        return {key: _with_nan(item) for key, item in value.items()}
-    return [_with_nan(item) for item in value] if isinstance(value, list) else value
-
-
-def _missing(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: {error.strerror or error}", fix="give a folder that `simulate run --out` made")
 
 
 def _malformed(path: Path, error: object) -> ConfigError:
@@ -151,17 +135,9 @@ _JOB_TITLES = (
 
 def make_run_folder(path: Path) -> Path:
     """Creates the folder if it does not exist. Raises ConfigError."""
-    with _as_config_error(path):
+    with system_refusals(path, "choose another folder", "out"):
         path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-@contextmanager
-def _as_config_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", field="out", fix="choose another folder") from None
 
 
 @contextmanager
@@ -171,7 +147,7 @@ def open_events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
     The table gets its name once it is complete, so a run that ends early leaves none.
     """
     unfinished = folder / f"{EVENTS_FILE}.unfinished"
-    with _as_config_error(folder / EVENTS_FILE):
+    with system_refusals(folder / EVENTS_FILE, "choose another folder", "out"):
         try:
             with (
                 unfinished.open("wb") as raw,
@@ -188,7 +164,7 @@ def open_events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
 
 def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> None:
     """Writes everything but the events, which were written during the run."""
-    with _as_config_error(folder):
+    with system_refusals(folder, "choose another folder", "out"):
         body = {"words": report_titles(ran), "run": describe_run(ran.spec), "summary": summary_data(ran.summary)}
         (folder / SUMMARY_FILE).write_text(json.dumps(nonfinite_to_none(body), indent=2) + "\n", encoding="utf-8")
         (folder / TIMELINE_FILE).write_text(json.dumps(_timeline_data(timeline)) + "\n", encoding="utf-8")
@@ -204,7 +180,7 @@ def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> Non
 
 def write_report_page(path: Path, report: RunReport) -> None:
     """Writes only the page. Raises ConfigError where it cannot be written."""
-    with _as_config_error(path):
+    with system_refusals(path, "choose another folder", "out"):
         path.write_text(report_html(report), encoding="utf-8")
 
 
@@ -224,13 +200,13 @@ def _cell_text(value: Any) -> str:
 def _timeline_data(timeline: Timeline) -> dict[str, Any]:
     """Returns levels as pairs of lists: instants, and the value from each of them on."""
 
-    body = {
-        "ended_at": timeline.ended_at,
-        "price_unit": timeline.price_unit,
-        "waiting": asdict(timeline.waiting),
-        "pools": {str(pool_id): pool_track_data(track) for pool_id, track in timeline.pools.items()},
-        "attempts": [asdict(span) for span in timeline.spans],
-        "attempts_left_out": timeline.spans_left_out,
-    }
-    data: dict[str, Any] = nonfinite_to_none(body)
-    return data
+    return nonfinite_to_none(
+        {
+            "ended_at": timeline.ended_at,
+            "price_unit": timeline.price_unit,
+            "waiting": asdict(timeline.waiting),
+            "pools": {str(pool_id): pool_track_data(track) for pool_id, track in timeline.pools.items()},
+            "attempts": [asdict(span) for span in timeline.spans],
+            "attempts_left_out": timeline.spans_left_out,
+        }
+    )

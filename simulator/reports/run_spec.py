@@ -10,30 +10,37 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
 
 import walras
-from optimizer.policy import PolicySpec
-from optimizer.policy_files import FILE_PREFIX
+from optimizer.policy import PolicySpec, places_over_pools
+from optimizer.registry import FILE_PREFIX, make
 from scheduler.core.commands import Command
 from scheduler.core.events import Event
+from scheduler.core.explain.feasibility import PoolLimit, infeasibility
 from scheduler.core.rules import RoundRules, dump_policy
-from simulator.attempts import WorldParameters
-from simulator.engine import SolveClock
+from scheduler.world.attempts import SimulatedJob, WorldParameters
+from scheduler.world.engine import SolveClock
 from simulator.experiment import Experiment, load_experiment, trace_experiment
 from simulator.measured_costs import load_measured_costs
 from simulator.reports.baselines import BoundsChoice, JobBaselines
 from simulator.reports.run_summary import RunSummary, SummaryContext, summarise_run
 from simulator.shipped_configs import find_cluster, find_conditions, find_workload, is_path, load_named_policy
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation, SimulationResult, simulate
 from simulator.workloads.formats import read_trace
 from simulator.workloads.generators import generate_jobs, generator_request
-from simulator.workloads.trace import SkippedRows, Trace
-from simulator.workloads.trace_source import ReadOptions
-from simulator.worlds.world_registry import WALRAS, find_world, make_world_run, resolve_world_policy
-from simulator.worlds.world_run import LeastUse, WorldRequest
-from walras.errors import ConfigError
+from simulator.workloads.trace_source import GeneratedSettings, ReadOptions, ReadSettings, SkippedRows, Trace
+from simulator.worlds.world_registry import (
+    WALRAS,
+    LeastUse,
+    WorldRequest,
+    find_world,
+    make_world_run,
+    resolve_world_policy,
+)
+from walras.errors import ConfigError, system_refusals
 from walras.job_request import JobId
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
@@ -46,8 +53,8 @@ if TYPE_CHECKING:
 SCHEMA = 3
 _GENERATE = "generate:"
 _REPORT_S = 60.0
-#: Command-line options whose name differs from that of their field.
-_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate", "columns": "column"}
+#: Settings whose name differs from that of their field.
+_SETTINGS = {"jobs": "trace_jobs", "rate_per_h": "rate"}
 #: The policy with which finish-time fairness compares.
 _REFERENCE = "isolated"
 EventRecorder = Callable[[Event, list[Command]], None]
@@ -195,13 +202,27 @@ def _prepare(run: RunSpec) -> PreparedRun:
     if run.world != WALRAS:
         return _prepare_in_world(run)
     if run.source.learning is not None:
-        raise ConfigError("only world 'sia' asks how applications learn", field="learning", fix="leave --learning out")
+        raise ConfigError("only world 'sia' asks how applications learn", field="learning", fix="leave learning out")
     spec, rules = load_named_policy(run.policy)
     experiment = _load_experiment(run)
+    _refuse_unplaced_roles(experiment, spec)
     scenario = _native_scenario(experiment, spec, rules, run.seed)
     if run.conditions is not None:
         scenario = _load_conditions(run.conditions).applied_to(scenario)
     return PreparedRun(experiment.jobs, scenario, skipped=experiment.skipped, count=experiment.count)
+
+
+def _refuse_unplaced_roles(experiment: Experiment, spec: PolicySpec) -> None:
+    """Raises ConfigError for a job with roles under a policy that would leave it waiting for ever."""
+    jobs = experiment.jobs if isinstance(experiment.jobs, list) else []  # those of a trace have no roles
+    limits = [
+        PoolLimit(each.pool, float(max(each.machines, each.pool.quota) * each.pool.shape.accelerators))
+        for each in experiment.pools
+    ]
+    for job in (job for job in jobs if job.request.has_roles):
+        found = infeasibility(job.request, limits, over_pools=places_over_pools(make(spec)))
+        if found is not None:
+            raise ConfigError(f"job {job.request.job_id} ({job.name}) {found.detail}", field="policy", fix=found.fix)
 
 
 def _refuse_idle_options(source: WorkloadSource) -> None:
@@ -214,8 +235,8 @@ def _refuse_idle_options(source: WorkloadSource) -> None:
     )
     for name, is_given in idle.items():
         if is_given:
-            option = _OPTIONS.get(name, name.replace("_", "-"))
-            raise ConfigError(f"{what}: --{option} would do nothing", field=name, fix=f"leave --{option} out")
+            setting = _SETTINGS.get(name, name)
+            raise ConfigError(f"{what}: {setting} would do nothing", field=setting, fix=f"leave {setting} out")
 
 
 def _options_given(request: GeneratorOptions | ReadOptions, usual: GeneratorOptions | ReadOptions) -> dict[str, bool]:
@@ -237,7 +258,7 @@ def _prepare_in_world(run: RunSpec) -> PreparedRun:
         (source.learning is not None and not world.learns, "learning", "does not ask how applications learn"),
     ):
         if given:
-            raise ConfigError(f"world {run.world!r} {why}", field=option, fix=f"leave --{option} out")
+            raise ConfigError(f"world {run.world!r} {why}", field=option, fix=f"leave {option} out")
     spec, is_own = _policy_in_world(run)
     cluster = _load_cluster(run.cluster)
     trace = _load_trace(run)
@@ -288,10 +309,8 @@ def _load_experiment(run: RunSpec) -> Experiment:
 
 def _load_cluster(name: str) -> ClusterConfig:
     path = find_cluster(name)
-    try:
+    with system_refusals(path, fix="check the path and its permissions"):
         now = path.stat()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None
     return _cluster_in(path, now.st_mtime_ns, now.st_size)
 
 
@@ -308,7 +327,7 @@ def _load_trace(run: RunSpec) -> Trace:
         path = find_workload(source.name)
         return read_trace(path, source.format, source.reading)
     if source.measured is not None:
-        raise ConfigError("generated jobs were never measured", field="measured", fix="leave --measured out")
+        raise ConfigError("generated jobs were never measured", field="measured", fix="leave measured out")
     request = generator_request(source.generator, seed=run.seed, **asdict(source.made))
     table = source.speeds if source.generator == "gavel" else None
     return Trace(source.generator, "generated", list(generate_jobs(source.generator, request, table)))
@@ -369,15 +388,13 @@ def _source_description(run: RunSpec) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    try:
+    with system_refusals(path, fix="check the path"):
         if path.is_dir():  # profiles of applications
             files = sorted(each for each in path.rglob("*.csv*") if each.is_file())
             named = [f"{each.relative_to(path)} {_digest(each)}" for each in files]
             return hashlib.sha256("\n".join(named).encode()).hexdigest()
         now = path.stat()
         return _digest_of(path, now.st_mtime_ns, now.st_size)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
 
 
 @lru_cache(maxsize=1000)
@@ -391,3 +408,45 @@ def run_key(description: dict[str, Any]) -> str:
     """Returns the run's key: a hash of its description."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# ------------------------------------------------------------------------------------------ what `--set` may say
+
+
+class StudySettings(GeneratedSettings, ReadSettings):
+    """The same for every run of a study."""
+
+    trace_jobs: Annotated[int, Field(ge=1)] | None = None
+    """Generated: number of jobs."""
+    speeds: str | None = None
+    """Throughput table or speed laws (YAML) for the jobs of a trace."""
+    measured: str | None = None
+    """Speeds and costs measured in a live run (`measured.json`)."""
+    learning: str | None = None
+    """World sia: folder with the applications' statistical efficiency; default: next to the speeds."""
+    conditions: str | None = None
+    """A conditions file or a shipped name: costs, noise, faults, markets."""
+    world: str = WALRAS
+    """Scheduling rules and physics; `walras simulate workload list` names them."""
+    window: str | None = None
+    """Report metrics for this range of arrivals only, such as 1001-2000; all jobs run."""
+    bounds: BoundsChoice = BoundsChoice.CHEAP
+    """Lower bounds to compute: none, those cheap at this size, or all."""
+    fairness: bool = False
+    """Also simulate the `isolated` policy, for finish-time fairness."""
+
+    def run(self, workload: str, cluster: str, policy: str, seed: int, rate_per_h: float | None) -> RunSpec:
+        """Returns a run with all that is said, also of workloads of another kind."""
+        made = GeneratorOptions(self.trace_jobs, rate_per_h, self.gangs, self.priorities, self.slos, self.stretch)
+        source = WorkloadSource(workload, self.format, self.reading(), self.speeds, self.measured, self.learning, made)
+        options = (self.bounds, self.fairness, self.conditions, self.world, self.window)
+        return RunSpec(source, cluster, policy, seed, *options)
+
+
+class RunSettings(StudySettings):
+    """What `walras simulate run` and `compare` take."""
+
+    rate: Annotated[float, Field(ge=0)] | None = None
+    """Generated: arrivals per hour; 0: all at once."""
+
+    other_words: ClassVar[dict[str, str]] = {**ReadSettings.other_words, "rates": "rate", "jobs": "trace_jobs"}

@@ -1,6 +1,6 @@
 """The summary of a run as data and as JSON, and the metrics by which runs are compared.
 
-`docs/metrics.md` defines each metric. `RUN_METRICS` gives each a name, a unit, and which direction is better.
+`docs/simulator.md` defines the metrics. `RUN_METRICS` gives each a name, a unit, and which direction is better.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -114,10 +114,6 @@ class RunSummary:
         for pool in self.pools:
             markets[pool.market] = markets.get(pool.market, 0.0) + pool.usd
         return dict(sorted(markets.items()))
-
-
-#: Metrics measured by this machine's clock: equal runs differ in no others.
-MACHINE_TIMES = frozenset({"wall_s", "solve_mean_s", "solve_max_s", "solve_total_s"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +294,7 @@ def job_data(job: JobMetrics, baselines: JobBaselines | None = None) -> dict[str
 
 def summary_data(summary: RunSummary) -> dict[str, Any]:
     """Returns the summary as plain data; metrics that do not exist are None."""
-    data: dict[str, Any] = nonfinite_to_none({**asdict(summary), "usd_by_market": summary.usd_by_market})
-    return data
+    return nonfinite_to_none({**asdict(summary), "usd_by_market": summary.usd_by_market})
 
 
 def summary_document(
@@ -308,7 +303,7 @@ def summary_document(
     baselines: JobBaselines | None = None,
     run: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns the summary with the description of the run and the jobs, if given, for `walras.json_output.stream_json`.
+    """Returns the summary with the description of the run and the jobs, if given, for `stream_json`.
 
     `per_job` is an iterator, so that a run of a hundred thousand jobs is written one job at a time.
     """
@@ -320,15 +315,30 @@ def summary_document(
     return body
 
 
-def nonfinite_to_none(value: Any) -> Any:
+def nonfinite_to_none(data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the same data with None in place of every number that is not finite."""
+    return {key: _finite(item) for key, item in data.items()}
+
+
+def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {key: nonfinite_to_none(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [nonfinite_to_none(item) for item in value]
-    return value
+        return nonfinite_to_none(value)
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def none_to_nan(data: Mapping[str, Any], kept: Set[str] = frozenset()) -> dict[str, Any]:
+    """Returns the same data with nan in place of None, except under the names `kept`."""
+    return {key: _nan(item, kept) if item is not None or key not in kept else None for key, item in data.items()}
+
+
+def _nan(value: Any, kept: Set[str]) -> Any:
+    if isinstance(value, Mapping):
+        return none_to_nan(value, kept)
+    if isinstance(value, list):
+        return [_nan(item, kept) for item in value]
+    return nan if value is None else value
 
 
 @dataclass(frozen=True, slots=True)

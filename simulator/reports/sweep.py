@@ -8,7 +8,6 @@ means over the seeds of every setting; the CSV has the single runs.
 import csv
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -20,11 +19,10 @@ from pydantic import Field, TypeAdapter, field_validator
 from rich.table import Table
 from rich.text import Text
 
-from simulator.reports.baselines import BoundsChoice
-from simulator.reports.policy_comparison import format_number, metric_title
+from simulator.file_access import written_whole
+from simulator.reports.policy_comparison import format_estimate, metric_title
 from simulator.reports.repeated_runs import (
     RUNS_MAX,
-    MeanEstimate,
     ParallelWorkers,
     RunMetrics,
     estimate_mean,
@@ -32,22 +30,16 @@ from simulator.reports.repeated_runs import (
     parse_seeds,
 )
 from simulator.reports.run_detail import SPREADS, RunDepth, RunLevels
-from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, run_key
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, StudySettings, WorkloadSource, describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
-from simulator.workloads.trace_source import ReadOptions
-from simulator.worlds.world_registry import WALRAS
-from walras.errors import ConfigError
-from walras.spec.file_model import FileModel
+from simulator.workloads.trace_source import GeneratedSettings, ReadOptions, ReadSettings
+from walras.errors import ConfigError, system_refusals
 
 _GridName = Annotated[str, Field(min_length=1, max_length=4096)]
 _GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=1000)]
 
 
-#: Fields that say how a trace is read.
-_READING = ("skip_bad_rows", "sort", "only", "since", "until", "sample", "first", "columns", "slices")
-
-
-class SweepGrid(FileModel):
+class SweepGrid(StudySettings):
     """A grid of runs: every workload x cluster x policy x rate x seed is one run."""
 
     workloads: _GridNames
@@ -57,39 +49,10 @@ class SweepGrid(FileModel):
     seeds: tuple[int, ...] = (0,)
     #: Arrivals per hour of generated workloads; empty: the generator's default.
     rates: Annotated[tuple[float, ...], Field(max_length=1000)] = ()
-    #: Options of generated workloads.
-    trace_jobs: Annotated[int, Field(ge=1)] | None = None
-    gangs: bool | None = None
-    priorities: bool = False
-    slos: bool = False
-    stretch: Annotated[float, Field(gt=0)] = 1.0
-    #: Options of trace files.
-    format: str | None = None
-    skip_bad_rows: bool = False
-    sort: bool = False
-    only: str = ""
-    since: str = ""
-    until: str = ""
-    sample: float | None = None
-    first: int | None = None
-    #: The file's column names, by Walras's names.
-    columns: Annotated[dict[str, str], Field(default_factory=dict)]
-    slices: int = 1
-    speeds: str | None = None
-    measured: str | None = None
-    learning: str | None = None
-    #: A file of conditions, the same for every run.
-    conditions: str | None = None
-    #: The world, the same for every run.
-    world: str = WALRAS
-    #: Such as `1001-2000`: metrics over jobs cover these, in order of arrival.
-    window: str | None = None
-    bounds: BoundsChoice = BoundsChoice.CHEAP
-    fairness: bool = False
 
     other_words: ClassVar[dict[str, str]] = {
-        "workload": "workloads", "cluster": "clusters", "policy": "policies", "seed": "seeds", "rate": "rates",
-        "jobs": "trace_jobs",
+        **ReadSettings.other_words, "workload": "workloads", "cluster": "clusters", "policy": "policies",
+        "seed": "seeds", "rate": "rates", "jobs": "trace_jobs",
     }  # fmt: skip
 
     @field_validator("workloads", "clusters", "policies", "rates", "seeds")
@@ -141,15 +104,16 @@ def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
     for workload, cluster, rate, policy, seed in product(
         grid.workloads, grid.clusters, rates, grid.policies, grid.seeds
     ):
-        source = _workload_source(grid, workload)
+        run = grid.run(workload, cluster, policy, seed, rate)
+        source = run.source
         if source.generator is None and rate is not None:
             raise ConfigError(
                 f"{workload} arrives as it is written", field="rates", fix="give rates to generated workloads alone"
             )
-        source = replace(source, made=replace(source.made, rate_per_h=rate))
-        place = GridPoint(workload, cluster, policy, rate, seed)
-        options = (grid.bounds, grid.fairness, grid.conditions, grid.world, grid.window)
-        cells.append((place, RunSpec(source, cluster, policy, seed, *options)))
+        # A grid may have workloads of both kinds: each has the options of its own.
+        others = {"format": None, "reading": ReadOptions()} if source.generator else {"made": GeneratorOptions()}
+        source = replace(source, **others)
+        cells.append((GridPoint(workload, cluster, policy, rate, seed), replace(run, source=source)))
     return cells
 
 
@@ -157,23 +121,12 @@ def _reject_idle_options(grid: SweepGrid) -> None:
     """Raises ConfigError for options of generated workloads without one, and for options of files without one."""
     generated = [WorkloadSource(workload).generator is not None for workload in grid.workloads]
     for there, names, what in (
-        (any(generated), ("trace_jobs", "gangs", "priorities", "slos", "stretch"), "no workload is generated"),
-        (not all(generated), ("format", *_READING), "every workload is generated"),
+        (any(generated), ("trace_jobs", *GeneratedSettings.model_fields), "no workload is generated"),
+        (not all(generated), tuple(ReadSettings.model_fields), "every workload is generated"),
     ):
         for name in names:
             if not there and getattr(grid, name) != SweepGrid.model_fields[name].get_default(call_default_factory=True):
                 raise ConfigError(f"{what}: `{name}` would do nothing", field=name, fix="leave it out")
-
-
-def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
-    """Returns the source of a workload, with options of files or of generators only: a grid may have both."""
-    speeds = (grid.speeds, grid.measured, grid.learning)
-    if WorkloadSource(workload).generator is not None:
-        made = GeneratorOptions(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
-        return WorkloadSource(workload, None, ReadOptions(), *speeds, made)
-    given = {name: getattr(grid, name) for name in _READING if name != "columns"}
-    reading = ReadOptions(**given, columns=tuple(grid.columns.items()))
-    return WorkloadSource(workload, grid.format, reading, *speeds)
 
 
 SWEEP_TABLE = "sweep.csv"
@@ -183,8 +136,6 @@ SETTINGS_WITH_LEVELS = 4
 
 @dataclass(slots=True)
 class SweepResult:
-    """The result of a sweep."""
-
     places: list[GridPoint]
     rows: list[RunMetrics]
     #: Number of runs that were executed now, and of files that were rejected.
@@ -301,37 +252,33 @@ def sweep_table(swept: SweepResult) -> Table:
         table.add_column(measure, justify="right")
     for (workload, cluster, rate, policy), rows in by_setting.items():
         words = [Path(workload).name, Path(cluster).name, *([f"{rate:g}" if rate is not None else "-"] * with_rates)]
-        figures = [_mean_and_interval(estimate_mean([row.values[measure.name] for row in rows])) for measure in shown]
+        figures = [format_estimate(estimate_mean([row.values[measure.name] for row in rows])) for measure in shown]
         table.add_row(*(Text(word) for word in (*words, Path(policy).name)), str(len(rows)), *figures)
     return table
 
 
-def _mean_and_interval(value: MeanEstimate) -> str:
-    return format_number(value.mean) + (f" ± {format_number(value.half)}" if value.low == value.low else "")
-
-
 def sweep_json(swept: SweepResult) -> dict[str, Any]:
     """Returns every setting with every metric's mean and interval."""
-    body = {
-        "runs": len(swept.rows),
-        "ran": swept.ran,
-        "rejected": swept.rejected,
-        "settings": [
-            {
-                "workload": workload,
-                "cluster": cluster,
-                "rate_per_h": rate,
-                "policy": policy,
-                "measures": {
-                    measure.name: asdict(estimate_mean([row.values[measure.name] for row in rows]))
-                    for measure in RUN_METRICS
-                },
-            }
-            for (workload, cluster, rate, policy), rows in runs_by_setting(swept).items()
-        ],
-    }
-    data: dict[str, Any] = nonfinite_to_none(body)
-    return data
+    return nonfinite_to_none(
+        {
+            "runs": len(swept.rows),
+            "ran": swept.ran,
+            "rejected": swept.rejected,
+            "settings": [
+                {
+                    "workload": workload,
+                    "cluster": cluster,
+                    "rate_per_h": rate,
+                    "policy": policy,
+                    "measures": {
+                        measure.name: asdict(estimate_mean([row.values[measure.name] for row in rows]))
+                        for measure in RUN_METRICS
+                    },
+                }
+                for (workload, cluster, rate, policy), rows in runs_by_setting(swept).items()
+            ],
+        }
+    )
 
 
 _CELLS = "cells"
@@ -347,12 +294,8 @@ class SweepStore:
         """Creates the folder. Raises ConfigError if that fails."""
         self._folder = folder
         self._cells = folder / _CELLS
-        try:
+        with system_refusals(folder, fix="choose another folder", field="out"):
             self._cells.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{folder}: {error.strerror or error}", field="out", fix="choose another folder"
-            ) from None
 
     def read(self, key: str, described: Mapping[str, Any], rejected: list[str]) -> RunMetrics | None:
         """Returns the stored metrics of a run; None if the file is missing or unsound."""
@@ -375,7 +318,7 @@ class SweepStore:
     def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
         """Writes the metrics of a run, and first its levels if they were kept."""
         if row.detail is not None and row.detail.levels is not None:
-            kept: dict[str, Any] = nonfinite_to_none(asdict(row.detail.levels))
+            kept = nonfinite_to_none(asdict(row.detail.levels))
             levels = json.dumps({"levels": kept, "sha256": _result_digest({"run": key}, kept)})
             self._put(self._levels_path(key), lambda file: file.write(levels))
         metrics = {name: getattr(row, name) for name in ("values", "costs", "outcome", "violations", "spreads")}
@@ -391,15 +334,9 @@ class SweepStore:
         return self._cells / f"{key}.levels.json"
 
     def _put(self, path: Path, write: Callable[[TextIO], object]) -> None:
-        half = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with half.open("w", encoding="utf-8", newline="") as file:
-                write(file)
-            half.replace(path)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}", field="out", fix="check the folder") from None
-        finally:
-            half.unlink(missing_ok=True)
+        whole = written_whole(path, fix="check the folder", field="out")
+        with whole as half, half.open("w", encoding="utf-8", newline="") as file:
+            write(file)
 
 
 def _read(path: Path, most: int) -> bytes | None:

@@ -9,13 +9,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from simulator.goodput.application import AcceleratorProfile, Application, GangLayout, StepTimes
-from simulator.goodput.measured_profiles import (
+from simulator.goodput.application import (
+    AcceleratorProfile,
+    Application,
+    GangLayout,
     LayoutPoint,
     MeasuredStepTimes,
     RecordedLearningCurve,
     RecordedTraining,
     StepTimeCurve,
+    StepTimes,
 )
 from simulator.workloads.trace_source import ReadOptions, TraceRow, TraceSource, header_row_format
 from walras.errors import ConfigError

@@ -1,4 +1,4 @@
-"""`walras plan capacity`: how many accelerators to reserve for a trace, or for jobs that arrive at a rate.
+"""`walras cloud capacity`: how many accelerators to reserve for a trace, or for jobs that arrive at a rate.
 
 For a trace the plans are simulated; for rates they are closed forms for identical, memoryless jobs. Lower bounds on the
 price are given with the plans.
@@ -26,7 +26,7 @@ from optimizer.planning.reserved_capacity import (
     simulate_reservation,
 )
 from simulator.workloads.formats import read_trace
-from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_source import TraceJob
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, UserError
 

@@ -19,7 +19,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -28,8 +27,9 @@ from math import inf
 from pathlib import Path
 from random import Random
 from sys import intern
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
+from simulator.file_access import written_whole
 from simulator.workloads.published_traces import (
     ARENA_REQUIRED,
     BATCH_RULES,
@@ -48,10 +48,12 @@ from simulator.workloads.published_traces import (
     read_shockwave,
     read_swf,
 )
-from simulator.workloads.trace import Trace, TraceFailure, TraceJob
 from simulator.workloads.trace_source import (
     MAX_GANG,
     ReadOptions,
+    Trace,
+    TraceFailure,
+    TraceJob,
     TraceRow,
     TraceSource,
     complete_file,
@@ -63,7 +65,7 @@ from simulator.workloads.trace_source import (
 )
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, JobId, JobIdentity, JobLimits, group_fields
-from walras.spec.file_model import load_yaml, nearest_word
+from walras.spec.file_model import load_yaml, nearest_or_all, nearest_word
 from walras.spec.job_groups import global_batch_of
 from walras.spec.spec_request import to_request
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
@@ -155,6 +157,8 @@ def _read_speeds(row: TraceRow, column: str) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(speeds.items()))
 
 
+_MIXED: dict[str, bool | Literal["shares"]] = {"yes": True, "no": False, "shares": "shares"}
+
 #: Readers of non-empty cells, by column.
 _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
     "types": TraceRow.types,
@@ -166,7 +170,7 @@ _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
     "speeds": _read_speeds,
     "sizes": _read_wholes(MAX_GANG),
     "fork_max": lambda row, column: row.whole(column, most=1024),
-    "mixed": lambda row, column: _read_one_of("yes", "no")(row, column) == "yes",
+    "mixed": lambda row, column: _MIXED[_read_one_of(*_MIXED)(row, column)],
     "scaling": lambda row, column: row.number(column, above=0.0, most=1.0),
     "nodes": lambda row, column: row.whole(column, most=MAX_GANG),
     "weight": _read_above_zero,
@@ -195,11 +199,11 @@ _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
     "batch_max": lambda row, column: row.whole(column),
 }
 
-WALRAS_REQUIRED = ("at", "name", "kind", "gang")
+REQUIRED_COLUMNS = ("at", "name", "kind", "gang")
 _FIELD_DEFAULTS = {field.name: field.default for field in fields(TraceJob)}
 _DEFAULTS: dict[str, Any] = {column: _FIELD_DEFAULTS[column] for column in _OPTIONAL_COLUMNS}
-WALRAS_COLUMNS = (*WALRAS_REQUIRED, *_DEFAULTS)
-assert {*WALRAS_COLUMNS, "line"} == _FIELD_DEFAULTS.keys(), "a column is not read"
+OWN_COLUMNS = (*REQUIRED_COLUMNS, *_DEFAULTS)
+assert {*OWN_COLUMNS, "line"} == _FIELD_DEFAULTS.keys(), "a column is not read"
 
 
 def columns_needed(jobs: Iterable[TraceJob]) -> list[str]:
@@ -209,7 +213,7 @@ def columns_needed(jobs: Iterable[TraceJob]) -> list[str]:
         used = [column for column, default in rest.items() if getattr(job, column) != default]
         for column in used:
             del rest[column]
-    return [column for column in WALRAS_COLUMNS if column not in rest]
+    return [column for column in OWN_COLUMNS if column not in rest]
 
 
 def trace_value(job: TraceJob, column: str) -> Any:
@@ -222,7 +226,9 @@ def trace_value(job: TraceJob, column: str) -> Any:
             return dict(value)
         case "failures":
             return [_failure_text(failure) for failure in value]
-        case "preemptible" | "mixed":
+        case "mixed":
+            return next(word for word, stands_for in _MIXED.items() if stands_for == value)
+        case "preemptible":
             return "yes" if value else "no"
     return list(value) if isinstance(value, tuple) else value
 
@@ -282,7 +288,7 @@ def _check_row(row: TraceRow, job: TraceJob) -> None:
         raise row.error("sizes", f"has no {job.gang}, the job's gang", "name it too: it is what the job asks for")
     if job.nodes > 1 and any(size % job.nodes for size in (job.gang, *job.sizes)):
         raise row.error("nodes", f"is {job.nodes}, which cannot share the gang evenly", "give a divisor of every size")
-    if (job.fork_max > 1) + job.mixed + bool(job.sizes) > 1:
+    if (job.fork_max > 1) + (job.mixed is not False) + bool(job.sizes) > 1:
         column = "fork_max" if job.fork_max > 1 else "mixed"
         raise row.error(column, "stands beside another of sizes, fork_max and mixed", "give one of them")
     if job.nodes > 1 and (job.fork_max > 1 or job.mixed):
@@ -302,16 +308,12 @@ def read_walras_csv(source: TraceSource) -> Iterator[TraceJob]:
     """
     lines = source.lines()
     is_mapped = bool(source.reading.columns)
-    required = [column for column in WALRAS_REQUIRED if not is_mapped or column in ("at", "gang")]
+    required = [column for column in REQUIRED_COLUMNS if not is_mapped or column in ("at", "gang")]
     table = header_row_format(source, lines, required)
     for title in table.columns:
-        if title not in WALRAS_COLUMNS and not is_mapped:
-            meant = nearest_word(title, WALRAS_COLUMNS)
-            raise ConfigError(
-                f"{source.path}:1: no trace has a column {title[:60]!r}",
-                field=title[:60],
-                fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(WALRAS_COLUMNS)}",
-            )
+        if title not in OWN_COLUMNS and not is_mapped:
+            fix = nearest_or_all(title, OWN_COLUMNS)
+            raise ConfigError(f"{source.path}:1: no trace has a column {title[:60]!r}", field=title[:60], fix=fix)
     return source.jobs(lines, table, walras_row_parser(table.columns))
 
 
@@ -326,9 +328,7 @@ def write_walras_csv(trace: Trace, file: TextIO) -> None:
 
 def read_walras_jsonl(source: TraceSource) -> Iterator[TraceJob]:
     """Yields the jobs in order of arrival."""
-    return source.jobs(
-        source.lines(), named_row_format(WALRAS_COLUMNS, _jsonl_cells), walras_row_parser(WALRAS_COLUMNS)
-    )
+    return source.jobs(source.lines(), named_row_format(OWN_COLUMNS, _jsonl_cells), walras_row_parser(OWN_COLUMNS))
 
 
 def _jsonl_cells(line: str) -> Sequence[str]:
@@ -338,14 +338,14 @@ def _jsonl_cells(line: str) -> Sequence[str]:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
-    unknown = next((name for name in data if name not in WALRAS_COLUMNS), None)
+    unknown = next((name for name in data if name not in OWN_COLUMNS), None)
     if unknown is not None:
-        meant = nearest_word(unknown, WALRAS_COLUMNS)
+        meant = nearest_word(unknown, OWN_COLUMNS)
         raise ValueError(f"no field {unknown[:60]!r}" + (f"; did you mean {meant!r}?" if meant else ""))
-    missing = next((name for name in WALRAS_REQUIRED if name not in data), None)
+    missing = next((name for name in REQUIRED_COLUMNS if name not in data), None)
     if missing is not None:
         raise ValueError(f"no field {missing!r}")
-    return [format_cell(data.get(column)) for column in WALRAS_COLUMNS]
+    return [format_cell(data.get(column)) for column in OWN_COLUMNS]
 
 
 def _no_constant(text: str) -> float:
@@ -355,7 +355,7 @@ def _no_constant(text: str) -> float:
 def write_walras_jsonl(trace: Trace, file: TextIO) -> None:
     """Writes one line for each job."""
     for job in trace.jobs:
-        fields = {column: trace_value(job, column) for column in WALRAS_COLUMNS}
+        fields = {column: trace_value(job, column) for column in OWN_COLUMNS}
         file.write(json.dumps({name: value for name, value in fields.items() if value is not None}) + "\n")
 
 
@@ -407,10 +407,12 @@ def check_convertible(path: str) -> None:
                 field=f"jobs[{row}].job.resources.accelerators",
                 fix="give all types the same number, or simulate the workload file as it is",
             )
-        if arrival.job.plans:
+        for field in ("plans", "roles"):
+            if not getattr(arrival.job, field):
+                continue
             raise ConfigError(
-                f"{path}: jobs[{row}] has a menu of plans, and a trace has one `gang`",
-                field=f"jobs[{row}].job.plans",
+                f"{path}: jobs[{row}] has `{field}`, and a trace has one `gang`",
+                field=f"jobs[{row}].job.{field}",
                 fix="simulate the workload file as it is",
             )
         if arrival.job.hold:
@@ -439,7 +441,7 @@ def _trace_job(path: str, number: int, arrival: ArrivalEntry, named: dict[str, s
         speeds=request.declared,
         sizes=request.sizes,
         fork_max=request.fork_max,
-        mixed=request.mixed,
+        mixed="shares" if request.shares else request.mixed,
         nodes=request.nodes,
         cpus=request.cpus_per_accelerator,
         memory_bytes=request.memory_bytes_per_accelerator,
@@ -473,7 +475,7 @@ WORKLOAD_FILE = "workload"
 FORMATS: dict[str, TraceFormat] = {
     each.name: each
     for each in (
-        TraceFormat("csv", "Walras' own, CSV", read_walras_csv, (".csv",), header=WALRAS_REQUIRED),
+        TraceFormat("csv", "Walras' own, CSV", read_walras_csv, (".csv",), header=REQUIRED_COLUMNS),
         TraceFormat("jsonl", "Walras' own, JSON lines", read_walras_jsonl, (".jsonl", ".ndjson")),
         TraceFormat(WORKLOAD_FILE, "a Walras workload file (YAML)", read_workload_file, (".yaml", ".yml")),
         TraceFormat("gavel", "Gavel traces", read_gavel, (".tsv", ".trace"), tabs=10),
@@ -541,12 +543,8 @@ def _check_dependencies(path: str | Path, jobs: Sequence[TraceJob]) -> None:
 def find_format(name: str) -> TraceFormat:
     """Returns the format of that name. Raises ConfigError that names the nearest."""
     if name not in FORMATS:
-        meant = nearest_word(name, FORMATS)
-        raise ConfigError(
-            f"no trace format {name!r}",
-            field="format",
-            fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(FORMATS)}",
-        )
+        fix = nearest_or_all(name, FORMATS)
+        raise ConfigError(f"no trace format {name!r}", field="format", fix=fix)
     return FORMATS[name]
 
 
@@ -574,7 +572,7 @@ def detect_format(path: str | Path, *, is_mapped: bool = False) -> TraceFormat:
     raise ConfigError(
         f"{path}: in no format that is known by its ending and first line",
         field="format",
-        fix=f"name it (--from or --format): {', '.join(FORMATS)}",
+        fix=f"name it with --set format=NAME: {', '.join(FORMATS)}",
     )
 
 
@@ -598,22 +596,16 @@ def write_trace(trace: Trace, path: str | Path, *, force: bool = False) -> None:
         raise ConfigError(f"{path}: traces are written as {endings} (or with .gz)", field="out", fix="change the name")
     if target.exists() and not force:
         raise ConfigError(f"{path} exists", field="out", fix="choose another name, or --force")
-    half = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with ExitStack() as files:
-            if target.suffix.lower() == ".gz":
-                # Neither name nor time is in the header, so that the same jobs give the same bytes.
-                raw = files.enter_context(half.open("wb"))
-                packed = files.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
-                text: TextIO = files.enter_context(io.TextIOWrapper(packed, encoding="utf-8", newline=""))
-            else:
-                text = files.enter_context(half.open("w", encoding="utf-8", newline=""))
-            writer(trace, text)
-        half.replace(target)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None
-    finally:
-        half.unlink(missing_ok=True)
+    with ExitStack() as files:
+        half = files.enter_context(written_whole(target, fix="check the path and its permissions"))
+        if target.suffix.lower() == ".gz":
+            # Neither name nor time is in the header, so that the same jobs give the same bytes.
+            raw = files.enter_context(half.open("wb"))
+            packed = files.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
+            text: TextIO = files.enter_context(io.TextIOWrapper(packed, encoding="utf-8", newline=""))
+        else:
+            text = files.enter_context(half.open("w", encoding="utf-8", newline=""))
+        writer(trace, text)
 
 
 #: Seed of the sample: the same file and part give the same jobs, for every policy and seed of a run.

@@ -26,15 +26,14 @@ from math import log, pi, sin
 from pathlib import Path
 from random import Random
 
-from simulator.engine import RandomStreams
+from scheduler.world.engine import RandomStreams
 from simulator.ground_truth import SpeedKey
-from simulator.workloads.speed_tables import read_throughput_table
-from simulator.workloads.trace import TraceJob
-from simulator.workloads.trace_source import MAX_JOBS, batch_in_kind
+from simulator.workloads.trace_binding import read_throughput_table
+from simulator.workloads.trace_source import MAX_JOBS, TraceJob, batch_in_kind
 from walras.contract import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from walras.errors import ConfigError
 from walras.job_request import Kind
-from walras.spec.file_model import nearest_word
+from walras.spec.file_model import nearest_or_all
 
 #: The accelerator type to which lengths refer.
 REFERENCE_TYPE = "v100"
@@ -63,8 +62,6 @@ _URGENT_WEIGHT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GeneratorRequest:
-    """The parameters of a generator."""
-
     jobs: int
     #: Mean arrivals per hour; 0: all jobs arrive at the beginning.
     rate_per_h: float
@@ -362,10 +359,6 @@ def generate_jobs(name: str, request: GeneratorRequest, speeds_path: str | Path 
 
 def _find_generator(name: str) -> TraceGenerator:
     if name not in GENERATORS:
-        meant = nearest_word(name, GENERATORS)
-        raise ConfigError(
-            f"no generator {name!r}",
-            field="name",
-            fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(GENERATORS)}",
-        )
+        fix = nearest_or_all(name, GENERATORS)
+        raise ConfigError(f"no generator {name!r}", field="name", fix=fix)
     return GENERATORS[name]

@@ -46,9 +46,9 @@ from collections.abc import Iterator
 from functools import partial
 from math import ceil, inf
 
-from simulator.workloads.trace import TraceJob
 from simulator.workloads.trace_source import (
     MAX_GANG,
+    TraceJob,
     TraceRow,
     TraceSource,
     batch_in_kind,
@@ -167,7 +167,7 @@ class _PhillyParser:
         raise ConfigError(
             f"{self._source.path}:{line}: several traces in one file ({self._cluster[:80]!r}, {cluster[:80]!r})",
             field="cluster",
-            fix=f"choose one: --only {self._cluster[:80]}",
+            fix=f"choose one: --set only={self._cluster[:80]}",
         )
 
 

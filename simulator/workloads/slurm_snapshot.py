@@ -16,9 +16,10 @@ from pathlib import Path
 
 import yaml
 
+from simulator.file_access import bounded_bytes
 from simulator.workloads.formats import write_trace
-from simulator.workloads.trace import SkippedRows, Trace, TraceJob
-from walras.errors import ConfigError
+from simulator.workloads.trace_source import SkippedRows, Trace, TraceJob
+from walras.errors import ConfigError, system_refusals
 from walras.spec.accelerator_names import canonical_accelerator
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.field_types import shown_name
@@ -31,8 +32,8 @@ _FIRST_FEW = 5
 #: The type of a machine or a job that states none.
 _UNKNOWN_TYPE = "gpu"
 _SQUEUE_COMMAND = (
-    "squeue -a -O 'JobArrayID:|,UserName:|,Account:|,State:|,NumNodes:|,NumTasks:|,tres-per-node:|,tres-per-job:|,"
-    "tres-per-task:|,tres-alloc:|,NumCPUs:|,TimeLimit:|,TimeLeft:|,PriorityLong:|,Name:' > squeue.txt"
+    "SLURM_BITSTR_LEN=0 squeue -a -O 'JobArrayID:|,UserName:|,Account:|,State:|,NumNodes:|,NumTasks:|,tres-per-node:|,"
+    "tres-per-job:|,tres-per-task:|,tres-alloc:|,NumCPUs:|,TimeLimit:|,TimeLeft:|,PriorityLong:|,Name:' > squeue.txt"
 )
 _SINFO_COMMAND = "sinfo -a -N -o '%N|%G|%c|%m|%T' > sinfo.txt"
 _QUEUE_COLUMNS = ("JOBID", "USER", "STATE", "NODES", "TRES_PER_NODE", "TIME_LIMIT")
@@ -43,11 +44,16 @@ _GPU = re.compile(
     r"(?:gres[:/])?gpu(?:[:/](?P<type>[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*|\d{1,6}(?=[:=])))?(?:[:=](?P<count>\d{1,6}))?",
     re.ASCII,
 )
+#: Any word of GPUs but those of accounting.
+_OF_A_GPU = re.compile(r"gpu(?!mem|util)", re.IGNORECASE)
 _TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})", re.ASCII)
+_NUMBER = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,3})?)(?P<unit>[KMGT]?)B?(?:\+|-\d{1,12}[KMGT]?)?", re.ASCII)
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
-_WAITING, _RUNNING = {"PENDING"}, {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
-#: States (by prefix) in which a node has jobs or takes them.
-_IN_USE = ("alloc", "mix", "idle", "comp", "plan")
+_WAITING = {"PENDING", "PD"}
+_RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "R", "S", "CG", "CF"}
+#: States (by prefix) in which a node has jobs or takes them, and flags (`idle+drain`) with which it takes none.
+_IN_USE = ("alloc", "mix", "idle", "comp", "plan", "plnd")
+_OUT_OF_USE = ("drain", "down", "fail", "maint", "inval", "not_responding", "reboot", "reserved")
 #: Times that are none.
 _UNLIMITED = frozenset({"UNLIMITED", "NOT_SET", "PARTITION_LIMIT"})
 _UNKNOWN = frozenset({"INVALID", "N/A", ""})
@@ -162,18 +168,21 @@ def _cells(line: str, titles: list[str]) -> list[str]:
 
 def _add_node(snapshot: QueueSnapshot, row: _Row, seen: set[str]) -> None:
     name = _name_or_none(row["NODELIST"])
-    if name is None:
-        raise ConfigError(f"{row.where}: NODELIST is {row['NODELIST'][:40]!r}", fix="correct the line")
+    if name is None or re.search(r"[\[,]", name):
+        fix = "correct the line" if name is None else f"a line for each machine: {_SINFO_COMMAND}"
+        raise ConfigError(f"{row.where}: NODELIST is {row['NODELIST'][:40]!r}", fix=fix)
     if name in seen:
         return  # a node has a line for each of its partitions
     seen.add(name)
     if len(seen) > _NODES_MAX:
         raise ConfigError(f"{row.where}: more than {_NODES_MAX:,} machines", fix="is it one cluster?")
     state = row["STATE"].lower().rstrip("*~#!%$@^-+")
-    if not state.startswith(_IN_USE):
+    if not state.startswith(_IN_USE) or any(flag.startswith(_OUT_OF_USE) for flag in state.split("+")[1:]):
         snapshot.skip(f"machine {name} is {state}")
         return
     held = _accelerators(row["GRES"])
+    if unread := _unread(row["GRES"]):
+        snapshot.skip(f"machine {name} has {unread[:60]}, which is not understood")
     cpus, memory = (_whole(row, "CPUS"), _whole(row, "MEMORY")) if held else (1, 1)
     for accelerator, count in held.items():
         # A machine with several types counts as one for each, with its part of cores and memory.
@@ -191,8 +200,10 @@ def _add_jobs(snapshot: QueueSnapshot, row: _Row) -> None:
     nodes = max(1, _whole(row, "NODES"))
     asked = _gang(row, nodes)
     if len(asked) != 1:
+        unread = ", ".join(filter(None, (_unread(row.get(column, "")) for column, _ in _OF_THE_JOB)))
         what = "accelerators of several types" if asked else "no accelerator"
-        if not asked and "TRES_PER_JOB" not in row:
+        what = f"{unread[:60]}, which is not understood" if unread else what
+        if not asked and not unread and "TRES_PER_JOB" not in row:
             what += f" per machine; what --gpus asks for is told by: {_SQUEUE_COMMAND}"
         snapshot.skip(f"job {number[:60]} asks for {what}")
         return
@@ -202,6 +213,8 @@ def _add_jobs(snapshot: QueueSnapshot, row: _Row) -> None:
     left_s = _seconds(row, "TIME_LIMIT") if left_s is None else left_s
     title = _name_or_none(row.get("NAME", "")) or "job"
     tasks = _tasks(row, number)
+    if "..." in number:
+        snapshot.skip(f"tasks of job {number[:60]} are not listed: {_SQUEUE_COMMAND}")
     if len(snapshot.jobs) + tasks > _JOBS_MAX:
         raise ConfigError(f"{row.where}: more than {_JOBS_MAX:,} jobs", fix="is it a queue?")
     job = SnapshotJob(
@@ -226,6 +239,8 @@ def _tasks(row: _Row, number: str) -> int:
         return 1
     count = 0
     for part in inside.rstrip("]").split("%")[0].split(","):
+        if part.endswith("..."):
+            continue  # the rest was cut off, in the middle of a number
         found = _TASKS.fullmatch(part.strip())
         if found is None:
             raise ConfigError(f"{row.where}: JOBID is {number[:60]!r}", fix="correct the line")
@@ -247,11 +262,20 @@ def _gang(row: _Row, nodes: int) -> dict[str, int]:
     return {}
 
 
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in re.sub(r"\([^)]*\)", "", text).replace(":no_consume", "").split(",")]
+
+
+def _unread(text: str) -> str:
+    """Returns the parts that speak of GPUs and are not understood."""
+    return ",".join(part for part in _parts(text) if _OF_A_GPU.search(part) and _GPU.fullmatch(part) is None)
+
+
 def _accelerators(text: str) -> dict[str, int]:
     """Returns the numbers by type of `gpu:a100:4(S:0-1),gpu:v100:2`, `gres/gpu=8`, `gpu:2`; empty without any."""
     held: dict[str, int] = {}
-    for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        found = _GPU.fullmatch(part.strip())
+    for part in _parts(text):
+        found = _GPU.fullmatch(part)
         if found is not None and int(found["count"] or 1):
             accelerator = _type_named(found["type"] or "")
             held[accelerator] = held.get(accelerator, 0) + int(found["count"] or 1)
@@ -262,11 +286,12 @@ def _accelerators(text: str) -> dict[str, int]:
 
 
 def _whole(row: _Row, column: str) -> int:
-    """Returns a number that Slurm may follow with `+` or a unit of memory."""
-    found = re.match(r"\d{1,12}", row[column]) if column in row else None
+    """Returns a number that Slurm may give as `64+`, as the range `1-4`, whose least counts, or as `1.5K` of 1024."""
+    found = _NUMBER.fullmatch(row.get(column, ""))
     if found is None:
         raise ConfigError(f"{row.where}: {column} is {row.get(column, '')[:40]!r}", fix="give a whole number")
-    return int(found[0])
+    power = " KMGT".find(found["unit"] or ("M" if column == "MEMORY" else " "))
+    return int(float(found["number"]) * 1024 ** (power - 2 * (column == "MEMORY")))
 
 
 def _seconds(row: _Row, column: str) -> float:
@@ -289,12 +314,9 @@ def _seconds(row: _Row, column: str) -> float:
 
 def _read_text(path: Path) -> str:
     """Returns the text of a file. Raises ConfigError for one that is missing, not text, or too large."""
+    content = bounded_bytes(path, _BYTES_MAX, refused="check the path", too_large="is it a snapshot?")
     try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="is it a snapshot?")
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text", fix="write the command's output into it as it is") from None
 
@@ -337,10 +359,8 @@ def write_snapshot(
     types = {node.accelerator for node in snapshot.nodes}
     write_trace(Trace(source, "snapshot", _trace_jobs(snapshot.jobs, types, used)), out, force=force)
     about = "# Machines of a snapshot. Say how fast types are against each other: nominal_speed, or speeds by kind.\n"
-    try:
+    with system_refusals(cluster, fix="check the path", field="cluster"):
         cluster.write_text(about + yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{cluster}: {error.strerror or error}", field="cluster", fix="check the path") from None
     return WrittenSnapshot(
         len(snapshot.jobs),
         sum(job.is_running for job in snapshot.jobs),

@@ -2,6 +2,10 @@
 
 The limits are on size, length of a line and number of jobs; no name may occur twice, and arrivals are in order. Each
 format defines the meaning of its columns.
+
+A trace and its jobs as the trace states them, before any cluster is known.
+
+`simulator.workloads.trace_binding` determines what a job means on a given cluster: the types it accepts, its speed.
 """
 
 import csv
@@ -10,18 +14,113 @@ import re
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import inf, isfinite
 from pathlib import Path
 from sys import intern
-from typing import TextIO
+from typing import Annotated, ClassVar, Literal, TextIO
 
-from simulator.workloads.trace import SkippedRows, TraceJob
-from walras.errors import ConfigError
+from pydantic import ConfigDict, Field
+
+from walras.errors import ConfigError, system_refusals
+from walras.job_request import JobIdentity, JobLimits
 from walras.spec.accelerator_names import canonical_accelerator
 from walras.spec.field_types import shown_name
+from walras.spec.file_model import FileModel
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFailure:
+    """A failure of a rank after this part of the job's work."""
+
+    #: Part of the work, from 0 to below 1.
+    part: float
+    exit_code: int = 1
+    #: Number of failures; None: every attempt fails.
+    times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob(JobIdentity, JobLimits):
+    """One row of a trace. Instants count from the start of the trace."""
+
+    #: Instant of submission, seconds since the start of the trace.
+    at: float
+    #: Unique in its trace.
+    name: str
+    #: Jobs of one kind and gang run equally fast.
+    kind: str
+    #: Accelerators that it holds, all at once.
+    gang: int
+    #: Accelerator types that it accepts; empty: every type on which it has a speed.
+    types: tuple[str, ...] = ()
+    #: Its work in steps.
+    steps: float | None = None
+    #: Its run time on `duration_on`, seconds.
+    duration_s: float | None = None
+    #: The type that `duration_s` and `slo` refer to; "": the fastest of those it may run on.
+    duration_on: str = ""
+    #: The user's estimate of the run time. None: the scheduler knows the true length times `estimate_factor`.
+    estimate_s: float | None = None
+    #: The length that the scheduler knows, divided by the true one; 0: it knows none.
+    estimate_factor: float = 1.0
+    #: Steps per second of the gang, by type, ascending by name.
+    speeds: tuple[tuple[str, float], ...] = ()
+    #: Elastic: gang sizes from which a policy may choose, ascending, `gang` among them. Empty: the gang is fixed.
+    sizes: tuple[int, ...] = ()
+    #: Largest number of parts into which it may be forked, each a whole gang; and whether its gang may span several
+    #: pools, and shares its batches there.
+    fork_max: int = 1
+    mixed: bool | Literal["shares"] = False
+    #: For an elastic job without a table or law of speeds: n times the accelerators are n ** scaling as fast.
+    scaling: float = 1.0
+    #: Machines over which the gang is distributed evenly; 1: as few as possible.
+    nodes: int = 1
+    #: A deadline as a multiple of the run time on `duration_on`, counted from submission.
+    slo: float | None = None
+    #: Per accelerator: processors, and bytes of memory.
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    #: Names of jobs above it that must end first, and how: "" with success, "finished" in any way.
+    depends_on: tuple[str, ...] = ()
+    condition: str = ""
+    #: Instant at which its user cancels it.
+    cancel_at: float = inf
+    max_restarts: int = 0
+    #: Exit codes after which it is retried; empty: all.
+    restart_codes: tuple[int, ...] = ()
+    failures: tuple[TraceFailure, ...] = ()
+    #: Global batch size, and the rule that changes it: "" none; static, accordion, gns as in Shockwave.
+    batch: int | None = None
+    batch_rule: str = ""
+    #: For a job whose kind follows a goodput law: the largest batch that it may choose. None: it chooses none.
+    batch_max: int | None = None
+    #: Line of the file; not a property of the job.
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRows:
+    """Rows that could not be read and were left out, as `ReadOptions.skip_bad_rows` requests."""
+
+    count: int = 0
+    #: What was wrong with the first few.
+    first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs in order of arrival, and their source."""
+
+    #: The file, or the generator's name.
+    source: str
+    #: Name of the format, or "generated".
+    format: str
+    jobs: Sequence[TraceJob]
+    skipped: SkippedRows = SkippedRows()
+
 
 MAX_LINE = 64 * 1024
 #: Largest size of the text after decompression, so that a small file cannot unpack to a huge one.
@@ -70,9 +169,9 @@ def parse_columns(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     for text in texts:
         ours, _, theirs = (part.strip() for part in text.partition("="))
         if not (ours and theirs):
-            raise ConfigError(f"{text[:60]!r} maps no column", field="column", fix="write --column gang=num_gpus")
+            raise ConfigError(f"{text[:60]!r} maps no column", field="columns", fix="write columns.gang=num_gpus")
         if any(ours == other or theirs == known for other, known in pairs):
-            raise ConfigError(f"{text[:60]!r}: a column is mapped twice", field="column", fix="map each once")
+            raise ConfigError(f"{text[:60]!r}: a column is mapped twice", field="columns", fix="map each once")
         pairs.append((ours, theirs))
     return tuple(pairs)
 
@@ -306,7 +405,7 @@ class TraceSource:
             raise ConfigError(
                 f"{where}: arrives at {job.at:g} s, before the row above it ({arrived_at:g} s)",
                 field="arrival",
-                fix="sort the file by arrival, or ask for that: --sort",
+                fix="sort the file by arrival, or ask for that: --set sort=true",
             )
 
     def _refuse(self, error: ConfigError) -> None:
@@ -346,7 +445,7 @@ def _our_titles(source: TraceSource, titles: list[str], line: int) -> list[str]:
     for theirs in mapped:
         if theirs not in titles:
             there = f"{source.path}:{line}: no column {theirs[:60]!r}; there are {', '.join(titles)}"[:1000]
-            raise ConfigError(there, field="column", fix="name a column of the file: --column OURS=THEIRS")
+            raise ConfigError(there, field="columns", fix="name a column of the file: columns.OURS=THEIRS")
     replaced = set(mapped.values()) - set(mapped)
     return [mapped.get(title, f"({title})" if title in replaced else title) for title in titles]
 
@@ -368,14 +467,12 @@ def split_tabs(line: str) -> list[str]:
 
 def open_text(path: str | Path) -> TextIO:
     """Opens a file as text, unpacked if it is gzip. Raises ConfigError where that fails."""
-    try:
+    with system_refusals(path, fix="check the path"):
         with Path(path).open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         if packed:
             return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace")
         return Path(path).open(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
 
 
 @contextmanager
@@ -396,3 +493,80 @@ def batch_in_kind(kind: str) -> int | None:
     """Returns the batch size in a name such as `LM (batch size 10)`; None without one."""
     found = _BATCH_IN_NAME.search(kind)
     return int(found[1]) if found else None
+
+
+# ------------------------------------------------------------------------------------------ what `--set` may say
+
+
+class GeneratedSettings(FileModel):
+    """How jobs are generated."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    gangs: bool | None = None
+    """Generated: multi-accelerator jobs, or single-accelerator jobs only; default: as the generator has it."""
+    priorities: bool = False
+    """Generated: give one job in five weight 5."""
+    slos: bool = False
+    """Generated: give jobs deadlines of 1.2, 2 or 10 times their run time."""
+    stretch: Annotated[float, Field(gt=0)] = 1.0
+    """Generated: multiply run times by this factor."""
+
+
+class GeneratorSettings(GeneratedSettings):
+    """What `walras simulate workload generate` takes."""
+
+    speeds: str | None = None
+    """Throughput table in Gavel's format, or speed laws (YAML)."""
+
+
+class ReadSettings(FileModel):
+    """How a trace is read, and which part of it counts."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    format: str | None = None
+    """Read: format of the file; default: from its ending and first line."""
+    skip_bad_rows: bool = False
+    """Read: skip bad rows, rows without a length, and jobs that no machine could hold; they are counted."""
+    sort: bool = False
+    """Read: sort the jobs by arrival time first."""
+    only: str = ""
+    """Read: of a file with several traces, the one with this value in column `cluster`."""
+    since: str = ""
+    """Read: only jobs that arrive from here on, a length into the trace (2d) or a date."""
+    until: str = ""
+    """Read: only jobs that arrive before, a length into the trace (5d) or a date."""
+    sample: float | None = None
+    """Read: only this part of the jobs (0.1), drawn the same every time."""
+    first: int | None = None
+    """Read: use only the first jobs, this many."""
+    columns: Annotated[dict[str, str], Field(default_factory=dict)]
+    """Read: what the file calls a column, as columns.gang=num_gpus. Unknown columns are ignored then."""
+    slices: int = 1
+    """Read: accelerators per GPU (7 for MIG) in formats with fractions of a GPU; a fraction counts as some of them."""
+
+    other_words: ClassVar[dict[str, str]] = {"column": "columns", "from": "format"}
+
+    def reading(self) -> ReadOptions:
+        """Returns how the trace is read. Raises ConfigError for a column that is mapped twice."""
+        said = {each.name: getattr(self, each.name) for each in fields(ReadOptions) if each.name != "columns"}
+        return ReadOptions(**said, columns=parse_columns([f"{ours}={name}" for ours, name in self.columns.items()]))
+
+
+class ConvertSettings(ReadSettings):
+    """What `walras simulate workload convert` takes."""
+
+    seeded_speeds: str | None = None
+    """Draw random speeds for the accelerator types of this cluster."""
+    kinds: Annotated[int, Field(ge=1, le=10_000)] = 26
+    """With seeded_speeds: number of kinds to assign jobs to."""
+    seed: int = 0
+    """With seeded_speeds: seed of the draws."""
+
+
+class DescribeSettings(ReadSettings):
+    """What `walras simulate workload describe` takes."""
+
+    speeds: str | None = None
+    """Throughput table in Gavel's format, or speed laws (YAML)."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.goodput.laws import GoodputLaws
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.workloads.trace import Trace, TraceJob
 from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nominal_speeds
+from simulator.workloads.trace_source import Trace, TraceJob
 from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
-from walras.errors import ConfigError
+from walras.errors import ConfigError, system_refusals
 from walras.spec.cluster_file import ClusterConfig
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ClusterLoad:
 
 @dataclass(frozen=True, slots=True)
 class TraceDescription:
-    """The contents of `walras workload describe`."""
+    """The contents of `walras simulate workload describe`."""
 
     source: str
     format: str
@@ -232,10 +232,8 @@ def plot_trace(trace: Trace, path: str | Path) -> None:
         figure.suptitle(f"{Path(trace.source).name}: {len(trace.jobs):,} jobs", parse_math=False)
         # Neither date nor program version is in the file.
         metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else {"Software": None}
-        try:
+        with system_refusals(path, fix="check the path", field="plot"):
             figure.savefig(path, metadata=metadata)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}", field="plot", fix="check the path") from None
 
 
 def _plot_arrivals(axes: "Axes", trace: Trace) -> None:

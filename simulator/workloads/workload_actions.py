@@ -1,4 +1,4 @@
-"""`walras workload generate|convert|describe`: from names and paths to files and tables, which the CLI prints.
+"""`walras simulate workload generate|convert|describe`: from names and paths to files and tables, which the CLI prints.
 
 Workloads by name are those shipped with Walras, and those that others publish under a licence to redistribute. A
 published one is fetched from its publisher over https, at the commit of the recorded hash, and kept only if its hash is
@@ -22,10 +22,8 @@ from simulator.goodput.laws import is_law_file, read_goodput_laws
 from simulator.shipped_configs import find_cluster, find_workload
 from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, check_convertible, read_trace, write_trace
 from simulator.workloads.generators import GENERATORS, generate_jobs, generator_request
-from simulator.workloads.speed_tables import read_throughput_table, with_seeded_speeds
-from simulator.workloads.trace import SkippedRows, Trace
-from simulator.workloads.trace_binding import nominal_speeds
-from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_binding import nominal_speeds, read_throughput_table, with_seeded_speeds
+from simulator.workloads.trace_source import ConvertSettings, DescribeSettings, SkippedRows, Trace
 from simulator.workloads.trace_statistics import (
     QUANTILES,
     Distribution,
@@ -33,11 +31,10 @@ from simulator.workloads.trace_statistics import (
     count_shares,
     describe_trace,
     plot_trace,
-    trace_description_json,
 )
-from walras.errors import ConfigError, ServerUnreachable
+from walras.errors import ConfigError, ServerUnreachable, system_refusals
 from walras.spec.cluster_file import ClusterConfig
-from walras.spec.file_model import load_yaml, nearest_word
+from walras.spec.file_model import load_yaml, nearest_or_all
 from walras.spec.shipped_files import shipped_files
 from walras.units import format_length
 
@@ -60,51 +57,35 @@ class DescriptionTable:
     rows: list[tuple[str, ...]]
 
 
-def generate_trace(name: str, out: Path, *, speeds: Path | None, force: bool, **options: Any) -> WrittenTrace:
+def generate_trace(name: str, out: Path, *, speeds: str | None, force: bool, **options: Any) -> WrittenTrace:
     """Generates and writes a trace. `options` are those of `generator_request`."""
     jobs = list(generate_jobs(name, generator_request(name, **options), speeds))
     write_trace(Trace(name, "generated", jobs), out, force=force)
     return WrittenTrace(len(jobs), "generated", SkippedRows())
 
 
-def convert_trace(
-    path: str | Path, out: Path, *, format: str | None, reading: ReadOptions, seeded: "SeededSpeeds | None", force: bool
-) -> WrittenTrace:
-    """Reads a trace in any format, and writes it in one of ours."""
+def convert_trace(path: str | Path, out: Path, settings: ConvertSettings, *, force: bool) -> WrittenTrace:
+    """Reads a trace in any format, and writes it in one of ours, with drawn speeds if a cluster for them is named."""
     found = find_workload(str(path))
-    trace = read_trace(found, format, reading)
+    trace = read_trace(found, settings.format, settings.reading())
     if trace.format == WORKLOAD_FILE:
         check_convertible(str(found))
     jobs = trace.jobs
-    if seeded is not None:
-        nominal = nominal_speeds(load_yaml(find_cluster(str(seeded.cluster)), ClusterConfig))
-        jobs = list(with_seeded_speeds(jobs, nominal, kinds=seeded.kinds, seed=seeded.seed))
+    if settings.seeded_speeds is not None:
+        nominal = nominal_speeds(load_yaml(find_cluster(settings.seeded_speeds), ClusterConfig))
+        jobs = list(with_seeded_speeds(jobs, nominal, kinds=settings.kinds, seed=settings.seed))
     write_trace(Trace(trace.source, trace.format, jobs), out, force=force)
     return WrittenTrace(len(jobs), trace.format, trace.skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class SeededSpeeds:
-    """Speeds to be drawn for a trace: see `simulator.workloads.speed_tables`."""
-
-    cluster: str | Path
-    kinds: int
-    seed: int
-
-
 def describe_trace_file(
-    path: str | Path,
-    *,
-    format: str | None,
-    reading: ReadOptions,
-    cluster: str | Path | None = None,
-    speeds: Path | None = None,
-    plot: Path | None = None,
+    path: str | Path, settings: DescribeSettings, *, cluster: str | None = None, plot: Path | None = None
 ) -> tuple[TraceDescription, SkippedRows]:
     """Describes a trace, and plots it if a file for that is given."""
     found = find_workload(str(path))
-    trace = read_trace(found, format, reading)
-    config = load_yaml(find_cluster(str(cluster)), ClusterConfig) if cluster is not None else None
+    trace = read_trace(found, settings.format, settings.reading())
+    config = load_yaml(find_cluster(cluster), ClusterConfig) if cluster is not None else None
+    speeds = None if settings.speeds is None else Path(settings.speeds)
     law_file = found if trace.format == WORKLOAD_FILE else speeds
     laws = read_goodput_laws(law_file) if law_file is not None and is_law_file(law_file) else None
     table = read_throughput_table(speeds) if speeds is not None and not is_law_file(speeds) else None
@@ -114,13 +95,7 @@ def describe_trace_file(
     return description, trace.skipped
 
 
-def trace_description_data(description: TraceDescription) -> dict[str, Any]:
-    """Returns the description as JSON data."""
-    return trace_description_json(description)
-
-
 def trace_description_tables(description: TraceDescription) -> list[DescriptionTable]:
-    """Returns the description as tables."""
     summary = [("jobs", f"{description.jobs:,}")]
     if description.skipped:
         summary.append(("rows skipped", f"{description.skipped:,}"))
@@ -212,7 +187,7 @@ class CatalogWorkload:
     name: str
     about: str
     licence: str
-    #: Format of the trace, as `--format` and `--from` take it.
+    #: Format of the trace, as `--set format=` takes it.
     format: str
     ending: str
     source: str = "Walras"
@@ -279,14 +254,13 @@ def get_workload(name: str, folder: Path, *, force: bool = False) -> tuple[Catal
     """
     known = workload_catalog()
     if name not in known:
-        meant = nearest_word(name, known)
-        fix = f"did you mean {meant!r}?" if meant else f"one of {', '.join(known)}"
+        fix = nearest_or_all(name, known, "one of ")
         raise ConfigError(f"no workload {name[:60]!r} is in the catalog", field="NAME", fix=fix)
     wanted = known[name]
     path = folder / f"{wanted.name}{wanted.ending}"
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already", field="--to", fix="name another folder, or give --force")
-    try:
+    with system_refusals(path, fix="name another folder", field="--to"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".workload-", delete=False) as file:
             try:
@@ -297,8 +271,6 @@ def get_workload(name: str, folder: Path, *, force: bool = False) -> tuple[Catal
             except BaseException:
                 os.unlink(file.name)
                 raise
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", field="--to", fix="name another folder") from None
     return wanted, path
 
 

@@ -9,17 +9,25 @@ others are placed anew, the largest first.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from optimizer.policy import Policy
 from optimizer.problem import Columns, Problem
-from scheduler.core.commands import BeginRound
+from scheduler.core.commands import BeginRound, Solve
+from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.problem_snapshot import build_problem
+from scheduler.core.cycle.round import MECHANISMS
+from scheduler.core.events import Proposal
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt, start_attempt
+from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
+from scheduler.world.world import MakeAttemptSimulator
+from simulator.simulation import SchedulerWiring
 from walras.job_request import JobId
 from walras.states import Reason
 
@@ -55,6 +63,15 @@ class Reallocation:
             self._moves = None
             self._starting = []
             cycle.commands.append(BeginRound(self._step_s))
+
+
+def admit_arrivals(cycle: Cycle) -> list[JobId]:
+    """Lets jobs that arrived since the last step be chosen, and returns them."""
+    arrived, cycle.backlog.arrived = cycle.backlog.arrived, []
+    active = [job_id for job_id in arrived if job_id in cycle.ledger.jobs]
+    for job_id in active:
+        cycle.ledger.set_eligible(cycle.ledger.jobs[job_id])
+    return active
 
 
 class SteppedMechanism(ABC):
@@ -120,10 +137,7 @@ class PlannedMechanism(SteppedMechanism):
         self._placer = placer
 
     def step_ended(self, cycle: Cycle) -> None:
-        ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
-        for job_id in arrived:
-            if job_id in ledger.jobs:
-                ledger.set_eligible(ledger.jobs[job_id])
+        admit_arrivals(cycle)
         self.request_solve(cycle, lambda: step_problem(cycle, self._ways))
 
     def decide(self, cycle: Cycle) -> None:
@@ -137,6 +151,25 @@ class PlannedMechanism(SteppedMechanism):
         kept, moves = self._placer(cycle, wanted)
         stopping = [job for job in cycle.ledger if job.holds and job.job_id not in kept]
         self.reallocation.begin(cycle, stopping, moves)
+
+
+def plan_wiring(
+    mechanism: str,
+    ways: ConfigurationsOf,
+    placer: Callable[[Cycle, WantedAccelerators], StepPlacement],
+    pace: MakeAttemptSimulator,
+) -> SchedulerWiring:
+    """Returns the parts of a run in which Walras's plan policies decide at the end of every step of a world."""
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
+        return PlannedMechanism(rules.round_s, ways, placer)
+
+    return SchedulerWiring(core=partial(SchedulerCore, mechanisms={**MECHANISMS, mechanism: rounds}), pace=pace)
+
+
+def reject_solve(command: Solve) -> Proposal:
+    """The solver of a world whose own policies ask for no solve."""
+    raise AssertionError(f"{command.policy.name} asks for no solve")
 
 
 def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
@@ -166,16 +199,21 @@ def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
     return replace(plain, jobs=jobs, columns=columns)
 
 
-def keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others onto few machines."""
+def jobs_in_place(cycle: Cycle, wanted: WantedAccelerators) -> set[JobId]:
+    """Returns the jobs that have as many accelerators of the wanted pool as before."""
     ledger = cycle.ledger
-    kept = {
+    return {
         job_id
         for job_id, (pool, count) in wanted.items()
         if (job := ledger.jobs[job_id]).holds
         and int(ledger.columns.pool[job.slot]) == pool
         and sum(part for _, part in job.place) == count
     }
+
+
+def keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
+    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others onto few machines."""
+    kept = jobs_in_place(cycle, wanted)
     return kept, _compact_moves(cycle, [(job_id, *where) for job_id, where in wanted.items() if job_id not in kept])
 
 

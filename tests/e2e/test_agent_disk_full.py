@@ -13,8 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.agent_commands import LOOP, a_start, a_stop
-from tests.support.fake_agent_server import FakeAgentServer
+from tests.support.agent_commands import LOOP, AgentStand, a_stop
 from walras.wire import Register, ShapeFacts
 from workers import processes
 from workers.agent.agent import Agent
@@ -32,7 +31,7 @@ FACTS = ShapeFacts(shape="a100x2", accelerator="a100", accelerators=2, cpus=2, m
 class AgentHere:
     """An agent of this process, and its database."""
 
-    def __init__(self, folder: Path, server: FakeAgentServer) -> None:
+    def __init__(self, folder: Path, server: AgentStand) -> None:
         self.state = folder / "agent"
         (folder / "join.token").write_text(server.join_token)
         self._server, self._folder = server, folder
@@ -77,29 +76,27 @@ class AgentHere:
 
 
 @pytest.fixture
-async def here(tmp_path: Path, server: FakeAgentServer) -> AsyncIterator[AgentHere]:
+async def here(tmp_path: Path, server: AgentStand) -> AsyncIterator[AgentHere]:
     made = AgentHere(tmp_path, server)
     yield made
     made.close()
 
 
-async def test_a_full_disk_costs_no_healthy_job_and_no_report(
-    server: FakeAgentServer, here: AgentHere, tmp_path: Path
-) -> None:
+async def test_a_full_disk_costs_no_healthy_job_and_no_report(server: AgentStand, here: AgentHere) -> None:
     """Longer than a lease: what runs goes on, what ends is reported, what is to start is refused with the reason."""
     server.lease_s = 20.0
     async with here.running() as agent:
-        await server.send(a_start(tmp_path, LOOP, lease_s=20.0))
-        await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1], lease_s=20.0))
+        await server.start(LOOP, lease_s=20.0)
+        await server.start(LOOP, job_id=2, devices=[1], lease_s=20.0)
         await server.until(lambda: len(server.of_type("started")) == 2, 40, "both run")
         here.fill()
-        await server.send(a_start(tmp_path, LOOP, job_id=3, lease_s=20.0))
+        await server.start(LOOP, job_id=3, lease_s=20.0)
         refused = await server.report("refused")
         assert "cannot write its records" in here_problem(server)
         await server.send(a_stop())
         ended = await server.report("ended")
         assert (ended.job_id, ended.exit_code) == (1, 85)
-        await server.send(a_start(tmp_path, LOOP, job_id=4, lease_s=20.0))
+        await server.start(LOOP, job_id=4, lease_s=20.0)
         await server.until(lambda: len(server.of_type("refused")) == 2, 40, "the device is free, the disk still full")
         assert refused.job_id == 3
         assert server.of_type("refused")[1].detail.startswith("disk full: the agent cannot write its records")
@@ -109,7 +106,7 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(
         assert not agent.done()
         here.make_room()
         await server.until(lambda: here_problem(server) == "", 40, "the agent says that there is room")
-        await server.send(a_start(tmp_path, LOOP, job_id=5, lease_s=20.0))
+        await server.start(LOOP, job_id=5, lease_s=20.0)
         await server.until(lambda: len(server.of_type("started")) == 3, 40, "it takes work again")
         assert not agent.done()
     known = {job_id: here.store.attempt(job_id, 1) for job_id in (1, 2, 3, 4, 5)}
@@ -118,12 +115,10 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(
     assert ids == sorted(set(ids))
 
 
-async def test_an_end_that_was_not_written_is_found_again(
-    server: FakeAgentServer, here: AgentHere, tmp_path: Path
-) -> None:
+async def test_an_end_that_was_not_written_is_found_again(server: AgentStand, here: AgentHere) -> None:
     """The agent is ended while its disk is full: the next one reads the supervisor's journal."""
     async with here.running():
-        await server.send(a_start(tmp_path, LOOP))
+        await server.start(LOOP)
         await server.report("progress")
         here.store._db.execute("PRAGMA query_only = ON")  # no write succeeds, as on a full disk
         server.acknowledges = False
@@ -138,11 +133,11 @@ async def test_an_end_that_was_not_written_is_found_again(
     assert {ended.exit_code for ended in server.of_type("ended")} == {85}
 
 
-def here_problem(server: FakeAgentServer) -> str:
+def here_problem(server: AgentStand) -> str:
     """What the agent last said is wrong."""
     return server.heartbeats[-1].problem
 
 
-def steps_of(server: FakeAgentServer, job_id: int) -> float:
+def steps_of(server: AgentStand, job_id: int) -> float:
     """The most that the job has told of."""
     return max((report.steps for report in server.of_type("progress") if report.job_id == job_id), default=0.0)

@@ -18,8 +18,8 @@ from aiohttp.test_utils import TestServer
 
 from scheduler.live.http.web_application import make_app
 from tests.support.live_world import World, world
+from walras.connection.body import ApiCall
 from walras.errors import Forbidden, NotFound
-from walras.transport import ApiCall
 from walras.wire import Register
 from workers.agent.server_client import ServerClient
 

@@ -1,7 +1,4 @@
-"""The main job as a user starts it: the whole demo, and the demo interrupted.
-
-On machines that share nothing, one of them drained and one lost, the same workload is run by `test_demo_apart`.
-"""
+"""The main job as a user starts it: the whole demo, and the demo interrupted."""
 
 import os
 import re
@@ -19,17 +16,10 @@ pytestmark = pytest.mark.slow
 
 WALRAS = Path(sys.executable).parent / "walras"
 PARTS = (
-    "processor headroom before",
-    "jobs (all accelerators are emulated)",
-    "fairness: Jain's index",
-    "prices of pools over time",
-    "pace reached / asked",
-    "is FAILED: USER:EXIT_CODE",
-    "preempted, moved, resumed",
-    "processor headroom during",
-    "median error",
-    "promises",
-)
+    "processor headroom before", "jobs (all accelerators are emulated)", "fairness: Jain's index",
+    "prices of pools over time", "pace reached / asked", "is FAILED: USER:EXIT_CODE", "preempted, moved, resumed",
+    "processor headroom during", "median error", "promises",
+)  # fmt: skip
 
 
 def left_over(folder: Path) -> list[str]:
@@ -65,13 +55,9 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
     folder, output = tmp_path / "run", tmp_path / "output.txt"
     with output.open("wb") as file:
         demo = subprocess.Popen(
-            [WALRAS, "demo", "--data", folder, "--no-live"],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            cwd=tmp_path,
-            start_new_session=True,
-            preexec_fn=_heed_control_c,
-        )
+            [WALRAS, "demo", "--data", folder, "--no-live"], stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path,
+            start_new_session=True, preexec_fn=_heed_control_c,
+        )  # fmt: skip
     try:
 
         def runs_jobs() -> bool:

@@ -1,16 +1,13 @@
-"""Real jobs that count their models, crash, or lose their loss, under a real server and agent."""
+"""Real jobs that count their models, wait for data, crash, or lose their loss, under a real server and agent."""
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.real_server import FIFO, WALRAS, RealServer, wait_for
+from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +40,11 @@ FLOPS = 2 * 2 * 100 * 50
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RealServer]:
+def cluster(serve: Serve, tmp_path: Path) -> RealServer:
     (tmp_path / "train.py").write_text(SCRIPT)
-    server = RealServer(tmp_path, [{**POOL, "emulated": False}], FIFO)
-    try:
-        server.start()
-        server.start_agent("n1", {**POOL, "emulated": False})
-        yield server
-    finally:
-        server.close()
+    server = serve([{**POOL, "emulated": False}], FIFO)
+    server.start_agent("n1", {**POOL, "emulated": False})
+    return server
 
 
 def submit(server: RealServer, kind: str, ranks: int = 1, **more: Any) -> int:
@@ -64,16 +57,11 @@ def facts(server: RealServer, kind: str) -> dict[str, Any]:
     return dict(found[0]) if status == 200 else {}
 
 
-def walras(server: RealServer, *args: str) -> subprocess.CompletedProcess[str]:
-    env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    return subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=300)
-
-
 def test_a_profile_is_published_as_it_is_made(cluster: RealServer) -> None:
-    """`walras profile run --publish` tells the server the facts of the job's kind before any job of it has run."""
+    """`walras cloud profile run --publish` tells the server the facts of the job's kind before a job of it has run."""
     job = {"run": [sys.executable, "train.py"], "workdir": str(cluster.folder), "profile": "profiled"}
     (cluster.folder / "job.yaml").write_text(json.dumps(job))
-    told = walras(cluster, "profile", "run", str(cluster.folder / "job.yaml"), "--steps", "10", "--publish")
+    told = cluster.command("cloud", "profile", "run", str(cluster.folder / "job.yaml"), "--steps", "10", "--publish")
     assert told.returncode == 0, told.stderr
     assert "the server knows kind profiled now" in told.stdout
     found = facts(cluster, "profiled")
@@ -95,7 +83,7 @@ def test_a_job_counts_its_model_for_the_server(cluster: RealServer) -> None:
     cluster.kill()
     cluster.start()
     assert facts(cluster, "gang") == told
-    shown = walras(cluster, "profile", "facts")
+    shown = cluster.command("cloud", "profile", "facts")
     assert shown.returncode == 0, shown.stderr
     assert "alone" in shown.stdout
     assert "counted" in shown.stdout
@@ -112,3 +100,50 @@ def test_a_crash_in_step_3_and_a_lost_loss_are_told(cluster: RealServer) -> None
     lost = submit(cluster, "lost", steps=200, envs={"SCALE": "nan"})
     cluster.until_state(lost, "SUCCEEDED", 60)
     assert cluster.log(lost, 1).count("walras: loss is nan: it is not shown") == 1
+
+
+LOADING = """
+import sys, time
+from walras.training import Loop
+
+class Slow:
+    def __len__(self): return 5000
+    def __iter__(self):
+        for number in range(5000):
+            if {load}:
+                time.sleep({load})
+            yield number
+
+loop = Loop()
+for _ in loop.epochs():
+    for number in loop.steps(Slow()):
+        time.sleep({work})
+"""
+
+
+def test_a_job_with_a_slow_loader_is_told_that_it_waits_and_one_with_a_fast_one_is_not(
+    serve: Serve, tmp_path: Path
+) -> None:
+    machine = {**A, "shape": "ax2", "accelerators": 2}
+    server = serve([machine], FIFO)
+    server.start_agent("n1", machine)
+    jobs = {}
+    for name, load, work in (("slow", 0.03, 0.005), ("fast", 0.0, 0.035)):
+        (tmp_path / f"{name}.py").write_text(LOADING.format(load=load, work=work))
+        run = [sys.executable, str(tmp_path / f"{name}.py")]
+        jobs[name] = server.submit(name=name, profile=name, run=run, resources={"accelerators": "a:1"})
+
+    def part(name: str) -> float | None:
+        found: float | None = server.job(jobs[name])["last_values"].get("data_wait")
+        return found
+
+    wait_for(lambda: (part("slow") or 0.0) > 0.5, 60, "the wait of the slow one", lambda: part("slow"))
+    assert "of its step it waits for its data" in server.command("explain", str(jobs["slow"])).stdout
+    assert "waits for data" in server.command("show", str(jobs["slow"])).stdout
+    # A mean over its last steps: one that a busy machine held up is among them for a while.
+    wait_for(lambda: (part("fast") or 1.0) < 0.15, 60, "the wait of the fast one", lambda: part("fast"))
+    wait_for(
+        lambda: "waits for its data" not in server.command("explain", str(jobs["fast"])).stdout,
+        60,
+        "nothing is told of it",
+    )

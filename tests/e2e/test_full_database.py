@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.store.store_interface import Store, StoreUnavailable, WriteBatch
+from scheduler.live.store.sql_store import Store
+from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from scheduler.live.store.table_rows import JobRow, JournalRow
 from tests.support.postgres_server import PostgresServer, running_postgres
 from tests.support.real_server import A, wait_for
@@ -61,7 +62,7 @@ def _batch(number: int) -> WriteBatch:
     job = JobRow(JobId(number), "j", "p", "ada", "k", JobState.PENDING, 50, 1, 1.0)
     # Does not compress away: the point is that it needs room.
     journal = [JournalRow(float(number), "event", "JobSubmitted", os.urandom(200_000).hex())]
-    return WriteBatch(journal=journal, jobs=[job])
+    return WriteBatch(*journal, job)
 
 
 def _until_refused(store: Store) -> tuple[JobId, str]:
@@ -76,8 +77,7 @@ def _until_refused(store: Store) -> tuple[JobId, str]:
 
 def test_a_refused_commit_writes_nothing_and_may_be_made_again(disk: SmallDisk) -> None:
     """The store says that the database refuses, not that the leadership is lost; with room the same batch is taken."""
-    from scheduler.live.store.leadership import wait_for_leadership
-    from scheduler.live.store.postgres_store import PostgresStore
+    from scheduler.live.store.postgres_store import PostgresStore, wait_for_leadership
 
     store = PostgresStore(disk.address, wait_for_leadership(disk.address))
     try:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_commands import LOOP, Begin, a_start, a_stop
-from tests.support.fake_agent_server import FakeAgentServer
+from tests.support.agent_commands import LOOP, AgentStand, a_stop
 from tests.support.fault_jobs import HIDING, HIDING_PROCESSES, command
 from workers import processes
 from workers.supervisor_protocol import DESCENDANTS_FILE
@@ -55,21 +54,18 @@ LINES = [
 ]
 
 
-def steps_of_bystander(server: FakeAgentServer) -> float:
+def steps_of_bystander(server: AgentStand) -> float:
     """The steps that job 2 has reported; 0: none yet."""
     return max((float(report.steps) for report in server.of_type("progress") if report.job_id == 2), default=0.0)
 
 
-async def test_nonsense_on_the_socket_is_told_to_its_owner_and_harms_nobody(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path
-) -> None:
+async def test_nonsense_on_the_socket_is_told_to_its_owner_and_harms_nobody(server: AgentStand, tmp_path: Path) -> None:
     """Neither agent nor bystander notices; what is left of the progress arrives; the job's own log says the rest."""
-    agent = begin()
-    bystander = a_start(tmp_path, LOOP, job_id=2, devices=[1])
-    await server.send(bystander)
+    agent = server.begin()
+    await server.start(LOOP, job_id=2, devices=[1])
     script = tmp_path / "hostile.py"
     script.write_text(HOSTILE.replace("in LINES", f"in {LINES!r}"))
-    await server.send(a_start(tmp_path, "", argv=[sys.executable, str(script)]))
+    await server.start("", argv=[sys.executable, str(script)])
     await server.until(lambda: b"all sent" in server.logs[1, 1, 0], 20, "the job has sent everything")
     told = lambda: [report for report in server.of_type("progress") if report.job_id == 1]  # noqa: E731
     await server.until(lambda: bool(told()), 20, "its progress")
@@ -93,24 +89,20 @@ async def test_nonsense_on_the_socket_is_told_to_its_owner_and_harms_nobody(
     assert [report.job_id for report in server.of_type("ended")] == []
 
 
-async def test_a_job_that_kills_its_supervisor_is_seen_to(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path
-) -> None:
+async def test_a_job_that_kills_its_supervisor_is_seen_to(server: AgentStand) -> None:
     """The end is reported as a loss that the agent witnessed: the machine and the bystander live on."""
-    begin()
-    await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
-    await server.send(a_start(tmp_path, "import os, time; time.sleep(0.5); os.kill(os.getppid(), 9); time.sleep(600)"))
+    server.begin()
+    await server.start(LOOP, job_id=2, devices=[1])
+    await server.start("import os, time; time.sleep(0.5); os.kill(os.getppid(), 9); time.sleep(600)")
     ended = await server.report("ended")
     assert (ended.job_id, ended.cause, ended.witnessed) == (1, "supervisor_lost", True)
     assert len({heartbeat.session for heartbeat in server.heartbeats}) == 1
 
 
-async def test_a_supervisor_that_died_while_no_agent_looked_has_no_witness(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path
-) -> None:
+async def test_a_supervisor_that_died_while_no_agent_looked_has_no_witness(server: AgentStand) -> None:
     """All of the machine's processes are ended together: that tells nothing of the job."""
-    agent = begin()
-    await server.send(a_start(tmp_path, LOOP))
+    agent = server.begin()
+    await server.start(LOOP)
     await server.report("started")
     (supervisor,) = agent.supervisors()
     agent.kill()
@@ -122,13 +114,11 @@ async def test_a_supervisor_that_died_while_no_agent_looked_has_no_witness(
 
 
 @pytest.mark.parametrize("name", ["journal.jsonl", "rank-0.log", "supervisor.json"])
-async def test_files_that_a_job_exchanges_stop_nobody(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path, name: str
-) -> None:
+async def test_files_that_a_job_exchanges_stop_nobody(server: AgentStand, name: str) -> None:
     """A pipe in the place of a file that the agent reads: the attempt ends, the agent and its other work go on."""
-    agent = begin()
-    await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
-    await server.send(a_start(tmp_path, "import time; time.sleep(600)"))
+    agent = server.begin()
+    await server.start(LOOP, job_id=2, devices=[1])
+    await server.start("import time; time.sleep(600)")
     await server.until(lambda: len(server.of_type("started")) == 2, 30, "both run")
     place = agent.state / "attempts" / "1-1" / name
     place.unlink()
@@ -143,15 +133,13 @@ async def test_files_that_a_job_exchanges_stop_nobody(
     await server.until(lambda: len(agent.alive()) == 1, 20, "only the bystander is left")
 
 
-async def test_a_supervisor_that_is_frozen_cannot_outstay_its_stop(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path
-) -> None:
+async def test_a_supervisor_that_is_frozen_cannot_outstay_its_stop(server: AgentStand, tmp_path: Path) -> None:
     """A job that sends SIGSTOP to its supervisor is ended all the same, once the grace is over."""
-    agent = begin()
+    agent = server.begin()
     go = tmp_path / "go"
     frozen = f"import os, signal, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
     frozen += "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
-    await server.send(a_start(tmp_path, frozen))
+    await server.start(frozen)
     await server.report("started")
     go.touch()
     (supervisor,) = agent.supervisors()
@@ -162,13 +150,11 @@ async def test_a_supervisor_that_is_frozen_cannot_outstay_its_stop(
     assert agent.alive() == []
 
 
-async def test_guardian_and_supervisor_killed_together_leave_nothing(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path
-) -> None:
+async def test_guardian_and_supervisor_killed_together_leave_nothing(server: AgentStand, tmp_path: Path) -> None:
     """Descendants that double-fork, change their session and drop their environment are found by what was noted."""
-    agent = begin()
+    agent = server.begin()
     told = tmp_path / "pids"
-    await server.send(a_start(tmp_path, "", argv=command(HIDING, told)))
+    await server.start("", argv=command(HIDING, told))
     await server.until(lambda: told.exists() and len(told.read_text().split()) == HIDING_PROCESSES, 20, "they hide")
     names = [processes.name_process(int(number)) for number in told.read_text().split()]
     hidden = [name for name in names if name is not None]
@@ -186,17 +172,16 @@ async def test_guardian_and_supervisor_killed_together_leave_nothing(
     assert [name for name in hidden if name.is_alive] == []
 
 
-async def test_a_rank_that_takes_more_memory_than_it_asked_for_is_ended_alone(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path
-) -> None:
+async def test_a_rank_that_takes_more_memory_than_it_asked_for_is_ended_alone(server: AgentStand) -> None:
     """The report names the limit; a bystander that asked for none steps on."""
-    begin()
-    await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
+    server.begin()
+    await server.start(LOOP, job_id=2, devices=[1])
     hungry = "kept = [bytes([n]) * (32 << 20) for n in range(1, 9)]; import time; time.sleep(600)"
     await server.until(lambda: steps_of_bystander(server) > 0, 20, "the bystander steps")
-    await server.send(a_start(tmp_path, hungry, memory_bytes=128 << 20))
+    await server.start(hungry, memory_bytes=128 << 20)
     await server.report("ended")
     (ended,) = server.of_type("ended")
     assert (ended.job_id, ended.exceeded, ended.signal) == (1, "memory", signal.SIGKILL)
+    assert b"MiB of memory, its limit here is 128 MiB" in server.logs[1, 1, 0]
     steps = steps_of_bystander(server)
     await server.until(lambda: steps_of_bystander(server) > steps, 20, "the bystander steps on")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = "from walras.cli.main import main; main()"
+COMMAND = "import runpy; runpy.run_module('walras', run_name='__main__')"
 #: Says when the program is loaded: before that Ctrl-C is Python's own.
 TOLD = "from walras.cli.main import main; print('begins', flush=True); main()"
 
@@ -54,7 +54,7 @@ def _left_to_see(said: str) -> list[str]:
 @pytest.mark.parametrize("after_s", [1.4, *(pytest.param(late_s, marks=pytest.mark.slow) for late_s in (3.7, 5.5))])
 def test_ctrl_c_ends_a_simulation_in_one_line(tmp_path: Path, after_s: float) -> None:
     """At several moments: while files are read, while code is loaded or compiled, between and inside solves."""
-    made = ["generate:gavel", "--trace-jobs", "3000", "--cluster", "gavel-36-36-36"]
+    made = ["generate:gavel", "--set", "trace_jobs=3000", "--cluster", "gavel-36-36-36"]
     arguments = ["simulate", "run", *made, "--policy", "walras"]
     code, said = _interrupted(arguments, after_s, tmp_path)
     assert code == 130, said
@@ -68,7 +68,7 @@ def test_ctrl_c_ends_a_solve_in_one_line(tmp_path: Path, after_s: float) -> None
     speeds = [{"pool": name, "accelerators": 1, "steps_per_s": 1.0 + number % 7} for number, name in enumerate(pools)]
     jobs = [{"id": number, "configurations": speeds} for number in range(1, 20_001)]
     (tmp_path / "large.json").write_text(json.dumps({"schema_version": 1, "pools": pools, "jobs": jobs}))
-    code, said = _interrupted(["solve", "large.json"], after_s, tmp_path)
+    code, said = _interrupted(["policy", "solve", "large.json"], after_s, tmp_path)
     assert code == 130, said
     assert _left_to_see(said) == ["walras: interrupted"], said
 
@@ -77,7 +77,7 @@ _PRESSED_WHILE_LOADING = """
 import os, signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "simulator.reports.run_spec":
+        if name == "{}":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
 """
@@ -91,10 +91,17 @@ typer.main.get_group = get_group
 """
 
 
-@pytest.mark.parametrize("pressed", [_PRESSED_WHILE_LOADING, _PRESSED_WHILE_PUT_TOGETHER])
+@pytest.mark.parametrize(
+    "pressed",
+    [
+        _PRESSED_WHILE_LOADING.format("simulator.reports.run_spec"),
+        _PRESSED_WHILE_PUT_TOGETHER,
+        _PRESSED_WHILE_LOADING.format("walras.cli.main"),
+    ],
+)
 def test_ctrl_c_before_a_run_begins_ends_it_in_the_same_line(tmp_path: Path, pressed: str) -> None:
-    """While its options are read, which loads the models, and before that, while the commands are put together."""
-    words = ["simulate", "run", "generate:gavel", "--trace-jobs", "3", "--cluster", "gavel-36-36-36"]
+    """While its options are read, which loads the models, and before: while commands are put together or imported."""
+    words = ["simulate", "run", "generate:gavel", "--set", "trace_jobs=3", "--cluster", "gavel-36-36-36"]
     result = subprocess.run(
         [sys.executable, "-c", pressed + COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.real_server import FIFO, A, RealServer
+from tests.support.real_server import FIFO, A, RealServer, Serve
 
 pytestmark = pytest.mark.slow
 
@@ -41,28 +41,25 @@ def machine_of(server: RealServer, job: int) -> str:
     return str(machine).split(":")[0]
 
 
-def test_jobs_start_where_their_tools_and_their_data_are(tmp_path: Path) -> None:
+def test_jobs_start_where_their_tools_and_their_data_are(serve: Serve, tmp_path: Path) -> None:
     """Of two machines the first is taken, unless the job needs what only the second has, or has its data there."""
-    server = RealServer(tmp_path, [{**A, "machines": 2}], FIFO).start()
-    try:
-        bare, able = (folder_of_programs(tmp_path / f"bin-{podman}", podman=podman) for podman in (False, True))
-        server.start_agent("n1", path=bare)
-        spec: dict[str, Any] = {"workdir": None, "resources": {"accelerators": "a"}}
-        status, answer = server.call("POST", "/jobs", {**spec, "run": ["true"], "image": "demo:1"})
-        assert (status, answer["field"]) == (400, "image"), answer
-        assert "podman" in answer["fix"]
-        server.start_agent("n2", path=able)
-        plain = server.submit(**spec, run=[sys.executable, "-c", "print('plain')"])
-        server.until_state(plain, "SUCCEEDED", 60)
-        assert machine_of(server, plain) == "n1"
-        (tmp_path / "data.txt").write_text("the data")
-        given = {**spec, "inputs": {"d": f"file:{tmp_path}/data.txt"}}
-        read = "import os, pathlib; print(pathlib.Path(os.environ['WALRAS_INPUTS'], 'd').read_text())"
-        first = server.submit(**given, image="demo:1", run=[sys.executable, "-c", read])
-        server.until_state(first, "SUCCEEDED", 60)
-        assert (machine_of(server, first), "the data" in server.log(first, 1)) == ("n2", True)
-        second = server.submit(**given, run=[sys.executable, "-c", read])
-        server.until_state(second, "SUCCEEDED", 60)
-        assert machine_of(server, second) == "n2"
-    finally:
-        server.close()
+    server = serve([{**A, "machines": 2}], FIFO)
+    bare, able = (folder_of_programs(tmp_path / f"bin-{podman}", podman=podman) for podman in (False, True))
+    server.start_agent("n1", path=bare)
+    spec: dict[str, Any] = {"workdir": None, "resources": {"accelerators": "a"}}
+    status, answer = server.call("POST", "/jobs", {**spec, "run": ["true"], "image": "demo:1"})
+    assert (status, answer["field"]) == (400, "image"), answer
+    assert "podman" in answer["fix"]
+    server.start_agent("n2", path=able)
+    plain = server.submit(**spec, run=[sys.executable, "-c", "print('plain')"])
+    server.until_state(plain, "SUCCEEDED", 60)
+    assert machine_of(server, plain) == "n1"
+    (tmp_path / "data.txt").write_text("the data")
+    given = {**spec, "inputs": {"d": f"file:{tmp_path}/data.txt"}}
+    read = "import os, pathlib; print(pathlib.Path(os.environ['WALRAS_INPUTS'], 'd').read_text())"
+    first = server.submit(**given, image="demo:1", run=[sys.executable, "-c", read])
+    server.until_state(first, "SUCCEEDED", 60)
+    assert (machine_of(server, first), "the data" in server.log(first, 1)) == ("n2", True)
+    second = server.submit(**given, run=[sys.executable, "-c", read])
+    server.until_state(second, "SUCCEEDED", 60)
+    assert machine_of(server, second) == "n2"

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import yaml
 
 from tests.support.agent_process import AgentProcess
-from tests.support.real_server import FIFO, A, RealServer, wait_for
+from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -44,11 +43,10 @@ while not pathlib.Path(sys.argv[1], "end").exists():
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RealServer]:
-    server = RealServer(tmp_path, [A], FIFO).start()
+def server(serve: Serve, tmp_path: Path) -> RealServer:
+    server = serve([A], FIFO)
     (tmp_path / "rank.py").write_text(RANK)
-    yield server
-    server.close()
+    return server
 
 
 def _begin(server: RealServer, **changes: Any) -> AgentProcess:
@@ -110,8 +108,6 @@ def test_emulated_types_run_at_their_own_paces_and_a_notice_is_for_the_whole_mac
     (agent.state / "notice").write_text("90\n")
     wait_for(lambda: {node["state"] for node in server.call("GET", "/nodes")[1]} == {"leaving"}, 60, "both parts leave")
     wait_for(
-        lambda: [server.state(job) for job in jobs] == ["PENDING"] * 2,
-        40,
-        "both have left",
+        lambda: [server.state(job) for job in jobs] == ["PENDING"] * 2, 40, "both have left",
         lambda: server.job(jobs[1]),
-    )
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.attempts import SupervisedAttempt, ask_status, wait_for
-from tests.support.real_server import FIFO, A, RealServer
+from tests.support.real_server import FIFO, A, Serve
 
 pytestmark = pytest.mark.slow
 
@@ -43,18 +43,13 @@ def test_a_gang_over_machines_reports_the_bandwidth_it_got(tmp_path: Path) -> No
         attempt.close()
 
 
-def test_the_server_keeps_what_a_gang_over_two_agents_measured(tmp_path: Path) -> None:
+def test_the_server_keeps_what_a_gang_over_two_agents_measured(serve: Serve, tmp_path: Path) -> None:
     """It stands with the job, for `walras show` and `walras explain`, while the job runs and afterwards."""
     script = tmp_path / "loop.py"
     script.write_text(LOOP.replace("100_000", "100"))
-    server = RealServer(tmp_path, [A], FIFO).start()
-    try:
-        for name in ("n1", "n2"):
-            server.start_agent(name)
-        job = server.submit(
-            name="gang", run=[sys.executable, str(script)], resources={"accelerators": "a:2"}, num_nodes=2
-        )
-        server.until_state(job, "SUCCEEDED", 90.0)
-        assert 1e5 < server.job(job)["last_values"]["network_bytes_per_s"] < 1e12
-    finally:
-        server.close()
+    server = serve([A], FIFO)
+    for name in ("n1", "n2"):
+        server.start_agent(name)
+    job = server.submit(name="gang", run=[sys.executable, str(script)], resources={"accelerators": "a:2"}, num_nodes=2)
+    server.until_state(job, "SUCCEEDED", 90.0)
+    assert 1e5 < server.job(job)["last_values"]["network_bytes_per_s"] < 1e12

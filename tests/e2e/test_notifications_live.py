@@ -7,12 +7,11 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
-from walras.notifications import is_signed
+from tests.support.real_server import FIFO, WALRAS, A, RealServer, Serve, wait_for
+from walras.resources.notifications import is_signed
 
 pytestmark = pytest.mark.slow
 
@@ -46,14 +45,6 @@ def receiver() -> Iterator[_Receiver]:
     receiver.server_close()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RealServer]:
-    server = RealServer(tmp_path, [A], FIFO, notify={"private_networks": ["127.0.0.0/8"]})
-    server.start()
-    yield server
-    server.close()
-
-
 def _walras(server: RealServer, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
     return subprocess.run(
@@ -61,8 +52,9 @@ def _walras(server: RealServer, *words: str, given: str = "") -> subprocess.Comp
     )
 
 
-def test_what_was_acknowledged_is_told_whenever_the_server_is_killed(server: RealServer, receiver: _Receiver) -> None:
+def test_what_was_acknowledged_is_told_whenever_the_server_is_killed(serve: Serve, receiver: _Receiver) -> None:
     """Six times: cancelled by another, 200, kill -9, start again. Each is told, under one id of its own, signed."""
+    server = serve([A], FIFO, notify={"private_networks": ["127.0.0.0/8"]})
     url = f"http://127.0.0.1:{receiver.server_port}/T0SECRET"
     added = _walras(server, "add", "-", "--on", "failed", given=url + "\n")
     assert added.returncode == 0, added.stderr

@@ -1,12 +1,15 @@
-"""Speeds predicted by a live server, in a process of its own."""
+"""Speeds that a live server believes: predicted in a process of its own, and learnt per project."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
 from scheduler.live.loop.prediction_tasks import SpeedPredictions
 from tests.support.live_world import FakeAgent, world
+from tests.support.real_server import A, Serve
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -50,3 +53,49 @@ async def test_a_cell_is_predicted_once_for_what_is_known(tmp_path: Path) -> Non
     assert k80.steps_per_s < 4.0
     assert k80.low is not None
     assert "analytic" in k80.by
+
+
+#: Sends its supervisor one speed again and again, with steps that vouch for it.
+LIAR = """
+import json, os, socket, time
+with socket.socket(socket.AF_UNIX) as link:
+    link.connect(os.environ["WALRAS_SOCKET"])
+    for beat in range(10**6):
+        report = {"type": "progress", "steps": SPEED * beat, "steps_per_s": SPEED, "samples": 9 + beat}
+        link.sendall(json.dumps(report).encode() + b"\\n")
+        time.sleep(1)
+"""
+
+
+def test_what_a_job_of_another_project_claims_moves_no_job(serve: Serve) -> None:
+    """Bob's jobs under ada's profile say that the slow type is quick and the quick one slow: ada's job goes where it
+    goes without them, and what bob's project believes, it believes alone.
+    """
+    slow, quick = (A | {"shape": name, "accelerator": name} for name in ("k80", "a100-40gb"))
+    server = serve([slow, quick], {"policy": {"name": "walras"}, "rules": {"round_s": 5, "resolve_min_s": 1}})
+    for pool in (slow, quick):
+        server.start_agent(pool["accelerator"], pool)
+
+    def submit(project: str, run: str | list[str], *types: str) -> int:
+        resources, stated = {"accelerators": dict.fromkeys(types, 1)}, {"k80": 3.0, "a100-40gb": 10.0}
+        return server.submit(run=run, project=project, profile="cnn", resources=resources, throughput=stated)
+
+    liars = [
+        submit("speech", [sys.executable, "-c", LIAR.replace("SPEED", speed)], name)
+        for name, speed in (("k80", "900000.0"), ("a100-40gb", "0.01"))
+    ]
+    query = "SELECT count(*) FROM speeds WHERE kind = '@speech cnn'"
+    wait_for(
+        lambda: server.rows(query) == [(2,)], 60, "both are believed of bob's project", lambda: server.job(liars[0])
+    )
+    for job in liars:
+        server.call("POST", f"/jobs/{job}/cancel")
+    for job in liars:
+        server.until_state(job, "CANCELLED", 60)
+    assert server.rows("SELECT DISTINCT kind FROM speeds") == [("@speech cnn",)]
+    for project, place in (("vision", "a100-40gb"), ("speech", "k80")):
+        job = submit(project, "sleep 600", "k80", "a100-40gb")
+        server.until_running(job)
+        assert server.attempt(job)["accelerator"] == place, project
+        server.call("POST", f"/jobs/{job}/cancel")
+        server.until_state(job, "CANCELLED", 60)

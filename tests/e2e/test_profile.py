@@ -1,15 +1,17 @@
-"""Profiling real scripts in real processes."""
+"""Profiling real scripts in real processes, here and on a machine of a cluster."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.stall_runs import PLANTS, profiled, seconds
-from walras.profiling.profile_runs import ProfilingExtent
+from tests.support.real_server import FIFO, Serve
+from walras.profiling.profiles import ProfilingExtent
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +33,7 @@ def profile(tmp_path: Path, *options: str, **env: str) -> subprocess.CompletedPr
     (tmp_path / "train.py").write_text(SCRIPT)
     job = {"run": [sys.executable, "train.py"], "workdir": str(tmp_path), "envs": env}
     (tmp_path / "job.yaml").write_text(json.dumps(job))
-    command = [WALRAS, "profile", "run", str(tmp_path / "job.yaml"), "--steps", "10", *options]
+    command = [WALRAS, "cloud", "profile", "run", str(tmp_path / "job.yaml"), "--steps", "10", *options]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"PATH": path})
 
@@ -55,13 +57,10 @@ def test_planted_stalls_are_found_where_they_were_planted() -> None:
 
 
 def test_a_script_is_profiled_from_the_command_line(tmp_path: Path) -> None:
-    """Table, JSON and picture come from one command, with the model's facts."""
-    told = profile(
-        tmp_path, "--json", str(tmp_path / "out.json"), "--picture", str(tmp_path / "out.svg"), UPDATES="1000"
-    )
+    """JSON and picture come from one command, with the model's facts."""
+    told = profile(tmp_path, "-o", "json", "--picture", str(tmp_path / "out.svg"), UPDATES="1000")
     assert told.returncode == 0, told.stderr
-    assert "compute" in told.stdout
-    data = json.loads((tmp_path / "out.json").read_text())
+    data = json.loads(told.stdout)
     assert data["model"]["parameters"] == 3
     assert data["model"]["gradient_bytes"] == 12
     # Forward and the gradient of the weights: 2 x 4 samples x 2 weights each; the input needs no gradient.
@@ -88,3 +87,62 @@ def test_a_script_that_cannot_be_profiled_is_named(
     assert told.returncode == 2, told.stderr
     assert message in told.stderr
     assert "Traceback" not in told.stderr or "no more data" in told.stderr
+
+
+POOL: dict[str, Any] = {
+    "shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False,
+}  # fmt: skip
+#: A module of the job's is named like a package of ours, and its loader takes its time.
+SLOW_LOADER = """
+import os, time, torch, optimizer
+assert optimizer.MINE and os.environ["PLACE"] == "there" and os.environ["KEY"] == "s3cret"
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        return torch.full((2,), 1.0)
+if int(os.environ["UPDATES"]) == 0:
+    raise SystemExit("no data for you")
+model = torch.nn.Linear(2, 1)
+sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
+    sgd.zero_grad()
+    model(batch).square().sum().backward()
+    sgd.step()
+"""
+
+
+def test_a_job_is_profiled_on_a_machine_of_the_cluster(serve: Serve, tmp_path: Path) -> None:
+    """Its folder travels, the loader's time is found there, and facts reach the server; a failure shows its log."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(SLOW_LOADER)
+    (project / "optimizer.py").write_text("MINE = True\n")
+    job = {
+        "name": "slow", "run": f"{sys.executable} train.py", "workdir": ".", "envs": {"PLACE": "there", "UPDATES": 1},
+        "secrets": {"KEY": {"env": "KEY"}}, "resources": {"accelerators": "cpu:2"},
+    }  # fmt: skip
+    (project / "job.yaml").write_text(json.dumps(job))
+    server = serve([POOL], FIFO)
+    server.start_agent(pool=POOL)
+    # The word `last` is of a home, and other tests submit beside this one.
+    here: dict[str, Any] = {"cwd": project, "env": {"KEY": "s3cret", "HOME": str(tmp_path)}}
+    asked = ["cloud", "profile", "run", "job.yaml", "--on", "cpu", "--steps", "10", "-o", "json"]
+    found = server.command(*asked, "--publish", **here)
+    assert found.returncode == 0, found.stderr
+    data = json.loads(found.stdout)
+    assert (data["job"], data["ranks"], data["device"]) == ("slow", 1, "cpu")
+    stalls_s = data["stalls_s"]
+    assert stalls_s["prepare"] > 0.1, "four items of 30 ms a step"
+    assert max(stalls_s, key=lambda name: stalls_s[name] or 0.0) == "prepare"
+    assert not (project / "walras-profile-report.json").exists()
+    shown = server.command("cloud", "profile", "show", "last", "-o", "json", **here)
+    assert json.loads(shown.stdout) == data
+    facts = json.loads(server.command("cloud", "profile", "facts", "-o", "json", **here).stdout)
+    assert [each["kind"] for each in facts] == [data["kind"]]
+    (project / "job.yaml").write_text(json.dumps(job | {"envs": {"PLACE": "there", "UPDATES": 0}}))
+    failed = server.command(*asked, **here)
+    assert failed.returncode == 2
+    assert "no data for you" in failed.stderr
+    assert "walras logs 2" in failed.stderr

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -49,22 +48,15 @@ def environment(server: RealServer, **changes: str) -> dict[str, str]:
     return {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"), **changes}
 
 
-def walras(server: RealServer, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    env = environment(server)
-    return subprocess.run(
-        [WALRAS, *words], env=env, capture_output=True, text=True, timeout=300, check=False, **options
-    )
-
-
 def test_a_command_runs_in_the_jobs_place_with_its_input_and_code(running: tuple[RealServer, int, int]) -> None:
     server, job, _ = running
     script = 'cat here.txt; echo " $MINE $RANK"; read word; echo "got $word"; echo aside >&2; exit 7'
-    done = walras(server, "exec", str(job), "--", "bash", "-c", script, input="a word\n")
+    done = server.command("exec", str(job), "--", "bash", "-c", script, input="a word\n")
     assert done.stdout == "in the folder of the job 0\ngot a word\n"
     assert (done.stderr, done.returncode) == ("aside\n", 7)
-    big = walras(server, "exec", str(job), "--", "head", "-c", "5000000", "/dev/zero")
+    big = server.command("exec", str(job), "--", "head", "-c", "5000000", "/dev/zero")
     assert (len(big.stdout), big.returncode) == (5_000_000, 0)
-    gone = walras(server, "exec", str(job), "--", "no-such-program")
+    gone = server.command("exec", str(job), "--", "no-such-program")
     assert gone.returncode == 2
     assert "No such file" in gone.stderr
     audit = server.call("GET", "/audit")[1]
@@ -90,32 +82,31 @@ def test_what_a_session_starts_is_in_the_jobs_control_group(running: tuple[RealS
     """So it counts in the job's limits, and the kernel ends it with the attempt even if it hides."""
     server, job, _ = running
     line = "env -i setsid cat /proc/self/cgroup"
-    own = walras(server, "exec", str(job), "--", "sh", "-c", line).stdout
+    own = server.command("exec", str(job), "--", "sh", "-c", line).stdout
     assert f"/walras-attempts/{job}-1-" in own
 
 
 def test_a_log_is_shown_from_its_end_or_from_a_time(running: tuple[RealServer, int, int]) -> None:
     server, job, port = running
-    assert walras(server, "logs", str(job), "--since", "1h", "--tail", "9").stdout.startswith(f"port {port}\n")
-    assert walras(server, "logs", str(job), "--tail", "0").stdout == ""
-    assert "--rank" in walras(server, "logs", str(job), "--rank", "all", "--tail", "1").stderr
+    assert server.command("logs", str(job), "--since", "1h", "--tail", "9").stdout.startswith(f"port {port}\n")
+    assert server.command("logs", str(job), "--tail", "0").stdout == ""
+    assert "--rank" in server.command("logs", str(job), "--rank", "all", "--tail", "1").stderr
 
 
 def test_others_are_refused_and_so_is_a_job_that_does_not_run(running: tuple[RealServer, int, int]) -> None:
     server, job, _ = running
     token = server.call("POST", "/tokens", {"user": "eve", "role": "user"})[1]["token"]
-    env = environment(server, WALRAS_TOKEN=token)
-    done = subprocess.run([WALRAS, "exec", str(job), "--", "id"], env=env, capture_output=True, text=True, timeout=300)
+    done = server.command("exec", str(job), "--", "id", env={"WALRAS_TOKEN": token})
     assert done.returncode == 2
     assert f"job {job} belongs to" in done.stderr
     held = server.submit(run="x", hold=True)
-    assert f"job {held} does not run" in walras(server, "exec", str(held), "--", "id").stderr
+    assert f"job {held} does not run" in server.command("exec", str(held), "--", "id").stderr
 
 
 def test_a_port_of_the_job_is_reached_and_no_other(running: tuple[RealServer, int, int]) -> None:
     server, job, port = running
     local = unused_port()
-    words = [WALRAS, "forward", str(job), f"{local}:{port}"]
+    words = [WALRAS, "exec", "--forward", str(job), f"{local}:{port}"]
     with subprocess.Popen(words, env=environment(server), stdout=subprocess.PIPE, text=True) as forward:
         try:
             assert forward.stdout is not None
@@ -128,7 +119,7 @@ def test_a_port_of_the_job_is_reached_and_no_other(running: tuple[RealServer, in
         finally:
             forward.terminate()
     own = int(server.url.rsplit(":", 1)[1])
-    done = walras(server, "forward", str(job), str(own))
+    done = server.command("forward", str(job), str(own))
     assert f"no process of the job listens on port {own}" in done.stderr
 
 
@@ -198,7 +189,7 @@ def test_a_shell_has_a_terminal_and_ends_with_the_attempt(running: tuple[RealSer
     shell.type(f"tty; echo $MINE-$((40+2)); {sleeper}\n")
     shell.until(b"of the job-42")
     assert b"/dev/pts/" in shell.seen
-    assert walras(server, "cancel", str(job)).returncode == 0
+    assert server.command("cancel", str(job)).returncode == 0
     server.until_state(job, "CANCELLED", 40)
     shell.until(b"the session ended")
     assert os.waitstatus_to_exitcode(os.waitpid(shell.pid, 0)[1]) == 255

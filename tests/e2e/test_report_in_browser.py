@@ -59,7 +59,7 @@ def test_the_slider_of_a_comparison_shows_each_time_by_keyboard(tmp_path: Path) 
     policy = tmp_path / "<b>mine<b>.yaml"
     policy.write_text("policy: {name: max_min_fairness}\n")
     command = [str(Path(sys.executable).with_name("walras")), "simulate", "compare", str(WORKLOADS / "three-types.csv")]
-    command += ["--cluster", "gavel-12-12-12", "--policy", "fifo", "--policy", str(policy), "--bounds", "none"]
+    command += ["--cluster", "gavel-12-12-12", "--policy", "fifo", "--policy", str(policy), "--set", "bounds=none"]
     subprocess.run([*command, "--out", str(tmp_path / "out")], check=True, timeout=300, capture_output=True)
     with browser() as page:
         from selenium.webdriver.common.keys import Keys

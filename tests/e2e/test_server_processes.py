@@ -45,7 +45,9 @@ def test_an_acknowledged_submit_survives_kill_9_right_after_the_201(server: Real
         server.start()
         assert server.call("GET", f"/jobs/{number}")[1]["name"] == f"j{number}"
         assert server.call("POST", "/jobs", {"run": "true", "name": f"j{number}"}, key=f"k{number}") == (200, made)
-    told = subprocess.run([WALRAS, "admin", "replay", "--data", str(server.data)], capture_output=True, timeout=300)
+    told = subprocess.run(
+        [WALRAS, "admin", "check", "--replay", "--data", str(server.data)], capture_output=True, timeout=300
+    )
     assert (told.returncode, told.stdout.splitlines()[-1]) == (0, b"identical")
     assert b"6 starts" in told.stdout
 

@@ -4,6 +4,7 @@ import asyncio
 import operator
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,7 @@ async def test_a_solve_that_raises_or_takes_too_long_is_an_answer_too(tmp_path: 
     async with world(tmp_path / "other") as w:
         wrong = SolverPool(w.loop, 60.0, operator.attrgetter("no_such_thing"))
         late = SolverPool(w.loop, 0.0)
+        leaving = SolverPool(w.loop, 60.0, sys.exit)
         try:
             failed = await wrong._event(question)
             assert isinstance(failed, SolveFailed)
@@ -68,9 +70,13 @@ async def test_a_solve_that_raises_or_takes_too_long_is_an_answer_too(tmp_path: 
             failed = await late._event(question)
             assert isinstance(failed, SolveFailed)
             assert "no answer within" in failed.reason
+            failed = await leaving._event(question)
+            assert isinstance(failed, SolveFailed)
+            assert "SystemExit" in failed.reason
         finally:
             await wrong.close()
             await late.close()
+            await leaving.close()
 
 
 async def test_what_whole_gangs_can_reach_is_told_when_asked(tmp_path: Path) -> None:

@@ -4,13 +4,11 @@ The accelerator does one thing at a time (`shared_job`), so that what its jobs d
 """
 
 import sys
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, A, RealServer, wait_for
+from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
 from tests.support.shared_job import SCRIPT, THRASHING, WAITING
 from tests.support.waiting import stays
 
@@ -20,14 +18,12 @@ PRICED = A | {"accelerator_memory": "16GB", "usd_per_h": 3.6}
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RealServer]:
+def server(serve: Serve) -> RealServer:
     policy = FIFO | {
         "policy": {"name": "fifo", "parameters": {"strict": False}},
         "rules": {"round_s": 5, "backoff_s": 1},
     }
-    server = RealServer(tmp_path, [PRICED], policy).start()
-    yield server
-    server.close()
+    return serve([PRICED], policy)
 
 
 def _submit(server: RealServer, name: str, envs: dict[str, str], steps: int | None = None, **more: object) -> int:

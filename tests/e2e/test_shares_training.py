@@ -4,9 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import pytest
 import torch
@@ -17,8 +15,6 @@ from tests.support.newcomer import unused_port
 pytestmark = pytest.mark.slow
 
 JOB = ROOT / "tests/support/mixed_job.py"
-#: Of a batch; the last of each epoch has half as many.
-BATCH, EPOCH = 12, 21
 STEPS = 63
 #: What a sample costs on each rank: 9 + 3 take as long as each other. Far more than other work on the machine adds.
 COSTS_S = (0.018, 0.054)
@@ -36,13 +32,11 @@ def train(folder: Path, costs_s: tuple[float, ...] = (), **more: str) -> list[li
     env |= {"WORLD_SIZE": str(len(costs_s)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(JOB), str(folder), *map(str, costs_s)],
-            env=env | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, str(JOB), str(folder), *map(str, costs_s)], env=env | {"RANK": str(rank)},
+            stderr=subprocess.PIPE, text=True,
         )
         for rank in range(len(costs_s))
-    ]
+    ]  # fmt: skip
     try:
         said = [rank.communicate(timeout=300)[1] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0] * len(ranks), said
@@ -61,31 +55,6 @@ def learnt_the_same(one: Path, other: Path) -> bool:
     """But for rounding: ranks add up what one process adds up in another order."""
     ours, theirs = (torch.load(each / "weights", weights_only=True) for each in (one, other))
     return all(torch.allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6) for name in theirs)
-
-
-def test_a_slow_rank_gets_fewer_samples_and_steps_become_shorter(tmp_path: Path) -> None:
-    """From equal shares to those at which nobody waits, with the samples of a single process in each step."""
-    ((*alone,),) = train(tmp_path / "alone")
-    fast, slow = train(tmp_path / "shared", COSTS_S)
-    whole = [sorted(samples) for _, samples in alone]
-    assert [sorted(mine + other) for (_, mine), (_, other) in zip(fast, slow, strict=True)] == whole
-    assert learnt_the_same(tmp_path / "shared", tmp_path / "alone")
-
-    parts = [(len(mine), len(other)) for (_, mine), (_, other) in zip(fast, slow, strict=True)]
-    assert parts[0] == (6, 6)
-    assert parts[STEPS - 2] in {(8, 4), (9, 3)}  # overhead of a step makes the ranks a little less unlike
-    steps_s = [then - now for (now, _), (then, _) in pairwise(fast)]
-    equal = [took_s for took_s, part in zip(steps_s, parts, strict=False) if part == (6, 6)]
-    shared = [took_s for took_s, part in zip(steps_s, parts, strict=False) if part == parts[STEPS - 2]]
-    # 324 ms and 216 ms or less, measured in one run.
-    assert median(shared) < 0.85 * median(equal)
-
-
-def test_equal_ranks_keep_equal_shares(tmp_path: Path) -> None:
-    """Nothing to gain: nothing changes."""
-    # The first correction is behind them then; a sample costs so much that one more or less is no matter of noise.
-    parts = train(tmp_path, (0.06, 0.06), WALRAS_STEPS=str(EPOCH))
-    assert all(len(samples) in {6, 3} for rank in parts for _, samples in rank)
 
 
 def test_three_ranks_go_on_where_two_left_off(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.installed import ROOT, build_wheel, install_wheel
+from tests.support.installed import ROOT
 from tests.support.newcomer import NewcomersMachines, unused_port, wait_for_text
 from walras import __version__
 
@@ -84,21 +84,20 @@ class Reader:
         return shown
 
     def wait_for_attempt(self, job: int, attempt: int) -> dict[str, Any]:
-        """The attempt of the job, once it runs."""
+        """The attempt of the job, once it runs, or has run to its end between two looks."""
         until = time.monotonic() + 600
         while True:
             shown = self.job(job)
             attempts = shown["attempt_list"]
-            if len(attempts) >= attempt and attempts[attempt - 1]["state"] == "RUNNING" and shown["steps"] > 0:
-                found: dict[str, Any] = attempts[attempt - 1]
+            found: dict[str, Any] = attempts[attempt - 1] if len(attempts) >= attempt else {"state": ""}
+            if found["state"] in ("RUNNING", "SUCCEEDED") and shown["steps"] > 0:
                 return found
             assert time.monotonic() < until, shown
             time.sleep(0.2)
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[NewcomersMachines]:
-    program = install_wheel(build_wheel(tmp_path), tmp_path / "venv")
+def machines(program: Path, tmp_path: Path) -> Iterator[NewcomersMachines]:
     port = str(unused_port())
     several = NewcomersMachines(
         tmp_path, program, lambda line: line.replace("https://S:", "https://localhost:").replace("8080", port)
@@ -112,7 +111,7 @@ def follow_alone(machines: NewcomersMachines) -> None:
     without_a_cluster, server, agent, use = [block for block in blocks() if block.machines == ("laptop",)]
     reader = Reader(machines, {})
     commands = tuple(line for line in without_a_cluster.lines if line.startswith("walras "))
-    assert {line.split()[1] for line in commands} == {"solve", "simulate"}
+    assert {line.split()[1] for line in commands} == {"policy", "simulate"}
     reader.type_block(Block(("laptop",), False, commands))
     wait_for_text(machines.start("laptop", server.lines[0]), "ready at")
     wait_for_text(machines.start("laptop", agent.lines[0]), "has joined")

@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,21 +13,23 @@ from typing import Any
 import pytest
 
 from tests.support.attempts import STUBBORN, SupervisedAttempt, wait_for
+from tests.support.debian_packages import unpacked
 from workers import processes
 from workers.control_groups import find_group_parent, remove_group
+from workers.preparation.launcher import ContainerPlace, container_argv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-#: Saves for longer than leftover processes may live, and ends with `CODE`.
-SAVER = """
+#: Saves for longer than leftover processes may live, and ends with `CODE`. One `write` a line: ranks share a pipe.
+SAVER = r"""
 import os, signal, sys, time
 def stop(number, frame):
-    print("caught", flush=True)
-    time.sleep(2.6)
-    print("saved", flush=True)
+    sys.stdout.write("caught\n")
+    time.sleep(float(os.environ.get("SAVE_S", "2.6")))
+    sys.stdout.write("saved\n")
     sys.exit(int(os.environ.get("CODE", "85")))
 signal.signal(signal.SIGTERM, stop)
-print("up", flush=True)
+sys.stdout.write("up\n")
 while True:
     time.sleep(0.05)
 """
@@ -34,24 +37,33 @@ while True:
 PLAIN = "import time; print('up', flush=True); time.sleep(300)"
 SAVE = "python save.py"
 IN_C = """
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 static volatile sig_atomic_t asked = 0;
 static void stop(int number) { asked = 1; }
-int main(void) {
-    signal(SIGTERM, stop);
-    setvbuf(stdout, 0, _IONBF, 0);
+static void *train(void *unused) {
     puts("up");
     while (!asked) usleep(50000);
     puts("caught");
     usleep(2600000);
     puts("saved");
-    return 85;
+    exit(85);
+}
+int main(int count, char **words) {
+    pthread_t thread;
+    signal(SIGTERM, count > 1 && *words[1] == 'i' ? SIG_IGN : stop);
+    if (count > 1 && *words[1] == 'r') signal(SIGSEGV, stop);
+    setvbuf(stdout, 0, _IONBF, 0);
+    if (count < 2 || *words[1] == 'r') train(0);
+    pthread_create(&thread, 0, train, 0);
+    pthread_exit(0);
 }
 """
 #: As most trainers do it: a flag, looked at after each step.
-LOADERS = """
+LOADERS = r"""
 import os, signal, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -61,7 +73,7 @@ asked = False
 def stop(number, frame):
     global asked
     if not asked:
-        print("caught", flush=True)
+        sys.stdout.write("caught\n")
     asked = True
 
 class Numbers(Dataset):
@@ -77,11 +89,11 @@ if __name__ == "__main__":
     loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, persistent_workers="KEPT" in os.environ, **more)
     for step, batch in enumerate(loader):
         if step == 1:
-            print("up", flush=True)
+            sys.stdout.write("up\n")
         time.sleep(0.1)
         if asked:
             time.sleep(float(os.environ.get("SAVE_S", "2.6")))
-            print("saved", flush=True)
+            sys.stdout.write("saved\n")
             sys.exit(85)
 """
 
@@ -98,6 +110,7 @@ if "HANDLES" in os.environ:
 
 class State:
     def state_dict(self):
+        open("saving", "w").close()
         time.sleep(seconds("SAVE_S"))
         return {"n": 1}
     def load_state_dict(self, state):
@@ -132,10 +145,71 @@ for step in loop.steps(range(100_000)):
     optimizer.zero_grad()
     if step == 12:
         print("up", flush=True)
-        if loop._gang.rank == 1:
+        while loop._gang.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
     model(torch.ones(4, 200)).sum().backward()
     optimizer.step()
+"""
+
+#: Starts its arguments, and ends at the signal without a word to them.
+LEAVES = """
+import os, signal, subprocess, sys
+own = subprocess.Popen(sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda *_: os._exit(85))
+own.wait()
+"""
+
+#: Hands the save to another process at the signal, and ends.
+HANDS_ON = """
+import os, signal, subprocess, sys, time
+def stop(*_):
+    print("caught", flush=True)
+    save = "import time; time.sleep(2.6); print('saved', flush=True)"
+    if sys.argv[1] == "start":
+        subprocess.Popen([sys.executable, "-c", save], start_new_session=True)
+    elif os.fork() == 0:
+        exec(save)
+    os._exit(85)
+signal.signal(signal.SIGTERM, stop)
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+#: A daemon that runs what its client, `docker`, is told, and passes the client's signals on to the first process alone.
+DAEMON = """
+import json, os, signal, socket, subprocess, sys, threading
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+def serve(connection):
+    told, (output,), _, _ = socket.recv_fds(connection, 1 << 20, 1)
+    own = subprocess.Popen(**json.loads(told), stdout=output, stderr=output, start_new_session=True)
+    os.close(output)
+    connection.sendall(b"%d\\n" % own.pid)
+    code = own.wait()
+    subprocess.run(["pkill", "-KILL", "-s", str(own.pid)])
+    connection.sendall(b"%d\\n" % code)
+print("up", flush=True)
+while True:
+    threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
+"""
+CLIENT = """
+import json, os, signal, socket, sys
+words, env, at = sys.argv[1:], {"PATH": os.environ["PATH"]}, 0
+while words[at] != "an-image":
+    if words[at] == "--env":
+        name, has_value, value = words[at + 1].partition("=")
+        env[name] = value if has_value else os.environ[name]
+    at += 1
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(os.environ["DAEMON"])
+told = {"args": words[at + 1 :], "env": env, "cwd": words[words.index("--workdir") + 1]}
+socket.send_fds(connection, [json.dumps(told).encode()], [1])
+answers = connection.makefile()
+pid = int(answers.readline())
+signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+sys.exit(int(answers.readline()) % 256)
 """
 
 Run = Callable[..., dict[str, SupervisedAttempt]]
@@ -171,6 +245,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
             attempt.tell({"type": "stop", "grace_s": stop_s, "reason": "preempted"})
         for attempt in attempts.values():
             attempt.wait_event("ended", 90.0)
+            assert attempt.alive() == []
         return attempts
 
     yield run_all
@@ -221,11 +296,40 @@ def test_a_program_is_found_behind_shells_and_wrappers(run: Run, tmp_path: Path)
         "time": bash(f"time {SAVE}"),
         "conda run": bash(f"./conda run -n base {SAVE}; exit $?"),
         "nohup": bash(f"nohup setsid --wait {SAVE}; exit $?"),
+        "a terminal": bash(f"script -qec '{SAVE}' /dev/null; exit $?"),
+        "perl": bash(f"perl -e 'if (!fork) {{ exec \"{SAVE}\" }} wait; exit($? >> 8)'"),
+        "xargs": bash(f"echo 1 | xargs {SAVE} || exit 85"),
+        "make": bash(f"printf 'train:\\n\\t{SAVE}\\n' | make -f - train || exit 85"),
     }
     assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
     script = run({"script": ["./job.sh"]})["script"]
     assert ends({"script": script}) == {"script": (1, 1, 0, None)}
     assert script.output().endswith("after\n")
+
+
+def test_every_shell_leaves_the_stop_to_its_program(run: Run) -> None:
+    """Whatever the shell does at the signal itself: mksh and posh handle it without any trap."""
+    programs = unpacked("shells")
+    posix = {
+        "dash": "dash", "mksh": "bin/mksh", "ksh": "bin/ksh93", "zsh": "bin/zsh", "busybox": "bin/busybox sh",
+        "yash": "usr/bin/yash", "posh": "usr/bin/posh",
+    }  # fmt: skip
+    texts = {
+        "plain": f"{SAVE}; exit $?",
+        "awaited": f"{SAVE} & wait $!",
+        "trap on EXIT": f"trap 'echo cleaned' EXIT; {SAVE}; exit $?",
+        "trap": f"trap 'echo trapped' TERM; {SAVE}; exit $?",
+    }
+    commands = {
+        f"{name}, {how}": [*(str(programs / shell) if "/" in shell else shell).split(), "-c", text]
+        for name, shell in posix.items()
+        for how, text in texts.items()
+    }
+    for name in ("usr/bin/fish", "bin/tcsh"):
+        commands[name] = [str(programs / name), "-c", f"{SAVE}; exit $status"]
+    assert ends(run(commands, env={"LD_LIBRARY_PATH": f"{programs}/usr/lib/x86_64-linux-gnu"})) == dict.fromkeys(
+        commands, (1, 1, 85, None)
+    )
 
 
 def test_a_filter_ends_with_its_input(run: Run, tmp_path: Path) -> None:
@@ -255,10 +359,70 @@ def test_a_shell_that_handles_the_signal_gets_it_too(run: Run, tmp_path: Path) -
         ),
         "leaves at once": bash(f"trap 'exit 85' TERM; {SAVE} & wait"),
         "ignores": bash(f"trap '' TERM; {SAVE}; exit $?"),
+        "passes it on": bash(f"trap 'kill $P; wait $P; exit $?' TERM; {SAVE} & P=$!; wait $P"),
+        "by a function": bash(f"on() {{ kill $(jobs -p); wait; exit 85; }}\ntrap on TERM; {SAVE} & wait"),
+        "on EXIT": bash(f"trap 'echo trapped' EXIT; {SAVE}; exit $?"),
     }
     attempts = run(commands)
     assert ends(attempts) == dict.fromkeys(commands, (1, 1, 85, None))
-    assert attempts["foreground"].output().endswith("trapped\n")
+    assert attempts["foreground"].output().endswith("saved\ntrapped\n")
+    assert attempts["on EXIT"].output().endswith("saved\ntrapped\n")
+
+
+def test_a_trap_is_read_wherever_it_was_set(run: Run, tmp_path: Path) -> None:
+    """In a sourced file, for a loop's signals; one that ends the shell as the signal would passes nothing on."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/own.sh").write_text(
+        "trap 'echo caught; sleep 2.6; echo saved; exit 85' TERM\ntrap 'echo cleaned' EXIT\n"
+    )
+    (tmp_path / "lib/passes.sh").write_text("on() { kill $P; wait $P; exit $?; }\ntrap on TERM\ntrap 'true' EXIT\n")
+    commands = {
+        "sourced": bash("D=$PWD; source $D/lib/own.sh; echo up; while true; do sleep 0.1; done"),
+        "sourced, passes it on": bash(f'. "$(dirname ".")/lib/passes.sh"; {SAVE} & P=$!; wait $P'),
+        "a loop's": bash(
+            f'for s in TERM INT; do trap "kill -$s \\$P; wait \\$P" $s; done; {SAVE} & P=$!; wait $P; exit 85'
+        ),
+        "ends itself": bash(f"trap 'wait $P; trap - TERM; kill $$' TERM; {SAVE} & P=$!; wait $P"),
+    }
+    assert ends(run(commands, stop_s=8.0)) == dict.fromkeys(commands, (1, 1, 85, None))
+
+
+def test_a_shell_with_a_trap_on_exit_cleans_up_late(run: Run) -> None:
+    """It would end at the signal, so it gets none before its programs have ended and most of the grace is over."""
+    commands = {
+        "goes on": bash("trap 'echo caught; echo saved' EXIT; python plain.py || true; while true; do sleep 0.1; done"),
+        "alone": bash(
+            "trap 'echo caught; echo saved' EXIT; echo up; while true; do read -t 1 </dev/zero || true; done"
+        ),
+    }
+    assert ends(run(commands, stop_s=4.0)) == dict.fromkeys(commands, (1, 1, None, 15))
+
+
+def test_what_only_starts_others_is_looked_through(run: Run, tmp_path: Path) -> None:
+    """The signal would only kill it, and what it started has a handler of its own."""
+    (tmp_path / "spawns.py").write_text(
+        "import multiprocessing, sys\ndef work():\n    exec(open('save.py').read(), globals())\n"
+        "if __name__ == '__main__':\n    own = multiprocessing.get_context(sys.argv[1]).Process(target=work)\n"
+        "    own.start()\n    own.join()\n    sys.exit(own.exitcode)\n"
+    )
+    (tmp_path / "awaits.py").write_text(
+        "import signal, sys, time\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "print('up', flush=True)\n"
+        "signal.sigwait([signal.SIGTERM])\n"
+        "print('caught', flush=True); time.sleep(2.6); print('saved', flush=True); sys.exit(85)\n"
+    )
+    call = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    commands = {
+        "a script": ["python", "-c", call, "python", "save.py"],
+        "one that awaits the signal": ["python", "-c", call, "python", "awaits.py"],
+        "below a shell": bash(f"python -c '{call}' bash -c '{SAVE} | tee log'; exit $?"),
+        "spawned": ["python", "spawns.py", "spawn"],
+        "by a server": ["python", "spawns.py", "forkserver"],
+    }
+    stopped = ends(run(commands))
+    assert stopped.pop("below a shell")[:2] == (1, 1)
+    assert set(stopped.values()) == {(1, 1, 85, None)}
 
 
 def test_what_a_script_starts_after_the_stop_gets_no_signal(run: Run, tmp_path: Path) -> None:
@@ -267,6 +431,21 @@ def test_what_a_script_starts_after_the_stop_gets_no_signal(run: Run, tmp_path: 
     attempt = run({"copies": bash(f"set +e; {SAVE}; rc=$?; python copy.py; exit $rc")})["copies"]
     assert ends({"copies": attempt}) == {"copies": (1, 1, 85, None)}
     assert attempt.output().endswith("copied\n")
+
+
+def test_the_next_run_of_a_stopped_program_gets_the_signal_late(run: Run, tmp_path: Path) -> None:
+    """A loop goes on to its next seed, which saves too; another program that handles the signal may copy to its end."""
+    (tmp_path / "copy.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: exit(3))\n"
+        "time.sleep(7.6); print('copied', flush=True)\n"
+    )
+    commands = {
+        "seeds": bash(f"set +e; for s in 1 2; do {SAVE} --seed $s; done; exit 85"),
+        "copies": bash(f"set +e; {SAVE}; python copy.py; exit 85"),
+    }
+    attempts = run(commands, stop_s=12.0)
+    assert ends(attempts) == {"seeds": (2, 2, 85, None), "copies": (1, 1, 85, None)}
+    assert attempts["copies"].output().endswith("copied\n")
 
 
 def test_who_does_not_handle_the_signal_ends_at_once(run: Run) -> None:
@@ -288,13 +467,95 @@ def test_a_double_forked_program_saves_as_long_as_its_rank_lives(run: Run) -> No
     assert ends(attempts) == {"daemon": (1, 1, None, 15), "rank first": (1, 1, None, 15)}
 
 
+def test_what_a_program_leaves_behind_saves_with_the_whole_grace(run: Run, tmp_path: Path) -> None:
+    """Whoever ends at the signal, and so tells nothing to what it started, cuts nothing short: that saves as well."""
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    (tmp_path / "ignores.py").write_text(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {PLAIN}")
+    leaves = "python leaves.py"
+    commands = {
+        "alone": [*leaves.split(), *SAVE.split()],
+        "below a shell": bash(f"{leaves} {SAVE}; exit $?"),
+        "in a pipe": bash(f"{leaves} bash -c '{SAVE}; true' | cat"),
+        "by one that does so itself": bash(f"{leaves} {leaves} {SAVE}"),
+        "double-forked": bash(f"{leaves} bash -c '({SAVE} &); exec sleep 600'"),
+    }
+    assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    ranks = {"the rank after it": bash(f"case $RANK in 0) {leaves} {SAVE} ;; *) SAVE_S=9 {SAVE} ;; esac")}
+    ranks["one after a failure"] = bash(f"case $RANK in 0) CODE=1 {SAVE} ;; *) SAVE_S=9 {SAVE} ;; esac")
+    stopped = ends(run(ranks, ups=2, devices=[0, 1]))
+    assert stopped == {"the rank after it": (2, 2, 85, None), "one after a failure": (2, 2, 1, None)}
+    ignores = run({"ignores": bash(f"{leaves} python ignores.py")})
+    assert ends(ignores) == {"ignores": (0, 0, 85, None)}
+    (stopping,), (ended,) = (ignores["ignores"].events(kind) for kind in ("stopping", "ended"))
+    assert ended["at"] - stopping["at"] < 30.0
+    assert ends(run({"too slow": bash(f"{leaves} {SAVE}")}, stop_s=1.0)) == {"too slow": (1, 0, 85, None)}
+
+
+def test_what_is_started_at_the_signal_outlives_its_program(run: Run, tmp_path: Path) -> None:
+    """Whoever hands the save to a process of its own and ends leaves it the rest of the grace, and not more."""
+    (tmp_path / "hands.py").write_text(HANDS_ON)
+    commands = {
+        "forks": bash("python hands.py fork; exit $?"),
+        "starts": ["python", "hands.py", "start"],
+        "a trap": bash(
+            "trap '(echo caught; sleep 2.6; echo saved) & exit 85' TERM; echo up; while :; do sleep 0.1; done"
+        ),
+    }
+    assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    assert ends(run({"too slow": commands["forks"]}, stop_s=1.0)) == {"too slow": (1, 0, 85, None)}
+
+
+def test_a_suspended_program_goes_on_to_save(run: Run) -> None:
+    """With the shell that waits for it."""
+
+    def suspend(attempt: SupervisedAttempt) -> bool:
+        processes.send_signal(attempt.alive(), signal.SIGSTOP)
+        return all(map(processes.is_stopped, attempt.alive()))
+
+    commands = {"suspended": bash(f"{SAVE}; exit $?")}
+    assert ends(run(commands, after=suspend, stop_s=8.0)) == {"suspended": (1, 1, 85, None)}
+
+
+@pytest.mark.parametrize("by", ["lease", "guardian"])
+def test_nothing_left_behind_outlives_lease_or_supervisor(tmp_path: Path, by: str) -> None:
+    """However much of its grace is left: the next attempt may start then."""
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    (tmp_path / "save.py").write_text(SAVER)
+    env = {"SAVE_S": "300", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    attempt = SupervisedAttempt(
+        tmp_path / "attempt", bash(f"python leaves.py {SAVE}; exit $?"), env=env, grace_s=60.0, lease_s=30.0
+    ).start()
+    try:
+        attempt.wait_output("up\n")
+        attempt.tell({"type": "stop", "grace_s": 60.0, "reason": "preempted"})
+        attempt.wait_output("caught\n")
+        if by == "guardian":
+            processes.send_signal([attempt.supervisor_pid], signal.SIGKILL)
+        if by == "lease":
+            assert attempt.wait_event("ended", 60.0)["cause"] == "lease_expired"
+        wait_for(lambda: not attempt.alive(), 60.0, "nothing is left")
+        assert processes.boottime() < attempt.plan.lease_until + 10.0
+    finally:
+        attempt.close()
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="NOT RUN: no C compiler")
 def test_a_program_in_c_saves(run: Run, tmp_path: Path) -> None:
     """Nothing here is about Python."""
     (tmp_path / "save.c").write_text(IN_C)
-    subprocess.run(["gcc", "-o", tmp_path / "save", tmp_path / "save.c"], check=True, timeout=60)
-    commands = {"alone": ["./save"], "in a pipe": bash("./save | tee out.log"), "two": bash("./save; echo after")}
+    subprocess.run(["gcc", "-pthread", "-o", tmp_path / "save", tmp_path / "save.c"], check=True, timeout=60)
+    commands = {
+        "alone": ["./save"],
+        "in a pipe": bash("./save | tee out.log"),
+        "two": bash("./save; echo after"),
+        "its first thread has ended": bash("./save thread; exit $?"),
+    }
     assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
+    call = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    runtime = {"a runtime's handlers": ["python", "-c", call, "./save", "runtime"]}
+    assert ends(run(runtime)) == dict.fromkeys(runtime, (1, 1, None, 15))
+    ignores = {"its first thread has ended": ["./save", "ignores"]}
+    assert ends(run(ignores, stop_s=1.0)) == dict.fromkeys(ignores, (0, 0, None, 9))
 
 
 def test_loader_workers_get_no_signal(run: Run, tmp_path: Path) -> None:
@@ -308,10 +569,15 @@ def test_loader_workers_get_no_signal(run: Run, tmp_path: Path) -> None:
     }
     assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
     launcher = {"PET_NNODES": "1", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "2", "PET_RDZV_BACKEND": "static"}
-    torchrun = {"torchrun": bash("true; W=2 python -m torch.distributed.run loaders.py; exit $?")}
-    stopped = run(torchrun, ups=2, devices=[0, 1], is_launcher=True, env=launcher | {"SAVE_S": "0.5"})
-    caught, saved, code, _ = ends(stopped)["torchrun"]
-    assert (caught >= 2, saved, code) == (True, 2, 85), said(stopped["torchrun"])
+    # Without a GPU, accelerate would run one process unless it is told to act as if there were several.
+    accelerate = "accelerate launch --multi_gpu --mixed_precision no --num_machines 1 --num_processes 2"
+    launched = {
+        "torchrun": bash("true; W=2 python -m torch.distributed.run loaders.py; exit $?"),
+        "accelerate": bash(f"true; W=2 {accelerate} --main_process_port 0 loaders.py; exit $?"),
+    }
+    stopped = run(launched, ups=2, devices=[0, 1], is_launcher=True, env=launcher | {"SAVE_S": "0.5"})
+    for name, (caught, saved, code, _) in ends(stopped).items():
+        assert (caught >= 2, saved, code) == (True, 2, 85), said(stopped[name])
 
 
 def test_what_starts_ranks_is_a_launcher(run: Run, tmp_path: Path) -> None:
@@ -339,12 +605,38 @@ def test_a_save_or_a_step_that_lasts_has_the_whole_grace(run: Run, tmp_path: Pat
     assert set(stopped.values()) == {(0, 0, 85, None)}
 
 
-def test_what_was_trained_is_saved_in_the_evaluation(run: Run, tmp_path: Path) -> None:
-    """At once, while the script knows nothing of it; it leaves at its next step, within the grace."""
+def test_a_save_outlives_what_started_it(run: Run, tmp_path: Path) -> None:
+    """What ends while a process with the in-job client below it saves leaves it the rest of the grace, unsignalled."""
     (tmp_path / "trains.py").write_text(TRAINER)
-    attempt = run(
-        {"evaluates": bash("EVALUATE_S=4 python trains.py")}, after=lambda attempt: "evaluates" in attempt.output()
-    )["evaluates"]
+    (tmp_path / "leaves.py").write_text(
+        "import os, subprocess, time\nsubprocess.Popen(['python', 'trains.py'])\n"
+        "while not os.path.exists('saving'): time.sleep(0.05)\nos._exit(85)\n"
+    )
+    (tmp_path / "kills.py").write_text(
+        "import os, signal, subprocess\nown = subprocess.Popen(['python', 'trains.py'])\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (own.kill(), os._exit(1)))\nos._exit(own.wait())\n"
+    )
+    for name in ("leaves", "kills"):
+        attempt = run({name: ["python", f"{name}.py"]}, env={"SAVE_S": "3"})[name]
+        assert (len(attempt.events("committed")), ends({"": attempt})) == (1, {"": (0, 0, 85, None)}), said(attempt)
+        (tmp_path / "saving").unlink()
+
+
+def test_a_loop_that_begins_after_the_stop_is_told_of_it(run: Run, tmp_path: Path) -> None:
+    """A script whose imports took long, and that outlived the signal, saves and leaves at its first step."""
+    (tmp_path / "begins.py").write_text(
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: open('asked', 'w').close())\n"
+        f"print('up', flush=True)\nwhile not os.path.exists('asked'): time.sleep(0.05)\n{TRAINER}"
+    )
+    attempt = run({"begins": ["python", "begins.py"]}, stop_s=20.0)["begins"]
+    assert ends({"begins": attempt}) == {"begins": (0, 0, 85, None)}, said(attempt)
+
+
+def test_what_was_trained_is_saved_in_the_evaluation(run: Run, tmp_path: Path) -> None:
+    """At once, while the script knows nothing of it; it leaves at its next step, within the grace, unsignalled."""
+    (tmp_path / "trains.py").write_text(TRAINER)
+    command = {"evaluates": bash("HANDLES=1 EVALUATE_S=7 python trains.py")}
+    attempt = run(command, stop_s=8.8, after=lambda attempt: "evaluates" in attempt.output())["evaluates"]
     (committed,), (ended,) = attempt.events("committed"), attempt.events("ended")
     assert (committed["manifest"]["step"], ended["exit_code"]) == (10, 85)
     assert ended["at"] - committed["at"] > 1.0
@@ -357,7 +649,30 @@ def test_a_rank_whose_gang_hangs_saves_for_all(run: Run, tmp_path: Path) -> None
     gang = run({"gang": ["python", "gang.py"]}, ups=2, devices=[0, 1], stop_s=15.0)["gang"]
     (committed,) = gang.events("committed")
     assert committed["manifest"]["step"] == 12, said(gang)
-    assert "the gang hangs: rank 0 has saved step 12" in said(gang)
+    assert "the gang is broken: rank 0 has saved step 12" in said(gang)
+
+
+def test_a_program_in_a_container_saves(run: Run, tmp_path: Path) -> None:
+    """A daemon started it, and its client would signal the shell around it alone; nothing of it outlives the grace."""
+    docker = tmp_path / "docker"
+    shutil.copy(os.path.realpath(sys.executable), docker)  # the kernel tells the name of the file
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    (tmp_path / "client.py").write_text(CLIENT)
+    words = [sys.executable, str(tmp_path / "daemon.py"), str(tmp_path / "daemon")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"up\n"
+        place = ContainerPlace(str(tmp_path), (), (), os.getuid(), os.getgid())
+        names = ["PYTHONUNBUFFERED", "SAVE_S", processes.COOKIE_VARIABLE]
+        own = bash(f"{SAVE}; exit $?")
+        argv = container_argv("docker", "docker", "an-image", place, names, own)
+        commands = {"docker": [str(docker), "client.py", *argv[1:]]}
+        env = {"DAEMON": str(tmp_path / "daemon"), "SAVE_S": "2.6", "PYTHONHOME": sys.base_prefix}
+        try:
+            assert ends(run(commands, env=env)) == {"docker": (1, 1, 85, None)}
+            assert ends(run(commands, env=env | {"SAVE_S": "60"}, stop_s=1.0)) == {"docker": (1, 0, None, 9)}
+        finally:
+            daemon.kill()
 
 
 PARENT, WHY_NONE = find_group_parent()
@@ -392,9 +707,23 @@ def test_what_ended_before_the_stop_was_finished(run: Run) -> None:
     def has_ended(attempt: SupervisedAttempt) -> bool:
         return not any(processes.parent_of(pid) for pid in attempt.events("started")[0]["pids"])
 
-    commands = {"done": bash("echo up; (trap '' TERM; sleep 300) & true")}
+    commands = {"done": bash("(trap '' TERM; touch up; sleep 300) & until [ -e up ]; do sleep 0.05; done; echo up")}
     (ended,) = run(commands, after=has_ended)["done"].events("ended")
     assert (ended["exit_code"], ended["unfinished"]) == (0, False)
+
+
+def test_a_finished_loop_speaks_for_its_own_process_alone(run: Run, tmp_path: Path) -> None:
+    """A program after it that was stopped, and exits with 0, has not done its work."""
+    loop = "from walras.training import Loop\nfor step in Loop(steps=3).steps(range(9)): pass\n"
+    (tmp_path / "loop.py").write_text(loop)
+    (tmp_path / "both.py").write_text(loop + SAVER)
+    commands = {"after it": bash(f"python loop.py; {SAVE}"), "the same": ["python", "both.py"]}
+    stopped = run(commands, env={"CODE": "0", "SAVE_S": "0.1"})
+    found = {name: attempt.events("ended")[0] for name, attempt in stopped.items()}
+    assert {name: (ended["exit_code"], ended["unfinished"]) for name, ended in found.items()} == {
+        "after it": (0, True),
+        "the same": (0, False),
+    }
 
 
 @pytest.mark.parametrize("code", [0, 1, 85, 143])

@@ -1,52 +1,26 @@
 """The promises of the supervisor, with real processes."""
 
+import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.support.attempts import STUBBORN, SupervisedAttempt, wait_for
-from workers.processes import boottime
+from tests.support.attempts import STUBBORN, SupervisedAttempt
+from tests.support.waiting import until, wait_for
+from workers.agent.launch import SupervisorStarter
+from workers.processes import boottime, hold_port
+from workers.supervisor_protocol import PLAN_FILE, SUPERVISOR_FILE
 
 pytestmark = pytest.mark.slow
 
 Start = Callable[..., SupervisedAttempt]
-
-#: As `STUBBORN`, after throwing the environment away: no cookie to find it by.
-NAMELESS = """
-import os, signal, sys, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(300)", "NAMELESS"], {})
-    os._exit(0)
-os.wait()
-print("up", flush=True)
-time.sleep(300)
-""".replace("NAMELESS", f"walras-nameless-of-{os.getpid()}")
-
-LOOP = """
-from walras.training import Checkpoint, Loop
-
-class Counter:
-    n = 0
-    def state_dict(self): return {"n": self.n}
-    def load_state_dict(self, state): self.n = state["n"]
-
-counter = Counter()
-loop = Loop(Checkpoint(counter=counter, every_s=None))
-import time
-for step in loop.steps(range(100_000)):
-    counter.n += 1
-    time.sleep(0.01)
-    loop.report(loss=1.0 / (1 + step))
-    if step == 20:
-        print("going", flush=True)
-"""
 
 
 @pytest.fixture
@@ -64,18 +38,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         attempt.close()
 
 
-def nameless() -> list[int]:
-    """The `NAMELESS` descendants of this process's tests: another may run its own beside them."""
-    wanted, found = f"walras-nameless-of-{os.getpid()}".encode(), []
-    for name in os.listdir("/proc"):
-        try:
-            if name.isdigit() and wanted in Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0"):
-                found.append(int(name))
-        except OSError:
-            continue
-    return found
-
-
 def test_it_records_how_the_ranks_ended_and_keeps_their_output(start: Start) -> None:
     """A run that succeeds is on record with exit code 0, and what it wrote, on either stream, is in its log."""
     attempt = start("import sys; print('out'); print('err', file=sys.stderr)")
@@ -91,6 +53,29 @@ def test_a_program_that_is_not_there_ends_with_127_and_says_so(start: Start) -> 
     assert "no-such-program-anywhere" in attempt.output()
 
 
+_BINDS_LATE = """
+import os, socket, time
+port = int(os.environ["MASTER_PORT"])
+print(f"<{port}>")
+while not os.path.exists("go"):
+    time.sleep(0.02)
+socket.create_server(("127.0.0.1", port))
+"""
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_nobody_else_gets_the_gangs_port_before_its_rank_binds_it(start: Start, tmp_path: Path, is_told: bool) -> None:
+    """Whether the supervisor chooses it or the agent held it: importing torch takes a rank seconds."""
+    with hold_port() as held:
+        attempt = start(_BINDS_LATE, master_port=held.getsockname()[1] if is_told else 0)
+    attempt.wait_output(">")
+    port = int(attempt.output().strip("<>\n"))
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    (tmp_path / "go").touch()
+    assert attempt.wait_event("ended")["exit_code"] == 0
+
+
 def test_output_beyond_the_cap_is_left_out_and_said_so(start: Start) -> None:
     """A flood of output stays bounded on disk, keeps its end, and states what is missing."""
     attempt = start("print('x' * 900_000); print('the end')", log_cap_bytes=100_000)
@@ -98,43 +83,6 @@ def test_output_beyond_the_cap_is_left_out_and_said_so(start: Start) -> None:
     assert len(attempt.output()) < 200_000
     assert "bytes of output left out" in attempt.output()
     assert attempt.output().endswith("the end\n")
-
-
-def test_a_job_that_double_forks_and_ignores_sigterm_leaves_no_process_after_stop(start: Start) -> None:
-    """Double fork, setsid and SIG_IGN do not help a process to outlive its attempt."""
-    attempt = start(STUBBORN)
-    attempt.wait_output("up")
-    assert len(attempt.alive()) == 2
-    attempt.tell({"type": "stop", "grace_s": 0.5, "reason": "cancelled"})
-    ended = attempt.wait_event("ended")
-    assert ended["signal"] == signal.SIGKILL
-    assert attempt.alive() == []
-
-
-def test_a_descendant_without_environment_is_found_too(start: Start) -> None:
-    """Who threw away the cookie is still a descendant."""
-    attempt = start(NAMELESS)
-    attempt.wait_output("up")
-    wait_for(nameless, 20.0, "the nameless process")
-    attempt.tell({"type": "stop", "grace_s": 0.0, "reason": "fenced"})
-    attempt.wait_event("ended")
-    assert nameless() == []
-
-
-def test_killing_the_supervisor_ends_ranks_and_descendants_at_once(start: Start) -> None:
-    """kill -9 of a supervisor: ranks gone, and double-forked and nameless descendants, long before a lease
-    ends, without an agent."""
-    attempt = start(STUBBORN + "\n", devices=[0, 1], lease_s=600.0)
-    other = start(NAMELESS, lease_s=600.0)
-    for rank in (0, 1):
-        attempt.wait_output("up", rank=rank)
-    other.wait_output("up")
-    wait_for(nameless, 20.0, "the nameless process")
-    ranks = attempt.events("started")[0]["pids"] + other.events("started")[0]["pids"]
-    for pid in (attempt.supervisor_pid, other.supervisor_pid):
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), 1.0, "ranks gone")
-    wait_for(lambda: not attempt.alive() and not other.alive() and not nameless(), 4.0, "descendants gone")
 
 
 def test_killing_one_rank_of_two_stops_the_other(start: Start) -> None:
@@ -159,6 +107,16 @@ def test_nothing_survives_the_lease(start: Start) -> None:
     assert attempt.alive() == []
 
 
+@pytest.mark.parametrize("graces_s", [(2.0, 300.0), (300.0, 2.0)])
+def test_a_second_stop_never_delays_the_end(start: Start, graces_s: tuple[float, float]) -> None:
+    """The shorter grace holds, whichever was told first: a machine that leaves soon, then a hold."""
+    attempt = start(STUBBORN, lease_s=600.0)
+    attempt.wait_output("up")
+    for grace_s in graces_s:
+        attempt.tell({"type": "stop", "grace_s": grace_s, "reason": "preempted"})
+    assert attempt.wait_event("ended", 30.0)["signal"] == signal.SIGKILL
+
+
 def test_a_renewed_lease_lasts(start: Start) -> None:
     """Renewal moves the end; a renewal that grants an instant already past moves nothing."""
     attempt = start("import time; time.sleep(300)", lease_s=15.0, grace_s=0.2)
@@ -167,50 +125,6 @@ def test_a_renewed_lease_lasts(start: Start) -> None:
     wait_for(lambda: boottime() > attempt.plan.lease_until + 0.5, 30.0, "the first lease is over")
     assert attempt.alive()
     assert not attempt.events("ended")
-
-
-def test_a_stop_request_reaches_the_loop_which_checkpoints_and_ends_with_85(start: Start) -> None:
-    """A script with the in-job client saves at once, commits, and ends with 85; its supervisor records the commit."""
-    attempt = start(LOOP, grace_s=60.0, lease_s=600.0)
-    attempt.wait_output("going")
-    attempt.tell({"type": "stop", "grace_s": 60.0, "reason": "preempted"})
-    ended = attempt.wait_event("ended", 15.0)  # long before anything of the grace period is over
-    assert (ended["exit_code"], ended["cause"]) == (85, "exited")
-    committed = attempt.wait_event("committed")
-    assert committed["manifest"]["step"] == ended["progress"]["steps"] > 20
-    assert ended["progress"]["start_s"] > 0
-    assert Path(committed["manifest"]["path"], "manifest.json").exists()
-
-
-def test_a_plain_script_gets_sigterm(start: Start) -> None:
-    """Without the in-job client, the stop is SIGTERM at once, and what the script then does is its own affair."""
-    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(85)); print('up'); time.sleep(300)"
-    attempt = start(script, lease_s=600.0)
-    attempt.wait_output("up")
-    attempt.tell({"type": "stop", "grace_s": 60.0, "reason": "preempted"})
-    assert attempt.wait_event("ended", 15.0)["exit_code"] == 85
-
-
-def test_a_machine_frozen_past_the_lease_commits_nothing_and_dies_at_once_when_it_thaws(start: Start) -> None:
-    """SIGSTOP of everything, the lease runs out, SIGCONT: gone at once, and nothing counts as committed."""
-    attempt = start(LOOP.replace("every_s=None", "every_s=0.2"), lease_s=20.0, grace_s=0.5)
-
-    def renewed_and_committed() -> bool:
-        attempt.tell({"type": "renew", "until": boottime() + 12.0, "lease_s": 12.0})
-        return bool(attempt.events("committed"))
-
-    wait_for(renewed_and_committed, 30.0, "a commit before the freeze")
-    pids = attempt.machine_pids
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    committed_before = len(attempt.events("committed"))
-    until = max(attempt.plan.lease_until, boottime() + 12.0) + 0.5
-    wait_for(lambda: boottime() > until, 30.0, "the lease is over")
-    for pid in reversed(pids):  # the ranks thaw first and go on training
-        os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: not attempt.alive(), 1.0, "ranks gone after the thaw")
-    assert attempt.wait_event("ended")["cause"] == "lease_expired"
-    assert len(attempt.events("committed")) == committed_before
 
 
 def test_the_supervisor_lives_in_a_session_of_its_own_and_ranks_in_a_group_of_theirs(start: Start) -> None:
@@ -230,13 +144,6 @@ def test_the_socket_folder_is_closed_to_others(start: Start) -> None:
     for path in (attempt.plan.rank_socket, attempt.plan.control_socket):
         assert os.stat(path).st_mode & 0o077 == 0
 
-
-HUNGRY = """
-import time
-kept = [bytes([n]) * (64 << 20) for n in range(1, 8)]
-print("has all of it", flush=True)
-time.sleep(300)
-"""
 
 SHARING = """
 import mmap, os, time
@@ -261,19 +168,32 @@ time.sleep(300)
 """
 
 
-def test_ranks_that_use_more_memory_than_they_asked_for_are_ended(start: Start) -> None:
-    """448 MiB with a limit of 256: ended within seconds, and the log and the report say why."""
-    attempt = start(HUNGRY, memory_bytes=256 << 20)
-    ended = attempt.wait_event("ended", 40)
-    assert (ended["exceeded"], ended["signal"]) == ("memory", signal.SIGKILL)
-    assert "MiB of memory, its limit here is 256 MiB" in attempt.output()
-
-
 def test_memory_that_ranks_share_is_counted_once(start: Start) -> None:
     """Two processes over the same 160 MiB stay below 256."""
     attempt = start(SHARING, memory_bytes=256 << 20)
     ended = attempt.wait_event("ended", 40)
     assert (ended["exceeded"], ended["exit_code"]) == ("", 0)
+
+
+def test_a_rank_that_says_without_end_that_it_is_done_takes_no_memory_of_its_supervisor(start: Start) -> None:
+    """And it is believed at the stop: its work was done."""
+    says = 'b\'{"type": "finished"}\\n\' * 1000'
+    attempt = start(
+        "import os, socket, time\n"
+        "link = socket.socket(socket.AF_UNIX)\n"
+        "link.connect(os.environ['WALRAS_SOCKET'])\n"
+        "for turn in range(200):\n"
+        f"    link.sendall({says})\n"
+        "    if turn == 20: print('some', flush=True)\n"
+        "print('all', flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    attempt.wait_output("some")
+    before = psutil.Process(attempt.supervisor_pid).memory_info().rss
+    attempt.wait_output("all", timeout_s=60.0)
+    assert psutil.Process(attempt.supervisor_pid).memory_info().rss - before < 4 * 2**20
+    attempt.tell({"type": "stop", "grace_s": 5.0, "reason": "preempted"})
+    assert attempt.wait_event("ended", 30.0)["unfinished"] is False
 
 
 def test_an_attempt_that_fills_its_folder_is_ended(start: Start, tmp_path: Path) -> None:
@@ -282,3 +202,47 @@ def test_an_attempt_that_fills_its_folder_is_ended(start: Start, tmp_path: Path)
     ended = attempt.wait_event("ended", 40)
     assert (ended["exceeded"], ended["signal"]) == ("disk", signal.SIGKILL)
     assert "MiB of disk, its limit here is 32 MiB" in attempt.output()
+
+
+async def test_a_starter_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was asked for is refused and never starts; what it started runs on, and the next start works."""
+    attempts = [SupervisedAttempt(tmp_path / str(number), ["sleep", "300"]) for number in range(3)]
+    starter = SupervisorStarter()
+    try:
+        told = []
+        for attempt in attempts:
+            attempt.folder.mkdir()
+            told.append(await starter.start(attempt.folder, attempt.plan))
+            if attempt is attempts[0]:
+                (hung,) = [each for each in psutil.Process().children() if each.cmdline()[-1] == "workers.supervisor"]
+                hung.suspend()
+            monkeypatch.setattr("workers.agent.launch.LAUNCH_TIMEOUT_S", 0.2 if attempt is attempts[0] else 30.0)
+        assert [text[:29] for text in told] == ["", "the supervisor did not start:", ""]
+        wait_for(lambda: not hung.is_running(), 30.0, "the one that hung is gone")
+        assert [len(attempt.alive()) for attempt in attempts] == [1, 0, 1]
+        assert [(each.folder / PLAN_FILE).exists() for each in attempts] == [True, False, True]
+        assert not (attempts[1].folder / SUPERVISOR_FILE).exists()
+    finally:
+        starter.close()
+        for attempt in attempts:
+            attempt.close()
+
+
+async def test_more_starts_than_the_kernel_keeps_wait_for_each_other(tmp_path: Path) -> None:
+    """Their starter is not replaced for that, which would refuse all that wait."""
+    attempt, starter = SupervisedAttempt(tmp_path / "1", ["sleep", "300"]), SupervisorStarter()
+    attempt.folder.mkdir()
+    try:
+        assert await starter.start(attempt.folder, attempt.plan) == ""
+        (busy,) = [each for each in psutil.Process().children() if each.cmdline()[-1] == "workers.supervisor"]
+        busy.suspend()
+        starts = [asyncio.create_task(starter.fork(tmp_path / "missing", attempt.plan)) for _ in range(300)]
+        await asyncio.sleep(0)
+        busy.resume()
+        assert not any(await asyncio.gather(*starts))
+        assert busy.is_running()
+        starter.close()
+        await until(lambda: not busy.is_running(), 30.0, "the starter is gone")
+    finally:
+        starter.close()
+        attempt.close()

@@ -1,4 +1,4 @@
-"""`walras simulate sweep --backend dask` on a cluster of one scheduler and two workers, all real processes."""
+"""`walras simulate sweep --jobs tcp://HOST:PORT` on a cluster of one scheduler and two workers, all real processes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 START_S, RUN_S = 300.0, 600.0
 GRID = (
     *("--workload", "generate:burst", "--cluster", "hadar-60", "--policy", "fifo", "--policy", "isolated"),
-    *("--rate", "60", "--rate", "120", "--seeds", "0-1", "--trace-jobs", "6", "--bounds", "none"),
+    *("--rate", "60", "--rate", "120", "--seeds", "0-1", "--set", "trace_jobs=6", "--set", "bounds=none"),
 )
 #: How many tasks each worker has done, as itself says.
 ASK = """
@@ -87,17 +87,9 @@ def asked(address: str) -> list[int]:
 def sweep(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     command = [
-        sys.executable,
-        "-c",
-        "from walras.cli.main import main; main()",
-        "simulate",
-        "sweep",
-        *GRID,
-        "--out",
-        str(out),
-        "-o",
-        "json",
-    ]
+        sys.executable, "-c", "from walras.cli.main import main; main()", "simulate", "sweep", *GRID, "--out", str(out),
+        "-o", "json",
+    ]  # fmt: skip
     return subprocess.run(
         [*command, *more], cwd=out.parent, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=False
     )
@@ -108,19 +100,19 @@ def test_a_sweep_on_two_dask_workers(cluster: str, tmp_path: Path) -> None:
     alone = sweep(tmp_path / "alone")
     assert alone.returncode == 0, alone.stderr
     before = asked(cluster)
-    shared = sweep(tmp_path / "shared", "--backend", "dask", "--address", cluster)
+    shared = sweep(tmp_path / "shared", "--jobs", cluster)
     assert shared.returncode == 0, shared.stderr
     assert json.loads(shared.stdout)["ran"] == 8
     did = [after - count for after, count in zip(asked(cluster), before, strict=True)]
     assert min(did) >= 1, f"one worker did everything: {did}"
     assert swept_figures(tmp_path / "shared") == swept_figures(tmp_path / "alone")
-    again = sweep(tmp_path / "shared", "--backend", "dask", "--address", cluster)
+    again = sweep(tmp_path / "shared", "--jobs", cluster)
     assert json.loads(again.stdout)["ran"] == 0
 
 
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     """Told in one sentence with what to do, exit code 1 or 2, and no traceback."""
-    done = sweep(tmp_path / "out", "--backend", "dask", "--address", "tcp://127.0.0.1:9")
+    done = sweep(tmp_path / "out", "--jobs", "tcp://127.0.0.1:9")
     assert done.returncode in (1, 2)
     assert "no Dask scheduler answers" in done.stderr
     assert "Traceback" not in done.stderr

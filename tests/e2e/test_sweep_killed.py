@@ -1,8 +1,7 @@
-"""A sweep in a process of its own: what it shows while it runs, and what is left when it is killed."""
+"""A sweep in a process of its own: what is left when it is killed."""
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -19,8 +18,9 @@ ROOT = Path(__file__).parents[2]
 RUNS, PATIENCE_S = 6, 600.0
 GRID = (
     *("--workload", "generate:poisson", "--cluster", "philly-512", "--policy", "fifo", "--rate", "240"),
-    *("--seeds", "0-5", "--trace-jobs", "1500", "--bounds", "none", "-j", "2", "-o", "json"),
+    *("--seeds", "0-5", "--set", "trace_jobs=1500", "--set", "bounds=none", "-j", "2", "-o", "json"),
 )
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def command(out: Path) -> list[str]:
@@ -29,15 +29,9 @@ def command(out: Path) -> list[str]:
     return [sys.executable, "-c", main, "simulate", "sweep", *GRID, "--out", str(out)]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
-
-
 def swept(out: Path) -> int:
     """Run it to its end; how many cells it had to run."""
-    done = subprocess.run(
-        command(out), env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
+    done = subprocess.run(command(out), env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return int(json.loads(done.stdout)["ran"])
 
 
@@ -45,7 +39,7 @@ def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> No
     """SIGKILL to it and its workers after two runs: those are kept, the others are run, the figures are the same."""
     out = tmp_path / "killed"
     process = subprocess.Popen(
-        command(out), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command(out), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
         until = monotonic() + PATIENCE_S
@@ -61,27 +55,3 @@ def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> No
     assert swept(out) == RUNS - kept
     assert swept(tmp_path / "whole") == RUNS
     assert swept_figures(out) == swept_figures(tmp_path / "whole")
-
-
-def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path) -> None:
-    """A bar that counts the runs, on standard error; standard output stays what was asked for."""
-    reader, writer = pty.openpty()
-    shown = b""
-    with subprocess.Popen(
-        command(tmp_path / "out"), env=environment(), stdout=subprocess.PIPE, stderr=writer
-    ) as process:
-        os.close(writer)
-        while True:
-            try:
-                part = os.read(reader, 65536)
-            except OSError:  # the other end is closed: Linux says so with an error
-                break
-            if not part:
-                break
-            shown += part
-        assert process.stdout is not None
-        told = json.loads(process.stdout.read())
-    os.close(reader)
-    assert told["ran"] == RUNS
-    assert "runs" in shown.decode()
-    assert f"{RUNS} of {RUNS} runs" in shown.decode()

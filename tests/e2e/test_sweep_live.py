@@ -1,13 +1,10 @@
 """A sweep on real processes: every combination once, never more at once than its limit, cancelled as a whole."""
 
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
+from tests.support.real_server import FIFO, A, Serve, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -19,15 +16,9 @@ RUN = (
 )
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RealServer]:
-    server = RealServer(tmp_path, [MANY], FIFO).start()
-    yield server
-    server.close()
-
-
-def test_every_combination_runs_once_within_the_limit(server: RealServer, tmp_path: Path) -> None:
+def test_every_combination_runs_once_within_the_limit(serve: Serve, tmp_path: Path) -> None:
     """Six jobs, two at once on four accelerators; then a long sweep is cancelled by its number."""
+    server = serve([MANY], FIFO)
     out = tmp_path / "out"
     out.mkdir()
     server.start_agent(pool=MANY)
@@ -41,8 +32,7 @@ def test_every_combination_runs_once_within_the_limit(server: RealServer, tmp_pa
     assert {int(path.read_text()) for path in out.glob("seen-*")} <= {1, 2}
     long = server.submit(name="long", run="sleep 600", array="0-9%3")
     wait_for(lambda: [server.state(long + each) for each in range(3)] == ["RUNNING"] * 3, 30.0, "three run")
-    access = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN": (server.data / "admin.token").read_text().strip()}
-    done = subprocess.run([WALRAS, "cancel", str(long)], env=os.environ | access, capture_output=True, text=True)
+    done = server.command("cancel", str(long))
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout == f"sweep {long}: is CANCELLED (7 jobs), is being cancelled (3 jobs)\n"
     for each in range(10):

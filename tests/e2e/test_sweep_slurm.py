@@ -57,7 +57,7 @@ def test_a_sweep_runs_in_allocations_of_slurm(slurm: SlurmCluster, tmp_path: Pat
         assert address.startswith("tcp://"), (tmp_path / "dask.err").read_text()
         wait_for(lambda: len(asked(address)) == 2, 120, "two allocations work", lambda: slurm.output("squeue"))
         assert len(slurm.jobs("RUNNING")) == 2
-        shared = sweep(tmp_path / "shared", "--backend", "dask", "--address", address)
+        shared = sweep(tmp_path / "shared", "--jobs", address)
         assert shared.returncode == 0, shared.stderr
         assert min(asked(address)) >= 1, "one allocation did everything"
         program.stdin.write("\n")

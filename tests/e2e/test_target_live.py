@@ -1,18 +1,14 @@
 """A real PyTorch job with a target, under a real server and agent: what it is told against what really happens."""
 
-import json
-import os
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.real_server import FIFO, WALRAS, A, RealServer, wait_for
+from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
 from tests.support.target_job import SCRIPT
 
 pytestmark = pytest.mark.slow
@@ -22,22 +18,12 @@ TOLERANCE = 0.25
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RealServer]:
+def cluster(serve: Serve, tmp_path: Path) -> RealServer:
     (tmp_path / "train.py").write_text(SCRIPT)
-    server = RealServer(tmp_path, [A], FIFO)
-    try:
-        server.start()
-        server.start_agent("n1")
-        yield server
-    finally:
-        server.close()
-
-
-def walras(server: RealServer, *args: str) -> str:
-    env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
-    done = subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    (tmp_path / "train.py").write_text(SCRIPT)
+    server = serve([A], FIFO)
+    server.start_agent("n1")
+    return server
 
 
 def submit(server: RealServer, at_most: float, **more: Any) -> int:
@@ -64,11 +50,12 @@ def test_what_is_foreseen_comes_true(cluster: RealServer) -> None:
     until = time.monotonic() + 600
     while cluster.state(job) != "SUCCEEDED":
         assert time.monotonic() < until, "the job gets there"
-        target = json.loads(walras(cluster, "explain", str(job), "-o", "json"))["target"]
+        target = explained(cluster, job)["target"]
         if target["steps_expected"]:
             foreseen[target["foreseen_at_step"]] = target["steps_expected"]
-        time.sleep(1.0)
-    found = re.search(r"there at step (\d+)", cluster.log(job, 1))
+        time.sleep(0.1)
+    # A machine that is slow to reach the server again after its restart lets the attempt end: another one goes on.
+    found = re.search(r"there at step (\d+)", "".join(cluster.log(job, attempt) for attempt in range(1, 9)))
     assert found is not None
     really = int(found[1])
     late = {at: steps for at, steps in foreseen.items() if at >= 0.5 * really}
@@ -77,7 +64,7 @@ def test_what_is_foreseen_comes_true(cluster: RealServer) -> None:
     reached = explained(cluster, job)["target"]["reached_step"]
     assert abs(reached - really) <= 1, "the loop counts a step once it is done"
     for command in ("explain", "show"):
-        assert f"was there at step {reached:,.0f}" in " ".join(walras(cluster, command, str(job)).split())
+        assert f"was there at step {reached:,.0f}" in " ".join(cluster.command(command, str(job)).stdout.split())
 
 
 def test_a_job_that_stops_falling_is_told_of(cluster: RealServer) -> None:

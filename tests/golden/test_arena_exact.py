@@ -14,15 +14,15 @@ import pytest
 from benchmarks.arena_runs import arena_ground, finished_before, first_finished_mean_s, rounds_of_plan
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, execute_run
+from simulator.reports.timeline import Timeline
 from simulator.simulation import simulate
 from simulator.worlds.arena.arena_scenario import (
     ARENA_TUNING,
     TUNING,
-    TunedSpan,
     TuningCost,
     arena_scenario,
-    round_throughputs,
 )
+from tests.support.arena_rounds import round_throughputs
 
 #: Rounds that were recorded of first come, first served, and of Arena's own policy.
 ROUNDS = 2000
@@ -39,16 +39,15 @@ def _recorded(folder: Path, policy: str) -> dict[int, float]:
 def test_every_job_and_every_round_is_the_recorded_one(reference_data: Path) -> None:
     """590 completion times in 2,000 rounds, both means of the throughput, and all jobs to the end."""
     ground = arena_ground(reference_data)
-    spans: list[TunedSpan] = []
-    result = simulate(
-        ground.workload.jobs, arena_scenario(ground.workload, "fcfs", pools=ground.pools, on_span=spans.append)
-    )
+    timeline = Timeline()
+    scenario = arena_scenario(ground.workload, "fcfs", pools=ground.pools)
+    result = simulate(ground.workload.jobs, scenario, recorder=timeline.record)
     assert result.violations == []
     recorded = json.loads((ground.folder / "recorded.json").read_text())
     theirs, ends = _recorded(ground.folder, "fcfs"), recorded["fcfs_all_jobs_to_the_end"]
     assert {int(job.job_id): job.jct_s for job in finished_before(ground, result.jobs, ROUNDS)} == theirs
     assert len(theirs) == 590
-    fcfs, rounds = recorded["policies"]["fcfs"], round_throughputs(spans, ROUNDS)
+    fcfs, rounds = recorded["policies"]["fcfs"], round_throughputs(timeline, ground.workload, ROUNDS)
     assert sum(rounds) / ROUNDS == pytest.approx(fcfs["mean_cluster_throughput_samples_per_s"], abs=0.000_51)
     assert sum(rounds[:420]) / 420 == pytest.approx(fcfs["mean_cluster_throughput_first_420_rounds"], abs=0.000_51)
     jct_s = sorted(job.jct_s for job in result.jobs)

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.spot_laws import LawPolicy, plan_for_law, spell_law
 from optimizer.planning.deadline_job import GreedySpotPolicy, SpotPolicy, UniformProgress
-from optimizer.planning.slack_grid import SlackPlans
-from simulator.workloads.spot_windows import (
+from optimizer.planning.slack_policy import SlackPlans
+from simulator.workloads.spot_markets import (
     SPOT_USD,
     TICKS_PER_H,
     ScheduledSlack,

@@ -24,16 +24,12 @@ QUICK = [
     (MAKESPAN, "max_min_fairness_water_filling_perf", 0.01, 0.01),
 ]
 LONG = [
-    (STATIC, "max_min_fairness_packed", 0.01, 0.01),
-    (STATIC, "min_total_duration_packed", 0.01, 0.03),
-    (SMALL, "max_min_fairness_perf", 0.01, 0.01),
-    (SMALL, "finish_time_fairness_perf", 0.01, 0.01),
-    (SMALL, "max_sum_throughput_perf", 0.01, 0.01),
-    (SMALL, "min_total_duration_perf", 0.05, 0.01),
-    (GANGS, "max_min_fairness_perf", 0.01, 0.01),
-    (WEIGHTED, "max_min_fairness_perf", 0.02, 0.05),
+    (STATIC, "max_min_fairness_packed", 0.01, 0.01), (STATIC, "min_total_duration_packed", 0.01, 0.03),
+    (SMALL, "max_min_fairness_perf", 0.01, 0.01), (SMALL, "finish_time_fairness_perf", 0.01, 0.01),
+    (SMALL, "max_sum_throughput_perf", 0.01, 0.01), (SMALL, "min_total_duration_perf", 0.05, 0.01),
+    (GANGS, "max_min_fairness_perf", 0.01, 0.01), (WEIGHTED, "max_min_fairness_perf", 0.02, 0.05),
     (BIG, "max_min_fairness_perf", 0.01, 0.01),
-]
+]  # fmt: skip
 
 
 def _check(data: Path, run: tuple[str, str], policy: str, avg: float, end: float) -> None:

@@ -9,7 +9,7 @@ from optimizer.bounds.flow_time import flow_time_bound
 from optimizer.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
 from simulator.ground_truth import SpeedKey
 from simulator.workloads.formats import read_trace
-from simulator.workloads.speed_tables import read_throughput_table
+from simulator.workloads.trace_binding import read_throughput_table
 from walras.job_request import Kind
 
 TYPES = ("k80", "p100", "v100")

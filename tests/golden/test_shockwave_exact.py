@@ -10,24 +10,20 @@ import pytest
 from ecos_solver import ecos
 from shockwave_runs import recorded, run_again
 
-from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from simulator.worlds.gavel.program_policies import ConeSolver, solve_cone_program
 
 #: Completion times are recorded to the millisecond.
 PRINTED_S = 0.000_51
 
 #: Policy, solver, and the rounds that the run has.
 EXACT = [
-    ("gandiva_fair", solve_cone_program, 270),
-    ("max_min_fairness", ecos, 277),
-    ("max_sum_throughput_perf", ecos, 266),
+    ("gandiva_fair", solve_cone_program, 270), ("max_min_fairness", ecos, 277), ("max_sum_throughput_perf", ecos, 266),
     ("min_total_duration", ecos, 204),
-]
+]  # fmt: skip
 #: Policy, and by which parts makespan and mean completion time may differ.
 NEAR = [
-    ("max_min_fairness", 0.005, 0.005),
-    ("max_sum_throughput_perf", 0.03, 0.015),
-    ("min_total_duration", 0.005, 0.07),
-]
+    ("max_min_fairness", 0.005, 0.005), ("max_sum_throughput_perf", 0.03, 0.015), ("min_total_duration", 0.005, 0.07),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("policy", "solver", "rounds"), EXACT)

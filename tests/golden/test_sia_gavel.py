@@ -9,7 +9,7 @@ import pytest
 from ecos_solver import ecos
 from sia_runs import Measured, Ours, measured, run_again
 
-from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from simulator.worlds.gavel.program_policies import ConeSolver, solve_cone_program
 
 pytestmark = pytest.mark.slow
 

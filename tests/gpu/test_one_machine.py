@@ -23,8 +23,7 @@ from tests.support.gpu_machine import (
     share_a_device,
 )
 from tests.support.real_server import wait_for
-from workers.device_sampler import sample_devices
-from workers.devices import Accelerators
+from workers.devices import Accelerators, sample_devices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

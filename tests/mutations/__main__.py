@@ -1,9 +1,11 @@
 """Plants each bug in a copy of the product and lets the whole-system simulation look for it (`make mutations`).
 
     python -m tests.mutations [--only NAME,NAME] [--seconds 60] [--seeds 2000] [--without KINDS] [--having KINDS]
+    python -m tests.mutations --tests [--only NAME,NAME]
 
 Prints for each bug the seed that found it, the promise that was broken, and how long that took. A seed finds a bug only
-if it keeps every promise without it. Returns 1 if fewer than 95 % were found.
+if it keeps every promise without it. With `--tests` the file of tests that is to find it is run instead, for those that
+have one (`FOUND_BY`). Returns 1 if fewer than 95 % were found.
 """
 
 import argparse
@@ -14,31 +16,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.mutations.planted_bugs import BUGS, PlantedBug
+from tests.mutations.planted_bugs import BUGS, FOUND_BY, LOCAL_BUGS, PlantedBug
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
-    "walras",
-    "scheduler",
-    "workers",
-    "optimizer",
-    "configs",
-    "tests/support/core_invariants.py",
-    "tests/whole_system",
+    "walras", "scheduler", "workers", "optimizer", "configs", "tests/support/core_invariants.py", "tests/whole_system",
     "pyproject.toml",
-)
+)  # fmt: skip
 WANTED_SHARE = 0.95
 #: A file that was not copied would "find" every bug: one of these has to pass before any is planted.
 FIRST_SEEDS = range(1, 6)
 
 
-def copy_product(to: Path) -> None:
-    """What the simulation runs, without what was built."""
-    for name in COPIED:
+def copy_product(to: Path, names: Sequence[str] = COPIED) -> None:
+    """What the simulation runs, or these, without what was built."""
+    for name in names:
         source, target = ROOT / name, to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
@@ -62,7 +58,7 @@ class Hunt:
         """
         until, first, red = time.monotonic() + self._options.seconds, 1, ""
         while (left_s := until - time.monotonic()) > 0:
-            with self._planted(bug):
+            with planted(self._folder, bug):
                 ran = self._run(
                     "--first", str(first), "--seeds", str(self._options.seeds), "--most-failures", "1", "--no-shrink",
                     "--seconds", str(left_s), "--having", self._options.having,
@@ -85,16 +81,6 @@ class Hunt:
             self._is_green[seed] = self._run("--seed", str(seed)).returncode == 0
         return self._is_green[seed]
 
-    @contextmanager
-    def _planted(self, bug: PlantedBug) -> Iterator[None]:
-        path = self._folder / bug.path
-        whole = path.read_text()
-        path.write_text(bug.planted(whole))
-        try:
-            yield
-        finally:
-            path.write_text(whole)
-
     def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "tests.whole_system", "--jobs", "1", "--without", self._options.without]
         environment = {**os.environ, "PYTHONPATH": str(self._folder), "PYTHONHASHSEED": "0"}
@@ -104,6 +90,43 @@ class Hunt:
         )  # fmt: skip
 
 
+@contextmanager
+def planted(folder: Path, bug: PlantedBug) -> Iterator[None]:
+    """The copy in the folder has the bug meanwhile."""
+    path = folder / bug.path
+    whole = path.read_text()
+    path.write_text(bug.planted(whole))
+    try:
+        yield
+    finally:
+        path.write_text(whole)
+
+
+class Tests:
+    """Looks for bugs by the files of tests that are to find them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._is_green: dict[str, bool] = {}
+
+    def look_for(self, bug: PlantedBug) -> tuple[bool, str]:
+        """Plant the bug and run its tests, which find it if they pass without it."""
+        file = next(file for file, names in FOUND_BY.items() if bug.name in names)
+        if file not in self._is_green:
+            self._is_green[file] = self._run(file).returncode == 0
+        if not self._is_green[file]:
+            return False, f"{file} fails without any bug"
+        with planted(self._folder, bug):
+            ran = self._run(file)
+        failed = re.search(r"^(?:FAILED|ERROR) (.{,110})", ran.stdout, re.MULTILINE)
+        return ran.returncode != 0, failed[1] if failed is not None else file
+
+    def _run(self, file: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", file]
+        environment = {**os.environ, "PYTHONPATH": str(self._folder)}
+        return subprocess.run(command, cwd=self._folder, env=environment, capture_output=True, text=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
@@ -111,16 +134,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--without", default="")
     parser.add_argument("--having", default="", help="look only in seeds with all of these kinds of faults")
+    parser.add_argument("--tests", action="store_true", help="by the files of tests that are to find them")
     options = parser.parse_args()
     only = set(filter(None, options.only.split(",")))
-    bugs = [bug for bug in BUGS if not only or bug.name in only]
+    known = {name for names in FOUND_BY.values() for name in names}
+    every = [bug for bug in (*BUGS, *LOCAL_BUGS) if bug.name in known] if options.tests else BUGS
+    bugs = [bug for bug in every if not only or bug.name in only]
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="walras-mutations-", dir=memory))
     found = 0
     try:
-        copy_product(folder)
-        hunt = Hunt(folder, options)
-        if not any(map(hunt.is_green, FIRST_SEEDS)):
+        copy_product(folder, (*COPIED[:-3], "simulator", "tests", "pyproject.toml") if options.tests else COPIED)
+        hunt: Hunt | Tests = Tests(folder) if options.tests else Hunt(folder, options)
+        if isinstance(hunt, Hunt) and not any(map(hunt.is_green, FIRST_SEEDS)):
             print("the copy breaks a promise in each of its first seeds without any bug: a file was not copied")
             return 1
         for bug in bugs:

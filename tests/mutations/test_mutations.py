@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.mutations.__main__ import Hunt
-from tests.mutations.planted_bugs import BUGS, PlantedBug
+from tests.mutations.planted_bugs import BUGS, FOUND_BY, LOCAL_BUGS, PlantedBug
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*BUGS, *LOCAL_BUGS], ids=lambda bug: bug.name)
 def test_a_bug_fits_exactly_one_place(bug: PlantedBug) -> None:
     """Its old text stands once in its file, and what it makes of the file can be compiled."""
     text = (ROOT / bug.path).read_text()
@@ -20,8 +20,14 @@ def test_a_bug_fits_exactly_one_place(bug: PlantedBug) -> None:
 
 
 def test_there_are_enough_of_them() -> None:
-    """At least forty, each with a name of its own."""
-    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 40
+    """At least 75 that the simulation is to find, each with a name of its own; a test finds each of the others."""
+    names = [bug.name for bug in (*BUGS, *LOCAL_BUGS)]
+    by_tests = [name for found in FOUND_BY.values() for name in found]
+    assert len(set(names)) == len(names)
+    assert len(BUGS) >= 75
+    assert len(set(by_tests)) == len(by_tests)
+    assert {bug.name for bug in LOCAL_BUGS} <= set(by_tests) <= set(names)
+    assert all((ROOT / file).is_file() for file in FOUND_BY)
 
 
 #: In place of the simulation: seed 2 breaks a promise in any case, seed 4 where the bug is planted.

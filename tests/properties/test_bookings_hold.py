@@ -11,11 +11,12 @@ from random import Random
 import pytest
 from fake_fleet import FakeFleet, cluster, job
 from planned_fleet import carried_out, measured
+from rules_oracle import RulesOracle
 
 from scheduler.core import events as ev
-from scheduler.core.booking_events import NOBODY, Booking, BookingsDeclared
 from scheduler.core.commands import JobTransitioned
-from scheduler.core.placement.booking_choice import choose_machines
+from scheduler.core.events import NOBODY, Booking, BookingsDeclared
+from scheduler.core.handlers.booking_windows import choose_machines
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
 from walras.job_request import JobId, JobRequest
@@ -38,6 +39,7 @@ class Scene:
     lengths: dict[JobId, float] = field(default_factory=dict)
     made: list[Booking] = field(default_factory=list)
     submitted: int = 0
+    oracle: RulesOracle = field(default_factory=RulesOracle)
 
     def __post_init__(self) -> None:
         self.fleet = measured(cluster(self.policy, rules=RULES, machines=MACHINES))
@@ -45,14 +47,10 @@ class Scene:
     def submit(self) -> None:
         chance, self.submitted = self.chance, self.submitted + 1
         request: JobRequest = job(
-            self.submitted,
-            "a",
-            chance.choice((1, 2, 4)),
-            project=chance.choice(("vision", "other", "speech")),
-            preemptible=chance.random() < 0.5,
-            steps=None if chance.random() < 0.4 else chance.uniform(50.0, 8000.0),
+            self.submitted, "a", chance.choice((1, 2, 4)), project=chance.choice(("vision", "other", "speech")),
+            preemptible=chance.random() < 0.5, steps=None if chance.random() < 0.4 else chance.uniform(50.0, 8000.0),
             max_runtime_s=chance.uniform(60.0, 900.0) if chance.random() < 0.3 else inf,
-        )
+        )  # fmt: skip
         self.lengths[request.job_id] = chance.uniform(20.0, 1500.0)
         self.fleet.tell(ev.JobSubmitted(self.fleet.at, request))
 
@@ -103,6 +101,7 @@ class Scene:
 
     def check(self) -> None:
         """Nobody else is there; and nobody of the project waits beside an idle machine of its own."""
+        self.oracle.read(self.fleet.log)
         fleet, at = self.fleet.core.ledger.fleet, self.fleet.at
         for booking in self.fleet.core.cycle.bookings.declared:
             machines = [fleet.machine(node_id) for node_id in booking.node_ids] if booking.is_active(at) else []

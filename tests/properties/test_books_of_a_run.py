@@ -16,12 +16,14 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import AttemptTransitioned, Command, Start
 from scheduler.core.events import AttemptEnded, Event, NodeJoined, NodeLost, PoolDeclared
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunOutcome
+from scheduler.world.attempts import AttemptSimulator, JobProgress, SimAttempt, SimulatedJob
+from scheduler.world.engine import RunOutcome
+from scheduler.world.machines import PoolModel
+from simulator.faults import SlowPeriods
 from simulator.goodput.laws import GoodputLaw, stated_application
-from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import RandomFailures, SimulatedJob
-from simulator.simulation import Scenario, SimulationResult, simulate
+from simulator.ground_truth import GroundTruth, RandomFailures, SpeedKey
+from simulator.reports.timeline import Timeline
+from simulator.simulation import Scenario, SchedulerWiring, Simulation, SimulationResult, simulate
 from simulator.worlds.gavel.gavel_scenario import gavel_scenario
 from tests.simulation.random_scenarios import KINDS, jobs_of, scenario_of
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, Shape
@@ -48,6 +50,7 @@ class Books:
     usd: dict[PoolId, float] = field(default_factory=lambda: defaultdict(float))
     begun: dict[JobId, tuple[float, float]] = field(default_factory=dict)
     counter: dict[JobId, float] = field(default_factory=dict)
+    #: Of jobs that are in one pool: the speed of the others is no pool's.
     kinds: dict[JobId, Kind] = field(default_factory=dict)
     too_fast: list[str] = field(default_factory=list)
 
@@ -78,11 +81,13 @@ class Books:
         placement = self.held.get(event.job_id)
         if event.steps is None or placement is None:
             return
-        accelerator = self.pools[placement.pool_id].shape.accelerator
-        parts = tuple(len(part.devices) for part in placement.parts)
-        most = self.truth.highest_speed(self.kinds[event.job_id], accelerator, parts) * (event.at - begun_at)
-        if event.steps - before > most * (1 + 1e-9) + 1e-6:
-            self.too_fast.append(f"job {event.job_id} made {event.steps - before} steps where {most} are possible")
+        if kind := self.kinds.get(event.job_id):
+            accelerator = self.pools[placement.pool_id].shape.accelerator
+            parts = tuple(len(part.devices) for part in placement.parts)
+            most = self.truth.highest_speed(kind, accelerator, parts) * (event.at - begun_at)
+            if event.steps - before > most * (1 + 1e-9) + 1e-6:
+                made = event.steps - before
+                self.too_fast.append(f"job {event.job_id} made {made} steps where {most} are possible")
         self.counter[event.job_id] = event.steps
 
     def settle(self, at: float) -> None:
@@ -91,7 +96,7 @@ class Books:
             self.there_s[pool_id] += passed_s * self.pools[pool_id].shape.accelerators
             self.usd[pool_id] += self.pools[pool_id].usd_per_h * passed_s / 3600.0
         devices = {
-            (placement.pool_id, part.node_id, device)
+            (part.pool_id or placement.pool_id, part.node_id, device)
             for placement in self.held.values()
             for part in placement.parts
             if part.node_id in self.machines
@@ -101,10 +106,19 @@ class Books:
             self.in_use_s[pool_id] += passed_s
 
 
-def checked(jobs: list[SimulatedJob], scenario: Scenario) -> SimulationResult:
-    """The run, its books balanced."""
-    books = Books(scenario.truth, kinds={job.request.job_id: job.request.kind for job in jobs})
-    result = simulate(jobs, scenario, recorder=books.record)
+def checked(jobs: list[SimulatedJob], scenario: Scenario, *, packs: bool = False) -> SimulationResult:
+    """The run, its books balanced; a timeline counts each job by itself, also where it packs two on an accelerator."""
+    alone = (job.request for job in jobs if job.request.fork_max <= 1 and not job.request.mixed)
+    books, timeline = Books(scenario.truth, kinds={each.job_id: each.kind for each in alone}), Timeline()
+
+    def hear(event: Event, commands: list[Command]) -> None:
+        books.record(event, commands)
+        timeline.record(event, commands)
+        for track in timeline.pools.values():
+            assert 0 <= track.running.now <= track.held.now
+            assert packs or track.held.now <= track.there.now
+
+    result = simulate(jobs, scenario, recorder=hear)
     books.settle(result.ended_at)
     assert result.violations == []
     assert result.outcome is RunOutcome.COMPLETE
@@ -120,8 +134,16 @@ def checked(jobs: list[SimulatedJob], scenario: Scenario) -> SimulationResult:
         assert books.in_use_s[pool_id] <= books.there_s[pool_id] * (1 + 1e-9)
         assert abs(meter.usd - books.usd[pool_id]) < 0.005
         assert result.bills[pool_id] >= meter.usd - 0.005
+        assert timeline.pools[pool_id].held.now == 0.0
     assert sum(job.usd for job in result.jobs) <= sum(meter.usd for meter in result.pools) + 0.005
     return result
+
+
+def priced(scenario: Scenario) -> tuple[PoolModel, ...]:
+    """Its pools, each with a price of its own."""
+    return tuple(
+        replace(model, pool=replace(model.pool, usd_per_h=1.37 * row)) for row, model in enumerate(scenario.pools, 1)
+    )
 
 
 def law(random: Random, types: list[str]) -> GoodputLaw:
@@ -146,20 +168,18 @@ def any_scenario(seed: int) -> Scenario:
         pool, terms=RentalTerms(boot_s=3.0, minimum_billing_s=random.choice((0.0, 600.0))),
         mean_life_s=random.choice((inf, 300.0)), boot_noise=0.3, reprice_every_s=120.0, price_noise=0.4,
     )  # fmt: skip
-    priced = tuple(
-        replace(model, pool=replace(model.pool, usd_per_h=1.37 * row)) for row, model in enumerate(scenario.pools, 1)
-    )
-    types = [model.pool.shape.accelerator for model in (*priced, rented)]
+    owned = priced(scenario)
+    types = [model.pool.shape.accelerator for model in (*owned, rented)]
     truth = scenario.truth
     speeds = {**truth.speeds, **{SpeedKey(kind, "t4"): 0.8 for kind in KINDS}}
     return replace(
         scenario,
-        pools=(*priced, rented),
+        pools=(*owned, rented),
         truth=replace(truth, speeds=speeds, laws={KINDS[1]: law(random, types)}),
         policy=PolicySpec(random.choice(POLICIES)),
         rules=replace(scenario.rules, delay_usd_per_h=random.choice((0.0, 500.0, 500.0)), rent_keep_s=30.0),
         world=replace(scenario.world, speed_noise=0.0, report_s=10.0),
-        faults=replace(scenario.faults, attempt_slow_every_s=200.0, attempt_slow_s=30.0, attempt_slow_pace=0.3),
+        faults=replace(scenario.faults, attempt_slow=SlowPeriods(200.0, 30.0, 0.3)),
         random_failures=RandomFailures(0.1, 100.0, 0.1, 3, 1),
     )  # fmt: skip
 
@@ -191,4 +211,57 @@ def test_two_jobs_on_one_accelerator_are_not_two_accelerators(seed: int, policy:
         for number in range(1, random.randint(2, 8))
         for at, steps in [(200.0 * number, float(random.randint(50, 2000)))]
     ]
-    checked(jobs, gavel_scenario(pools, GroundTruth(speeds, pairs=pairs), policy))
+    checked(jobs, gavel_scenario(pools, GroundTruth(speeds, pairs=pairs), policy), packs=True)
+
+
+def spreading_jobs_of(seed: int, scenario: Scenario) -> list[SimulatedJob]:
+    """Four fifths of the rigid jobs may be spread: half of them as forks of up to five parts, half as mixed gangs."""
+    random, jobs = Random(f"{seed}/spread"), []
+    for job in jobs_of(seed, scenario):
+        way, parts = random.random(), random.choice((2, 3, 5))
+        if way < 0.8 and not job.request.sizes:
+            more = {"fork_max": parts} if way < 0.4 else {"mixed": True}
+            job = replace(job, request=replace(job.request, **more))
+        jobs.append(job)
+    return jobs
+
+
+@pytest.mark.parametrize("policy", ["hadar", "walras"])
+def test_forks_and_mixed_gangs_are_held_and_paid_for_by_pool(policy: str) -> None:
+    """Jobs may be forked and gangs may sit in several pools, among faults; some do."""
+    spread = 0
+    for seed in range(40):
+        drawn = scenario_of(seed)
+        world = replace(drawn.world, speed_noise=0.0)
+        scenario = replace(drawn, pools=priced(drawn), policy=PolicySpec(policy), world=world)
+        result = checked(spreading_jobs_of(seed, scenario), scenario)
+        spread += sum(len(job.accelerator_s) > 1 and job.attempts == 1 for job in result.jobs)
+    assert spread
+
+
+class Flatterer(AttemptSimulator):
+    """Credits a hundredth more than was done."""
+
+    def _settle(self, at: float, run: SimAttempt) -> None:
+        before = run.job.steps
+        super()._settle(at, run)
+        run.job.steps += 0.01 * (run.job.steps - before)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"), [("steps", "is credited"), ("held_s", "accelerator-seconds held"), ("usd", "USD counted")]
+)
+def test_what_is_made_up_is_found(part: str, told: str) -> None:
+    """More steps than were made, more accelerator-seconds than were there, a sum that is not price times time."""
+    scenario = scenario_of(0)
+    wiring = SchedulerWiring(pace=Flatterer) if part == "steps" else scenario.wiring
+    simulation = Simulation(replace(scenario, pools=priced(scenario), wiring=wiring))
+    pool_id = scenario.pools[0].pool.pool_id
+
+    def make_up(at: float, job: JobProgress, state: JobState) -> None:
+        meter = simulation.metrics.pools[pool_id]
+        setattr(meter, part, getattr(meter, part) + (1e9 if part == "held_s" else 0.02))
+
+    if part != "steps":
+        simulation.world.on_end.append(make_up)
+    assert any(told in violation for violation in simulation.run(jobs_of(0, scenario)).violations)

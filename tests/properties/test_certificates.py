@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.check.certificate import check_decision
-from optimizer.documents.problem_conversion import problem_from_document
-from optimizer.documents.problem_document import ProblemDocument
+from optimizer.documents.problem_document import ProblemDocument, problem_from_document
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from walras.spec.file_model import check_model as checked
@@ -39,10 +38,8 @@ def _jobs(draw: st.DrawFn, pools: list[str], projects: int) -> dict[str, Any]:
             configurations.append({"pool": pool, "accelerators": gang, "steps_per_s": draw(_SPEEDS)})
             if draw(st.integers(0, 3)) == 0:
                 larger = {
-                    "pool": pool,
-                    "accelerators": 2 * gang,
-                    "steps_per_s": 1.7 * configurations[-1]["steps_per_s"],
-                }
+                    "pool": pool, "accelerators": 2 * gang, "steps_per_s": 1.7 * configurations[-1]["steps_per_s"],
+                }  # fmt: skip
                 configurations.append(larger)
     if len(pools) > 1 and draw(st.integers(0, 3)) == 0:
         configurations.append({"uses": {pools[0]: gang, pools[1]: gang}, "steps_per_s": draw(_SPEEDS)})

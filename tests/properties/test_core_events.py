@@ -1,23 +1,25 @@
 """Whatever happens, in whatever order, twice or late: every invariant of the core holds after every event.
 
-`FakeFleet.tell` checks all invariants, that no attempt is granted while another of the job is alive, that none is
-started twice, and that one solve at most is in flight.
+Starts and stops are judged from outside by `RulesOracle`. `FakeFleet.tell` checks all invariants, that no attempt is
+granted while another of the job is alive, that none is started twice, and that one solve at most is in flight.
 """
 
 from dataclasses import replace
 from math import inf
 
 import numpy as np
+import pytest
 from fake_fleet import Attempt, FakeFleet, job, pool
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from rules_oracle import RulesOracle
 
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
-from scheduler.core.job_change_events import JobDeadlineChanged, JobProjectChanged, JobRedirected, JobReprioritised
+from scheduler.core.events import JobDeadlineChanged, JobProjectChanged, JobRedirected, JobReprioritised
 from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.fleet import MachineCondition
@@ -64,34 +66,22 @@ def some_shares(solve: cmd.Solve, fractions: list[float], rent: int) -> ev.Propo
     return ev.Proposal(
         pools=tuple(PoolId(p) for p in problem.pools.pool_id),
         job_ids=tuple(JobId(int(i)) for i in problem.jobs.job_id[columns.job[kept]]),
-        pool_rows=tuple(columns.use_pool[kept].tolist()),
-        counts=tuple(int(count) for count in columns.use_count[kept]),
-        shares=tuple(x[kept].tolist()),
-        asked=tuple(JobId(int(i)) for i in problem.jobs.job_id),
-        prices=tuple(0.1 for _ in problem.pools.pool_id),
-        price_unit="share",
-        exchange=1.0,
-        rent_machines=tuple(rent for _ in problem.pools.pool_id),
-        status="optimal",
-        objective=1.0,
-        bound=1.0,
-        gap=0.0,
+        pool_rows=tuple(columns.use_pool[kept].tolist()), counts=tuple(int(count) for count in columns.use_count[kept]),
+        shares=tuple(x[kept].tolist()), asked=tuple(JobId(int(i)) for i in problem.jobs.job_id),
+        prices=tuple(0.1 for _ in problem.pools.pool_id), price_unit="share", exchange=1.0,
+        rent_machines=tuple(rent for _ in problem.pools.pool_id), status="optimal", objective=1.0, bound=1.0, gap=0.0,
         path="test",
-    )
+    )  # fmt: skip
 
 
 class AnyOrder(RuleBasedStateMachine):
     """A cluster to which anything may happen."""
 
     @initialize(
-        policy=st.sampled_from(POLICIES),
-        round_s=st.sampled_from([0.0, 12.0, 60.0]),
-        resolve_min_s=st.sampled_from([0.0, 5.0, 30.0]),
-        restart_s=st.sampled_from([0.5, 5.0]),
-        backfill=st.sampled_from(list(Backfill)),
-        idle=st.booleans(),
-        protected_s=st.sampled_from([0.0, 30.0]),
-    )
+        policy=st.sampled_from(POLICIES), round_s=st.sampled_from([0.0, 12.0, 60.0]),
+        resolve_min_s=st.sampled_from([0.0, 5.0, 30.0]), restart_s=st.sampled_from([0.5, 5.0]),
+        backfill=st.sampled_from(list(Backfill)), idle=st.booleans(), protected_s=st.sampled_from([0.0, 30.0]),
+    )  # fmt: skip
     def begin(
         self,
         policy: PolicySpec,
@@ -102,17 +92,11 @@ class AnyOrder(RuleBasedStateMachine):
         idle: bool,
         protected_s: float,
     ) -> None:
-        self.fleet = FakeFleet()
+        self.fleet, self.oracle = FakeFleet(), RulesOracle()
         rules = RoundRules(
-            round_s=round_s,
-            resolve_min_s=resolve_min_s,
-            restart_default_s=restart_s,
-            backfill=backfill,
-            idle_to_round_end=idle,
-            min_runtime_s=5.0,
-            protected_s=protected_s,
-            rent_keep_s=20.0,
-        )
+            round_s=round_s, resolve_min_s=resolve_min_s, restart_default_s=restart_s, backfill=backfill,
+            idle_to_round_end=idle, min_runtime_s=5.0, protected_s=protected_s, rent_keep_s=20.0,
+        )  # fmt: skip
         self.tell(ev.PolicyChanged(0.0, policy, rules))
         for declared in POOLS:
             self.tell(ev.PoolDeclared(0.0, declared))
@@ -125,6 +109,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     def tell(self, event: ev.Event) -> None:
         self.fleet.tell(event)
+
+    @invariant()
+    def starts_and_stops_are_allowed(self) -> None:
+        self.oracle.read(self.fleet.log)
 
     def join(self, name: str, token: str = "") -> None:
         if self.fleet.core.ledger.fleet.pool_row(PoolId(name)) is None:
@@ -145,21 +133,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.fleet.at = until
 
     @rule(
-        accelerator=st.sampled_from(["*", "a", "b", "none"]),
-        count=st.sampled_from([1, 1, 2, 4, 8]),
-        kind=st.sampled_from(["k", "l"]),
-        priority=st.sampled_from([10, 50, 50, 90]),
-        preemptible=st.booleans(),
-        steps=st.sampled_from([None, 100.0]),
-        retries=st.sampled_from([0, 1]),
-        cpus=st.sampled_from([1.0, 4.0]),
-        limits=st.sampled_from([(inf, inf), (30.0, inf), (inf, 40.0)]),
-        depends=st.sampled_from([0, 0, 1]),
-        held=st.sampled_from([False, False, True]),
-        not_before_s=st.sampled_from([-inf, -inf, 10.0]),
+        accelerator=st.sampled_from(["*", "a", "b", "none"]), count=st.sampled_from([1, 1, 2, 4, 8]),
+        kind=st.sampled_from(["k", "l"]), priority=st.sampled_from([10, 50, 50, 90]), preemptible=st.booleans(),
+        steps=st.sampled_from([None, 100.0]), retries=st.sampled_from([0, 1]), cpus=st.sampled_from([1.0, 4.0]),
+        limits=st.sampled_from([(inf, inf), (30.0, inf), (inf, 40.0)]), depends=st.sampled_from([0, 0, 1]),
+        held=st.sampled_from([False, False, True]), not_before_s=st.sampled_from([-inf, -inf, 10.0]),
         due_s=st.sampled_from([inf, 20.0, 200.0]),
         tools=st.sampled_from([(), (), (("uv",),), (("git",), ("docker", "podman"))]),
-    )
+    )  # fmt: skip
     def submit(
         self,
         accelerator: str,
@@ -180,24 +161,11 @@ class AnyOrder(RuleBasedStateMachine):
         dependencies = (JobId(self.job_count),) if depends and self.job_count else ()
         self.job_count += 1
         request = job(
-            self.job_count,
-            accelerator,
-            count,
-            kind=Kind(kind),
-            priority=priority,
-            preemptible=preemptible,
-            steps=steps,
-            retry=RetryRule(retries),
-            cpus_per_accelerator=cpus,
-            max_runtime_s=limits[0],
-            max_queue_s=limits[1],
-            depends_on=dependencies,
-            held=held,
-            not_before_at=self.fleet.at + not_before_s,
-            deadline_at=self.fleet.at + due_s,
-            tools=tools,
-            data=("d1", "d2")[: len(tools)],
-        )
+            self.job_count, accelerator, count, kind=Kind(kind), priority=priority, preemptible=preemptible,
+            steps=steps, retry=RetryRule(retries), cpus_per_accelerator=cpus, max_runtime_s=limits[0],
+            max_queue_s=limits[1], depends_on=dependencies, held=held, not_before_at=self.fleet.at + not_before_s,
+            deadline_at=self.fleet.at + due_s, tools=tools, data=("d1", "d2")[: len(tools)],
+        )  # fmt: skip
         self.tell(ev.JobSubmitted(self.fleet.at, request))
 
     @rule(index=st.integers(0, 50), refuse=st.sampled_from([False, False, True]))
@@ -366,7 +334,11 @@ class AnyOrder(RuleBasedStateMachine):
                 assert plain(fresh.handle(event)) == plain(commands)
 
 
+_ORDERS = settings(stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(
-    max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestAnyOrder.settings = settings(_ORDERS, max_examples=100)
+
+
+@pytest.mark.slow
+class TestManyOrders(AnyOrder.TestCase):
+    settings = settings(_ORDERS, max_examples=300)

@@ -12,8 +12,8 @@ from strategies_problems import settings_of_problems
 from optimizer import answer
 from optimizer.answer import answer_problem
 from optimizer.check.certificate import check_decision
-from optimizer.classes import deduplication
-from optimizer.classes.deduplication import distinct_jobs
+from optimizer.classes import aggregation
+from optimizer.classes.aggregation import distinct_jobs
 from optimizer.decision import Shares
 from optimizer.policy import AggregatesJobs, PolicySpec, SharePolicy
 from optimizer.registry import make, names
@@ -63,7 +63,7 @@ def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):
     problem, policy, answers = build(setting), make(PolicySpec("throughput")), []
     for compiled_from in (0, 10**12):
         with pytest.MonkeyPatch.context() as patch:
-            for module in (answer, deduplication):
+            for module in (answer, aggregation):
                 patch.setattr(module, "COMPILED_COLUMNS", compiled_from)
             answers.append(answer_problem(policy, problem, None, 0.0)[0])
     walked, plain = answers
@@ -77,15 +77,13 @@ def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):
 @pytest.mark.parametrize("speed", [-1.0, np.nan, np.inf])
 def test_a_large_malformed_problem_is_named(speed: float, monkeypatch):
     """What the walk does not vouch for is found and named by the full check."""
-    for module in (answer, deduplication):
+    for module in (answer, aggregation):
         monkeypatch.setattr(module, "COMPILED_COLUMNS", 0)
     problem = build(Setting(speeds=[[1.0, 3.0]] * 4, capacity=[4.0, 4.0]))
     wrong = problem.columns.steps_per_s.copy()
     wrong[3] = speed
     with pytest.raises(ProblemError, match=r"columns\.steps_per_s\[3\]"):
         answer_problem(
-            make(PolicySpec("throughput")),
-            replace(problem, columns=replace(problem.columns, steps_per_s=wrong)),
-            None,
+            make(PolicySpec("throughput")), replace(problem, columns=replace(problem.columns, steps_per_s=wrong)), None,
             0.0,
-        )
+        )  # fmt: skip

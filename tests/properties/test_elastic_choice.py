@@ -34,13 +34,9 @@ def random_choice(seed: int, jobs: int, load: float) -> AssignmentProblem:
     kept = np.array(value) > 0
     rows = np.unique(np.array(job)[kept], return_inverse=True)[1]
     return AssignmentProblem(
-        job=rows,
-        value=np.array(value)[kept],
-        use_column=np.arange(int(kept.sum())),
-        use_pool=np.array(pool)[kept],
-        use_count=np.array(count)[kept],
-        capacity=capacity,
-    )
+        job=rows, value=np.array(value)[kept], use_column=np.arange(int(kept.sum())), use_pool=np.array(pool)[kept],
+        use_count=np.array(count)[kept], capacity=capacity,
+    )  # fmt: skip
 
 
 def by_highs(choice: AssignmentProblem) -> float:
@@ -50,12 +46,9 @@ def by_highs(choice: AssignmentProblem) -> float:
     load = sparse.csr_array((choice.use_count, (choice.use_pool, choice.use_column)), shape=(len(choice.capacity), c))
     limits = np.concatenate([np.ones(choice.jobs), choice.capacity])
     found = milp(
-        -choice.value,
-        constraints=LinearConstraint(sparse.vstack([time, load]), ub=limits),
-        integrality=np.ones(c),
-        bounds=Bounds(0, 1),
-        options={"mip_rel_gap": 1e-6},
-    )
+        -choice.value, constraints=LinearConstraint(sparse.vstack([time, load]), ub=limits), integrality=np.ones(c),
+        bounds=Bounds(0, 1), options={"mip_rel_gap": 1e-6},
+    )  # fmt: skip
     return float(-found.fun)
 
 
@@ -105,11 +98,7 @@ def test_plans_are_possible_repeatable_and_blind_to_rows(policy: str, setting: E
     for row in setting.pinned:
         assert problem.columns.running[plan.column[row]]
     again, same = planner.decide(problem, None)
-    assert (again.column.tolist(), again.rows.tolist(), same) == (
-        plan.column.tolist(),
-        plan.rows.tolist(),
-        memory,
-    )
+    assert (again.column.tolist(), again.rows.tolist(), same) == (plan.column.tolist(), plan.rows.tolist(), memory)
     assert plan.yardstick is not None or plan.no_yardstick
     order = data.draw(st.permutations(range(len(problem.jobs))))
     other, _ = planner.decide(permuted(problem, order), None)

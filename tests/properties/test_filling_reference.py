@@ -21,13 +21,10 @@ def a_market(rng: np.random.Generator) -> tuple[ClassProblem, np.ndarray]:
     gang = rng.choice([1.0, 1.0, 2.0], k)
     worth = rng.integers(1, 9, len(owner)) / 4.0 * gang[owner]
     market = ClassProblem(
-        size=rng.integers(1, 4, k).astype(float),
-        first=np.concatenate([[0], np.cumsum(there.sum(axis=1))]),
-        use_first=np.arange(len(owner) + 1),
-        use_row=row.astype(np.int32),
-        use_count=gang[owner],
+        size=rng.integers(1, 4, k).astype(float), first=np.concatenate([[0], np.cumsum(there.sum(axis=1))]),
+        use_first=np.arange(len(owner) + 1), use_row=row.astype(np.int32), use_count=gang[owner],
         capacity=rng.integers(2, 9, rows).astype(float),
-    )
+    )  # fmt: skip
     return market, worth
 
 

@@ -20,8 +20,7 @@ from optimizer.assignment.whole_gang_bound import whole_assignment_bound
 from optimizer.policies.walras import Walras
 from optimizer.problem import Problem
 from optimizer.renting.market_plan import plan_in_market
-from optimizer.renting.plan_relaxation import relaxed_optimum
-from optimizer.renting.usd_certificate import usd_certificate
+from optimizer.renting.usd_certificate import relaxed_optimum, usd_certificate
 
 SAME = 1e-6
 #: Of one project, of another with two users, and of these.

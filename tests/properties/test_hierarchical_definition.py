@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from problems import Setting, build
 
+from benchmarks.policy_definitions import definition
 from optimizer.decision import Status
 from optimizer.policies.hierarchical import Hierarchical
 from optimizer.problem import Entities, FloatArray, IntArray, Problem
@@ -25,23 +26,16 @@ def a_problem(rng: np.random.Generator) -> Problem:
     speeds = rng.integers(1, 9, (jobs, pools)) / 4
     problem = build(
         Setting(
-            speeds.tolist(),
-            rng.integers(2, 7, pools).tolist(),
-            gangs=rng.choice([1, 1, 2], jobs).tolist(),
-            weights=rng.choice([0.5, 1, 2], jobs).tolist(),
-            submitted_at=rng.permutation(jobs).tolist(),
+            speeds.tolist(), rng.integers(2, 7, pools).tolist(), gangs=rng.choice([1, 1, 2], jobs).tolist(),
+            weights=rng.choice([0.5, 1, 2], jobs).tolist(), submitted_at=rng.permutation(jobs).tolist(),
             entity=rng.integers(1, 4, jobs).tolist(),
         )
-    )
+    )  # fmt: skip
     tree = Entities(
-        ("vision", "text", "vision/ada", "vision/bob"),
-        rng.choice([1.0, 2.0, 3.0], 4),
-        parent=np.array([-1, -1, 0, 0]),
-        guaranteed=np.zeros(4),
-        limit=np.where(rng.random(4) < 0.2, 0.6, 1.0),
-        borrows=rng.random(4) < 0.8,
+        ("vision", "text", "vision/ada", "vision/bob"), rng.choice([1.0, 2.0, 3.0], 4), parent=np.array([-1, -1, 0, 0]),
+        guaranteed=np.zeros(4), limit=np.where(rng.random(4) < 0.2, 0.6, 1.0), borrows=rng.random(4) < 0.8,
         fifo=rng.random(4) < 0.25,
-    )
+    )  # fmt: skip
     return replace(problem, entities=tree)
 
 
@@ -68,7 +62,7 @@ def most(policy: Hierarchical, problem: Problem, floor: FloatArray, job: int) ->
 
 def level(policy: Hierarchical, problem: Problem, kept: FloatArray) -> FloatArray:
     """What each job is to have at the highest level (n,)."""
-    program = policy.definition(problem, kept)
+    program = definition(policy, problem, kept)
     program.solve(solver=cp.HIGHS)
     assert program.status == cp.OPTIMAL
     (amount,) = (each for each in program.variables() if each.name() == "amount")

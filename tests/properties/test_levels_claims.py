@@ -20,13 +20,9 @@ def fleet(seed: int) -> tuple[ClassProblem, FloatArray, FloatArray]:
     worth = speeds / (speeds @ capacity / capacity.sum())[:, None]
     columns = jobs * pools
     market = ClassProblem(
-        np.ones(jobs),
-        np.arange(0, columns + 1, pools),
-        np.arange(columns + 1),
-        np.tile(np.arange(pools, dtype=np.int32), jobs),
-        np.ones(columns),
-        capacity,
-    )
+        np.ones(jobs), np.arange(0, columns + 1, pools), np.arange(columns + 1),
+        np.tile(np.arange(pools, dtype=np.int32), jobs), np.ones(columns), capacity,
+    )  # fmt: skip
     return market, speeds, worth
 
 

@@ -44,11 +44,9 @@ def test_the_order_of_jobs_does_not_matter(setting: Setting, random):
     order = list(range(len(setting.speeds)))
     random.shuffle(order)
     permuted = replace(
-        setting,
-        speeds=[setting.speeds[j] for j in order],
-        gangs=[setting.gangs[j] for j in order],
+        setting, speeds=[setting.speeds[j] for j in order], gangs=[setting.gangs[j] for j in order],
         weights=[setting.weights[j] for j in order],
-    )
+    )  # fmt: skip
     first, second = build(setting), build(permuted)
     one, other = decide(first), decide(second)
     assert other.certificate.objective == pytest.approx(one.certificate.objective, rel=1e-6)

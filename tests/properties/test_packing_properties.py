@@ -119,15 +119,11 @@ def test_the_order_of_the_jobs_does_not_matter(problem: Problem):
         problem,
         jobs=replace(problem.jobs, weight=problem.jobs.weight[::-1].copy(), gang=problem.jobs.gang[::-1].copy()),
         columns=replace(
-            columns,
-            job=(n - 1 - columns.job)[order],
-            steps_per_s=columns.steps_per_s[order],
-            use_pool=columns.use_pool[order],
-            use_count=columns.use_count[order],
-            running=columns.running[order],
+            columns, job=(n - 1 - columns.job)[order], steps_per_s=columns.steps_per_s[order],
+            use_pool=columns.use_pool[order], use_count=columns.use_count[order], running=columns.running[order],
         ),
         pairs=replace(pairs, kind=pairs.kind[::-1].copy()),
-    )
+    )  # fmt: skip
     assert rates_of(turned, columns.running[order] + 1.0).sum() == rates_of(problem, columns.running + 1.0).sum()
     one, other = max_min(problem)[0].first()[0], max_min(turned)[0].first()[0]
     assert abs(one - other) <= 1e-7 * max(one, 1e-3)

@@ -113,12 +113,10 @@ def test_nobody_wants_anothers_shares():
 @pytest.mark.parametrize(
     ("policy", "broken"),
     [
-        ("throughput", loses_by_sharing),
-        ("isolated", can_be_improved),
-        ("throughput", envies),
+        ("throughput", loses_by_sharing), ("isolated", can_be_improved), ("throughput", envies),
         ("max_min_fairness", envies),
     ],
-)
+)  # fmt: skip
 def test_somebody_else_breaks_it(policy: str, broken):
     """Each property says something: a policy that does not claim it breaks it."""
     assert any(broken(problem, shares(policy, problem)) for problem in map(fleet, range(50)))

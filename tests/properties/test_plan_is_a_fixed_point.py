@@ -28,12 +28,9 @@ def random_market(seed: int) -> Problem:
         [[speed, speed * random.choice([0.6, 0.8, 1.0])] for speed in fast],
         [float(random.choice([random.randint(1, 6), max(riders, 1)])), 0.0],
         remaining_steps=[speed * HOUR_S * random.uniform(0.3, 20) for speed in fast],
-        rentable=[0.0, float(random.randint(1, 8))],
-        usd_per_h=[0.0, 1.0],
-        boot_s=[0.0, 120.0],
-        values=values,
+        rentable=[0.0, float(random.randint(1, 8))], usd_per_h=[0.0, 1.0], boot_s=[0.0, 120.0], values=values,
         submitted_at=[-random.uniform(0, 4 * HOUR_S) for _ in range(n)],
-    )
+    )  # fmt: skip
     problem = build(setting)
     by_value = random.random() < 0.5
     entity = np.array([int(value > 0) if by_value else random.randrange(2) for value in values], dtype=np.int64)
@@ -78,6 +75,32 @@ def test_the_present_plan_is_the_next_one(seed: int) -> None:
     assert rental is not None
     assert rental_again is not None
     assert rental_again.machines.tolist() == rental.machines.tolist()
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_turn_is_kept_by_whoever_has_just_been_given_it(seed: int) -> None:
+    """One or two accelerators, two projects with two users each, all of them behind, some jobs long overdue: who is
+    given a place has it in the next plan too, and who waits waits.
+    """
+    random, n = Random(f"turns/{seed}"), 5
+    hours = [random.uniform(1, 12) for _ in range(n)]
+    problem = build(
+        Setting([[10.0]] * n, [float(random.randint(1, 2))], remaining_steps=[36_000 * each for each in hours],
+                submitted_at=[-HOUR_S * random.uniform(0, 40) for _ in range(n)])
+    )  # fmt: skip
+    tree = Entities(("p", "q", "p/a", "p/b", "q/c", "q/d"), np.ones(6), np.array([-1, -1, 0, 0, 1, 1]))
+    jobs = replace(
+        problem.jobs, entity=np.array([random.randrange(2, 6) for _ in range(n)]), restart_s=np.full(n, 150.0),
+        length_s=np.full(n, np.inf), done_steps=np.zeros(n),
+    )  # fmt: skip
+    problem = replace(problem, jobs=jobs, entities=tree)
+    owed = {name: random.uniform(0, random.choice([4_000, 20_000])) for name in tree.name}
+    memory: Memory = {"overdue": [], "fair": {"at": 0.0, "deficit": owed, "rate": {}}}
+    for _ in range(3):
+        before, told = Walras().decide(problem, memory)
+        problem, memory = carried_out(problem, before, None), {**told, "fair": memory["fair"]}
+    after, _ = Walras().decide(problem, memory)
+    assert after.column.tolist() == before.column.tolist()
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -1,18 +1,20 @@
 """The price path against general solvers, on any small market."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markets import exact, levels, markets, nashes, totals
-from numpy_pass import numpy_engine
+from markets import exact, levels, markets, nashes, prices_of, totals
 
 from benchmarks.instances import optimality_gap
 from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.decision import Status
-from optimizer.lp.dual_newton.best_responses import class_worth
 from optimizer.lp.dual_newton.dual_bound import dual_bound
-from optimizer.lp.dual_newton.price_solver import SolveLimits, solve_by_prices, solve_with_warm_start
+from optimizer.lp.dual_newton.dual_task import class_worth
+from optimizer.lp.dual_newton.price_solver import SolveLimits, solve_by_prices
 
 _SETTINGS = settings(max_examples=40, deadline=None)
 _GAP = 1e-4
@@ -91,23 +93,6 @@ def _any_objective(data: st.DataObject, market: ClassProblem, worth: np.ndarray)
 
 @given(st.data())
 @settings(max_examples=25, deadline=None)
-def test_numpy_and_numba_agree(data: st.DataObject) -> None:
-    """Both lead to the same status, even where a handful of jobs leaves rounding to choose the way."""
-    market, worth = data.draw(markets(filled=True))
-    objective = _any_objective(data, market, worth)
-    fast, slow = (
-        solve_with_warm_start(market, objective).solution,
-        solve_with_warm_start(market, objective, engine=numpy_engine()).solution,
-    )
-    if Status.WORK_LIMIT in (fast.status, slow.status):
-        return  # the last bits of a stalled path decide where it stops
-    assert fast.status is slow.status
-    if fast.status is Status.OPTIMAL:
-        assert abs(fast.objective - slow.objective) <= _GAP * max(1.0, abs(slow.objective))
-
-
-@given(st.data())
-@settings(max_examples=25, deadline=None)
 def test_the_same_market_gives_the_same_bits(data: st.DataObject) -> None:
     """A solve is a function of its arguments."""
     market, worth = data.draw(markets(filled=True))
@@ -127,13 +112,10 @@ def test_splitting_a_class_changes_nothing(data: st.DataObject) -> None:
     whole = solve_by_prices(market, MaxSum(value, worth, np.zeros(market.classes)))
     uses = len(market.use_row)
     twice = ClassProblem(
-        size=np.tile(market.size / 2, 2),
-        first=np.concatenate([market.first, market.first[1:] + market.columns]),
-        use_first=np.concatenate([market.use_first, market.use_first[1:] + uses]),
-        use_row=np.tile(market.use_row, 2),
-        use_count=np.tile(market.use_count, 2),
-        capacity=market.capacity,
-    )
+        size=np.tile(market.size / 2, 2), first=np.concatenate([market.first, market.first[1:] + market.columns]),
+        use_first=np.concatenate([market.use_first, market.use_first[1:] + uses]), use_row=np.tile(market.use_row, 2),
+        use_count=np.tile(market.use_count, 2), capacity=market.capacity,
+    )  # fmt: skip
     split = solve_by_prices(twice, MaxSum(np.tile(value, 2), np.tile(worth, 2), np.zeros(2 * market.classes)))
     if Status.WORK_LIMIT in (whole.status, split.status):
         return
@@ -145,16 +127,66 @@ def test_a_work_limit_is_an_outcome() -> None:
     rng = np.random.default_rng(0)
     jobs, pools = 200, 4
     market = ClassProblem(
-        size=np.ones(jobs),
-        first=np.arange(jobs + 1) * pools,
-        use_first=np.arange(jobs * pools + 1),
-        use_row=np.tile(np.arange(pools, dtype=np.int32), jobs),
-        use_count=np.ones(jobs * pools),
+        size=np.ones(jobs), first=np.arange(jobs + 1) * pools, use_first=np.arange(jobs * pools + 1),
+        use_row=np.tile(np.arange(pools, dtype=np.int32), jobs), use_count=np.ones(jobs * pools),
         capacity=np.full(pools, 10.0),
-    )
+    )  # fmt: skip
     value = rng.lognormal(0, 1, jobs * pools)
     objective = MaxSum(value, value, np.zeros(jobs))
     solution = solve_by_prices(market, objective, SolveLimits(passes=2))
     assert solution.status is Status.WORK_LIMIT
     assert solution.objective < solution.bound < np.inf
     _held(market, objective, solution)
+
+
+_BOUND_SETTINGS = settings(max_examples=150, deadline=None)
+
+
+def _above(bound: float, optimum: float, tolerance: float = 1e-7) -> bool:
+    return bound >= optimum - tolerance * max(1.0, abs(optimum))
+
+
+def _close(bound: float, optimum: float, tolerance: float) -> bool:
+    return abs(bound - optimum) <= tolerance * max(1.0, abs(optimum))
+
+
+@pytest.mark.parametrize(
+    ("objectives", "tolerance"),
+    [(partial(totals, floors=True), 1e-6), pytest.param(levels, 1e-5, marks=pytest.mark.slow)],
+)
+@given(st.data())
+@_BOUND_SETTINGS
+def test_nothing_exceeds_a_bound_and_the_best_prices_prove_the_optimum(
+    objectives: Callable[..., st.SearchStrategy[Objective]], tolerance: float, data: st.DataObject
+) -> None:
+    """At any prices the bound holds, at the dual prices it is the optimum: of a total, and of levels with linear,
+    convex and capped targets.
+    """
+    market, worth = data.draw(markets())
+    objective = data.draw(objectives(market, worth))
+    found = exact(market, objective)
+    bound = dual_bound(market, objective, data.draw(prices_of(market)))
+    if found.objective is not None:
+        assert _above(bound, found.objective)
+        assert _close(dual_bound(market, objective, found.prices), found.objective, tolerance)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_nash_exceeds_a_bound_and_the_best_prices_prove_the_optimum(data: st.DataObject) -> None:
+    """The same for weighted sums of logarithms."""
+    market, worth = data.draw(markets(filled=True))
+    objective = data.draw(nashes(market, worth))
+    found = exact(market, objective)
+    assert found.objective is not None
+    assert _above(dual_bound(market, objective, data.draw(prices_of(market))), found.objective, 1e-6)
+    assert _close(dual_bound(market, objective, found.prices), found.objective, 1e-5)
+
+
+@given(st.data())
+@_BOUND_SETTINGS
+def test_a_levels_bound_does_not_depend_on_the_unit_of_prices(data: st.DataObject) -> None:
+    """Ten times the prices prove the same."""
+    market, worth = data.draw(markets())
+    objective, prices = data.draw(levels(market, worth)), data.draw(prices_of(market))
+    assert np.isclose(dual_bound(market, objective, prices), dual_bound(market, objective, 10 * prices), rtol=1e-9)

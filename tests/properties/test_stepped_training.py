@@ -10,10 +10,10 @@ from training import steady
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
-from simulator.engine import RunOutcome
+from scheduler.world.engine import RunOutcome
 from simulator.simulation import Simulation
-from simulator.workloads.trace import TraceJob
-from simulator.worlds.pollux.pollux_scenario import RESTART_S, T4_POOL, pollux_policy_names, pollux_scenario
+from simulator.workloads.trace_source import TraceJob
+from simulator.worlds.pollux.pollux_scenario import POLLUX_POLICIES, RESTART_S, T4_POOL, pollux_scenario
 from simulator.worlds.pollux.pollux_training import pollux_workload
 from tests.support.core_invariants import check_invariants
 
@@ -30,7 +30,7 @@ ROWS = st.lists(
 )
 
 
-@pytest.mark.parametrize("policy", pollux_policy_names())
+@pytest.mark.parametrize("policy", POLLUX_POLICIES)
 @settings(max_examples=40, deadline=None)
 @given(rows=ROWS)
 def test_every_job_ends_and_the_ledger_holds_at_every_event(policy: str, rows: list[tuple[int, str, int, int]]) -> None:

@@ -18,20 +18,21 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.job_columns import JobColumns
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
-from simulator.attempts import WorldParameters
-from simulator.engine import RunLimits
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, Simulation
 from walras.job_request import JobId, Kind
 from walras.states import JobState
 
 KIND = Kind("k")
 RESTART_S = 10.0
+#: A job that others stopped more often may be kept in its place.
+STOPS_MAX = 6
 #: Rounds that one may wait besides: a place is asked for at a round's end, what is owed is reckoned at such ends, and
-#: an incumbent may have just come.
-ROUNDS = 3
+#: an incumbent, or another job with more to claim, may have just come.
+ROUNDS = 4
 
 
 def rules_of(part: float) -> RoundRules:
@@ -51,7 +52,7 @@ def exceeded_s(ledger: Ledger, rules: RoundRules) -> float:
     """By how much the worst lag of a waiting job behind one that runs is above its bound; accelerator-seconds."""
     columns, worst = ledger.columns, -np.inf
     ran_s = rules.min_runtime_s + ROUNDS * rules.round_s
-    running = [each for each in ledger if _displaceable(each) and ledger.now - each.running_at >= ran_s]
+    running = [each for each in ledger if _displaceable(ledger, each) and ledger.now - each.running_at >= ran_s]
     for waiting in (each for each in ledger if each.waits):
         slot = waiting.slot
         tolerated_s = min(rules.tolerated_lag * columns.attained_s[slot], rules.owed_limit_s / 2)
@@ -61,19 +62,21 @@ def exceeded_s(ledger: Ledger, rules: RoundRules) -> float:
     return float(worst)
 
 
-def _displaceable(record: JobRecord) -> bool:
-    return record.state is JobState.RUNNING and record.revoked is None
+def _displaceable(ledger: Ledger, record: JobRecord) -> bool:
+    may_be_kept = record.attempt > STOPS_MAX and ledger.policy.rules.tolerated_lag > 0
+    return record.state is JobState.RUNNING and record.revoked is None and not may_be_kept
 
 
 @settings(max_examples=12, deadline=None)
 @given(
-    jobs=st.integers(2, 9),
-    machines=st.integers(1, 4),
-    part=st.sampled_from([0.0, 0.01, 0.05, 0.2, 1.0]),
+    jobs=st.integers(2, 9), machines=st.integers(1, 4), part=st.sampled_from([0.0, 0.01, 0.05, 0.2, 1.0]),
     gap_s=st.sampled_from([0.0, 700.0]),
-)
+)  # fmt: skip
 def test_nobody_who_waits_lags_by_more_than_is_tolerated(jobs: int, machines: int, part: float, gap_s: float) -> None:
-    """At every instant of five hours: tolerated lag, the cost of the exchange and three rounds, and no more."""
+    """At every instant of five hours: tolerated lag, the cost of the exchange and four rounds, and no more.
+
+    Behind a job that was stopped more than six times one may lag for longer, but not where turns are strict.
+    """
     rules = rules_of(part)
     simulation = Simulation(scenario(machines, rules, until_at=18_000.0))
     worst = -np.inf

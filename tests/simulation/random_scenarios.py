@@ -6,15 +6,15 @@ from random import Random
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import Backfill, RoundRules
-from simulator.attempts import WorldParameters
-from simulator.engine import RunLimits, SolveClock, SolveTime
+from scheduler.world.attempts import AttemptCosts, PlannedFailure, SimulatedJob, WorldParameters
+from scheduler.world.engine import RunLimits, SolveClock, SolveTime
+from scheduler.world.machines import PoolModel
 from simulator.faults import FaultModel
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest, Kind, RetryRule
+from walras.machines.topology import Topology
 
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("script"))
 POLICIES = (
@@ -65,27 +65,33 @@ def scenario_of(seed: int) -> Scenario:
             backoff_s=1.0,
         ),
         WorldParameters(
-            report_s=random.choice((inf, 10.0)),
-            speed_noise=random.choice((0.0, 0.05)),
-            report_noise=0.02,
-            prepare_s=random.choice((0.0, 0.5)),
-            refused=random.choice((0.0, 0.05)),
+            report_s=random.choice((inf, 10.0)), speed_noise=random.choice((0.0, 0.05)), report_noise=0.02,
+            prepare_s=random.choice((0.0, 0.5)), refused=random.choice((0.0, 0.05)),
         ),
         FaultModel(
-            death_every_s=random.choice((inf, 400.0, 1500.0)),
-            cut_off_every_s=random.choice((inf, 300.0)),
-            cut_off_s=20.0,
-            notice_silence_s=5.0,
-            lease_s=40.0,
-            repair_s=60.0,
-            uncordon_s=30.0,
+            death_every_s=random.choice((inf, 400.0, 1500.0)), cut_off_every_s=random.choice((inf, 300.0)),
+            cut_off_s=20.0, notice_silence_s=5.0, lease_s=40.0, repair_s=60.0, uncordon_s=30.0,
             until_at=FAULTS_UNTIL_AT,
         ),
         solve_time=random.choice((SolveTime(), SolveTime(SolveClock.FIXED, 3.0))),
         limits=RunLimits(until_at=1e6, max_events=100_000),
         seed=seed,
         oracle=random.random() < 0.7,
-    )
+    )  # fmt: skip
+
+
+def in_racks(scenario: Scenario) -> Scenario:
+    """Two more machines in every pool, in racks of two whose links are slower than their own; some are in none."""
+    random = Random(f"{scenario.seed}/racks")
+    models = [replace(model, machines=model.machines + 2) for model in scenario.pools]
+    shapes = [model.pool.shape.name for model in models for _ in range(model.machines)]
+    names = [f"{shape}-{number}" for number, shape in enumerate(shapes, 1) if number % 3 or random.random() < 0.5]
+    racks = tuple((f"r{first}", ",".join(names[first : first + 2])) for first in range(0, len(names), 2))
+    topology = Topology((("machine", 8e9), ("rack", random.choice((4e9, 1e9)))), racks)
+    pools = tuple(replace(model, pool=replace(model.pool, topology=topology)) for model in models)
+    truth = replace(scenario.truth, gradient_bytes={KINDS[0]: 1e9, KINDS[1]: 2e8})
+    # Of a gang on many machines some start would be refused each time, until it is held.
+    return replace(scenario, pools=pools, truth=truth, world=replace(scenario.world, refused=0.0))
 
 
 def jobs_of(seed: int, scenario: Scenario) -> list[SimulatedJob]:

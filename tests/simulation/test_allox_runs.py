@@ -8,10 +8,10 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, Revoke
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
-from simulator.engine import RunLimits, RunOutcome
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits, RunOutcome
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, simulate
 from walras.job_request import Kind
 
@@ -30,12 +30,9 @@ def run(policy: str, seed: int) -> tuple[float, list[Revoke]]:
         at += random.expovariate(1 / 60.0)
     speeds = {SpeedKey(Kind(k), name): s for k, both in SPEEDS.items() for name, s in zip("ab", both, strict=True)}
     scenario = Scenario(
-        (PoolModel(pool("a", 2), 1), PoolModel(pool("b", 2), 2)),
-        GroundTruth(speeds, {}, AttemptCosts(5.0, 1.0)),
-        PolicySpec(policy),
-        RULES,
-        limits=RunLimits(until_at=1e6),
-    )
+        (PoolModel(pool("a", 2), 1), PoolModel(pool("b", 2), 2)), GroundTruth(speeds, {}, AttemptCosts(5.0, 1.0)),
+        PolicySpec(policy), RULES, limits=RunLimits(until_at=1e6),
+    )  # fmt: skip
     revoked: list[Revoke] = []
 
     def watch(_: Event, commands: list[Command]) -> None:

@@ -5,33 +5,21 @@ from random import Random
 
 import pytest
 
-from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, ReleaseNode, Rent
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
-from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunLimits
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
-from simulator.simulation import Scenario, Simulation
-from walras.cluster import Market, Pool, PoolId, Shape
-from walras.job_request import Demand, JobId, JobRequest, Kind
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from tests.simulation.rented_market import HOUR_S, SURE, job, rented, run, scenario
+from walras.cluster import Pool
 from walras.states import JobState
 
-KIND = Kind("cnn")
-HOUR_S = 3600.0
-BOX = Shape("box", "gpu", 1, 8.0, 2**33)
-POOL = Pool(PoolId("box/on_demand/z"), BOX, Market.ON_DEMAND, "z", 2.0, 4, boot_s=100.0)
+POOL = replace(SURE, usd_per_h=2.0)
+RULES = RoundRules(round_s=300.0, resolve_min_s=5.0, restart_default_s=5.0, delay_usd_per_h=50.0, rent_keep_s=120.0)
 
 
-def run(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[float]]:
+def billed(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[float]]:
     """The provider's bill, the core's own account, machines asked for, and when machines were given back."""
-    terms = RentalTerms(pool.boot_s, pool.minimum_billing_s)
-    rules = RoundRules(round_s=300.0, resolve_min_s=5.0, restart_default_s=5.0, delay_usd_per_h=50.0, rent_keep_s=120.0)
-    truth = GroundTruth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: AttemptCosts(2.0, 1.0, 600.0)})
-    told = Scenario((PoolModel(pool, terms=terms),), truth, PolicySpec("walras"), rules, limits=RunLimits(60 * HOUR_S))
     core, asked, given_back = SchedulerCore(), 0, []
 
     def watch(event: Event, commands: list[Command]) -> None:
@@ -42,10 +30,8 @@ def run(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[f
             elif isinstance(command, ReleaseNode):
                 given_back.append(event.at)
 
-    result = Simulation(told, core=core).run(jobs, watch)
-    assert result.violations == []
-    assert all(job.state is JobState.SUCCEEDED for job in result.jobs)
-    assert len(result.jobs) == len(jobs)
+    result = run(scenario(rented(pool), rules=RULES, costs=AttemptCosts(2.0, 1.0, 600.0)), jobs, watch, core)
+    assert [each.state for each in result.jobs] == [JobState.SUCCEEDED] * len(jobs)
     spending = core.cycle.spending
     spending.everything.settle(core.ledger.now)
     # A run ends with its last job: of machines that are there then, what is begun is on the bill.
@@ -53,16 +39,11 @@ def run(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[f
     return result.bills[pool.pool_id], account_usd, asked, given_back
 
 
-def job(number: int, at: float, steps: float) -> SimulatedJob:
-    return SimulatedJob(at, JobRequest(JobId(number), KIND, demands=(Demand("gpu", 1),), steps=steps), steps)
-
-
 @pytest.mark.parametrize(("step_s", "asked"), [(0.0, 3), (HOUR_S, 2)])
 def test_an_hour_that_is_paid_for_serves_the_next_job(step_s: float, asked: int) -> None:
     """Jobs of 500 s at 0, 2000 and 9000 s: billed by the second each gets a machine; by the hour the first two one."""
-    bill, account, came, given_back = run(
-        replace(POOL, billing_step_s=step_s), [job(1, 0.0, 500.0), job(2, 2000.0, 500.0), job(3, 9000.0, 500.0)]
-    )
+    jobs = [job(number, 500.0 / HOUR_S, at) for number, at in enumerate((0.0, 2000.0, 9000.0), 1)]
+    bill, account, came, given_back = billed(replace(POOL, billing_step_s=step_s), jobs)
     assert came == asked
     assert bill == pytest.approx(account, abs=0.005)
     if step_s:
@@ -77,6 +58,6 @@ def test_the_account_is_the_bill_to_the_cent(seed: int) -> None:
     pool = replace(
         POOL, minimum_billing_s=random.choice((0.0, 60.0, 900.0)), billing_step_s=random.choice((0.0, 60.0, HOUR_S))
     )
-    jobs = [job(number, random.uniform(0.0, 4 * HOUR_S), random.uniform(30.0, 4000.0)) for number in range(1, 13)]
-    bill, account, _, _ = run(pool, sorted(jobs, key=lambda each: each.at))
+    jobs = [job(n, random.uniform(30.0, 4000.0) / HOUR_S, random.uniform(0.0, 4 * HOUR_S)) for n in range(1, 13)]
+    bill, account, _, _ = billed(pool, jobs)
     assert bill == pytest.approx(account, abs=0.005)

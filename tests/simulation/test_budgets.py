@@ -1,12 +1,11 @@
 """Budgets in virtual time: what is spent stays under the limit and what stopping costs, whatever prices do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
 
-from optimizer.policy import PolicySpec
 from scheduler.core.budget_limits import Budget
 from scheduler.core.commands import AttemptTransitioned, BudgetWarned, Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
@@ -14,20 +13,19 @@ from scheduler.core.events import Event, MoneyRestated, PolicyChanged, PoolDecla
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunLimits
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
 from simulator.faults import Incident, MarketChange
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation
+from tests.simulation import rented_market
+from tests.simulation.rented_market import HOUR_S, KIND
 from walras.cluster import Market, Placement, Pool, PoolId, Shape
-from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.job_request import Demand, JobId, JobRequest
 from walras.states import AttemptState, JobState, Reason
 
-KIND = Kind("cnn")
 STOP_MARGIN_S = 60.0
 BOX = Shape("box", "gpu", 2, 8.0, 2**33)
-FIFO, WALRAS, SHARES = PolicySpec("fifo"), PolicySpec("walras"), PolicySpec("max_min_fairness")
 
 
 @dataclass
@@ -49,7 +47,7 @@ class Meter:
 
     def take(self, event: Event, commands: list[Command]) -> None:
         for job_id in self.held:
-            usd = self.rate(job_id) * (event.at - self.at) / 3600.0
+            usd = self.rate(job_id) * (event.at - self.at) / HOUR_S
             project = self.requests[job_id].project
             self.spent[project] = self.spent.get(project, 0.0) + usd
             self.per_job[job_id] = self.per_job.get(job_id, 0.0) + usd
@@ -72,7 +70,7 @@ class Meter:
         for job_id in jobs:
             pool_id = self.held[job_id].pool_id
             stop_s = self.requests[job_id].grace_s + self.price[pool_id].notice_s + STOP_MARGIN_S
-            total += self.rate(job_id, self.dearest[pool_id]) * stop_s / 3600.0
+            total += self.rate(job_id, self.dearest[pool_id]) * stop_s / HOUR_S
         return total
 
 
@@ -89,15 +87,16 @@ def pools(*, owned: int = 0, spot: int = 0, on_demand: int = 0, minimum_s: float
 
 
 def scenario(
-    models: tuple[PoolModel, ...], policy: PolicySpec, budgets: tuple[Budget, ...], incidents: Iterable[Incident] = ()
+    models: tuple[PoolModel, ...], policy: str, budgets: tuple[Budget, ...], incidents: Sequence[Incident] = ()
 ) -> Scenario:
     rules = RoundRules(
         round_s=60.0, resolve_min_s=5.0, restart_default_s=5.0, min_runtime_s=10.0, delay_usd_per_h=100.0,
         rent_keep_s=60.0, rent_backoff_s=10.0, budgets=budgets,
     )  # fmt: skip
-    truth = GroundTruth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: AttemptCosts(2.0, 1.0, 5.0)})
-    limits = RunLimits(until_at=15_000.0, max_events=60_000)
-    return Scenario(models, truth, policy, rules, incidents=tuple(incidents), limits=limits)
+    costs, until_h = AttemptCosts(2.0, 1.0, 5.0), 15_000.0 / HOUR_S
+    return rented_market.scenario(
+        *models, rules=rules, incidents=incidents, policy=policy, costs=costs, until_h=until_h
+    )
 
 
 def job(number: int, at: float, steps: float, *, gang: int = 1, project: str = "one", **more: object) -> SimulatedJob:
@@ -128,12 +127,12 @@ def prices(random: Random, models: tuple[PoolModel, ...]) -> list[Incident]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [FIFO, SHARES, WALRAS], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", ["fifo", "max_min_fairness", "walras"])
 @pytest.mark.parametrize("seed", range(4))
-def test_projects_and_jobs_never_pass_their_limit_and_what_stopping_costs(seed: int, policy: PolicySpec) -> None:
+def test_projects_and_jobs_never_pass_their_limit_and_what_stopping_costs(seed: int, policy: str) -> None:
     """spent <= limit + Σ over its machines of rate x (grace + notice + 60 s); once it is spent nothing starts."""
     random = Random(f"{seed}/budgets")
-    models = pools(owned=3, spot=2 if policy is WALRAS else 0, minimum_s=60.0)
+    models = pools(owned=3, spot=2 if policy == "walras" else 0, minimum_s=60.0)
     limit = {"one": random.uniform(0.1, 6.0), "two": random.uniform(0.1, 6.0)}
     budgets = tuple(Budget(project, usd=usd) for project, usd in limit.items())
     told = scenario(models, policy, budgets, prices(random, models))
@@ -183,7 +182,7 @@ def test_the_cluster_never_passes_its_limit_rented_machines_included(seed: int) 
     minimum_s = random.choice((0.0, 60.0, 600.0))
     models = pools(spot=3, on_demand=2, minimum_s=minimum_s)
     limit = random.uniform(0.5, 5.0)
-    told = scenario(models, WALRAS, (Budget(usd=limit),), prices(random, models))
+    told = scenario(models, "walras", (Budget(usd=limit),), prices(random, models))
     jobs = workload(random, 14, own_budgets=False)
     core = SchedulerCore()
     simulation = Simulation(told, core=core)
@@ -203,7 +202,7 @@ def test_the_cluster_never_passes_its_limit_rented_machines_included(seed: int) 
             rows += [state for state in core.ledger.fleet.pools for _ in range(sum(state.awaited.values()))]
             top = {model.pool.pool_id: max(100.0, dearest[model.pool.pool_id]) for model in models}
             stop_s = 30.0 + 10.0 + STOP_MARGIN_S + minimum_s
-            allowed.append(sum(top[state.pool.pool_id] for state in rows) * stop_s / 3600.0)
+            allowed.append(sum(top[state.pool.pool_id] for state in rows) * stop_s / HOUR_S)
         assert bill(event.at) <= limit + (allowed[0] if allowed else 0.0) + 1e-6, event
 
     result = simulation.run(jobs, watch)
@@ -215,7 +214,7 @@ def test_the_cores_accounts_are_the_bill() -> None:
     """What the core counts, by project and in all, is what the simulated cloud asks for and the owned use costs."""
     random = Random(5)
     models = pools(owned=1, spot=2, on_demand=1, minimum_s=120.0)
-    told = scenario(models, WALRAS, (), prices(random, models))
+    told = scenario(models, "walras", (), prices(random, models))
     jobs = workload(random, 12, own_budgets=False)
     core = SchedulerCore()
     simulation = Simulation(told, core=core)
@@ -228,7 +227,7 @@ def test_the_cores_accounts_are_the_bill() -> None:
         assert account.used == pytest.approx(meter.spent[project], abs=1e-6)
     rented = sum(simulation.machines.usd(m.pool.pool_id, now) for m in models if m.pool.market is not Market.OWNED)
     spending.everything.settle(now)
-    running = sum(each.usd_per_h * max(0.0, each.until_at - now) / 3600.0 for each in spending._rented.values())
+    running = sum(each.usd_per_h * max(0.0, each.until_at - now) / HOUR_S for each in spending._rented.values())
     owned = sum(meter.spent.values()) - _use_of_rented(told, jobs)
     assert spending.everything.used + running == pytest.approx(rented + owned, abs=1e-6)
 
@@ -240,7 +239,7 @@ def _use_of_rented(told: Scenario, jobs: list[SimulatedJob]) -> float:
 
     def take(event: Event, commands: list[Command]) -> None:
         rented = [job_id for job_id in meter.held if "owned" not in meter.held[job_id].pool_id]
-        seen = sum(meter.rate(job_id) for job_id in rented) * (event.at - meter.at) / 3600.0
+        seen = sum(meter.rate(job_id) for job_id in rented) * (event.at - meter.at) / HOUR_S
         meter.take(event, commands)
         free["usd"] = free.get("usd", 0.0) + seen
 
@@ -252,7 +251,7 @@ def test_a_job_is_warned_about_held_and_goes_on_with_the_next_month() -> None:
     """80 % warns once; the limit stops and holds; the numbers are told; a new month lets it go on."""
     core = SchedulerCore()
     log: list[tuple[Event, list[Command]]] = []
-    told = scenario(pools(owned=1), FIFO, (Budget("one", month_usd=0.5),))
+    told = scenario(pools(owned=1), "fifo", (Budget("one", month_usd=0.5),))
     simulation = Simulation(replace(told, limits=RunLimits(until_at=5600.0)), core=core)
     simulation.engine.schedule(4000.0, lambda at, _: (MoneyRestated(at, (("one", 0.5, 0.0), ("", 0.5, 0.0))),))
     told_at: dict[str, float] = {}
@@ -276,9 +275,9 @@ def test_a_job_is_warned_about_held_and_goes_on_with_the_next_month() -> None:
         (event.at, command) for event, commands in log for command in commands if isinstance(command, BudgetWarned)
     ]
     assert [command.account for _, command in warned] == ["one", "one"]
-    assert warned[0][0] == pytest.approx(0.4 * 3600.0)
-    assert told_at[JobState.PREEMPTING.value] == pytest.approx(0.5 * 3600.0)
-    assert told_at[JobState.HELD.value] <= 0.5 * 3600.0 + 60.0
+    assert warned[0][0] == pytest.approx(0.4 * HOUR_S)
+    assert told_at[JobState.PREEMPTING.value] == pytest.approx(0.5 * HOUR_S)
+    assert told_at[JobState.HELD.value] <= 0.5 * HOUR_S + 60.0
     assert core.ledger.jobs[JobId(1)].state is JobState.RUNNING
     assert core.ledger.jobs[JobId(1)].attempt == 2
 
@@ -286,7 +285,7 @@ def test_a_job_is_warned_about_held_and_goes_on_with_the_next_month() -> None:
 def test_a_larger_budget_lets_held_jobs_go_on() -> None:
     """A policy change with other budgets counts at once; what was spent stays spent."""
     core = SchedulerCore()
-    told = scenario(pools(owned=1), FIFO, (Budget("one", usd=0.1),))
+    told = scenario(pools(owned=1), "fifo", (Budget("one", usd=0.1),))
     simulation = Simulation(replace(told, limits=RunLimits(until_at=3000.0)), core=core)
     more = replace(told.rules, budgets=(Budget("one", usd=100.0),))
     simulation.engine.schedule(2000.0, lambda at, _: (PolicyChanged(at, told.policy, more),))

@@ -2,19 +2,26 @@
 
 from dataclasses import replace
 
+import pytest
 from fake_fleet import cluster, job, pool
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
-from scheduler.core.commands import Command, JobTransitioned, Revoke, Start
-from scheduler.core.rules import RoundRules
-from simulator.attempts import WorldParameters
-from simulator.engine import RunLimits
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
-from simulator.simulation import Scenario, Simulation, simulate
-from walras.job_request import JobId, Kind
+from scheduler.core.commands import Command, JobTransitioned, Revoke, Solve, Start
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.solve_requests import integral_gang_bound, run_solve
+from scheduler.core.events import Event, Proposal
+from scheduler.core.explain.share_standing import realised_fraction
+from scheduler.core.rules import Backfill, RoundRules
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
+from scheduler.world.engine import RunLimits, RunOutcome
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
+from simulator.simulation import Scenario, SchedulerWiring, Simulation, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest, Kind
 from walras.states import JobState
 
 KIND = Kind("k")
@@ -130,3 +137,122 @@ def test_jobs_that_cannot_checkpoint_take_turns_once_and_then_run_to_their_end()
     result = simulate(jobs, replace(base, truth=truth))
     assert len(result.jobs) == 4
     assert max(measure.preemptions for measure in result.jobs) <= 1
+
+
+def run(gangs: list[int], accelerators: int, until_s: float) -> SchedulerCore:
+    """Endless jobs on one machine under max-min fairness, rounds of 60 s, free restarts."""
+    return run_asking(gangs, accelerators, until_s)[0]
+
+
+def run_asking(gangs: list[int], accelerators: int, until_s: float) -> tuple[SchedulerCore, list[Solve]]:
+    """The same, with the questions to the policy."""
+    asked: list[Solve] = []
+
+    def answered(command: Solve) -> Proposal:
+        asked.append(command)
+        return run_solve(command)
+
+    jobs = [
+        SimulatedJob(0.0, JobRequest(JobId(row + 1), KIND, demands=(Demand("a100", gang),), steps=1e9), 1e9)
+        for row, gang in enumerate(gangs)
+    ]
+    scenario = Scenario(
+        (PoolModel(Pool(PoolId("a"), Shape("a", "a100", accelerators, 64.0, 2**40)), 1),),
+        GroundTruth({SpeedKey(KIND, "a100"): 1.0}, {}, AttemptCosts(0.0)),
+        PolicySpec("max_min_fairness"),
+        RoundRules(round_s=60.0, restart_default_s=0.0, min_runtime_s=0.0),
+        limits=RunLimits(until_s),
+        wiring=SchedulerWiring(solver=answered),
+    )
+    core = SchedulerCore()
+    Simulation(scenario, core=core).run(jobs)
+    return core, asked
+
+
+def test_two_gangs_of_three_on_four_accelerators_realise_three_quarters():
+    """The solve is exact and every accelerator is spoken for, but one gang runs at a time: more cannot be had."""
+    core, asked = run_asking([3, 3], 4, 3 * 3600.0)
+    proposal = core.ledger.policy.proposal
+    assert proposal.gap < 1e-6
+    assert proposal.counts == (3, 3)
+    assert sum(count * share for count, share in zip(proposal.counts, proposal.shares, strict=True)) == pytest.approx(4)
+    assert realised_fraction(core.ledger) == pytest.approx(0.75, abs=0.03)
+    assert integral_gang_bound(asked[-1]) == pytest.approx(0.75 * proposal.bound)
+
+
+def test_gangs_that_fill_the_machine_realise_what_is_promised():
+    """Two gangs of two on four accelerators run all the time."""
+    assert realised_fraction(run([2, 2], 4, 3600.0).ledger) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_gang_that_has_reserved_the_incumbents_machine_still_takes_its_turn():
+    """Both endless gangs run for about half of the time: a reservation is no reason to wait for what never ends."""
+    core = run([3, 3], 4, 3 * 3600.0)
+    assert all(core.ledger.columns.attained_s[job.slot] > 0.4 * 3 * 3 * 3600.0 for job in core.ledger)
+
+
+def test_nothing_promised_nothing_realised():
+    """Without jobs there is nothing to be a part of."""
+    assert realised_fraction(run([], 4, 60.0).ledger) is None
+
+
+@pytest.mark.parametrize("policy", ["isolated", "max_min_fairness"])
+def test_jobs_that_take_turns_and_move_cause_no_solves(policy: str) -> None:
+    """Jobs that move come back for places that they claimed: a solve for an arrival or an end, not for each turn."""
+    kind, jobs, rules = Kind("k"), 9, RoundRules(round_s=30, resolve_min_s=5, min_runtime_s=20, restart_default_s=2)
+    pools = tuple(PoolModel(Pool(PoolId(name), Shape(name, name, 2, 64.0, 2**40)), 1) for name in ("a100", "v100"))
+    truth = GroundTruth({SpeedKey(kind, "a100"): 2.0, SpeedKey(kind, "v100"): 1.0}, {}, AttemptCosts(1.0, 1.0))
+    rows = [
+        SimulatedJob(0.0, JobRequest(JobId(number), kind, demands=(Demand(ANY_ACCELERATOR, 1),), steps=1000.0), 1000.0)
+        for number in range(1, jobs + 1)
+    ]
+    solves, revoked = 0, 0
+
+    def count(_: Event, commands: list[Command]) -> None:
+        nonlocal solves, revoked
+        solves += sum(isinstance(command, Solve) for command in commands)
+        revoked += sum(isinstance(command, Revoke) for command in commands)
+
+    result = simulate(rows, Scenario(pools, truth, PolicySpec(policy), rules), recorder=count)
+    assert result.outcome is RunOutcome.COMPLETE
+    assert revoked > 5 * jobs, "they take turns"
+    assert solves <= 2 * jobs + 3
+
+
+def head_starts_at(rows: list[tuple[int, int]], size: int, start_s: float, backfill: Backfill, head: int) -> float:
+    """When the head's ranks were up."""
+    jobs = [
+        SimulatedJob(
+            float(at),
+            JobRequest(JobId(at + 1), KIND, demands=(Demand("a100", gang),), steps=float(steps)),
+            float(steps),
+        )
+        for at, (gang, steps) in enumerate(rows)
+    ]
+    scenario = Scenario(
+        (PoolModel(Pool(PoolId("a"), Shape("a", "a100", size, 64.0, 2**40)), 1),),
+        GroundTruth({SpeedKey(KIND, "a100"): 1.0}, {}, AttemptCosts(start_s)),
+        PolicySpec("fifo", {"strict": False}),
+        RoundRules(backfill=backfill),
+    )
+    result = simulate(jobs, scenario)
+    assert result.outcome is RunOutcome.COMPLETE
+    return next(job.first_run_at for job in result.jobs if job.job_id == head)
+
+
+@given(
+    size=st.integers(2, 5),
+    start_s=st.sampled_from([0.0, 3.0]),
+    rows=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 60)), min_size=3, max_size=12),
+)
+@settings(max_examples=150, deadline=None)
+def test_backfill_never_delays_the_first_that_has_to_wait(
+    size: int, start_s: float, rows: list[tuple[int, int]]
+) -> None:
+    """The first job that cannot start at once starts under EASY no later than if nobody might pass it."""
+    rows = [(min(gang, size), steps) for gang, steps in rows]
+    for head in range(1, len(rows) + 1):
+        plain = head_starts_at(rows, size, start_s, Backfill.NONE, head)
+        if plain > head - 1 + start_s:  # it arrives at second head - 1
+            assert head_starts_at(rows, size, start_s, Backfill.EASY, head) <= plain + 1e-6
+            return

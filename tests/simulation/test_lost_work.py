@@ -1,11 +1,13 @@
 """A machine that is taken without notice costs a job no more work than it does between two checkpoints."""
 
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
+from benchmarks.checkpoint_runs import CheckpointScene, run_checkpoints
 from benchmarks.revocation_runs import Weather, losses
-from simulator.ground_truth import AttemptCosts
+from scheduler.world.attempts import AttemptCosts
 
 
 @pytest.mark.slow
@@ -24,3 +26,19 @@ def test_a_job_that_never_saves_loses_all_it_has_done() -> None:
     """What the bound is worth: without checkpoints of its own, more than an interval is lost to some machine."""
     lost_s = losses(Weather(jobs=3, work_s=3600.0, mean_life_s=3600.0, costs=AttemptCosts(start_s=30.0)))
     assert max(lost_s) > 900.0
+
+
+SCENE = CheckpointScene(jobs=6, work_h=12.0, lifetime="uniform 4h", write_s=60.0, is_stated=True)
+
+
+def test_lost_and_written_time_is_near_the_optimum() -> None:
+    found = run_checkpoints(SCENE, 0)
+    assert found.lives >= 15
+    # What the first attempts save before anybody knows how long writing takes is in it.
+    assert found.excess < 0.12
+
+
+def test_an_interval_that_is_stated_is_kept() -> None:
+    """Every 300 s: more than half as much again is lost and written as need be, so the rule above can fail."""
+    found = run_checkpoints(replace(SCENE, every_s=300.0), 0)
+    assert found.excess > 0.5

@@ -6,56 +6,38 @@ from random import Random
 
 import pytest
 
-from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, JobSubmitted, Proposal, Solved
 from scheduler.core.rules import RoundRules, StatedValue
-from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.engine import RunLimits
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.machines import PoolModel
 from simulator.faults import MarketChange
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
-from simulator.simulation import Scenario, Simulation, SimulationResult
-from walras.cluster import Market, Pool, PoolId, Shape
-from walras.job_request import Demand, JobId, JobRequest, Kind
+from simulator.ground_truth import SpeedKey
+from simulator.simulation import Scenario, SimulationResult
+from tests.simulation import rented_market
+from tests.simulation.rented_market import BOX, HOUR_S, SPOT, SURE, rented
+from walras.cluster import Market, Pool, PoolId
 from walras.states import JobState
 
-KIND = Kind("cnn")
-HOUR_S = 3600.0
-BOX = Shape("box", "gpu", 1, 8.0, 2**33)
-SPOT = Pool(PoolId("box/spot/a"), BOX, Market.SPOT, "a", 1.0, 4, boot_s=100.0, notice_s=120.0)
-SURE = Pool(PoolId("box/on_demand/a"), BOX, Market.ON_DEMAND, "a", 3.0, 4, boot_s=100.0)
-OWNED = Pool(PoolId("own/owned/a"), replace(BOX, name="own"), Market.OWNED, "a", 0.0, 0)
+OWNED = Pool(PoolId("own/owned/z"), replace(BOX, name="own"), Market.OWNED, "z", 0.0, 0)
 RULES = RoundRules(round_s=300.0, resolve_min_s=5.0, restart_default_s=5.0, rent_keep_s=300.0)
 
 
-def job(number: int, hours: float, value: float | None = None, at: float = 0.0, count: int = 1) -> SimulatedJob:
-    request = JobRequest(
-        JobId(number), KIND, demands=(Demand("gpu", count),), steps=hours * HOUR_S, value_usd_per_h=value,
-        project="payer" if value else "rider",
-    )  # fmt: skip
-    return SimulatedJob(at, request, hours * HOUR_S)
-
-
-def rented(pool: Pool, **terms: float) -> PoolModel:
-    return PoolModel(pool, terms=RentalTerms(pool.boot_s, pool.minimum_billing_s, **terms))
+def job(number: int, hours: float, value: float | None = None, at: float = 0.0) -> SimulatedJob:
+    project = "payer" if value else "rider"
+    return rented_market.job(number, hours, at, value_usd_per_h=value, project=project)
 
 
 def scenario(*pools: PoolModel, rules: RoundRules = RULES, incidents: tuple[MarketChange, ...] = ()) -> Scenario:
-    truth = GroundTruth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: AttemptCosts(2.0, 1.0, 600.0)})
-    return Scenario(
-        pools, truth, PolicySpec("walras"), rules, incidents=incidents, limits=RunLimits(80 * HOUR_S)
-    )  # fmt: skip
+    return rented_market.scenario(*pools, rules=rules, incidents=incidents, costs=AttemptCosts(2.0, 1.0, 600.0))
 
 
 def run(told: Scenario, jobs: list[SimulatedJob], until_h: float = 0.0) -> SimulationResult:
     """`until_h`: stop then, though jobs wait; 0: all jobs must end."""
     if until_h:
-        told = replace(told, limits=RunLimits(until_h * HOUR_S))
-    result = Simulation(told, core=SchedulerCore()).run(sorted(jobs, key=lambda each: each.at))
-    assert result.violations == []
+        told = replace(told, limits=replace(told.limits, until_at=until_h * HOUR_S))
+    result = rented_market.run(told, jobs)
     assert all(each.state is JobState.SUCCEEDED for each in result.jobs)
     assert until_h or len(result.jobs) == len(jobs)
     return result
@@ -68,31 +50,21 @@ def completion_s(result: SimulationResult, first: int = 1, last: float = inf) ->
 # ------------------------------------------------------------------------------------------------ fallback
 
 
+def without_spot(hours: float, *jobs: SimulatedJob) -> SimulationResult:
+    """Spot has nothing for so long."""
+    back = MarketChange(hours * HOUR_S, SPOT.pool_id, capacity=4.0)
+    return run(scenario(rented(SPOT, capacity=0.0), rented(SURE), incidents=(back,)), list(jobs))
+
+
 def test_a_pool_that_cannot_give_is_left_for_the_next_best_whose_price_is_below_the_value() -> None:
-    """Spot has nothing for twelve hours: two jobs worth 5 USD/h run on demand at 3 meanwhile, at once."""
-    told = scenario(
-        rented(SPOT, capacity=0.0), rented(SURE), incidents=(MarketChange(12 * HOUR_S, SPOT.pool_id, capacity=4.0),)
-    )
-    result = run(told, [job(1, 1.0, 5.0), job(2, 1.0, 5.0)])
+    """Jobs worth 5 USD/h run on demand at 3 meanwhile, at once; one worth 2 waits; a long one goes back to spot."""
+    result = without_spot(12.0, job(1, 1.0, 5.0), job(2, 1.0, 5.0))
     assert max(completion_s(result)) <= 1.2 * HOUR_S
     assert result.bills[SURE.pool_id] > 0
-
-
-def test_a_pool_that_cannot_give_is_left_for_no_pool_whose_price_is_above_the_value() -> None:
-    told = scenario(
-        rented(SPOT, capacity=0.0), rented(SURE), incidents=(MarketChange(2 * HOUR_S, SPOT.pool_id, capacity=4.0),)
-    )
-    result = run(told, [job(1, 1.0, 2.0)])
+    result = without_spot(2.0, job(1, 1.0, 2.0))
     assert result.bills.get(SURE.pool_id, 0.0) == 0.0
     assert min(completion_s(result)) >= 2 * HOUR_S
-
-
-def test_a_job_goes_back_to_the_cheaper_pool_once_that_gives_again() -> None:
-    """Ten hours of work; spot is back after two."""
-    told = scenario(
-        rented(SPOT, capacity=0.0), rented(SURE), incidents=(MarketChange(2 * HOUR_S, SPOT.pool_id, capacity=4.0),)
-    )
-    result = run(told, [job(1, 10.0, 5.0)])
+    result = without_spot(2.0, job(1, 10.0, 5.0))
     assert max(completion_s(result)) <= 10.2 * HOUR_S
     assert result.bills[SURE.pool_id] <= 3.0 * 3.0
     assert result.bills[SPOT.pool_id] >= 1.0 * 6.5
@@ -130,6 +102,32 @@ def test_riders_use_what_is_paid_for_and_not_wanted_and_hold_nothing_up() -> Non
     assert set(ended) == {1, 2}
     assert ended[2] <= 0.75 * HOUR_S
     assert result.bills[SURE.pool_id] == pytest.approx(3.0)
+
+
+def test_an_elastic_job_pays_for_what_it_gains_with_so_few() -> None:
+    """Its hour is worth 6 USD with four accelerators, which are owned and taken: with one it gains a quarter of that,
+    and rides for it on a machine at 3 that is paid for until the hour is over.
+    """
+    four = Pool(PoolId("own/owned/z"), replace(BOX, name="own", accelerators=4), Market.OWNED, "z")
+    speeds = {SpeedKey(rented_market.KIND, "gpu", count): float(count) for count in (1, 2, 4)}
+    pools = PoolModel(four, 1), rented(replace(SURE, quota=1, billing_step_s=HOUR_S))
+    told = rented_market.scenario(*pools, rules=RULES, speeds=speeds)
+    all_four = rented_market.job(1, 4.0, gang=4, preemptible=False)
+    elastic = rented_market.job(3, 0.3, 60.0, value_usd_per_h=6.0, sizes=(1, 2, 4))
+    result = run(told, [all_four, job(2, 0.3, 5.0), elastic], until_h=5.0)
+    usd = {each.job_id: each.usd for each in result.jobs}
+    assert 0.3 <= usd[3] <= 1.5 * 0.35
+
+
+def test_an_elastic_job_that_is_late_takes_a_smaller_place_beside_a_full_quota() -> None:
+    """It was promised four rented accelerators, which a payer keeps for ten hours; an owned one is free at 1 h."""
+    four = replace(SPOT, shape=replace(BOX, accelerators=4), quota=1)
+    speeds = {SpeedKey(rented_market.KIND, "gpu", count): float(count) for count in (1, 2, 4)}
+    told = rented_market.scenario(PoolModel(OWNED, 1), rented(four), rules=RULES, speeds=speeds)
+    payer = rented_market.job(1, 40.0, gang=4, value_usd_per_h=100.0, preemptible=False)
+    elastic = rented_market.job(2, 1.0, 600.0, due_h=0.5, value_usd_per_h=6.0, gang=4, sizes=(1, 2, 4))
+    result = run(told, [payer, rented_market.job(3, 1.0, preemptible=False), elastic])
+    assert completion_s(result, 2, 2)[0] <= 2.1 * HOUR_S
 
 
 def test_no_paid_machine_idles_while_a_job_that_fits_it_waits() -> None:
@@ -180,7 +178,7 @@ def test_no_plan_of_jobs_that_run_is_certified_as_nothing() -> None:
         if isinstance(event, Solved) and event.proposal.job_ids:
             seen.append(event.proposal)
 
-    assert len(Simulation(told, core=SchedulerCore()).run(jobs, watch).jobs) == len(jobs)
+    assert len(rented_market.run(told, jobs, watch).jobs) == len(jobs)
     assert len(seen) >= 20
     assert min(proposal.objective for proposal in seen) > 0
     assert all(proposal.objective <= proposal.bound * (1 + 1e-9) for proposal in seen)
@@ -204,7 +202,7 @@ def test_who_arrives_where_there_is_room_starts_in_the_same_step() -> None:
             room += starts or core.ledger.fleet.pools[0].free > 0
             admitted += starts
 
-    result = Simulation(scenario(PoolModel(OWNED, machines=3)), core=core).run(jobs, watch)
+    result = rented_market.run(scenario(PoolModel(OWNED, machines=3)), jobs, watch, core)
     assert len(result.jobs) == len(jobs)
     assert room >= 20
     assert admitted >= 0.5 * room
@@ -219,10 +217,7 @@ def test_a_machine_that_riders_took_over_from_a_payer_is_given_back(step_s: floa
         payers = [job(n, random.uniform(0.2, 1.5), 5.0, random.uniform(0, 6 * HOUR_S)) for n in range(1, 13)]
         riders = [job(n, random.uniform(0.2, 1.5), None, random.uniform(0, 3 * HOUR_S)) for n in range(101, 141)]
         pool = replace(SURE, quota=12, billing_step_s=step_s)
-        core = SchedulerCore()
-        told = scenario(PoolModel(OWNED, machines=1), rented(pool))
-        result = Simulation(told, core=core).run(sorted([*payers, *riders], key=lambda each: each.at))
-        assert result.violations == []
+        result = rented_market.run(scenario(PoolModel(OWNED, machines=1), rented(pool)), [*payers, *riders])
         assert {each.job_id for each in result.jobs} >= set(range(1, 13))
         assert sum(each.usd for each in result.jobs if each.job_id > 100) == 0.0
         assert result.bills[pool.pool_id] <= 3.0 * (2 * sum(each.request.steps or 0 for each in payers) / HOUR_S + 12)

@@ -10,10 +10,10 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command
 from scheduler.core.events import Event
 from scheduler.core.rules import Backfill, RoundRules
-from simulator.engine import RunLimits, RunOutcome
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.engine import RunLimits, RunOutcome
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, SimulationResult, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -24,17 +24,10 @@ URGENT, ORDINARY = 90, 50
 EXCHANGE = 10
 #: Every policy with parameters that make it as restless as it can be on jobs of a minute.
 PARAMETERS: dict[str, dict[str, object]] = {
-    "walras": {"stay": 0.0, "slowdown": 1.0, "margin": 0.0},
-    "max_min_fairness": {},
-    "isolated": {},
-    "fifo": {"strict": False},
-    "las": {"quantum_s": 5.0},
-    "srtf": {"margin": 0.0},
-    "srsf": {"margin": 0.0},
-    "edf": {},
-    "priority": {},
-    "tiresias": {"thresholds_s": [5.0, 20.0, 60.0], "promote": 1.0},
-}
+    "walras": {"stay": 0.0, "slowdown": 1.0, "margin": 0.0}, "max_min_fairness": {}, "isolated": {},
+    "fifo": {"strict": False}, "las": {"quantum_s": 5.0}, "srtf": {"margin": 0.0}, "srsf": {"margin": 0.0}, "edf": {},
+    "priority": {}, "tiresias": {"thresholds_s": [5.0, 20.0, 60.0], "promote": 1.0},
+}  # fmt: skip
 POLICIES = tuple(PARAMETERS)
 
 
@@ -56,14 +49,9 @@ class Busiest:
 
 def job(number: int, at: float, gang: int, steps: float, priority: int = ORDINARY, nodes: int = 1) -> SimulatedJob:
     request = JobRequest(
-        JobId(number),
-        KIND,
-        demands=(Demand("a100", gang),),
-        nodes=nodes,
-        priority=priority,
-        steps=steps,
+        JobId(number), KIND, demands=(Demand("a100", gang),), nodes=nodes, priority=priority, steps=steps,
         project=f"p{gang}",
-    )
+    )  # fmt: skip
     return SimulatedJob(at, request, steps)
 
 

@@ -1,7 +1,7 @@
 """Policies in a file of one's own: the page that tells how, what errors name, and that a server runs none."""
 
 import re
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -63,12 +63,19 @@ def test_the_page_leads_from_an_empty_file_to_a_comparison(tmp_path: Path) -> No
         assert name in str(found)
 
 
-def test_a_class_given_from_python_is_the_one_in_its_file(tmp_path: Path) -> None:
-    """And its parameters are checked, as those of a policy that is built in."""
-    text = "class Own(Order):\n    sign: float = 1.0\n    def key(self, jobs):\n        return self.sign * jobs.gang\n"
+@pytest.mark.parametrize("made", ["", "from dataclasses import dataclass\n@dataclass(frozen=True)\n"])
+def test_a_class_given_from_python_is_the_one_in_its_file(tmp_path: Path, made: str) -> None:
+    """Its parameters are checked and stay, as those of a policy that is built in, whoever made it a dataclass."""
+    text = (
+        made
+        + "class Own(Order):\n    sign: float = 1.0\n    def key(self, jobs):\n        return self.sign * jobs.gang\n"
+    )
     spec, _ = load_named_policy(saved(tmp_path, text))
     assert spec.name == f"file:{tmp_path}/own.py:Own"
-    assert make(PolicySpec(spec.name, {"sign": -1.0})).sign == -1.0  # type: ignore[union-attr]
+    policy = make(PolicySpec(spec.name, {"sign": -1.0}))
+    assert policy.sign == -1.0  # type: ignore[union-attr]
+    with pytest.raises(FrozenInstanceError):
+        policy.sign = 1.0  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="sign"):
         make(PolicySpec(spec.name, {"sign": "much"}))
     with pytest.raises(ConfigError, match="no parameter 'sing'"):
@@ -91,19 +98,10 @@ def test_a_notebook_shows_a_comparison_as_text(tmp_path: Path) -> None:
 def test_a_comparison_leaves_the_page_that_the_command_would_write(tmp_path: Path) -> None:
     """Byte for byte, with its charts."""
     compare(["fifo", "las"], seeds=(0,), out=tmp_path / "ours", **GROUND)  # type: ignore[arg-type]
-    command = ["simulate", "compare", "generate:hadar-60", "--cluster", "hadar-60", "--rate", "0"]
+    command = ["simulate", "compare", "generate:hadar-60", "--cluster", "hadar-60", "--set", "rate=0"]
     command += [
-        "--trace-jobs",
-        "12",
-        "--policy",
-        "fifo",
-        "--policy",
-        "las",
-        "--seeds",
-        "0",
-        "--out",
-        str(tmp_path / "theirs"),
-    ]
+        "--trace-jobs", "12", "--policy", "fifo", "--policy", "las", "--seeds", "0", "--out", str(tmp_path / "theirs"),
+    ]  # fmt: skip
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     ours, theirs = ((tmp_path / name / "compare.html").read_text() for name in ("ours", "theirs"))

@@ -1,8 +1,6 @@
 """Orders that preempt: who gets a place, who gives it up, and what that costs, in runs of the real core."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import inf
 from random import Random
 
 import pytest
@@ -12,12 +10,11 @@ from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.commands import Command, Revoke
 from scheduler.core.rules import RoundRules
-from simulator.attempts import WorldParameters
-from simulator.engine import RunLimits, RunOutcome
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
+from scheduler.world.engine import RunLimits, RunOutcome
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.metrics import JobMetrics
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation
 from walras.job_request import JobId, Kind
 
@@ -127,26 +124,6 @@ def test_size_based_orders_beat_fifo_in_mean_completion_time(policy: str, seed: 
     assert run.mean_jct_s < (0.8 if policy in ("srtf", "srsf") else 1.0) * fifo.mean_jct_s
 
 
-def test_srtf_without_lengths_still_lets_short_jobs_pass() -> None:
-    """A job of unknown length is taken to need as long again as it has run: late short ones pass an old long one."""
-    rows = [(0.0, 20_000.0, 1), (10_000.0, 100.0, 1), (12_000.0, 100.0, 1)]
-    jobs = [replace(j, request=replace(j.request, steps=None)) for j in jobs_of(rows)]
-    run = Run("srtf", jobs, size=1)
-    assert run.ended_at(2) < 11_000.0
-    assert run.ended_at(3) < 13_000.0
-
-
-def test_srtf_uses_the_submitters_guess_where_the_steps_are_unknown() -> None:
-    """`estimated_duration` ranks a job like a known length would."""
-    rows = [(0.0, 1000.0, 1), (10.0, 4000.0, 1), (20.0, 100.0, 1)]
-    jobs = [
-        replace(j, request=replace(j.request, steps=None, duration_s=guess))
-        for j, guess in zip(jobs_of(rows), (1000.0, 4000.0, 100.0), strict=True)
-    ]
-    run = Run("srtf", jobs, size=1)
-    assert run.ended_at(3) < run.ended_at(1) < run.ended_at(2)
-
-
 def test_edf_meets_deadlines_that_fifo_misses() -> None:
     """Urgent jobs come late; all can be met, and EDF meets all."""
     rows = [(0.0, 3000.0, 1), (0.0, 3000.0, 1), (100.0, 500.0, 2), (700.0, 300.0, 1), (800.0, 300.0, 1)]
@@ -158,12 +135,6 @@ def test_edf_meets_deadlines_that_fifo_misses() -> None:
 
     assert late(Run("edf", jobs)) == 0
     assert late(Run("fifo", jobs)) == 3
-
-
-def test_a_job_without_a_deadline_goes_last_under_edf() -> None:
-    """It gives way to any that has one."""
-    run = Run("edf", jobs_of([(0.0, 1000.0, 1), (100.0, 1000.0, 1)], deadline_at=[inf, 1e6]), size=1)
-    assert run.ended_at(2) < run.ended_at(1)
 
 
 def test_priority_takes_places_of_a_lower_class_at_the_end_of_the_round() -> None:
@@ -182,31 +153,6 @@ def test_tiresias_demotes_a_job_at_its_threshold_and_not_before() -> None:
     at, _ = run.revoked[0]
     assert 1000.0 <= at <= 1000.0 + 2 * RULES.round_s
     assert run.ended_at(2) < 1500.0
-
-
-def test_tiresias_counts_gangs_by_accelerator() -> None:
-    """Two dimensions: a gang of four has its thousand accelerator-seconds after 250 s."""
-    run = Run("tiresias", jobs_of([(0.0, 5000.0, 4), (100.0, 300.0, 1)]), size=4, thresholds_s=[1000.0])
-    assert 250.0 <= run.revoked[0][0] <= 250.0 + 2 * RULES.round_s
-
-
-def test_tiresias_promotes_who_has_waited_long() -> None:
-    """Without the knob a demoted job waits for every newcomer; with it, it runs again after its multiple."""
-    rows = [(0.0, 2000.0, 1), *((100.0 * n, 100.0, 1) for n in range(1, 150))]
-    never = Run("tiresias", jobs_of(rows), size=1, thresholds_s=[500.0])
-    promoted = Run("tiresias", jobs_of(rows), size=1, thresholds_s=[500.0], promote=4.0)
-    assert never.ended_at(1) > 14_000.0
-    assert promoted.ended_at(1) < 0.75 * never.ended_at(1)
-
-
-def test_the_gittins_queues_let_a_job_near_its_likely_end_stay() -> None:
-    """Jobs need 300 or 2000: who has passed 1700 is nearly through and ranks first, who has passed 300 ranks last."""
-    service = [300.0, 300.0, 300.0, 2000.0]
-    known = {"thresholds_s": [301.0, 1700.0], "index": "gittins", "service_s": service}
-    early = Run("tiresias", jobs_of([(0.0, 2000.0, 1), (400.0, 300.0, 1)]), size=1, **known)
-    late = Run("tiresias", jobs_of([(0.0, 2000.0, 1), (1750.0, 300.0, 1)]), size=1, **known)
-    assert early.victims == [1]
-    assert late.victims == []
 
 
 def test_a_gang_gets_room_by_the_preemption_of_several() -> None:

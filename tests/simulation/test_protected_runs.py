@@ -8,7 +8,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned, Revoke
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import AttemptStarted, Event
-from simulator.engine import RunOutcome
+from scheduler.world.engine import RunOutcome
 from simulator.simulation import Simulation
 from tests.simulation.random_scenarios import jobs_of, scenario_of
 from walras.job_request import JobId
@@ -45,11 +45,11 @@ class WatchedCore(SchedulerCore):
 
 @pytest.mark.parametrize("policy", ["", "max_min_fairness", "walras", "sia", "hadar"])
 def test_who_is_stopped_for_another_has_run_for_the_time(policy: str) -> None:
-    """But for who borrowed a place that was reserved, and who had no share of its place; of 20 seeds, under an order
+    """But for who borrowed a place that was reserved, and who had no share of its place; of 10 seeds, under an order
     (or another policy that is drawn), shares and plans.
     """
     stopped: list[tuple[float, str, bool]] = []
-    for seed in range(9000, 9020):
+    for seed in range(9000, 9010):
         scenario = scenario_of(seed)
         scenario = replace(
             scenario,

@@ -1,19 +1,24 @@
 """Seeded simulations with faults: the core's invariants hold, nothing is lost or made up, and every job ends."""
 
+from dataclasses import replace
+
 import pytest
 
+from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
-from simulator.engine import RunOutcome
-from simulator.simulation import Simulation, SimulationResult
-from tests.simulation.random_scenarios import jobs_of, scenario_of
+from scheduler.world.engine import RunOutcome
+from simulator.simulation import Scenario, Simulation, SimulationResult, simulate
+from tests.simulation.random_scenarios import in_racks, jobs_of, scenario_of
 from tests.support.core_invariants import check_invariants
 from walras.states import JobState
 
-#: Seeds in one test; eight tests make the 200 of `make test`.
+#: Seeds in one test.
 _BATCH = 25
 _CHECK_EVERY = 5
+#: Policies that choose among the sizes of elastic jobs.
+ELASTIC = ("elasticflow", "makespan", "max_min_fairness", "optimus", "pollux", "shockwave", "sia", "walras")
 
 
 class CheckedCore(SchedulerCore):
@@ -31,9 +36,17 @@ class CheckedCore(SchedulerCore):
         return commands
 
 
-def run_seed(seed: int) -> SimulationResult:
-    """One random simulation, checked."""
+def scenario_under(policy: str, seed: int) -> Scenario:
+    """A random scenario; `drawn`: with the policy that it draws, `racks`: with machines in racks as well."""
     scenario = scenario_of(seed)
+    if policy == "racks":
+        return in_racks(scenario)
+    return scenario if policy == "drawn" else replace(scenario, policy=PolicySpec(policy))
+
+
+def run_seed(seed: int, policy: str = "drawn") -> SimulationResult:
+    """One random simulation, checked."""
+    scenario = scenario_under(policy, seed)
     jobs = jobs_of(seed, scenario)
     core = CheckedCore()
     result = Simulation(scenario, core=core).run(jobs)
@@ -55,11 +68,36 @@ def run_seed(seed: int) -> SimulationResult:
     return result
 
 
-@pytest.mark.parametrize("first", range(0, 200, _BATCH))
-def test_every_job_of_a_randomly_failing_cluster_ends_as_it_should(first: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "seeds"),
+    [("drawn", range(first, first + _BATCH)) for first in range(0, 100, _BATCH)]
+    + [("racks", range(700, 700 + _BATCH)), *((policy, range(500, 510)) for policy in ELASTIC)],
+)
+def test_every_job_of_a_randomly_failing_cluster_ends_as_it_should(policy: str, seeds: range) -> None:
     """Whatever fails, once faults stop every job ends; a failure here names the seed that reproduces it."""
-    for seed in range(first, first + _BATCH):
+    for seed in seeds:
         try:
-            run_seed(seed)
+            run_seed(seed, policy)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+
+
+def _log(seed: int, scenario: Scenario) -> list[tuple[Event, list[Command]]]:
+    log: list[tuple[Event, list[Command]]] = []
+    simulate(jobs_of(seed, scenario), scenario, recorder=lambda event, said: log.append((event, list(said))))
+    return log
+
+
+@pytest.mark.parametrize("policy", ["drawn", "racks", *ELASTIC])
+def test_the_same_inputs_give_the_same_run_and_its_events_replay_without_a_solver(policy: str) -> None:
+    """Every event, command, number and order; a fresh core that is told the same events gives the same commands."""
+    differs = False
+    for seed in range(6 if policy == "drawn" else 2):
+        scenario = scenario_under(policy, seed)
+        log = _log(seed, scenario)
+        assert repr(log) == repr(_log(seed, scenario)), f"seed {seed}"
+        differs |= repr(log) != repr(_log(seed, replace(scenario, seed=999)))
+        core = SchedulerCore()
+        for event, commands in log:
+            assert repr(core.handle(event)) == repr(commands), f"seed {seed}"
+    assert differs, "faults and noise depend on the seed of the world"

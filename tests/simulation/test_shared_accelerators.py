@@ -4,10 +4,9 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.attempts import WorldParameters
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, SimulationResult, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, DeviceShare, JobId, JobRequest, Kind

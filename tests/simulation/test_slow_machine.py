@@ -8,11 +8,10 @@ import pytest
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
 from scheduler.core.state import slow_machines
-from simulator.attempts import WorldParameters
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
+from scheduler.world.machines import PoolModel
 from simulator.faults import NodeSlowdown
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind

@@ -16,7 +16,7 @@ from workers.supervisor_protocol import PLAN_FILE, read_plan
 _RUN = """
 import json, logging, sys
 from pathlib import Path
-from walras.machine_parts import TypeCount
+from walras.spec.machine_parts import TypeCount
 from workers.agent.startup import AgentOptions
 from workers.agent.startup import run_agent
 logging.basicConfig(level="INFO")
@@ -37,32 +37,27 @@ class AgentProcess:
         join_token: str,
         *,
         unseen: Sequence[Path] = (),
+        within: Sequence[str] = (),
         path: str = "",
         modules: Path | None = None,
         **changes: Any,
     ) -> None:
         """`unseen`: folders that are empty for the agent and its jobs, in a mount namespace of their own. `path`: where
-        it looks for programs; empty: as this process. `modules`: where it looks first for modules of Python.
+        it looks for programs; empty: as this process. `modules`: where it looks first for modules of Python. `within`:
+        words before its command.
         """
         self.state = folder / "agent"
         token_file = folder / "join.token"
         token_file.write_text(join_token + "\n")
         defaults = {
-            "servers": [url],
-            "state": str(self.state),
-            "node_id": "node-1",
-            "shape": "a100x2",
-            "join_token_file": str(token_file),
-            "accelerator": "a100",
-            "accelerators": 2,
-            "cpus": 2.0,
-            "memory_bytes": 4 * 1024**3,
-            "emulated": True,
-        }
+            "servers": [url], "state": str(self.state), "node_id": "node-1", "shape": "a100x2",
+            "join_token_file": str(token_file), "accelerator": "a100", "accelerators": 2, "cpus": 2.0,
+            "memory_bytes": 4 * 1024**3, "emulated": True,
+        }  # fmt: skip
         self._fields = defaults | changes
         self._log = folder / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._unseen = unseen
+        self._unseen, self._within = unseen, within
         self._modules = modules
         self._path = path or os.environ["PATH"]
 
@@ -80,7 +75,7 @@ class AgentProcess:
             if self._unseen:
                 hiding = " && ".join(f"mount -t tmpfs none {shlex.quote(str(path))}" for path in self._unseen)
                 command = ["unshare", "--mount", "sh", "-c", f'{hiding} && exec "$@"', "sh", *command]
-            self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd="/")
+            self._process = subprocess.Popen([*self._within, *command], env=env, stdout=log, stderr=log, cwd="/")
         return self
 
     def kill(self) -> None:
@@ -123,6 +118,15 @@ class AgentProcess:
     def guardians(self) -> list[int]:
         return [processes.parent_of(pid) for pid in self.supervisors()]
 
+    def _tidying(self) -> list[processes.ProcessName]:
+        """Guardians that will act when their supervisors end: those that a test has killed or stopped left out."""
+        pairs = [(pid, processes.name_process(processes.parent_of(pid))) for pid in self.supervisors()]
+        return [
+            parent
+            for pid, parent in pairs
+            if parent is not None and pid in processes.session_members(parent) and not processes.is_stopped(parent.pid)
+        ]
+
     def attempt_folder(self, job_id: int, attempt: int) -> Path:
         """Of the newest incarnation that granted an attempt of this number."""
         attempts = self.state / "attempts"
@@ -139,7 +143,10 @@ class AgentProcess:
         if self._process is not None:
             self._process.kill()
             self._process.wait(300)
+        guardians = self._tidying()
         processes.send_signal(self.supervisors(), 9)
         for path in self._files_of_attempts(PLAN_FILE):
             assert processes.kill_carriers(read_plan(path.parent).cookie, 60.0)
         wait_for(lambda: not self.supervisors(), 5.0, "supervisors gone")
+        # They tidy after their supervisors: what a test does to the folder of this agent would meet them.
+        wait_for(lambda: not any(each.is_alive for each in guardians), 60.0, "guardians gone")

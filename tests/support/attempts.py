@@ -69,49 +69,40 @@ class SupervisedAttempt:
         self.folder = folder
         self._sockets = Path(tempfile.mkdtemp(prefix="walras-test-", dir="/tmp"))
         defaults: dict[str, Any] = {
-            "job_id": 7,
-            "attempt": 3,
-            "argv": argv,
-            "env": {},
-            "workdir": str(folder.parent),
-            "devices": [0],
-            "node_rank": 0,
-            "first_rank": 0,
-            "world_size": len(changes.get("devices", [0])),
-            "master_port": 0,
-            "lease_s": 60.0,
-            "lease_until": processes.boottime() + changes.get("lease_s", 60.0),
-            "grace_s": 5.0,
-            "checkpoint_dir": str(folder.parent / "checkpoints"),
-            "cookie": secrets.token_hex(8),
-            "rank_socket": str(self._sockets / "r"),
-            "control_socket": str(self._sockets / "a"),
+            "job_id": 7, "attempt": 3, "argv": argv, "env": {}, "workdir": str(folder.parent), "devices": [0],
+            "node_rank": 0, "first_rank": 0, "world_size": len(changes.get("devices", [0])), "master_port": 0,
+            "lease_s": 60.0, "lease_until": processes.boottime() + changes.get("lease_s", 60.0), "grace_s": 5.0,
+            "checkpoint_dir": str(folder.parent / "checkpoints"), "cookie": secrets.token_hex(8),
+            "rank_socket": str(self._sockets / "r"), "control_socket": str(self._sockets / "a"),
             "log_cap_bytes": 1024 * 1024,
-        }
+        }  # fmt: skip
         fields = defaults | changes
         fields["env"] = self._environment(fields) | fields["env"]
         self.plan = AttemptPlan(**fields)
 
     def _environment(self, fields: dict[str, Any]) -> dict[str, str]:
         return {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-            "OMP_NUM_THREADS": "1",
-            "MASTER_ADDR": "127.0.0.1",
-            "WORLD_SIZE": str(fields["world_size"]),
-            "WALRAS_ATTEMPT": str(fields["attempt"]),
-            "WALRAS_SOCKET": fields["rank_socket"],
-            "WALRAS_CHECKPOINT_DIR": fields["checkpoint_dir"],
-            processes.COOKIE_VARIABLE: fields["cookie"],
-        }
+            "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+            "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(fields["world_size"]),
+            "WALRAS_ATTEMPT": str(fields["attempt"]), "WALRAS_SOCKET": fields["rank_socket"],
+            "WALRAS_CHECKPOINT_DIR": fields["checkpoint_dir"], processes.COOKIE_VARIABLE: fields["cookie"],
+        }  # fmt: skip
 
     def start(self) -> "SupervisedAttempt":
         self.folder.mkdir(parents=True)
         write_plan(self.folder, self.plan)
         env = {"PYTHONPATH": str(ROOT), "PATH": os.defpath}
-        command = [sys.executable, "-P", "-m", "workers.supervisor", str(self.folder)]
-        subprocess.run(command, env=env, cwd="/", check=True, timeout=300, stdin=subprocess.DEVNULL)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        started, ready = os.pipe()
+        with ours, theirs, os.fdopen(started, "rb") as told:
+            starter = subprocess.Popen(
+                [sys.executable, "-P", "-m", "workers.supervisor"], env=env, cwd="/", stdin=theirs
+            )
+            socket.send_fds(ours, [os.fsencode(self.folder)], [ready])
+            os.close(ready)
+            theirs.close()
+            assert told.read(1) == b"+"
+        assert starter.wait(300) == 0
         return self
 
     @property

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from optimizer.decision import Shares, Status
-from optimizer.documents.problem_conversion import problem_from_document
-from optimizer.documents.problem_document import ProblemDocument
+from optimizer.documents.problem_document import ProblemDocument, problem_from_document
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make

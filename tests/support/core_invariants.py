@@ -106,6 +106,9 @@ def _check_reservations(core: SchedulerCore) -> None:
     for reservation in cycle.reservations.values():
         job = ledger.jobs[reservation.job_id]
         assert job.state is not JobState.HELD, f"job {job.job_id} is held and claims a place"
+        for borrower, row in reservation.lent.items():
+            assert borrower in ledger.jobs, f"job {job.job_id} lends to {borrower}, which ended"
+            assert row in dict(ledger.jobs[borrower].place), f"job {job.job_id} lends to {borrower}, which left"
         for row, wanted in reservation.wanted.items():
             machine = ledger.fleet.machines[row]
             assert machine is not None, f"claim of job {job.job_id} on a machine that is gone"

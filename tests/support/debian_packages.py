@@ -21,12 +21,13 @@ PACKAGES = {
     ),
     "sshd": ("openssh-server", "openssh-sftp-server", "libwrap0", "libnsl2", "libtirpc3"),
     "promtool": ("prometheus",),
+    "shells": ("busybox", "fish", "ksh93u+m", "libpcre2-32-0", "mksh", "posh", "tcsh", "yash", "zsh"),
 }  # fmt: skip
 
 
 def unpacked(name: str) -> Path:
     """The folder of a group of packages; skips the test where it is not (WALRAS_REQUIRE=NAME: fails)."""
-    folder = _folder(name)
+    folder = folder_of(name)
     if not folder.is_dir():
         not_here(name, f"no {name} here: `make slurm` unpacks Debian's")
     return folder
@@ -35,7 +36,7 @@ def unpacked(name: str) -> Path:
 def unpack_all() -> None:
     """Fetch and unpack what is not there yet. Raises CalledProcessError where apt cannot."""
     for name, packages in PACKAGES.items():
-        folder = _folder(name)
+        folder = folder_of(name)
         if folder.is_dir():
             continue
         with tempfile.TemporaryDirectory() as fetched:
@@ -50,7 +51,7 @@ def unpack_all() -> None:
             draft.rename(folder)
 
 
-def _folder(name: str) -> Path:
+def folder_of(name: str) -> Path:
     return Path(sys.prefix) / name
 
 

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from simulator.worlds.gavel.share_polytope import ConeProgram, ConeSolution
+from simulator.worlds.gavel.program_policies import ConeProgram, ConeSolution
 
 _OPTIMAL, _NEARLY = 0, 10
 

@@ -36,13 +36,10 @@ def problem_of(setting: Elastic) -> Problem:
     least = [float(min((count for _, count in speeds), default=1)) for speeds in setting.speeds]
     base = build(
         Setting(
-            speeds=[[1.0]] * n,
-            capacity=setting.capacity,
-            gangs=least,
-            remaining_steps=setting.remaining_steps,
+            speeds=[[1.0]] * n, capacity=setting.capacity, gangs=least, remaining_steps=setting.remaining_steps,
             submitted_at=setting.submitted_at,
         )
-    )
+    )  # fmt: skip
     listed = [
         (row, pool, count, speed)
         for row, speeds in enumerate(setting.speeds)
@@ -57,13 +54,10 @@ def problem_of(setting: Elastic) -> Problem:
         running=np.array([setting.running.get(row) == (pool, count) for row, pool, count, _ in listed], dtype=bool),
     )
     jobs = replace(
-        base.jobs,
-        deadline_at=np.array(setting.deadline_at or [np.inf] * n, dtype=float),
-        done_steps=np.zeros(n),
-        length_s=np.full(n, np.inf),
-        restart_s=np.full(n, setting.restart_s),
+        base.jobs, deadline_at=np.array(setting.deadline_at or [np.inf] * n, dtype=float), done_steps=np.zeros(n),
+        length_s=np.full(n, np.inf), restart_s=np.full(n, setting.restart_s),
         pinned=np.isin(np.arange(n), setting.pinned),
-    )
+    )  # fmt: skip
     return replace(base, at=setting.at, jobs=jobs, columns=columns)
 
 
@@ -91,14 +85,10 @@ def permuted(problem: Problem, order: Sequence[int]) -> Problem:
         problem,
         jobs=replace(jobs, **fields),
         columns=Columns(
-            job=place[columns.job][by_job],
-            steps_per_s=columns.steps_per_s[by_job],
-            use_column=np.arange(len(columns)),
-            use_pool=columns.use_pool[by_job],
-            use_count=columns.use_count[by_job],
-            running=columns.running[by_job],
+            job=place[columns.job][by_job], steps_per_s=columns.steps_per_s[by_job], use_column=np.arange(len(columns)),
+            use_pool=columns.use_pool[by_job], use_count=columns.use_count[by_job], running=columns.running[by_job],
         ),
-    )
+    )  # fmt: skip
 
 
 @st.composite

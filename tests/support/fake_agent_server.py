@@ -11,7 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from tests.support.waiting import until
-from walras.content import ContentTree, check_chunk, unpack_chunk
+from walras.storage.content import ContentTree, check_chunk, unpack_chunk
 from walras.wire import (
     AnyCommand,
     AnyReport,
@@ -141,12 +141,9 @@ class FakeAgentServer:
         if self.holds_name:
             return _problem("name_held", "another agent speaks for it")
         answer = Registered(
-            credential=self.credential,
-            heartbeat_s=self.heartbeat_s,
-            lease_s=self.lease_s,
-            cluster=self.cluster,
+            credential=self.credential, heartbeat_s=self.heartbeat_s, lease_s=self.lease_s, cluster=self.cluster,
             protocol=self.protocol,
-        )
+        )  # fmt: skip
         return web.json_response(text=answer.model_dump_json())
 
     async def _heartbeat(self, request: web.Request) -> web.Response:

@@ -7,16 +7,16 @@ from random import Random
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.core import SchedulerCore
+from scheduler.core.events import BookingsDeclared, JobRestored, RentRestored, StateRestored
 from scheduler.core.handlers.restored_state import gather_state
-from scheduler.core.restore_events import JobRestored, RentRestored, StateRestored
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.ledger import JobRecord, Ledger
 from tests.support.core_invariants import check_invariants
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.states import Reason
 
 
 def pool(
@@ -152,6 +152,13 @@ class FakeFleet:
         for part in attempt.placement.parts:
             self.tell(ev.Prepared(self.at, job_id, attempt.number, part.node_id, "127.0.0.1", 29500))
 
+    def run(self, job_id: int) -> list[cmd.Command]:
+        """Its machines have prepared it, and all ranks are up."""
+        attempt = self.attempts[JobId(job_id)]
+        if not attempt.started:
+            self.prepare_all(attempt.job_id)
+        return self.tell(ev.AttemptStarted(self.at, attempt.job_id, attempt.number))
+
     def end(
         self,
         job_id: JobId,
@@ -168,19 +175,10 @@ class FakeFleet:
         cause, signal = ev.EndCause.EXITED, 9 if exceeded else None
         return self.tell(
             ev.AttemptEnded(
-                self.at,
-                job_id,
-                attempt.number,
-                cause,
-                exit_code,
-                signal,
-                node_id,
-                steps,
-                exceeded=exceeded,
-                unfinished=unfinished,
-                own_fault=own_fault,
+                self.at, job_id, attempt.number, cause, exit_code, signal, node_id, steps, exceeded=exceeded,
+                unfinished=unfinished, own_fault=own_fault,
             )
-        )
+        )  # fmt: skip
 
     def lose(self, node_id: NodeId) -> list[cmd.Command]:
         """The machine is gone, and every attempt that ran only there with it."""
@@ -208,22 +206,13 @@ class FakeFleet:
             record = self.core.ledger.jobs[job_id]
             counts.append(self.core.ledger.classes.shapes[self.core.ledger.class_of(record).shape].counts[row])
         proposal = ev.Proposal(
-            pools=tuple(PoolId(p) for p in pools),
-            job_ids=tuple(job_id for job_id, _, _ in rows),
-            pool_rows=tuple(row for _, row, _ in rows),
-            counts=tuple(counts),
-            shares=tuple(share for _, _, share in rows),
-            asked=tuple(JobId(int(i)) for i in problem.jobs.job_id),
-            prices=tuple(0.5 for _ in pools),
-            price_unit="share",
-            exchange=1.0,
-            rent_machines=tuple((rent or {}).get(p, 0) for p in pools),
-            status="optimal",
-            objective=1.0,
-            bound=1.0,
-            gap=0.0,
-            path="test",
-        )
+            pools=tuple(PoolId(p) for p in pools), job_ids=tuple(job_id for job_id, _, _ in rows),
+            pool_rows=tuple(row for _, row, _ in rows), counts=tuple(counts),
+            shares=tuple(share for _, _, share in rows), asked=tuple(JobId(int(i)) for i in problem.jobs.job_id),
+            prices=tuple(0.5 for _ in pools), price_unit="share", exchange=1.0,
+            rent_machines=tuple((rent or {}).get(p, 0) for p in pools), status="optimal", objective=1.0, bound=1.0,
+            gap=0.0, path="test",
+        )  # fmt: skip
         return self.tell(ev.Solved(self.at, solve.request_id, proposal, 0.1))
 
 
@@ -231,24 +220,25 @@ def restored_from(ledger: Ledger, job: JobRecord, at: float) -> JobRestored:
     """What the tables of a server would say of this job."""
     slot, holds = job.slot, job.holds
     return JobRestored(
-        at,
-        job.request,
-        float(ledger.columns.submitted_at[slot]),
-        job.state,
-        job.attempt,
-        job.restarts,
-        job.steps,
-        job.safe_steps,
-        float(ledger.columns.attained_s[slot]),
-        job.hold_reason,
-        job.placement if holds else None,
-        job.leased_at,
-        job.running_at if holds else inf,
-        tuple(sorted(job.prepared)) if holds else (),
-        job.rendezvous if holds else None,
-        job.revoked if holds else None,
-        saves=job.saves,
-    )
+        at, job.request, float(ledger.columns.submitted_at[slot]), job.state, job.attempt, job.restarts, job.steps,
+        job.safe_steps, float(ledger.columns.attained_s[slot]), job.hold_reason, job.placement if holds else None,
+        job.leased_at, job.running_at if holds else inf, tuple(sorted(job.prepared)) if holds else (),
+        job.rendezvous if holds else None, job.revoked if holds else None, saves=job.saves, held_s=job.held_s,
+    )  # fmt: skip
+
+
+def revoked(commands: list[cmd.Command]) -> dict[int, Reason]:
+    """Which jobs are asked to stop, and why."""
+    return {each.job_id: each.reason for each in commands if isinstance(each, cmd.Revoke)}
+
+
+def fleet_of(*pools: Pool, policy: str = "fifo", **rules: object) -> FakeFleet:
+    """A fleet of these pools, in which there is no machine yet."""
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec(policy), RoundRules(**rules)))  # type: ignore[arg-type]
+    for declared in pools:
+        fleet.tell(ev.PoolDeclared(0.0, declared))
+    return fleet
 
 
 def cluster(

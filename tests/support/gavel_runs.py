@@ -10,16 +10,15 @@ from pathlib import Path
 from random import Random
 
 from scheduler.core.rules import RoundRules
-from simulator.engine import RunLimits
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth
-from simulator.machines import PoolModel
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.formats import read_trace
-from simulator.workloads.speed_tables import read_pair_speeds, read_throughput_table
-from simulator.workloads.trace import TraceJob
-from simulator.workloads.trace_binding import TraceBinding
+from simulator.workloads.trace_binding import TraceBinding, read_pair_speeds, read_throughput_table
+from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, gavel_scenario
-from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from simulator.worlds.gavel.program_policies import ConeSolver, solve_cone_program
 from walras.cluster import Pool, PoolId, Shape
 
 TYPES = ("v100", "p100", "k80")

@@ -160,6 +160,17 @@ def extras() -> int:
     return len(project["optional-dependencies"])
 
 
+@cache
+def _nodes() -> tuple[tuple[str, ast.AST], ...]:
+    """Classes and functions of the product, each with the path of its module."""
+    return tuple(
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in sources(*PACKAGES)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
 def _is_dataclass(node: ast.ClassDef) -> bool:
     return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
@@ -168,9 +179,8 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 def _field_counts() -> dict[str, int]:
     """Annotated fields of each class of the product: `{module path:class: number}`."""
     return {
-        f"{path.relative_to(ROOT).as_posix()}:{node.name}": sum(isinstance(line, ast.AnnAssign) for line in node.body)
-        for path in sources(*PACKAGES)
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{path}:{node.name}": sum(isinstance(line, ast.AnnAssign) for line in node.body)
+        for path, node in _nodes()
         if isinstance(node, ast.ClassDef) and _is_dataclass(node)
     }
 
@@ -183,13 +193,10 @@ def large_dataclasses() -> int:
 def functions_with_many_parameters() -> int:
     """Number of functions with more than five parameters, `self` and the commands' options left out."""
     found = 0
-    for path in sources(*PACKAGES):
-        if path.relative_to(ROOT).parts[:2] == ("walras", "cli"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-                found += len([name for name in names if name not in ("self", "cls")]) > MANY_PARAMETERS
+    for path, node in _nodes():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not path.startswith("walras/cli/"):
+            names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            found += len([name for name in names if name not in ("self", "cls")]) > MANY_PARAMETERS
     return found
 
 

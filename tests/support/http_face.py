@@ -42,6 +42,12 @@ class Face:
         response = await self.call(method, path, body, **more)
         return response.status, await response.json(content_type=None)
 
+    async def got(self, path: str, **more: Any) -> Any:
+        """What a path of the API answers to whoever may ask."""
+        status, body = await self.json("GET", f"/api/v1{path}", **more)
+        assert status == 200, body
+        return body
+
 
 @asynccontextmanager
 async def facing(

@@ -1,5 +1,6 @@
 """Walras as people have it: the built wheel in an environment of its own, apart from any checkout."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -57,6 +58,21 @@ def install_wheel(wheel: Path, folder: Path) -> Path:
     # After the wheel's own packages on the path: an editable install there is not seen.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "bin"
+
+
+def installed_once(folder: Path) -> Path:
+    """Returns the `bin` folder of the environment with our wheel that this folder has; the first that asks makes it.
+
+    What Walras compiles at its first large problem, half a minute of work, is compiled once there.
+    """
+    environment, is_done = folder / "installed", folder / "installed.done"
+    with (folder / "installed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_done.exists():
+            shutil.rmtree(environment, ignore_errors=True)
+            install_wheel(build_wheel(environment), environment / "venv")
+            is_done.touch()
+    return environment / "venv/bin"
 
 
 def clean_environment(home: Path, *first_on_path: Path) -> dict[str, str]:

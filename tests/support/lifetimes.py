@@ -3,7 +3,7 @@
 from math import inf
 from random import Random
 
-from optimizer.renting.spot_lifetimes import Lifetime
+from optimizer.renting.lifetime_laws import Lifetime
 
 #: Halvings of an interval when an age is drawn: 1e-9 h over a century.
 _HALVINGS = 60

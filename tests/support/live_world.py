@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scheduler.core.commands import Solve
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import Solved, Woke
 from scheduler.live.assembly import AssembledServer, ServerConfig, assemble_server, restore_and_configure
@@ -16,14 +17,16 @@ from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller, UserRol
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.services.job_submission import draft_job
+from scheduler.live.services.job_submission import Dependencies, draft_job
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.event_journal import as_journaled
 from tests.support.stores import STORE, open_store
+from walras.clocks import Clocks
+from walras.contract import PROTOCOL
 from walras.job_request import JobId
-from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
+from walras.spec.job_spec import parse_spec
 from walras.wire import AttemptHere, Heartbeat, HeartbeatAnswer, Register, ShapeFacts, StartCommand
 
 FIFO = {"policy": {"name": "fifo"}, "rules": {"round_s": 10.0, "backoff_s": 1.0, "prepare_timeout_s": 30.0}}
@@ -31,11 +34,12 @@ ADMIN = UserCaller("root", UserRole.ADMIN, (ALL_PROJECTS,))
 
 
 class HandClock(Clock):
-    """Stands still until the test moves it."""
+    """Stands still until the test moves it; `set_by`: seconds by which the wall clock was set."""
 
     def __init__(self, at: float = 0.0) -> None:
-        super().__init__(1_700_000_000.0, 0.0)
-        self.at = at
+        self.at, self.set_by = at, 0.0
+        hand = Clocks(lambda: 1_700_000_000.0 + self.at + self.set_by, lambda: self.at, lambda: self.at)
+        super().__init__(1_700_000_000.0, 0.0, hand)
 
     def now(self) -> float:
         return self.at
@@ -49,6 +53,7 @@ class InlineSolver:
 
     def deliver(self, effects: TransactionEffects) -> None:
         for command in effects.solves:
+            assert isinstance(command, Solve), "a policy of another package is asked in a process of its own"
             solved = as_journaled(Solved(0.0, command.request_id, run_solve(command)))
             self._loop.perform_soon(partial(self._tell, solved=solved))
 
@@ -75,10 +80,19 @@ class World:
         return self.server.state
 
     async def submit(self, spec: Mapping[str, Any], user: str = "ada") -> JobId:
-        draft = draft_job({"run": "true", **spec}, UserCaller(user, UserRole.ADMIN, (ALL_PROJECTS,)))
-        return await self.loop.perform(
-            lambda transaction: self.server.admission.admit(transaction, draft, draft.spec.depends_on, {}, user)  # type: ignore[arg-type]
-        )
+        draft = draft_job(parse_spec({"run": "true", **spec}), UserCaller(user, UserRole.ADMIN, (ALL_PROJECTS,)))
+        needs = Dependencies(draft.spec.depends_on)  # type: ignore[arg-type]
+        return await self.loop.perform(lambda turn: self.server.admission.admit(turn, draft, needs, user))
+
+    async def running(
+        self, spec: Mapping[str, Any] | None = None, *, named: bool = False, **more: Any
+    ) -> tuple["FakeAgent", JobId]:
+        """The agent of machine n1, and a job that runs there; `named`: as an agent of this release names itself."""
+        agent = FakeAgent(self, "n1", **more)
+        await (agent.names_itself() if named else agent).register()
+        job_id = await self.submit(spec or {})
+        await agent.start_all()
+        return agent, job_id
 
     async def emit(self, make: Any) -> None:
         """Feed an event made of the turn's instant."""
@@ -179,6 +193,13 @@ class FakeAgent:
     def progress(self, job_id: int, attempt: int, steps: float, **more: Any) -> dict[str, Any]:
         return {"type": "progress", "job_id": job_id, "attempt": attempt, "steps": steps, **more}
 
+    async def train(self, job_id: int, attempt: int, steps_per_s: float, **more: Any) -> None:
+        """Report a speed until the job's own steps vouch for it."""
+        for seconds in (0.0, 4.0, 8.0):
+            self.world.clock.at += 4.0 if seconds else 0.0
+            steps = 5.0 + seconds * steps_per_s
+            await self.beat(self.progress(job_id, attempt, steps, steps_per_s=steps_per_s, **more))
+
     def committed(self, job_id: int, attempt: int, step: float, path: str | None = None) -> dict[str, Any]:
         folder = self.here[job_id, attempt].checkpoint_dir if path is None else ""
         manifest = {"step": step, "path": path or f"{folder}/attempt-{attempt}/step-{step:g}", "digest": "0" * 64}
@@ -215,11 +236,8 @@ async def world(
     if not real_time:
         _set_clock(assembled, clock)
         loop.effect_handlers = [
-            assembled.server.gateway,
-            InlineSolver(loop),
-            assembled.server.start_forecasts,
-            assembled.server.metrics,
-        ]
+            assembled.server.gateway, InlineSolver(loop), assembled.server.start_forecasts, assembled.server.metrics,
+        ]  # fmt: skip
     loop_task = asyncio.create_task(loop.run())
     try:
         await restore_and_configure(assembled, config)
@@ -233,6 +251,7 @@ async def world(
         loop_task.cancel()
         await asyncio.gather(loop_task, return_exceptions=True)
         loop.close()
+        assembled.server.bodies.close()
         assembled.server.readers.shutdown()
         store.close()
 
@@ -242,7 +261,6 @@ def _set_clock(assembled: AssembledServer, clock: HandClock) -> None:
     server.loop.clock = clock
     server.views._clock = clock
     server.admission._clock = clock
-    server.admission._epoch_unix_s = clock.unix(0.0)
     for node in server.state.nodes.values():
         node.heard_at = clock.now()
         node.leased_until = clock.now() + server.loop.settings.lease_s[node.facts.market]

@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from walras.training import Checkpoint, Loop, Shares
 
-#: The last batch of an epoch is half as large.
-SAMPLES, BATCH, EPOCHS = 246, 12, 6
+#: The last batch of an epoch of such batches is half as large.
+SAMPLES, BATCH = 246, int(os.environ.get("MIXED_BATCH", "12"))
+EPOCHS = 6 * BATCH // 12
 
 
 def main(folder: Path, sample_s: list[float]) -> None:

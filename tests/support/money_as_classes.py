@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from optimizer.assignment.limit_rows import RentedTiers
 from optimizer.classes.class_problem import ClassProblem, MaxSum
 from optimizer.problem import FloatArray
-from optimizer.renting.rental_limits import RentedTiers
 
 
 def as_class_problem(

@@ -60,13 +60,9 @@ class NewcomersMachines:
         """What the lines print, typed one after the other into one shell; each has to succeed."""
         command = [*self.enter.get(machine, []), "bash", "-ec", "\n".join(map(self.rename, lines))]
         done = subprocess.run(
-            command,
-            cwd=self.home(machine),
-            env=self.environment(machine),
-            capture_output=True,
-            text=True,
+            command, cwd=self.home(machine), env=self.environment(machine), capture_output=True, text=True,
             timeout=timeout_s,
-        )
+        )  # fmt: skip
         assert done.returncode == 0, (lines, done.stdout, done.stderr)
         return done.stdout
 

@@ -15,7 +15,7 @@ from scheduler.live.services.notifications import read_address
 from tests.support.live_world import World
 from tests.support.waiting import until
 from walras.job_request import JobId
-from walras.notifications import NotificationKind
+from walras.resources.notifications import NotificationKind
 
 POOL = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB", "machines": 1}
 #: Receivers of these tests listen on the loopback, which only a cluster file may allow.

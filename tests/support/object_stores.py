@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,19 +12,12 @@ from tests.support.provider_kit import stand_in_of_aws
 @pytest.fixture(name="bucket")
 def bucket_of_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Its files through s3fs, without a cache; skips without s3fs and moto (WALRAS_REQUIRE=s3: fails)."""
-    with s3_at("127.0.0.1", monkeypatch) as files:
-        yield files
-
-
-@contextmanager
-def s3_at(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """As the fixture `bucket`, at an address of this machine's."""
     if "s3" in os.environ.get("WALRAS_REQUIRE", "").split(","):
         import s3fs
     else:
         pytest.importorskip("moto.server", reason="moto is not installed (the extra dev)")
         s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed (the extra stores)")
-    with stand_in_of_aws(address) as url:
+    with stand_in_of_aws() as url:
         for name, value in {
             "AWS_ENDPOINT_URL": url,
             "AWS_ACCESS_KEY_ID": "key-of-the-agent",

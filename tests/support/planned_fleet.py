@@ -6,7 +6,7 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.speed_events import ThroughputMeasured
-from walras.job_request import Kind
+from walras.job_request import JobRequest, Kind
 
 
 def measured(fleet: FakeFleet) -> FakeFleet:
@@ -26,3 +26,9 @@ def carried_out(fleet: FakeFleet) -> list[cmd.Command]:
         asked = fleet.solves.pop()
         done += fleet.tell(ev.Solved(fleet.at, asked.request_id, run_solve(asked), 0.1))
     raise AssertionError("the core asks without end")
+
+
+def submit(fleet: FakeFleet, at: float, request: JobRequest, *, runs: bool = False) -> list[cmd.Command]:
+    """Submit a job, and carry out the plan that follows; its ranks come up."""
+    commands = [*fleet.tell(ev.JobSubmitted(at, request)), *carried_out(fleet)]
+    return [*commands, *fleet.run(request.job_id)] if runs else commands

@@ -42,11 +42,9 @@ def with_times(problem: Problem, remaining: list[float], since: list[float], lef
     """The problem with steps left, seconds since submission, and seconds to the deadline (None: without one)."""
     deadline = [np.inf if seconds is None else NOW + seconds for seconds in left]
     jobs = replace(
-        problem.jobs,
-        remaining_steps=np.array(remaining, float),
-        submitted_at=NOW - np.array(since, float),
+        problem.jobs, remaining_steps=np.array(remaining, float), submitted_at=NOW - np.array(since, float),
         deadline_at=np.array(deadline, float),
-    )
+    )  # fmt: skip
     return replace(problem, at=NOW, jobs=jobs)
 
 

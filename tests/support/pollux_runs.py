@@ -10,7 +10,7 @@ from simulator.goodput.application import Application
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.formats import read_trace
-from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.pollux.pollux_scenario import T4_POOL, pollux_scenario
 from simulator.worlds.pollux.pollux_training import pollux_workload
 

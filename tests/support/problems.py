@@ -40,40 +40,28 @@ def build(setting: Setting) -> Problem:
     return Problem(
         at=0.0,
         jobs=Jobs(
-            job_id=np.arange(1, n + 1),
-            weight=_floats(setting.weights, n, 1.0),
-            gang=gangs,
+            job_id=np.arange(1, n + 1), weight=_floats(setting.weights, n, 1.0), gang=gangs,
             remaining_steps=_floats(setting.remaining_steps, n, np.inf),
-            submitted_at=_floats(setting.submitted_at, n, 0.0),
-            attained_s=np.zeros(n),
-            deadline_at=np.full(n, np.inf),
-            value_usd_per_h=_floats(setting.values, n, np.nan),
-            priority_class=np.ones(n, dtype=np.int64),
+            submitted_at=_floats(setting.submitted_at, n, 0.0), attained_s=np.zeros(n), deadline_at=np.full(n, np.inf),
+            value_usd_per_h=_floats(setting.values, n, np.nan), priority_class=np.ones(n, dtype=np.int64),
             entity=np.array(setting.entity or [0] * n, dtype=np.int64),
         ),
         columns=Columns(
-            job=job,
-            steps_per_s=np.array([s for _, _, s in listed], dtype=float),
-            use_column=np.arange(c),
-            use_pool=np.array([r for _, r, _ in listed], dtype=np.int64),
-            use_count=gangs[job],
+            job=job, steps_per_s=np.array([s for _, _, s in listed], dtype=float), use_column=np.arange(c),
+            use_pool=np.array([r for _, r, _ in listed], dtype=np.int64), use_count=gangs[job],
             running=np.zeros(c, dtype=bool),
         ),
         pools=Pools(
-            pool_id=tuple(f"pool-{r}" for r in range(p)),
-            accelerator=tuple(f"type-{r}" for r in range(p)),
-            capacity=np.array(setting.capacity, dtype=float),
-            rentable=_floats(setting.rentable, p, 0.0),
-            machine_size=_floats(setting.machine_size, p, 1.0),
-            usd_per_h=_floats(setting.usd_per_h, p, 0.0),
-            rented=_floats(setting.rented, p, 0.0),
-            boot_s=np.array(setting.boot_s, dtype=float),
+            pool_id=tuple(f"pool-{r}" for r in range(p)), accelerator=tuple(f"type-{r}" for r in range(p)),
+            capacity=np.array(setting.capacity, dtype=float), rentable=_floats(setting.rentable, p, 0.0),
+            machine_size=_floats(setting.machine_size, p, 1.0), usd_per_h=_floats(setting.usd_per_h, p, 0.0),
+            rented=_floats(setting.rented, p, 0.0), boot_s=np.array(setting.boot_s, dtype=float),
             minimum_billing_s=np.array(setting.minimum_billing_s, dtype=float),
         ),
         entities=Entities(
             tuple(f"project-{e}" for e in range(len(setting.entity_weights))), np.array(setting.entity_weights, float)
         ),
-    )
+    )  # fmt: skip
 
 
 def shares_of(problem: Problem, x: np.ndarray) -> np.ndarray:

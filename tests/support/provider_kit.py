@@ -13,13 +13,12 @@ from scheduler.core.events import RentFailed
 from scheduler.live.auth.access_control import EnrolmentTokens
 from scheduler.live.providers.aws_provider import AwsProvider, Ec2Calls
 from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider
-from scheduler.live.providers.slurm_commands import SlurmCommands
-from scheduler.live.providers.slurm_provider import SlurmProvider
+from scheduler.live.providers.slurm_provider import SlurmCommands, SlurmProvider
 from scheduler.providers.provider import CloudProvider, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from scheduler.providers.simulated_cloud import RentalTerms, SimulatedCloud
 from tests.support.fake_slurm import FakeSlurm
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.spec.provider_settings import AwsSettings, SlurmSettings
+from walras.spec.cluster_file import AwsSettings, SlurmSettings
 
 REGION = "us-east-1"
 #: An image that the stand-in of EC2 knows.
@@ -93,11 +92,11 @@ def aws_provider(client: Any, cluster_id: str = "c1", **settings: Any) -> AwsPro
 
 
 @contextlib.contextmanager
-def stand_in_of_aws(address: str = "127.0.0.1") -> Iterator[str]:
+def stand_in_of_aws() -> Iterator[str]:
     """A server of moto, of EC2, S3 and the rest; its URL. Skips where moto is not installed."""
     server_module = pytest.importorskip("moto.server")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = server_module.ThreadedMotoServer(ip_address=address, port=0, verbose=False)
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,19 @@ class RealServer:
     """`walras server` on a folder, and the agents that were started for it. `close` leaves no process."""
 
     def __init__(
-        self, folder: Path, pools: list[dict[str, Any]], policy: dict[str, Any], *, lease: str = "30s", **cluster: Any
+        self,
+        folder: Path,
+        pools: list[dict[str, Any]],
+        policy: dict[str, Any],
+        *,
+        lease: str = "30s",
+        listen: Sequence[str] = (),
+        **cluster: Any,
     ) -> None:
+        """`listen`: options of the server's command."""
         self.data = folder / "data"
         self.folder = folder
+        self._listen = listen
         self.agents: dict[str, AgentProcess] = {}
         self.process: subprocess.Popen[bytes] | None = None
         (folder / "cluster.yaml").write_text(yaml.safe_dump({"lease": lease, "pools": pools, **cluster}))
@@ -50,7 +59,7 @@ class RealServer:
         command = [WALRAS, "server", "--data", str(self.data), "--cluster", str(self.folder / "cluster.yaml")]
         with open(self.folder / "server.log", "ab") as output:
             self.process = subprocess.Popen(
-                [*command, "--policy", str(self.folder / "policy.yaml")], stdout=output, stderr=output
+                [*command, "--policy", str(self.folder / "policy.yaml"), *self._listen], stdout=output, stderr=output
             )
         try:
             wait_for(self._is_ready, 120, f"server is ready; see {self.folder}/server.log")
@@ -115,6 +124,12 @@ class RealServer:
             with error:
                 return error.code, json.loads(error.read())
 
+    def command(self, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+        """What `walras WORDS` answers to the administrator; `env`: more variables."""
+        access = {"WALRAS_SERVER": self.url, "WALRAS_TOKEN_FILE": str(self.data / "admin.token")}
+        env = os.environ | access | options.pop("env", {})
+        return subprocess.run([WALRAS, *words], env=env, capture_output=True, text=True, timeout=300, **options)
+
     def submit(self, **spec: Any) -> int:
         """A job in a folder of its own, unless the spec says otherwise."""
         status, answer = self.call("POST", "/jobs", {"workdir": str(self.folder), **spec})
@@ -178,6 +193,10 @@ class RealServer:
     def log(self, job_id: int, attempt: int, rank: int = 0) -> str:
         found = [*(self.data / "logs").glob(f"*/{job_id}/{attempt}/{rank}.log")]
         return found[0].read_text(errors="replace") if found else ""
+
+
+#: Starts a server of pools under a policy, which ends with the test; fields of the cluster as keywords.
+Serve = Callable[..., RealServer]
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

@@ -2,10 +2,9 @@
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.cost_measurement import RecordedEvent
 from simulator.experiment import workload_experiment
-from simulator.measured_costs import MeasuredCosts
-from simulator.reports.resimulation import resimulation_scenario
+from simulator.measured_costs import MeasuredCosts, RecordedEvent
+from simulator.reports.recorded_runs import resimulation_scenario
 from simulator.simulation import simulate
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.workload_file import WorkloadFile

@@ -8,16 +8,20 @@ from pathlib import Path
 
 from scheduler.core.commands import BeginRound, Command
 from scheduler.core.events import AttemptEnded, AttemptStarted, Event, RoundEnded
+from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth
-from simulator.machines import PoolModel
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.formats import read_trace
-from simulator.workloads.speed_tables import read_throughput_table
-from simulator.workloads.trace import TraceJob
-from simulator.workloads.trace_binding import TraceBinding
-from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
-from simulator.worlds.shockwave.shockwave_batches import shockwave_alone_s, shockwave_fairness
-from simulator.worlds.shockwave.shockwave_scenario import batch_schedules, charged_time_s, shockwave_scenario
+from simulator.workloads.trace_binding import TraceBinding, read_throughput_table
+from simulator.workloads.trace_source import TraceJob
+from simulator.worlds.gavel.program_policies import ConeSolver, solve_cone_program
+from simulator.worlds.shockwave.shockwave_scenario import (
+    batch_schedules,
+    charged_time_s,
+    shockwave_alone_s,
+    shockwave_fairness,
+    shockwave_scenario,
+)
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import JobId
 
@@ -142,10 +146,6 @@ def run_again(data: Path, policy: str, solver: ConeSolver = solve_cone_program) 
     by_id = {job.job_id: job.jct_s for job in result.jobs}
     jct_s = tuple(by_id[job.request.job_id] for job in jobs)
     return Ours(
-        result,
-        jct_s,
-        tuple(shockwave_fairness(jct_s, _alone_s(data), ACCELERATORS)),
-        busy.busy_s / (ACCELERATORS * result.ended_at),
-        busy.rounds,
-        busy.empty,
-    )
+        result, jct_s, tuple(shockwave_fairness(jct_s, _alone_s(data), ACCELERATORS)),
+        busy.busy_s / (ACCELERATORS * result.ended_at), busy.rounds, busy.empty,
+    )  # fmt: skip

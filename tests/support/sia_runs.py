@@ -8,7 +8,7 @@ import pytest
 
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.formats import read_trace
-from simulator.worlds.gavel.share_polytope import ConeSolver
+from simulator.worlds.gavel.program_policies import ConeSolver
 from simulator.worlds.sia.sia_scenario import read_sia_applications, sia_scenario, sia_workload
 
 

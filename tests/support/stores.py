@@ -2,15 +2,18 @@
 
 import atexit
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import Store
+from scheduler.live.store.sql_store import Store
+from scheduler.live.store.sqlite_store import SqliteStore, open_database
 from tests.support.postgres_server import PostgresServer, running_postgres
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 
 #: Which store live tests run over that do not say it themselves.
 STORE = os.environ.get("WALRAS_TEST_STORE", "sqlite")
@@ -31,13 +34,26 @@ def database_of(folder: Path) -> str:
     return shared_postgres().new_database()
 
 
+@cache
+def new_database(clocks: Clocks = SYSTEM_CLOCKS) -> bytes:
+    """A database as a first start makes it: made once in this process, and copied for each new folder."""
+    with tempfile.TemporaryDirectory(prefix="walras-new-") as folder:
+        path = Path(folder) / "walras.db"
+        open_database(path, clocks, Random("new database")).close()
+        return path.read_bytes()
+
+
 def open_store(kind: str, folder: Path, **more: Any) -> Store:
-    """A store on a folder; opening it again finds what was written."""
+    """A store on a folder; opening it again finds what was written. Nothing waits for the disk."""
     if kind == "sqlite":
-        return SqliteStore(folder, **more)
+        path = folder / "walras.db"
+        if not path.exists():
+            path.write_bytes(new_database())
+        store = SqliteStore(folder, **more)
+        store._db.conn.execute("PRAGMA synchronous=OFF")
+        return store
     shared_postgres()
-    from scheduler.live.store.leadership import wait_for_leadership
-    from scheduler.live.store.postgres_store import PostgresStore
+    from scheduler.live.store.postgres_store import PostgresStore, wait_for_leadership
 
     url = database_of(folder)
     return PostgresStore(url, wait_for_leadership(url), **more)

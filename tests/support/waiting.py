@@ -9,15 +9,21 @@ from typing import Any
 PATIENCE = 5.0
 
 
+def _pause_s(waited_s: float) -> float:
+    """A twentieth of what it has waited: looks cost a server and its machine work, above all while others wait too."""
+    return min(max(0.05 * waited_s, 0.01), 0.25)
+
+
 def wait_for(look: Callable[[], Any], quiet_s: float, what: str, then: Callable[[], Any] = str) -> Any:
     """The first truthy look; fails loudly in the end, with what `then` says of the state at that time.
 
     `quiet_s`: what it takes at most on a quiet machine.
     """
-    until = time.monotonic() + PATIENCE * quiet_s
+    began = time.monotonic()
     while not (seen := look()):
-        assert time.monotonic() < until, f"not within {PATIENCE * quiet_s} s: {what}; {then()}"
-        time.sleep(0.02)
+        waited_s = time.monotonic() - began
+        assert waited_s < PATIENCE * quiet_s, f"not within {PATIENCE * quiet_s} s: {what}; {then()}"
+        time.sleep(_pause_s(waited_s))
     return seen
 
 
@@ -31,8 +37,9 @@ def stays(look: Callable[[], Any], for_s: float, what: str) -> None:
 
 async def until(look: Callable[[], Any], quiet_s: float, what: str, then: Callable[[], Any] = str) -> Any:
     """The same in an event loop."""
-    end = time.monotonic() + PATIENCE * quiet_s
+    began = time.monotonic()
     while not (seen := look()):
-        assert time.monotonic() < end, f"not within {PATIENCE * quiet_s} s: {what}; {then()}"
-        await asyncio.sleep(0.02)
+        waited_s = time.monotonic() - began
+        assert waited_s < PATIENCE * quiet_s, f"not within {PATIENCE * quiet_s} s: {what}; {then()}"
+        await asyncio.sleep(_pause_s(waited_s))
     return seen

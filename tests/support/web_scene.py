@@ -46,13 +46,10 @@ async def scene(face: Face, jobs: int = 40) -> list[FakeAgent]:
         user, project = people[number % 3]
         wanted = ("h100:4", "a100:2", "any:1", "v100:4", "any:2", "a100:4")[number % 6]
         spec = {
-            "name": f"{names[number % len(names)]}-{number + 1}",
-            "project": project,
-            "profile": names[number % len(names)] if number % len(names) < 6 else "other",
-            "steps": 20_000,
-            "resources": {"accelerators": wanted},
-            "retry": {"max_restarts": 0},
-        }
+            "name": f"{names[number % len(names)]}-{number + 1}", "project": project,
+            "profile": names[number % len(names)] if number % len(names) < 6 else "other", "steps": 20_000,
+            "resources": {"accelerators": wanted}, "retry": {"max_restarts": 0},
+        }  # fmt: skip
         await face.world.submit(spec, user=user)
     await settle(agents)
     return agents

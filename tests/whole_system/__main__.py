@@ -2,6 +2,7 @@
 
 python -m tests.whole_system --seeds 100 --first 1          many seeds
 python -m tests.whole_system --seeds 10000 --done FILE      those that FILE does not name; FILE names what has passed
+python -m tests.whole_system --pairs --seeds 40            pairs of actors on a calm cluster, by seed
 python -m tests.whole_system --seed 17 [--keep 0,3]         one of them, with its story; only these of its faults
 """
 
@@ -30,14 +31,16 @@ class Outcome:
     broken: list[tuple[float, str, str]]
     story: list[str]
     kept: list[int]
+    actors: tuple[str, ...] = ()
 
     @property
     def digest(self) -> int:
         return hash(tuple(self.story))
 
 
-#: Kinds of faults that are left out.
+#: Kinds of faults that are left out; `_PAIRS`: all of them, and two actors meet instead.
 _without: set[str] = set()
+_PAIRS = "pairs"
 
 
 def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
@@ -47,14 +50,16 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     # dead tasks do at their ends (`finally`) they do here, between two worlds.
     web_app._cached_build_middleware.cache_clear()
     gc.collect()
+    gc.freeze()  # what was imported meanwhile
     return outcome
 
 
 def _play(seed: int, keep: Sequence[int] | None) -> Outcome:
+    from tests.whole_system.actors import draw_pair
     from tests.whole_system.plans import draw_plan
     from tests.whole_system.world import World
 
-    plan = draw_plan(seed)
+    plan = draw_pair(seed) if _PAIRS in _without else draw_plan(seed)
     kept = [n for n, fault in enumerate(plan.faults) if fault.kind not in _without] if keep is None else list(keep)
     plan.faults = [plan.faults[position] for position in kept]
     if "killing_jobs" in _without:
@@ -67,7 +72,9 @@ def _play(seed: int, keep: Sequence[int] | None) -> Outcome:
     except Exception:
         world.observer.violate("simulation", traceback.format_exc())
         observer = world.observer
-    return Outcome(seed, list(observer.broken), list(observer.story), kept)  # what dead tasks do later is not judged
+    return Outcome(
+        seed, list(observer.broken), list(observer.story), kept, plan.actors
+    )  # what dead tasks do later is not judged
 
 
 def _is_wanted(seed: int, kinds: set[str], *, rented: bool) -> bool:
@@ -104,7 +111,9 @@ def tell(outcome: Outcome) -> None:
     until = next((n for n, line in enumerate(outcome.story) if "BROKEN" in line), len(outcome.story))
     print("\n".join(f"    {line}" for line in outcome.story[max(0, until - STORY_LINES) : until + 1]))
     kept = ",".join(map(str, outcome.kept)) or "none"
-    print(f"replay: python -m tests.whole_system --seed {outcome.seed} --keep {kept}")
+    print(f"actors: {' and '.join(outcome.actors) or 'none'}")
+    how = "--pairs" if _PAIRS in _without else f"--keep {kept}"
+    print(f"replay: python -m tests.whole_system --seed {outcome.seed} {how}")
 
 
 class Passed:
@@ -161,11 +170,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--without", default="", help="kinds of faults, with commas")
+    parser.add_argument("--pairs", action="store_true", help="no faults: two actors meet, another pair with each seed")
     parser.add_argument("--rented", action="store_true", help="only seeds that rent machines")
     parser.add_argument("--having", default="", help="only seeds with all of these kinds of faults, with commas")
     parser.add_argument("--done", default="", help="file of the seeds that have passed: they are not run again")
+    parser.add_argument("--count-pairs", action="store_true", help="print how many pairs of actors there are")
     options = parser.parse_args()
-    _without.update(filter(None, options.without.split(",")))
+    if options.count_pairs:
+        from tests.whole_system.actors import PAIRS
+
+        print(len(PAIRS))
+        return 0
+    _without.update(filter(None, options.without.split(",")), *([{_PAIRS}] if options.pairs else []))
     if options.seed is not None:
         keep = None if not options.keep else [int(n) for n in options.keep.split(",") if n != "none"]
         outcome = run_seed(options.seed, keep)

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import workers.agent.agent as agent_module
 import workers.agent.follower as follower_module
 import workers.agent.launch as launch_module
+from scheduler.live.http import request_bodies
 from tests.whole_system.played_ranks import STARTING, PlayedChannels, PlayedRanks, Run, Script, SimSocket
 from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
+from walras.errors import WalrasError
 from workers import processes
 from workers import supervisor as supervisor_module
 from workers import supervisor_protocol as protocol_module
@@ -78,6 +79,7 @@ class SimSupervisor(Supervisor):
             for rank in self.ranks.all:
                 rank.end(number=signal.SIGKILL)
                 rank.run.how = "supervisor killed"
+            self.ranks.signal_all(signal.SIGKILL)
             self._leave()
 
     def _end(self, now: float, grace_s: float, reason: str, cause: str = "exited") -> None:
@@ -161,39 +163,6 @@ class _AgentTransport(asyncio.Transport):
             self._loop.call_soon(self._protocol.eof_received, context=self._process.context)  # type: ignore[attr-defined]
 
 
-class _Launched(asyncio.SubprocessTransport):
-    """The launcher of a supervisor: `asyncio.subprocess.Process` asks it how it ended."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._done: asyncio.Future[int] = loop.create_future()
-        self.timer: asyncio.TimerHandle | None = None
-
-    def end(self, code: int) -> None:
-        if not self._done.done():
-            self._done.set_result(code)
-
-    async def _wait(self) -> int:
-        return await asyncio.shield(self._done)
-
-    def get_pid(self) -> int:
-        return 0
-
-    def get_returncode(self) -> int | None:
-        return self._done.result() if self._done.done() else None
-
-    def get_pipe_transport(self, fd: int) -> Any:
-        return None
-
-    def kill(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        self.end(-9)
-
-    def close(self) -> None:
-        return
-
-
 class InlineWorker:
     """In the place of a worker process: the virtual loop calls what it is asked, so that no semaphores are taken."""
 
@@ -203,6 +172,20 @@ class InlineWorker:
         """What would only make later answers better is left out."""
 
     def shutdown(self, **_: Any) -> None:
+        return
+
+
+class InlineReader:
+    """In the place of the process that reads bodies."""
+
+    def ask(self, read: Callable[[Any], Any], body: bytes | bytearray) -> list[Any]:
+        try:
+            found = read(body)
+        except WalrasError as error:
+            found = error
+        return list(request_bodies._split(found))
+
+    def end(self) -> None:
         return
 
 
@@ -257,7 +240,7 @@ class Machine:
 
     @property
     def live(self) -> list[SimSupervisor]:
-        return [each for each in self.supervisors if not each.ranks.have_all_ended]
+        return [each for each in self.supervisors if each.ranks.is_anyone_alive]
 
     def boottime(self) -> float:
         return self.loop.time() - self.booted_at
@@ -274,23 +257,28 @@ class Machine:
                 return _AgentTransport(process, each, protocol)
         raise ConnectionRefusedError(path)
 
-    def spawn(self, process: SimProcess, arguments: tuple[str, ...], protocol: Any) -> asyncio.BaseTransport:
-        launched = _Launched(self.loop)
-        launched.timer = self.call_later(self.hooks.launch_delay_s(), self._start, Path(arguments[-1]), launched)
-        protocol.connection_made(launched)
-        return launched
+    async def fork(self, folder: Path) -> bool:
+        """What the process that forks supervisors does, agent or no agent."""
+        told: asyncio.Future[bool] = self.loop.create_future()
+        self.call_later(self.hooks.launch_delay_s(), self._start, folder, told)
+        return await told
 
-    def _start(self, folder: Path, launched: _Launched) -> None:
+    def _start(self, folder: Path, told: "asyncio.Future[bool]") -> None:
         try:
             plan = read_plan(folder)
             facts = {"pid": _PIDS[0] + 1, "start_ticks": 1, "boot_id": self.boot_id}
             write_durably(folder / SUPERVISOR_FILE, facts)
             supervisor = SimSupervisor(self, folder, plan)
         except OSError:
-            launched.end(1)
+            _tell(told, False)
             return
         self.supervisors.append(supervisor)
-        self.call_later(0.01, launched.end, 0)
+        self.call_later(0.01, _tell, told, True)
+
+
+def _tell(told: "asyncio.Future[bool]", is_started: bool) -> None:
+    if not told.done():  # else the agent has died meanwhile
+        told.set_result(is_started)
 
 
 _PIDS = [1000]
@@ -356,9 +344,11 @@ def installed(loop: VirtualLoop, machines: list[Machine]) -> Iterator[None]:
         (supervisor_module, "Channels", PlayedChannels),
         (supervisor_module, "selectors", no_selectors),
         (supervisor_module, "LONGEST_SLEEP_S", 5.0),
-        (agent_module, "bind_rendezvous_port", lambda: _PlayedPort(next(ports))),
+        (processes, "hold_port", lambda port=0: _PlayedPort(port or next(ports))),
         (launch_module, "build_client_folder", lambda state: Path("/client")),
+        (launch_module.SupervisorStarter, "fork", lambda _, folder, plan: _current_machine().fork(folder)),
         (follower_module, "LOOK_EVERY_S", 5.0),
+        (follower_module, "end_of", lambda _: contextlib.nullcontext(asyncio.Event())),
         (os, "fsync", lambda _: None),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in changes]

@@ -11,6 +11,8 @@ import aiohttp
 
 from scheduler.live.store import backup as backup_module
 from scheduler.live.store.backup import back_up, restore
+from scheduler.live.store.retention import prune
+from scheduler.live.store.store_interface import JobQuery
 from tests.whole_system.network import Weather
 from tests.whole_system.plans import RENTED_KINDS, Fault
 from workers.agent.machine_notices import write_notice
@@ -123,14 +125,39 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
         case "policy":
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 await world.call("PUT", "policy", world.plan.other_policy)
-        case "restore":
-            await _restore(world, fault.amount)
+        case "restore" | "move":
+            await _restore(world, fault.amount, elsewhere=fault.kind == "move")
+        case "prune":
+            _prune(world, fault.amount)
+        case "hang":
+            await _hang(world, fault.amount)
         case "break_gang":
             await _break_gang(world, fault.target)
         case "rogue":
             await _rogue(world)
         case "twin":
             await _twin(world, fault.target)
+
+
+#: A standby ends the connection of a leader that has not renewed for so long, and leads; who is replaced ends soon.
+_LEADS_AFTER_S, _ENDS_WITHIN_S = 8.0, 5.0
+
+
+async def _hang(world: "World", for_s: float) -> None:
+    """The leader takes no turn for a while; if that is longer than its lease, another leads when it goes on."""
+    life = world.life
+    if life is None or life.store is None or life.process.is_dead:
+        return
+    life.process.stopped_until = world.loop.time() + for_s
+    await asyncio.sleep(min(for_s, _LEADS_AFTER_S))
+    if for_s <= _LEADS_AFTER_S or life.process.is_dead or world.life is not life:
+        return
+    life.store.replace()
+    world.observer.tell("another server leads")
+    world.start_server()
+    await asyncio.sleep(for_s - _LEADS_AFTER_S + _ENDS_WITHIN_S)
+    if not life.process.is_dead:
+        world.observer.violate("server", "one that another has replaced goes on")
 
 
 def _kill_server(world: "World") -> None:
@@ -167,8 +194,11 @@ async def _break_gang(world: "World", name: str) -> None:
     world.network.cut_off.discard(name)
 
 
-async def _restore(world: "World", later_s: float) -> None:
-    """A backup is taken, and some time later it is put in the place of what the server has."""
+async def _restore(world: "World", later_s: float, *, elsewhere: bool = False) -> None:
+    """A backup is taken, and some time later it is put in the place of what the server has.
+
+    `elsewhere`: on a machine that has nothing but the backup.
+    """
     if world.life is None or world.life.store is None or world.life.process.is_dead or world.is_disk_full:
         return
     data, taken_at = world._data.path, world.loop.time()
@@ -178,10 +208,38 @@ async def _restore(world: "World", later_s: float) -> None:
     if world.is_healed or world.is_disk_full:
         return
     _kill_server(world)
+    logs = world.folder / f"logs-{taken_at:.3f}"
+    if elsewhere:  # logs are copied only if they are asked for; what this run looks at later is kept aside
+        shutil.copytree(world._data.logs, logs)
+        shutil.rmtree(data)
     backup_module.random_hex = lambda _, digits: f"{world.chance.getrandbits(4 * digits):0{digits}x}"
     restore(backup, data, replace=True)
+    if elsewhere:
+        shutil.copytree(logs, world._data.logs, dirs_exist_ok=True)
     world.observer.tell(f"the backup of {taken_at - 1000.0:.3f} is restored")
     world.observer.restored(taken_at)
+
+
+def _prune(world: "World", older_s: float) -> None:
+    """What belongs to jobs that ended so long ago is deleted, at times their rows, and generations of the journal."""
+    store = None if world.life is None or world.life.process.is_dead else world.life.store
+    if store is None or world.is_disk_full or store.is_replaced:
+        return
+    logs, data, observer = world._data.logs, world._data.path, world.observer
+    rows = {row.job_id: row for row in store.jobs(JobQuery(limit=10_000))}
+    active = sorted(job_id for job_id, row in rows.items() if row.ended_at is None)
+    kept = [path for path in logs.glob("*/*/*/*") if int(path.parts[-3]) in active]
+    jobs_older_s = world.chance.choice((1e9, older_s))
+    prune(data, jobs_older_s=jobs_older_s, logs_older_s=older_s, journal_older_s=older_s)
+    for path in kept:
+        if not path.exists():
+            observer.violate("retention", f"{path.relative_to(logs)} is deleted while its job is active")
+    left = {row.job_id for row in store.jobs(JobQuery(limit=10_000))}
+    for job_id in sorted(rows.keys() - left):
+        if active and job_id >= active[0]:
+            observer.violate("retention", f"the row of job {job_id} is deleted, and job {active[0]} has not ended")
+        observer.forget(job_id)
+    world.pruned_at = world.loop.time()
 
 
 async def _ask(world: "World", path: str, body: object = None) -> int:

@@ -3,36 +3,23 @@
 A life has its process, so that a fault ends it at any await, and what of it invariants look at.
 """
 
+import asyncio
 import contextlib
 import errno
-import tempfile
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
-from scheduler.live.store.database_file import open_database
 from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
+from scheduler.live.store.store_interface import LeadershipLost, StoreUnavailable, WriteBatch
 from tests.whole_system.virtual_loop import ProcessKilled, SimProcess
-from walras.clocks import Clocks
-from walras.wire import AnyReport
+from walras.wire import AnyReport, CommittedReport, EndedReport
 from workers.agent.agent import Agent
 from workers.agent.report_store import AgentStore, AttemptPhase
 
 if TYPE_CHECKING:
     from tests.whole_system.world import World
-
-
-@cache
-def new_database(clocks: Clocks) -> bytes:
-    """A database as a first start makes it: made once, and copied by every seed."""
-    with tempfile.TemporaryDirectory(prefix="walras-fuzz-") as folder:
-        path = Path(folder) / "walras.db"
-        open_database(path, clocks, Random("new database")).close()
-        return path.read_bytes()
 
 
 #: Of the writes to a disk that is full so many fail whatever they need; the others where they need a new page.
@@ -44,8 +31,12 @@ class SimStore(SqliteStore):
 
     world: "World"
     _is_full = False
+    #: Another server leads: it has ended the connection over which this one writes.
+    is_replaced = False
 
     def commit(self, batch: WriteBatch) -> None:
+        if self.is_replaced:
+            raise LeadershipLost("another server leads")
         if self.world.is_disk_full and self.world.chance.random() < REFUSED:
             raise StoreUnavailable("no space is left")
         if self._is_full is not self.world.is_disk_full:
@@ -60,6 +51,17 @@ class SimStore(SqliteStore):
         if crashes:
             self._crash()
 
+    async def wait_until_lost(self) -> None:
+        """As the leadership in PostgreSQL does."""
+        while not self.is_replaced:  # noqa: ASYNC110 - it looks every two seconds
+            await asyncio.sleep(2.0)
+        raise LeadershipLost("another server leads")
+
+    def replace(self) -> None:
+        """A server that stood by leads from now on."""
+        self.is_replaced = True
+        self._lock.release()
+
     def _crash(self) -> None:
         """The server dies here, with this batch written or not."""
         assert self.world.life is not None
@@ -73,17 +75,22 @@ class SimAgentStore(AgentStore):
     world: "World"
     name = ""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        #: The newest checkpoint of each attempt, where this machine tells of more after the end.
+        self._saved: dict[tuple[int, int], CommittedReport] = {}
+
     def _try(self, act: Callable[[], object]) -> bool:
         is_full = self.name in self.world.full_agents and self.world.chance.random() < REFUSED
         return super()._try(_refuse if is_full else act)
 
-    def _perform(self, write: Any) -> None:
+    def _write_all(self) -> None:
         """The agent dies right before or right after the write that a fault chose."""
         left, after = self.world.writes_to_crash.pop(self.name, (-1, False))
         if left > 0:
             self.world.writes_to_crash[self.name] = left - 1, after
         if left != 0 or after:
-            super()._perform(write)
+            super()._write_all()
         if left == 0:
             self.world.agents[self.name].process.kill()
             raise ProcessKilled
@@ -94,6 +101,27 @@ class SimAgentStore(AgentStore):
         super().move_attempt(job_id, attempt, phase, reports, incarnation)
         for report in reports:
             self.world.observer.reported(self.name, report, is_written=not self.problem)
+            if isinstance(report, EndedReport) and (saved := self._saved.get((report.job_id, report.attempt))):
+                self.world.loop.call_later(0.0, self._tell_late, saved)
+
+    def advance_journal(
+        self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
+    ) -> None:
+        super().advance_journal(job_id, attempt, offset, reports, incarnation)
+        if self.world.plan.tells_late:
+            committed = (each for each in reports if isinstance(each, CommittedReport))
+            self._saved |= {(each.job_id, each.attempt): each for each in committed}
+
+    def _tell_late(self, saved: CommittedReport) -> None:
+        """Of an attempt that has ended here, a checkpoint newer than all others."""
+        life = self.world.agents.get(self.name)
+        if life is None or life.store is not self or life.process.is_dead:
+            return
+        manifest = saved.manifest
+        late = manifest.model_copy(update={"step": manifest.step + 0.25, "path": f"{manifest.path}-late"})
+        os.makedirs(late.path, exist_ok=True)
+        self.world.observer.told_late.add((saved.job_id, late.step))
+        self.add_reports([saved.model_copy(update={"report_id": self.next_report_id(), "manifest": late})])
 
 
 def _refuse() -> None:

@@ -6,6 +6,7 @@ agent's side is a session that the real `ServerClient` calls as it calls aiohttp
 
 import asyncio
 import contextvars
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from tests.whole_system.virtual_loop import SimProcess, VirtualLoop
+from walras.contract import PROTOCOL
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Listener:
     process: SimProcess
     app: web.Application
     port: int
+    #: Requests that are under way.
+    requests: int = 0
 
 
 @dataclass
@@ -97,6 +101,8 @@ class Network:
         self.heard: Callable[[str, str, int], None] = lambda source, path, status: None
         #: Called with (source, path, status, sent_at) when the caller has the answer.
         self.renewed: Callable[[str, str, int, float], None] = lambda source, path, status, sent_at: None
+        #: Called with what an agent does not understand.
+        self.misunderstood: Callable[[str], None] = lambda words: None
         self._context = contextvars.copy_context()
         self._waiting: dict[asyncio.Future[tuple[int, bytes]], asyncio.Task[Any] | None] = {}
 
@@ -105,7 +111,7 @@ class Network:
         if self.listener is not None and self.listener.process is process:
             self.listener = None
         for answer, task in list(self._waiting.items()):
-            if task is not None:
+            if task is not None and task in process.tasks:
                 self._later(0.001, self._reset, answer)
 
     async def call(
@@ -165,20 +171,23 @@ class Network:
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         request = _request(self._loop, method, path, headers, content)
         task = listener.process.spawn(_answered(listener.app, request))
+        listener.requests += 1
         if answer in self._waiting:
             self._waiting[answer] = task
         task.add_done_callback(
-            lambda done: self._answered(source, parts.path, done, answer, fate), context=self._context
+            lambda done: self._answered(listener, source, parts.path, done, answer, fate), context=self._context
         )
 
     def _answered(
         self,
+        listener: Listener,
         source: str,
         path: str,
         task: "asyncio.Task[tuple[int, bytes]]",
         answer: "asyncio.Future[tuple[int, bytes]]",
         fate: _Fate,
     ) -> None:
+        listener.requests -= 1
         if task.cancelled() or task.exception() is not None:
             if not task.cancelled():
                 self._loop.uncaught.append((path, task.exception()))  # type: ignore[arg-type]
@@ -244,10 +253,10 @@ class _Answer:
 
 class _Call:
     def __init__(self, work: Any) -> None:
-        self._work = work
+        self.work = work
 
     async def __aenter__(self) -> _Answer:
-        return _Answer(*await self._work)
+        return _Answer(*await self.work)
 
     async def __aexit__(self, *_: object) -> None:
         return
@@ -272,3 +281,25 @@ class SimSession:
         # Numbers and digits: nothing of it has to be quoted.
         whole = f"{url}?{'&'.join(f'{name}={value}' for name, value in params.items())}" if params else url
         return _Call(self._network.call(self._source, "POST", whole, headers, data, timeout.total or 30.0))
+
+
+class OlderSession(SimSession):
+    """The same under an agent of the release before: what it does not know is not to be sent to it."""
+
+    _KNOWN = frozenset({"prepare", "start", "stop"})
+
+    def post(self, url: str, *, data: bytes, **more: Any) -> _Call:
+        if not url.endswith(("/heartbeat", "/register")):
+            return super().post(url, data=data, **more)
+        older = json.dumps(json.loads(data) | {"protocol": PROTOCOL - 1}).encode()
+        return _Call(self._understood(super().post(url, data=older, **more)))
+
+    async def _understood(self, call: _Call) -> tuple[int, bytes]:
+        status, body = await call.work
+        answer = json.loads(body) if status == 200 else {}
+        for command in answer.get("commands", ()):
+            brings = command.get("code") or command.get("is_launcher") or any(command.get("needs", {}).values())
+            if command["type"] not in self._KNOWN or brings:
+                told = command["type"], command["job_id"], command["attempt"]
+                self._network.misunderstood(f"{self._source} is sent {told}")
+        return status, body

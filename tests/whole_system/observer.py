@@ -8,20 +8,31 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     rerun         a script that succeeded is run again although its machine was never lost, nor it told to stop before
     checkpoint    an attempt resumes before a checkpoint whose recording its job was told of
     fence         an attempt is stopped by its fence, or by its lease, though its machine was heard in time
+    late          an attempt goes on from a checkpoint that was told of after the end of its attempt there
     false_lost    a machine or an attempt is declared lost without a cause
     lease         a process outlives its lease
-    stop          a machine that is heard goes on with a job that the server wants to stop
+    stop          a machine that is heard goes on with a job that the server wants to stop, or whose gang has broken
+    closed        a part of an attempt begins after its machine was told that the attempt is over
+    parent        a job begins before the end of one that it waits for
+    secret        a job begins without its secret
+    actor         somebody's call is answered otherwise than the API promises (`actors.py`)
+    protocol      an agent of the release before is sent what it does not know
+    gang          a job is running before ranks have begun on each of its machines
+    holders       what is counted of a holder is not what it has
     held          a job is held though nobody asked for it, or starts although somebody holds it
     drained       a job starts on a machine that an administrator has drained and not resumed
     unaccounted   a process that no agent and no lease accounts for
     phantom       the server waits for an attempt that the machine, which is heard, does not have
-    back          after healing, a machine does not come back; or one is paid for that the server does not have
+    back          after healing, a machine does not come back, or a command for it stays; or one is paid for that the
+                  server does not have
     missed        a rented machine that was taken away stays one of the fleet though the cloud does not list it
     server        the server ends by itself; an agent does; a call of the server raises
+    supervisor    a supervisor raises
     core          an invariant of the core
     acknowledged  an acknowledged job is missing, or has another's number
     durable       what somebody was told is done is not in the database: a job, a recorded checkpoint
     money         charges are not attempt time x price, or a rented machine's time x price, or for time to come
+    retention     something of a job that has not ended is deleted, or the row of a later one
     log           what a rank wrote is not what the server keeps
     replay        the journal does not replay
     result        a job's end is not what its ranks did
@@ -29,19 +40,22 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     liveness      after healing, a job does not end within the bound
 """
 
+import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from scheduler.live.store.sql_store import SqlStore
+from scheduler.live.store.sql_store import Store
 from scheduler.live.store.store_interface import WriteBatch
+from scheduler.live.store.table_rows import AttemptRow, JobRow, NodeRow, PartRow
 from tests.support.core_invariants import check_invariants
 from tests.whole_system.fake_machine import Hooks, Machine, SimSupervisor
 from tests.whole_system.played_ranks import Run, Script
 from tests.whole_system.virtual_loop import VirtualLoop
+from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
 from walras.wire import AnyReport, EndedReport, RefusedReport
@@ -105,11 +119,23 @@ class Observer(Hooks):
     over_at: dict[tuple[str, int, int], float] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     acknowledged_at: dict[str, float] = field(default_factory=dict)
+    #: Jobs whose rows were deleted, long ended.
+    forgotten: set[int] = field(default_factory=set)
     #: When a backup was restored last; two incarnations of the cluster live beside each other until some time later.
     restored_at: float = -inf
     split_until: float = 0.0
     #: The server's records; None while there is no server.
-    written: Callable[[], SqlStore | None] = lambda: None
+    written: Callable[[], Store | None] = lambda: None
+    #: Jobs that wait for another to end: that one; jobs with a secret: its value.
+    parents: dict[int, int] = field(default_factory=dict)
+    secrets: dict[int, str] = field(default_factory=dict)
+    #: When the server wrote down that an attempt is over.
+    closed_at: dict[AttemptKey, float] = field(default_factory=dict)
+    #: When the server wrote down that a part of an attempt has failed; the machines of each attempt.
+    broken_at: dict[AttemptKey, float] = field(default_factory=dict)
+    places: dict[AttemptKey, set[str]] = field(default_factory=dict)
+    #: (job, step) of checkpoints that machines told of after the end of the attempt there.
+    told_late: set[tuple[int, float]] = field(default_factory=set)
     #: From an instant in a transaction until it is written.
     commit_may_take_s: float = 8.0
 
@@ -125,11 +151,19 @@ class Observer(Hooks):
     def acknowledge(self, name: str, job_id: int) -> None:
         """A user was told the number of the job. An answer from before a restore may come after it: it counts for
         nothing then."""
+        if job_id in self.forgotten:  # it ended before its user was told
+            return
         if self.loop.time() > self.restored_at + ANSWERS_ARRIVE_S:
             self.acknowledged[name], self.acknowledged_at[name] = job_id, self.loop.time()
             store = self.written()
             if store is not None and store.job(JobId(job_id)) is None:
                 self.violate("durable", f"{name} was acknowledged as job {job_id}, which is not written")
+
+    def forget(self, job_id: int) -> None:
+        """The row of a job that has ended was deleted; its number is not given out again."""
+        self.forgotten.add(job_id)
+        for name in [name for name, known in self.acknowledged.items() if known == job_id]:
+            del self.acknowledged[name]
 
     def hold(self, job_id: int) -> None:
         """A user was told that the job is held; an answer from before a restore counts for nothing."""
@@ -157,6 +191,12 @@ class Observer(Hooks):
             self.final.pop(job_id, None)
             del self.final_at[job_id]
         self.recorded_step.clear()
+        self.closed_at.clear()
+        self.broken_at.clear()
+        self.forgotten.clear()
+        for told in (self.parents, self.secrets):  # their numbers may be given out again
+            for job_id in told.keys() - self.acknowledged.values():
+                del told[job_id]
         self.stopping_since.clear()
         self.seen_lost.clear()
         self.over_at.clear()
@@ -182,6 +222,15 @@ class Observer(Hooks):
                     self.violate("devices", f"{where}: {sorted(shared)} are held by job {other.plan.job_id}")
         if run.job_id in self.final and not is_split:
             self.violate("again", f"{where} after {self.final[run.job_id]}")
+        parent = self.parents.get(run.job_id)
+        if parent is not None and parent not in self.final and not is_split:
+            self.violate("parent", f"{where} before the end of job {parent}")
+        secret = self.secrets.get(run.job_id)
+        if secret is not None and secret != plan.env.get("TOKEN"):
+            self.violate("secret", f"{where} has not its secret")
+        closed_at = self.closed_at.get((run.job_id, run.attempt), inf)
+        if self.renewed_at.get(run.machine, 0.0) > closed_at + 1.0 and not is_split:
+            self.violate("closed", f"{where}, over since {closed_at - 1000.0:.1f}, and its machine was told")
         if any(each.name == run.name for each in self.runs[run.job_id]):
             self.violate("twice", f"{where}: rank {run.rank} of this attempt was started before")
         for before in self.runs[run.job_id]:
@@ -194,6 +243,8 @@ class Observer(Hooks):
         known = max(earlier, default=0.0)
         if run.resumed_s < known and now >= self.split_until:
             self.violate("checkpoint", f"{where} resumes at {run.resumed_s:g}, recorded was {known:g}")
+        if (run.job_id, run.resumed_s) in self.told_late and self.restored_at < 0:  # a restored server believes it
+            self.violate("late", f"{where} resumes at {run.resumed_s:g}, which was told after the end of its attempt")
         self.runs[run.job_id].append(run)
         if run.attempt > MOST_ATTEMPTS:
             self.violate("endless", f"{where}: {MOST_ATTEMPTS} attempts and no end")
@@ -202,15 +253,18 @@ class Observer(Hooks):
         self.tell(f"job {run.job_id} attempt {run.attempt} on {run.machine}: rank {run.rank} ends, {run.how}")
 
     def recorded(self, run: Run, digest: str) -> None:
-        step = float(int(digest[40:], 16))
-        steps = self.recorded_step[run.job_id]
+        step, store = float(int(digest[40:], 16)), self.written()
+        steps, is_split = self.recorded_step[run.job_id], self.loop.time() < self.split_until
+        if store is not None and not is_split:
+            kept = store.checkpoint(JobId(run.job_id))
+            alive = any(each.attempt == run.attempt and each.ended_at is None for each in store.attempts(run.job_id))
+            if kept is None or kept.step < step:
+                if not alive:
+                    return  # of an attempt that is over nothing counts, and its agent is answered all the same
+                self.violate(
+                    "durable", f"job {run.job_id} was told that step {step:g} is recorded, which is not written"
+                )
         steps[run.attempt] = max(step, steps.get(run.attempt, 0.0))
-        store, is_split = self.written(), self.loop.time() < self.split_until
-        if store is None or is_split or any(each.attempt > run.attempt for each in self.runs[run.job_id]):
-            return  # of an attempt that is over nothing counts, and its agent is answered all the same
-        kept = store.checkpoint(JobId(run.job_id))
-        if kept is None or kept.step < step:
-            self.violate("durable", f"job {run.job_id} was told that step {step:g} is recorded, which is not written")
 
     def asked_to_end(self, supervisor: SimSupervisor, reason: str) -> None:
         plan, now, name = supervisor.plan, self.loop.time(), supervisor.machine.name
@@ -259,7 +313,8 @@ class Observer(Hooks):
         for machine in self.machines:
             for each in machine.live if machine.name == source else ():
                 key = (source, each.plan.job_id)
-                since = self.stopping_since.get(each.plan.job_id, inf)
+                broken_at = self.broken_at.get((each.plan.job_id, each.plan.attempt), inf)
+                since = min(self.stopping_since.get(each.plan.job_id, inf), broken_at)
                 # While the server cannot write it renews leases, and gives no command.
                 if each.reasons or sent_at < max(since, each.launched_at) + 3.0 + self.commit_may_take_s:
                     self.beats_unstopped.pop(key, None)
@@ -270,7 +325,7 @@ class Observer(Hooks):
 
     def committed(self, batch: WriteBatch) -> None:
         now = self.loop.time()
-        for node in batch.nodes:
+        for node in batch.rows(NodeRow):
             # A rented machine that is lost is given back at once.
             is_given_up = node.state == "lost" or (node.state == "released" and node.detail == Reason.INFRA_NODE_LOST)
             if is_given_up and self.seen_lost.get(node.node_id) not in ("lost", "released"):
@@ -281,7 +336,7 @@ class Observer(Hooks):
                     self.violate("false_lost", f"{node.node_id}, heard {silent_s:.1f} s ago")
                 self.lost_at[node.node_id] = max(now, self.lost_at.get(node.node_id, 0.0))
             self.seen_lost[node.node_id] = node.state
-        for row in batch.jobs:
+        for row in batch.rows(JobRow):
             before = self.final.get(row.job_id)
             if before is not None and before is not row.state and now >= self.split_until:
                 self.violate("again", f"job {row.job_id} was {before} and is {row.state}")
@@ -298,9 +353,13 @@ class Observer(Hooks):
                 self.stopping_since.setdefault(row.job_id, now)
             elif row.state is JobState.RUNNING:
                 self.stopped_on_purpose.discard(row.job_id)
+                self._check_gang(int(row.job_id), row.attempts)
             if row.state not in (JobState.CANCELLING, JobState.PREEMPTING):
                 self.stopping_since.pop(row.job_id, None)
-        for attempt in batch.attempts:
+        for part in batch.rows(PartRow):
+            if part.ended and (part.cause != "exited" or part.exit_code not in (0, EXIT_CHECKPOINTED)):
+                self.broken_at.setdefault((int(part.job_id), part.attempt), now)
+        for attempt in batch.rows(AttemptRow):
             key = (int(attempt.job_id), attempt.attempt)
             if key not in self.leased_at and key[0] in self.held_since:
                 self.violate("held", f"job {key[0]} starts, held since {self.held_since[key[0]] - 1000.0:.1f}")
@@ -308,8 +367,10 @@ class Observer(Hooks):
             if drained and not self.is_healed:
                 self.violate("drained", f"job {key[0]} attempt {key[1]} starts on {sorted(drained)}, which are drained")
             began = self.leased_at.setdefault(key, now)
+            self.places[key] = {str(part[0]) for part in json.loads(attempt.placement)}
             if attempt.ended_at is None:
                 continue
+            self.closed_at.setdefault(key, now)
             held_s = attempt.ended_at - attempt.leased_at
             if held_s > now - began + self.commit_may_take_s:
                 self.violate("money", f"job {key[0]} attempt {key[1]} held {held_s:.1f} s, {now - began:.1f} s passed")
@@ -325,6 +386,14 @@ class Observer(Hooks):
                 if not is_lost and now >= self.split_until:
                     where = f"job {key[0]} attempt {key[1]} at {attempt.placement}"
                     self.violate("false_lost", f"{where}: {attempt.reason}")
+
+    def _check_gang(self, job_id: int, attempt: int) -> None:
+        """A job runs once ranks of it have begun on each of its machines."""
+        missing = self.places.get((job_id, attempt), set()) - {
+            run.machine for run in self.runs[job_id] if run.attempt == attempt
+        }
+        if missing and self.loop.time() >= self.split_until:
+            self.violate("gang", f"job {job_id} attempt {attempt} is RUNNING, and nothing began on {sorted(missing)}")
 
     def _judge_end(self, job_id: int, state: JobState) -> None:
         """An end says what the ranks of the last attempt did."""
@@ -360,11 +429,18 @@ class Observer(Hooks):
                 is_lost = self.lost_at.get(machine.name, 0.0) >= each.launched_at
                 if is_settled and key not in {each[:2] for each in agent._followers} and not is_lost:
                     self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
+        names = {machine.name for machine in self.machines}
         for where, error in self.loop.uncaught:
             if where.startswith("/") and isinstance(error, Exception):
                 self.violate("server", f"a call of {where} raised {error!r}")
+            elif where in names:
+                self.violate("supervisor", f"one on {where} raised {error!r}")
         if server is not None:
             self._check_phantoms(agents, server if can_write else None)
+            state = server.loop.state
+            have = Counter(job.row.user for job in state.jobs.values())
+            if state.job_shares.held != have:
+                self.violate("holders", f"jobs are counted as {state.job_shares.held}, and there are {dict(have)}")
             try:
                 check_invariants(server.loop.core)
             except AssertionError as error:

@@ -3,7 +3,7 @@
 A `Fault` is a value; `World.act` carries it out. Shrinking drops faults by their position and runs the same seed again.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -13,6 +13,8 @@ from tests.whole_system.played_ranks import Script
 LEASE_S = 20.0
 #: Machines with nothing to tell call so often: rarer than a live server asks them to, as a lease has room for six.
 HEARTBEAT_S = 3.0
+#: Requests that a server works on at once, and jobs that have not ended: few, so that holders meet their shares.
+CALLS_MOST, JOBS_MOST = 24, 400
 #: Faults happen until this instant (virtual seconds after the start), then everything is healed.
 FAULTS_UNTIL_S = 70.0
 #: After healing, everything ends within this.
@@ -64,6 +66,12 @@ class Plan:
     #: In force from the start, and what a fault changes it to.
     policy: dict[str, Any] = field(default_factory=dict)
     other_policy: dict[str, Any] = field(default_factory=dict)
+    #: Whether machines tell of checkpoints after the end of the attempt there.
+    tells_late: bool = False
+    #: Names of actors (`actors.py`).
+    actors: tuple[str, ...] = ()
+    #: Machines whose agents are of the release before.
+    older: frozenset[str] = frozenset()
     #: Accelerators on each machine that is rented; 0: none is.
     rented: int = 0
     #: What a message takes at most beyond a millisecond, and how calls fare in bad weather.
@@ -71,7 +79,8 @@ class Plan:
     storm: Weather = _STORM
 
 
-def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
+def draw_plan(seed: int, machines: int = 3, jobs: int = 20, *, is_calm: bool = False) -> Plan:
+    """`is_calm`: nothing befalls it."""
     chance = Random(f"plan {seed}")
     plan = Plan(seed)
     for number in range(machines):
@@ -80,6 +89,10 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     for number in range(jobs):
         plan.jobs.append(_job(chance, number, list(plan.machines.values()), gangs))
     plan.jobs.sort(key=lambda each: each[0])
+    choice = Random(f"policy {seed}")
+    plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
+    if is_calm:
+        return plan
     # Few kinds of faults in most runs, each often: what comes of two of a kind is lost among many kinds.
     if chance.random() < 0.5:
         kinds = dict.fromkeys(chance.choice(_TOGETHER), 1)
@@ -93,13 +106,44 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     # What a second backup knows of what the first one forgot is not told apart here.
     restores = [fault for fault in plan.faults if fault.kind == "restore"]
     plan.faults = [fault for fault in plan.faults if fault not in restores[1:]]
-    choice = Random(f"policy {seed}")
-    plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
     _rent(Random(f"rented {seed}"), plan)
     _aim(Random(f"aimed {seed}"), plan)
     _stop(Random(f"stops {seed}"), plan)
     _repair(Random(f"repairs {seed}"), plan)
+    _prune(Random(f"prunes {seed}"), plan)
+    _repeat(Random(f"commits {seed}"), plan)
+    _leave(Random(f"leaves {seed}"), plan)
+    _stand_by(Random(f"standby {seed}"), plan)
+    _gather(Random(f"many gangs {seed}"), plan)
+    _meet(Random(f"actors {seed}"), plan)
     return plan
+
+
+def _gather(chance: Random, plan: Plan) -> None:
+    """In every tenth run there are three machines alike, and most jobs have a part on each of two or three."""
+    if chance.random() >= 0.1:
+        return
+    plan.machines = dict.fromkeys(plan.machines, 2)
+    for number, (at, script, spec) in enumerate(plan.jobs):
+        parts = chance.choice((1, 2, 2, 3))
+        spec["resources"], spec["num_nodes"] = {"accelerators": {"a": parts * chance.choice((1, 2))}}, parts
+        if chance.random() < 0.3:  # long enough for what a part goes on with after another has failed
+            plan.jobs[number] = at, replace(script, work_s=max(script.work_s, 50.0)), spec
+    kinds = {"break_gang": 2, "cut_off": 2, "kill_agent": 2, "kill_rank": 3, "weather": 1}
+    plan.faults += [_fault(chance, plan, kinds) for _ in range(chance.choice((2, 5)))]
+    plan.faults.sort(key=lambda fault: fault.at)
+
+
+def _meet(chance: Random, plan: Plan) -> None:
+    """In every fifth run actors use the cluster meanwhile; in every tenth some agents are of the release before."""
+    from tests.whole_system.actors import draw_actors
+
+    if chance.random() < 0.2:
+        plan.actors = draw_actors(chance)
+    if chance.random() < 0.1:
+        plan.older = frozenset(chance.sample(list(plan.machines), chance.choice((1, 2))))
+        for _, _, spec in plan.jobs[::4]:  # what the agents of that release cannot bring
+            spec["setup"] = "true"
 
 
 #: Shape of the machines that are rented.
@@ -189,13 +233,10 @@ _TOGETHER = (
 
 #: Added to half of the runs: what two steps of an agent, a reboot, or late copies of calls come to, each hit often.
 _AIMED = (
-    ("kill_in_write",),
-    ("kill_in_write", "kill_agent", "weather"),
-    ("reboot", "kill_agent"),
-    ("weather", "kill_agent", "kill_server"),
-    ("slow_disk", "kill_in_write"),
+    ("kill_in_write",), ("kill_in_write", "kill_agent", "weather"), ("reboot", "kill_agent"),
+    ("weather", "kill_agent", "kill_server"), ("slow_disk", "kill_in_write"),
     ("full_disk_agent", "kill_agent", "reboot"),
-)
+)  # fmt: skip
 
 
 def _aim(chance: Random, plan: Plan) -> None:
@@ -241,6 +282,38 @@ def _repair(chance: Random, plan: Plan) -> None:
     plan.faults.sort(key=lambda fault: fault.at)
 
 
+def _prune(chance: Random, plan: Plan) -> None:
+    """In every fifth run somebody deletes the logs and the journal of what is older than some seconds."""
+    if chance.random() >= 0.2:
+        return
+    for _ in range(chance.choice((1, 2, 4))):
+        plan.faults.append(Fault(chance.uniform(10.0, FAULTS_UNTIL_S), "prune", "", chance.choice((0.0, 5.0, 20.0))))
+    plan.faults.sort(key=lambda fault: fault.at)
+
+
+def _repeat(chance: Random, plan: Plan) -> None:
+    """In every fifth run jobs tell of their checkpoints again, behind newer ones, and machines after the end."""
+    if chance.random() < 0.2:
+        plan.tells_late = True
+        plan.jobs = [(at, replace(script, repeats_commits=True), spec) for at, script, spec in plan.jobs]
+
+
+def _leave(chance: Random, plan: Plan) -> None:
+    """In every third run what jobs leave behind at a stop lives on: for some of the grace, or longer than a lease."""
+    if chance.random() < 0.35:
+        for number, (at, script, spec) in enumerate(plan.jobs):
+            plan.jobs[number] = at, replace(script, leaves_s=chance.choice((None, 1.0, 3.0, 60.0))), spec
+
+
+def _stand_by(chance: Random, plan: Plan) -> None:
+    """In every tenth run the leader takes no turn for a while, and where that is long another server leads."""
+    if chance.random() >= 0.1:
+        return
+    for _ in range(chance.choice((1, 2, 3))):
+        plan.faults.append(Fault(chance.uniform(5.0, 50.0), "hang", "", chance.choice((4.0, 9.0, 14.0, 25.0))))
+    plan.faults.sort(key=lambda fault: fault.at)
+
+
 _MISHAPS = ("lost", "answer_lost", "cut", "twice", "late")
 
 
@@ -251,23 +324,15 @@ def _fault(chance: Random, plan: Plan, weights: dict[str, int]) -> Fault:
     machine = chance.choice(list(plan.machines))
     job = chance.choice(plan.jobs)[1].name
     amounts = {
-        "kill_server_in": chance.randrange(400),
-        "kill_in_commit": chance.randrange(25),
-        "kill_agent_in": chance.randrange(120),
-        "kill_in_write": chance.randrange(16),
-        "down": chance.choice((3.0, 10.0, 18.0, 30.0)),
-        "freeze_agent": chance.choice((3.0, 12.0, 40.0)),
-        "cut_off": chance.choice((2.0, 8.0, 15.0, 30.0)),
-        "cut_long": chance.choice((32.0, 38.0, 45.0)),
-        "weather": chance.choice((5.0, 20.0, 40.0)),
-        "slow_disk": chance.choice((0.05, 0.5, 3.0)),
-        "wall": chance.choice((3600.0, -3600.0, 60.0)),
-        "kill_both": chance.choice((0.0, 2.0, 8.0)),
-        "full_disk": chance.choice((2.0, 15.0)),
-        "full_disk_agent": chance.choice((5.0, 30.0)),
-        "hold": chance.choice((5.0, 30.0)),
-        "restore": chance.choice((1.0, 8.0, 20.0)),
+        "kill_server_in": chance.randrange(400), "kill_in_commit": chance.randrange(25),
+        "kill_agent_in": chance.randrange(120), "kill_in_write": chance.randrange(16),
+        "down": chance.choice((3.0, 10.0, 18.0, 30.0)), "freeze_agent": chance.choice((3.0, 12.0, 40.0)),
+        "cut_off": chance.choice((2.0, 8.0, 15.0, 30.0)), "cut_long": chance.choice((32.0, 38.0, 45.0)),
+        "weather": chance.choice((5.0, 20.0, 40.0)), "slow_disk": chance.choice((0.05, 0.5, 3.0)),
+        "wall": chance.choice((3600.0, -3600.0, 60.0)), "kill_both": chance.choice((0.0, 2.0, 8.0)),
+        "full_disk": chance.choice((2.0, 15.0)), "full_disk_agent": chance.choice((5.0, 30.0)),
+        "hold": chance.choice((5.0, 30.0)), "restore": chance.choice((1.0, 8.0, 20.0)),
         "notice": chance.choice((0.0, 10.0)),
-    }
+    }  # fmt: skip
     target = job if kind in ("cancel", "hold") else machine
     return Fault(at, kind, target, float(amounts.get(kind, 0.0)))

@@ -39,6 +39,15 @@ class Script:
     nonsense: tuple[bytes, ...] = ()
     kills_supervisor_at_s: float | None = None
     ignores_sigterm: bool = False
+    #: Tells of each checkpoint again after the next one.
+    repeats_commits: bool = False
+    #: What its ranks leave behind when they are stopped saves for so long, unless it is killed; None: nothing is left.
+    leaves_s: float | None = None
+
+    @property
+    def kills(self) -> bool:
+        """Whether it kills its supervisor."""
+        return self.kills_supervisor_at_s is not None
 
 
 @dataclass
@@ -164,6 +173,7 @@ class PlayedRank:
         resume = json.loads(plan.env.get("WALRAS_RESUME", "null"))
         self._done_s = 0.0 if resume is None else float(resume["step"])
         self._saved_s = self._done_s
+        self._former: dict[str, Any] = {}
         self._began_at = machine.loop.time()
         self._socket: SimSocket | None = None
         self.run = Run(self._script, machine.name, plan.job_id, plan.attempt, rank, self._began_at, self._done_s)
@@ -193,6 +203,7 @@ class PlayedRank:
         self.run.ended_at = self._ranks.machine.loop.time()
         self.run.how = f"signal {number}" if number is not None else f"exit {code}"
         self._ranks.ended.append(self)
+        self._ranks.leave_behind(killed=number == signal.SIGKILL)
         self._ranks.machine.hooks.ended(self.run)
         self._ranks.supervisor.wake()
 
@@ -230,7 +241,11 @@ class PlayedRank:
             os.makedirs(folder, exist_ok=True)
             path = f"{folder}/step-{self._done_s:g}"
             digest = f"{plan.job_id:032x}{plan.attempt:08x}{int(self._done_s):024x}"
-            self._say({"type": "commit", "path": path, "step": self._done_s, "digest": digest, "took_s": 0.5})
+            commit = {"type": "commit", "path": path, "step": self._done_s, "digest": digest, "took_s": 0.5}
+            self._say(commit)
+            if self._script.repeats_commits:
+                self._say(self._former or commit)
+            self._former = commit
 
     def _heard(self, data: bytes) -> None:
         for line in data.splitlines():
@@ -265,6 +280,9 @@ class PlayedRanks:
         self.cpu_s = 0.0
         self.control_group = ControlGroup("")
         supervisor.ranks = self
+        #: What the ranks left behind: alive until then, and whether it has the signal as their programs had.
+        self.left: Any = None
+        self._is_inherited = False
         self.all = [PlayedRank(self, rank, _PlayedOutput(rank_log(folder, rank))) for rank in plan.ranks]
 
     @property
@@ -275,14 +293,41 @@ class PlayedRanks:
     def first_failure(self) -> Any:
         return next((rank for rank in self.ended if rank.exit_code != 0), None)
 
+    @property
+    def is_anyone_alive(self) -> bool:
+        return not self.have_all_ended or self.left is not None
+
+    def leave_behind(self, *, killed: bool) -> None:
+        """A rank ends: the first one that is stopped leaves something behind, if the script does so."""
+        leaves_s = self.all[0].run.script.leaves_s
+        if leaves_s is not None and self.left is None and self.supervisor.reasons and not killed:
+            self.left = self.machine.call_later(leaves_s, self._end_left)
+
+    def _end_left(self) -> None:
+        if self.left is not None:
+            self.left.cancel()
+            self.left = None
+            self.supervisor.wake()
+
     def reap(self) -> bool:
-        return not self.have_all_ended
+        return self.is_anyone_alive
 
     @property
     def have_programs_ended(self) -> bool:
-        return self.have_all_ended
+        return self.have_all_ended and not (self._is_inherited and self.left is not None)
 
-    def terminate(self, spared: Collection[int] = (), *, handlers_only: bool = False) -> None:
+    def inherit(self, clients: Collection[int]) -> None:
+        if self.left is not None and not self.all[0].run.script.ignores_sigterm:
+            self._is_inherited = True
+
+    def terminate(
+        self,
+        clients: Collection[int],
+        spared: Collection[int],
+        *,
+        is_late: bool = False,
+        handlers_only: bool = False,
+    ) -> None:
         for rank in self.all:
             if rank.pid not in spared and not handlers_only:
                 rank.told(signal.SIGTERM)
@@ -290,3 +335,5 @@ class PlayedRanks:
     def signal_all(self, number: int) -> None:
         for rank in self.all:
             rank.told(number)
+        if number == signal.SIGKILL:
+            self._end_left()

@@ -19,8 +19,6 @@ class Surroundings(Protocol):
 
     def connect(self, process: "SimProcess", path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport: ...
 
-    def spawn(self, process: "SimProcess", arguments: tuple[str, ...], protocol: Any) -> asyncio.BaseTransport: ...
-
 
 class ProcessKilled(BaseException):
     """Raised into the code that runs at the very moment at which its process is killed."""
@@ -33,6 +31,8 @@ class SimProcess:
         self.name = name
         self.machine = machine
         self.is_dead = False
+        #: Until then it takes no turn, as after SIGSTOP.
+        self.stopped_until = 0.0
         self.countdown = -1
         self.on_kill: list[Callable[[], None]] = []
         self.executor_delay: Callable[[], float] = lambda: 0.0
@@ -92,7 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now = 1000.0
         #: (instant, order of asking, timer): tuples compare without a call of Python code.
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
         self._asked = 0
         self.turns = 0
         #: All that ever lived: a dead one that is collected would run its `finally`.
@@ -134,6 +134,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     if process.countdown < 0:
                         process.kill()
                 if process.is_dead:
+                    continue
+                if process.stopped_until > self._now:
+                    self._asked += 1
+                    heapq.heappush(timers, (process.stopped_until, self._asked, handle))
                     continue
             try:
                 context.run(handle._callback, *handle._args)
@@ -209,13 +213,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         await asyncio.sleep(0)
         protocol = protocol_factory()
         return process.machine.connect(process, str(path), protocol), protocol
-
-    async def subprocess_exec(self, protocol_factory: Any, *args: Any, **_: Any) -> Any:
-        process = PROCESS.get()
-        assert process is not None
-        assert process.machine is not None
-        protocol = protocol_factory()
-        return process.machine.spawn(process, args, protocol), protocol
 
 
 def _tracked_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "asyncio.Task[Any]":

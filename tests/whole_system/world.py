@@ -14,9 +14,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -27,30 +29,46 @@ import workers.agent.machine_notices as notices_module
 import workers.agent.server_client as shipping_module
 from scheduler.live import main as main_module
 from scheduler.live.assembly import ServerConfig, settings_for_cluster
+from scheduler.live.http import cluster_api as overview_module
 from scheduler.live.http import connection_guard as guard_module
-from scheduler.live.http import overview_api as overview_module
+from scheduler.live.http import request_bodies as bodies_module
+from scheduler.live.loop import live_state as state_module
 from scheduler.live.loop import solver_pool as solver_pool_module
 from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions, alone_with
 from scheduler.live.providers import local_provider as local_module
 from scheduler.live.services import cluster_metrics as metrics_module
 from scheduler.live.services.start_forecasts import StartForecasts
+from scheduler.live.store.content_store import FREE_LEAST_BYTES
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.live.store.store_interface import StoreUnavailable
-from scheduler.live.store.table_rows import DrainedBy
+from scheduler.live.store.store_interface import EXIT_NOT_LEADING, StoreUnavailable
+from scheduler.live.store.table_rows import DrainedBy, OutboxRow
 from scheduler.live.web.page import PageFiles
-from tests.whole_system.fake_machine import InlineWorker, Machine, installed
+from tests.support.stores import new_database
+from tests.whole_system import actors
+from tests.whole_system.fake_machine import InlineReader, InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
-from tests.whole_system.lives import AgentLife, ServerLife, SimAgentStore, SimStore, close_store, new_database
-from tests.whole_system.network import Listener, Network, SimSession, Weather
+from tests.whole_system.lives import AgentLife, ServerLife, SimAgentStore, SimStore, close_store
+from tests.whole_system.network import Listener, Network, OlderSession, SimSession, Weather
 from tests.whole_system.observer import Observer
-from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, HEARTBEAT_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
+from tests.whole_system.plans import (
+    BACK_S,
+    CALLS_MOST,
+    FAULTS_UNTIL_S,
+    HEARTBEAT_S,
+    JOBS_MOST,
+    LEASE_S,
+    LIVENESS_S,
+    RENTED_POOL,
+    Fault,
+    Plan,
+)
 from tests.whole_system.rented import KNOWN_WITHIN_S, PlayedCloud, rented_entry
 from tests.whole_system.virtual_loop import PROCESS, ProcessKilled, SimProcess, VirtualLoop
 from walras.clocks import Clocks
 from walras.cluster import Market
+from walras.contract import PROTOCOL
 from walras.errors import ConfigError, Forbidden
-from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.states import JobState
@@ -78,6 +96,7 @@ class World:
         self.network = Network(self.loop, Random(f"network {plan.seed}"), plan.lag_s)
         scripts = {script.name: script for _, script, _ in plan.jobs}
         self.observer = Observer(self.loop, scripts, LEASE_S)
+        self.network.misunderstood = partial(self.observer.violate, "protocol")
         self.network.heard, self.network.renewed = self.observer.heard, self.observer.renewed
         self.observer.written = lambda: None if self.life is None or self.life.process.is_dead else self.life.store
         self.machines = {name: Machine(name, self.loop, self.observer) for name in plan.machines}
@@ -89,6 +108,13 @@ class World:
         #: Machine -> the agent dies at so manieth write from now, right after it or before.
         self.writes_to_crash: dict[str, tuple[int, bool]] = {}
         self.wall_offset_s = 0.0
+        #: The administrator's token, as the first start made it. No restart and no restore changes it.
+        self.admin_token = ""
+        #: Bytes that the content store may take; 0: no bound.
+        self.content_room = 0
+        self.is_calm = not plan.faults and not actors.disturbs(plan)
+        #: When logs of jobs that had ended were last deleted.
+        self.pruned_at = 0.0
         #: A write takes up to this long, twice.
         self.slow_disk_s = 0.004
         #: So many commits from now the server dies, before it writes the batch or right after.
@@ -109,8 +135,8 @@ class World:
         (self._data.path / "walras.db").write_bytes(new_database(_AT_START))
         shape = {"shape": "s", "accelerator": "a", "cpus": 64, "memory": "64GiB", "usd_per_h": 0}
         pools = [
-            {**shape, "shape": f"a{count}", "accelerators": count, "usd_per_h": USD_PER_H * count}
-            for count in sorted(set(plan.machines.values()))
+            {**shape, "shape": f"a{size}", "accelerators": size, "usd_per_h": USD_PER_H * size}
+            for size in sorted(set(plan.machines.values()))
         ]
         if plan.rented:
             pools.append(rented_entry(shape, plan.rented, USD_PER_H))
@@ -134,6 +160,10 @@ class World:
         process.on_kill += [lambda: self.network.stop_listening(process), lambda: close_store(life.store)]
         process.spawn(self._serve(life))
 
+    def content_bytes(self) -> int:
+        """Bytes that lie in the content store."""
+        return sum(path.stat().st_size for path in (self._data.path / "content").glob("*/*"))
+
     def _disk_delay(self) -> float:
         return self.chance.random() * self.slow_disk_s
 
@@ -143,9 +173,14 @@ class World:
         try:
             life.store = SimStore(self._data.path, self.clocks(), chance)
             life.store.world = self
-            settings = replace(settings_for_cluster(self._cluster), heartbeat_s=HEARTBEAT_S)
+            settings = settings_for_cluster(self._cluster)
+            settings = replace(settings, heartbeat_s=HEARTBEAT_S, concurrency=CALLS_MOST)
             config = ServerConfig(self._data, self._cluster, self.plan.policy, settings, self.clocks(), chance)
-            why = f"exit code {await main_module._serve(config, alone_with(life.store), ListenOptions(), None)}"
+            opened = replace(alone_with(life.store), wait_until_lost=life.store.wait_until_lost)
+            why = f"exit code {await main_module._serve(config, opened, ListenOptions(), None)}"
+            if life.store.is_replaced and why == f"exit code {EXIT_NOT_LEADING}":
+                life.process.kill()
+                return
         except Exception as error:
             why = f"{type(error).__name__}: {error}".replace(str(self.folder), "")
             if isinstance(error, StoreUnavailable) and life.server is None:
@@ -162,6 +197,7 @@ class World:
         await runner.setup()
         self.port = wanted.port or next(self._ports)
         self.first_port = self.first_port or self.port
+        self.admin_token = self.admin_token or self._data.admin_token_file.read_text().strip()
         self.is_listening.set()
         server = next(each for each in _closure_servers(runner.app))
         life.server = server
@@ -181,32 +217,28 @@ class World:
 
     async def _run_agent(self, name: str, life: AgentLife, state: Path) -> None:
         rent_token = "" if self.cloud is None else self.cloud.token_of(name)
-        count = self.plan.rented if rent_token else self.plan.machines[name]
+        devices = self.plan.rented if rent_token else self.plan.machines[name]
         (state / "s").mkdir(parents=True, exist_ok=True)
         chance = Random(f"agent {name} {self.plan.seed} {life.began_at}")
         host = Host(64.0, 64 << 30)
         beneath = self.machines[name]
         # Neither of the clocks that never go back outlives a reboot.
         clocks = replace(self.clocks(), monotonic=beneath.boottime, boottime=beneath.boottime)
-        machine = AgentMachine(state, Accelerators("a", count), host, False, {}, {}, clocks, chance)
-        shape, market = (RENTED_POOL, Market.SPOT) if rent_token else (f"a{count}", Market.OWNED)
+        machine = AgentMachine(state, Accelerators("a", devices), host, False, {}, {}, clocks, chance)
+        shape, market = (RENTED_POOL, Market.SPOT) if rent_token else (f"a{devices}", Market.OWNED)
         facts = ShapeFacts(
-            shape=shape, accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30, market=market
+            shape=shape, accelerator="a", accelerators=devices, cpus=64.0, memory_bytes=64 << 30, market=market
         )
         token_file = self._data.join_token_file
         try:
             life.store = SimAgentStore(state, chance)
             life.store.world, life.store.name = self, name
-            client = ServerClient(SimSession(self.network, name), f"http://10.0.0.2:{self.first_port}")  # type: ignore[arg-type]
+            session = (OlderSession if name in self.plan.older else SimSession)(self.network, name)
+            client = ServerClient(session, f"http://10.0.0.2:{self.first_port}")  # type: ignore[arg-type]
             message = Register(
-                node_id=name,
-                facts=facts,
-                version="1",
-                protocol=PROTOCOL,
-                agent=life.store.agent,
-                boot_id=beneath.boot_id,
-                rent_token=rent_token,
-            )
+                node_id=name, facts=facts, version="1", protocol=PROTOCOL, agent=life.store.agent,
+                boot_id=beneath.boot_id, rent_token=rent_token,
+            )  # fmt: skip
             life.agent = Agent(machine, life.store, client, Enrolment(state, message, token_file, "10.0.0.1"))
             await life.agent.run()
             why = "it returned"
@@ -225,8 +257,7 @@ class World:
 
     async def call(self, method: str, path: str, body: Any = None, key: str = "", who: str = "user") -> tuple[int, Any]:
         """An admin's request. Raises ClientError or TimeoutError."""
-        token = self._data.admin_token_file.read_text().strip() if self._data.admin_token_file.exists() else "none"
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self.admin_token}", "Content-Type": "application/json"}
         headers |= {"Idempotency-Key": key} if key else {}
         content = b"" if body is None else json.dumps(body).encode()
         url = f"http://10.0.0.2:{self.port}/api/v1/{path}"
@@ -265,6 +296,7 @@ class World:
             asyncio.create_task(self._keep_running()),
             asyncio.create_task(self._look_around()),
             *(asyncio.create_task(self._befall(fault)) for fault in self.plan.faults),
+            *(asyncio.create_task(actors.play(self, *each)) for each in zip(self.plan.actors, count())),
         ]
         await asyncio.sleep(FAULTS_UNTIL_S)
         await self._heal()
@@ -289,8 +321,18 @@ class World:
             await asyncio.sleep(2.0)
             server = None if self.life is None or self.life.process.is_dead else self.life.server
             self.observer.look(self.agents, server, can_write=not self.is_disk_full)
+            self._check_requests(server)
             for words in () if self.cloud is None else self.cloud.missed_too_late(server):
                 self.observer.violate("missed", words)
+
+    def _check_requests(self, server: Any) -> None:
+        """No request that is over counts."""
+        listener = self.network.listener
+        if server is None or listener is None or self.life is None or listener.process is not self.life.process:
+            return
+        for share in server.shares_of_requests[1:]:
+            if sum(share.held.values()) > listener.requests:
+                self.observer.violate("holders", f"{share.what} that are over count: {share.held}")
 
     async def _befall(self, fault: Fault) -> None:
         from tests.whole_system.faults import act
@@ -338,6 +380,8 @@ class World:
             server = None if self.life is None else self.life.server
             missing = self.observer.check_back(server, set())
             missing += [] if self.cloud is None else self.cloud.unknown(server)
+            store = self.observer.written()
+            missing += [] if store is None else [f"command {each.command_id}" for each in store.load().rows(OutboxRow)]
             if not missing:
                 return
             await asyncio.sleep(3.0)
@@ -400,17 +444,22 @@ class World:
             free = 0
 
         def disk_usage(path: Any) -> Any:
+            if self.content_room and Path(path).name == "content":
+                return SimpleNamespace(free=FREE_LEAST_BYTES + self.content_room - self.content_bytes())
             return FullDisk if self.full_agents and Path(path).name in self.full_agents else Disk
 
         changes: list[tuple[Any, str, Any]] = [
             (main_module, "_listen", self._listen),
             (main_module, "freeze_gc", lambda: None),
+            (main_module, "collect_young", _rest),
             (overview_module, "PageFiles", _page_files),
             (solver_pool_module, "new_worker_process", InlineWorker),
             # Nothing is decided by forecasts, and a rollout takes longer than the run.
             (StartForecasts, "watch", _rest),
             (worker_process_module, "new_worker_process", InlineWorker),
+            (bodies_module, "_Worker", InlineReader),
             (notices_module, "NOTICE_POLL_S", 4.0),
+            (state_module, "_JOBS_MOST", JOBS_MOST),
             (shipping_module, "SHIP_EVERY_S", 8.0),
             (metrics_module, "_LOOK_AT_LAG_EVERY_S", 10.0),
             (guard_module, "_SWEEP_S", 10.0),

@@ -1,20 +1,43 @@
 """What several commands read in the same way: shared options, lengths of time, job numbers, and documents in files.
 
-Job numbers are written `12`, `12-20`, `12,14`, `last`, or several of them.
+Job numbers are written `12`, `12-20`, `12,14`, `last`, or several of them; `session` adds sweeps and names.
+
+Chooses the jobs of a command other than by their numbers: by user, project, state, name, label and age.
+
+`queue`, `jobs` and `cancel` choose in the same way. The server filters by user, project and state; this module filters
+what it lists by name, label and age.
+
+`--set FIELD=VALUE`: one option for all fields of a model, `--set help` for what they are.
+
+A command names the model of its fields where it is registered; the model is imported only when a field is given. The
+release before had an option for each field: those go on for this one, with a note.
 """
 
+import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, overload
 
 import typer
+from typer.core import TyperCommand
 
-from walras.cli.terminal_output import OutputFormat
-from walras.errors import ConfigError, UserError
-from walras.units import parse_length
+from walras.cli.terminal_output import OutputFormat, show_columns, warn
+from walras.errors import UserError
+from walras.states import JobState
+from walras.units import format_length, parse_length
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from walras.client import Client
+    from walras.resources.jobs import DryRun, JobView, ReasonView
     from walras.spec.file_model import FileModel
 
 
@@ -28,12 +51,11 @@ UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only jobs 
 ProjectOption = Annotated[str | None, typer.Option("--project", "-p", help="Only jobs of this project.")]
 JobsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="JOB...", help="Job numbers, ranges (12-20), or `last` for the job you submitted last."),
+    typer.Argument(metavar="JOB...", help="Numbers, ranges (12-20), names, or `last` for the job you submitted last."),
 ]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="A job number, or `last` for the job you submitted last.")
+    str, typer.Argument(metavar="JOB", help="A number, a name, or `last` for the job you submitted last.")
 ]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Show at most this many jobs.")]
 CloudOption = Annotated[str | None, typer.Option("--cloud", help="Only machines of this cloud.")]
 CatalogOption = Annotated[
     list[Path] | None,
@@ -159,15 +181,231 @@ def read_memory(path: Path) -> Any:
 
 
 def _file_data(path: Path) -> Any:
-    from walras.spec.file_model import MAX_FILE_BYTES, load_mapping
+    from walras.spec.file_model import MAX_FILE_BYTES, file_bytes, load_mapping
 
     if path.suffix in _YAML_ENDINGS:
         return load_mapping(path)
     from walras.spec.text_formats import parse_strict_json
 
+    return parse_strict_json(file_bytes(path), source=str(path), max_bytes=MAX_FILE_BYTES)
+
+
+#: The most jobs that one command may choose by its options.
+MOST_CHOSEN = 10_000
+
+
+MineOption = Annotated[bool, typer.Option("--me", help="Only your own jobs.")]
+StateOption = Annotated[
+    list[str] | None, typer.Option("--state", help="Only jobs in this state (RUNNING, FAILED, ...); repeatable.")
+]
+NameOption = Annotated[str | None, typer.Option("--name", help="Only jobs with this name; `*` stands for any text.")]
+LabelOption = Annotated[
+    list[str] | None, typer.Option("--label", "-l", help="Only jobs with this label, KEY or KEY=VALUE; repeatable.")
+]
+SinceOption = Annotated[str | None, typer.Option("--since", help="Only jobs submitted within this time, such as 2d.")]
+
+
+@dataclass(frozen=True)
+class JobChoice:
+    """The conditions that a job must meet. A field that is empty or None is no condition."""
+
+    user: str | None = None
+    mine: bool = False
+    project: str | None = None
+    states: tuple[JobState, ...] = ()
+    #: A name, in which `*` and `?` are wildcards.
+    name: str | None = None
+    #: A label as KEY, or KEY=VALUE.
+    labels: Iterable[str] | None = None
+    #: The largest age since submission, in seconds.
+    since_s: float | None = None
+    #: Whether only jobs that have not ended are chosen.
+    active: bool = False
+    #: Whether one job of a sweep stands for all of them.
+    fold_sweeps: bool = False
+    limit: int = 1000
+
+    @property
+    def names_somebody(self) -> bool:
+        """Whether it asks for anything at all, apart from a limit."""
+        return bool(self.user or self.mine or self.project or self.states or self.name or self.labels or self.since_s)
+
+    def accepts(self, job: "JobView", now_unix_s: float) -> bool:
+        """Returns whether the job meets the conditions that the server does not check."""
+        if self.name is not None and not fnmatchcase(job.name, self.name):
+            return False
+        if self.since_s is not None and now_unix_s - instant_of(job.submitted_at) > self.since_s:
+            return False
+        return all(_has_label(job, label) for label in self.labels or ())
+
+
+def _has_label(job: "JobView", label: str) -> bool:
+    key, equals, value = label.partition("=")
+    return key in job.labels and (not equals or job.labels[key] == value)
+
+
+def states_of(words: list[str] | None) -> tuple[JobState, ...]:
+    """Returns the states that the words name, commas allowed. Raises UserError naming the nearest one."""
+    found = []
+    for word in chain.from_iterable(word.split(",") for word in words or ()):
+        if word.upper() not in JobState.__members__:
+            meant = get_close_matches(word.upper(), JobState.__members__, n=1)
+            fix = f"did you mean {meant[0]}?" if meant else f"choose from {', '.join(JobState.__members__)}"
+            raise UserError(f"{word!r} is no state", field="--state", fix=fix)
+        found.append(JobState(word.upper()))
+    return tuple(found)
+
+
+async def choose_jobs(client: "Client", wanted: JobChoice, *, sort: str = "-id") -> "list[JobView]":
+    """Returns the jobs in this order of the server, newest first by default; one more than `limit` if there are more,
+    so that the caller can say so.
+    """
+    user = (await client.whoami()).user if wanted.mine else wanted.user
+    is_narrowed = wanted.name is not None or wanted.since_s is not None or bool(wanted.labels)
+    listed = client.jobs(
+        states=list(wanted.states),
+        user=user,
+        project=wanted.project,
+        active=wanted.active,
+        fold_sweeps=wanted.fold_sweeps,
+        sort=sort,
+        limit=1_000_000 if is_narrowed else wanted.limit + 1,
+    )
+    found, now = [], time.time()
+    async for job in listed:
+        if wanted.since_s is not None and now - instant_of(job.submitted_at) > wanted.since_s:
+            break  # newest first: all that follow are older
+        if wanted.accepts(job, now):
+            found.append(job)
+        if len(found) > wanted.limit:
+            break
+    return found
+
+
+def instant_of(text: str) -> float:
+    """Returns an instant of the server as Unix seconds; 0 if it is none."""
+    from walras.spec.field_types import parse_instant
+
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None
-    return parse_strict_json(content, source=str(path), max_bytes=MAX_FILE_BYTES)
+        return parse_instant(text, now=0.0)
+    except ValueError:
+        return 0.0
+
+
+def why_text(of: "JobView | ReasonView | DryRun") -> str:
+    """Returns a reason in words, with its numbers."""
+    return ": ".join(filter(None, (of.reason and of.reason.words, of.detail)))
+
+
+def local_time(text: str | None) -> str:
+    """Returns an instant of the server in the zone of this machine, to the second; empty for None."""
+    at = 0.0 if not text else instant_of(text)
+    return "" if not at else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+
+
+_SET = "--set"
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(_SET, "-s", metavar="FIELD=VALUE", help="Set a field; `--set help` lists them; repeatable."),
+]
+
+
+def read_settings(model: type[ModelT], given: Iterable[str] | None) -> ModelT:
+    """Returns the model with the fields that are given, each as FIELD=VALUE. Raises UserError naming the field.
+
+    A value is read as YAML, unless the field is a text; of a list it is the items between commas.
+    """
+    from walras.spec.file_model import check_model
+    from walras.spec.text_formats import apply_overrides
+
+    texts = list(given or ())
+    values = apply_overrides({}, texts, source=_SET)
+    names = set[str]()
+    for name, _, value in (text.partition("=") for text in texts):
+        kinds = () if name not in model.model_fields else _types(model.model_fields[name].annotation)
+        if any(get_origin(kind) is tuple for kind in kinds):
+            values[name] = [*(values[name] if name in names else ()), *value.split(",")]
+        elif name in names:
+            raise UserError(f"{name} is set twice", field=name, fix="set it once")
+        elif str in kinds:
+            values[name] = value
+        names.add(name)
+    return check_model(model, values, source=_SET)
+
+
+def _types(annotation: Any) -> tuple[Any, ...]:
+    """Returns the types that a field may have, None left out."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(each for part in get_args(annotation) for each in _types(part))
+    return () if annotation is type(None) else (annotation,)
+
+
+def show_fields(model: "type[BaseModel]") -> None:
+    """Prints the fields of a model: name, default, meaning."""
+    rows = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        shown = str(default).lower() if isinstance(default, bool) else "" if not default else str(default)
+        if isinstance(default, float) and any(getattr(each, "func", None) is parse_length for each in field.metadata):
+            shown = format_length(default)
+        rows.append([name, shown, field.description or ""])
+    show_columns("FIELD | DEFAULT | MEANING~", rows)
+
+
+def settings_command(where: str) -> type[TyperCommand]:
+    """Returns the kind of a command with `--set` for the fields of this model, such as `package.module:Model`."""
+
+    class WithSettings(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            """Prints the fields where `--set help` asks for them; reads a former option as the field that it was."""
+            if any(args[at : at + 2] == [_SET, "help"] or args[at] == f"{_SET}=help" for at in range(len(args))):
+                show_fields(_load(where))
+                ctx.exit()
+            return super().parse_args(ctx, replace_former(args, self.get_params(ctx), lambda each: _field(where, each)))
+
+    return WithSettings
+
+
+def _load(where: str) -> "type[FileModel]":
+    module, _, name = where.partition(":")
+    found: type[FileModel] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _field(where: str, option: str) -> list[str] | None:
+    """Returns the words for a former option, `{}` standing for its value; None for what was none."""
+    model = _load(where)
+    name = option.removeprefix("--no-").removeprefix("--").replace("-", "_")
+    name = model.other_words.get(name, name)
+    if not option.startswith("--") or name not in model.model_fields:
+        return None
+    kinds = _types(model.model_fields[name].annotation)
+    if bool in kinds:
+        return [_SET, f"{name}={'false' if option.startswith('--no-') else 'true'}"]
+    return [_SET, f"{name}.{{}}" if any(get_origin(kind) is dict for kind in kinds) else f"{name}={{}}"]
+
+
+def replace_former(
+    args: Sequence[str], params: Iterable[Any], words_of: Callable[[str], list[str] | None]
+) -> list[str]:
+    """Returns a command line on which each option that is none of these parameters is what it is now, with a note.
+
+    `words_of`: what an option is now, `{}` standing for its value; None: it stays.
+    """
+    known = {option for each in params for option in (*each.opts, *each.secondary_opts)}
+    words, at = list[str](), 0
+    while at < len(args):
+        word, at = args[at], at + 1
+        if word == "--":
+            return [*words, word, *args[at:]]
+        option, equals, value = word.partition("=")
+        found = words_of(option) if option.startswith("-") and option not in known else None
+        if found is None:
+            words.append(word)
+            continue
+        if not equals and at < len(args) and any("{}" in each for each in found):
+            value, at = args[at], at + 1
+        now = [each.replace("{}", value) for each in found]
+        warn(f"walras: `{option}` is now `{' '.join(now)}`")
+        words += now
+    return words

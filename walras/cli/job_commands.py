@@ -1,80 +1,110 @@
-"""`walras queue`, `jobs`, `show`, `explain`: looking at jobs; and `walras fetch`: their results."""
+"""`walras queue`, `show`, `explain`: looking at jobs; and `walras fetch`: their results.
+
+What `walras queue` shows: the jobs that are next come first, below a line that says how full the fleet is.
+
+The server sorts. One of an older release has no headline, or no such order: then the jobs stand newest first.
+"""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from walras.cli.arguments import (
     JobArgument,
-    LimitOption,
-    NoHeaderOption,
-    OutputOption,
-    ProjectOption,
-    UserOption,
-    WatchOption,
-    parse_length_option,
-)
-from walras.cli.forecast_text import expected_text, forecast_text
-from walras.cli.job_choice import (
     JobChoice,
     LabelOption,
     MineOption,
     NameOption,
+    NoHeaderOption,
+    OutputOption,
+    ProjectOption,
     SinceOption,
     StateOption,
+    UserOption,
+    WatchOption,
     choose_jobs,
     instant_of,
     local_time,
+    parse_length_option,
+    refuse_options,
     states_of,
+    why_text,
 )
-from walras.cli.people_commands import defaults_text
-from walras.cli.queue_order import look_at_queue
+from walras.cli.forecast_text import expected_text, forecast_text, taken_text
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
-    Column,
     Listing,
     OutputFormat,
+    columns_of,
     dash,
+    show_as_json,
     show_json,
     show_line,
     show_listing,
+    show_sentence,
     warn,
     watch_listing,
 )
+from walras.errors import NotFound, UserError
 from walras.server_access import server_access
 from walras.states import JobState
-from walras.units import format_count, format_length, format_money
+from walras.units import format_count, format_length, format_money, format_size
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, CheckpointView, Explanation, JobDetail, JobView, SpeedView, TargetView
-    from walras.client import Client
-    from walras.kept_outputs import KeptFiles
-from pathlib import Path
-from typing import TYPE_CHECKING
+    from walras.client import Client, KeptFiles
+    from walras.resources.jobs import (
+        AttemptView,
+        CheckpointView,
+        Explanation,
+        JobDetail,
+        JobView,
+        SpeedView,
+        TargetView,
+    )
+    from walras.resources.overview import Overview
+    from walras.resources.people import DefaultView
 
-from walras.errors import UserError
-from walras.units import format_size
 
-if TYPE_CHECKING:
-    from walras.kept_outputs import KeptFiles
+_WAITING = (JobState.PENDING, JobState.HELD)
 
-_JOB_COLUMNS = (
-    Column("JOB", right=True),
-    Column("NAME", shrinks=True, least=12, keeps_ends=True),
-    Column("USER", shrinks=True, spare=1),
-    Column("PROJECT", shrinks=True, spare=5),
-    Column("STATE"),
-    Column("REASON", shrinks=True, least=24),
-    Column("ACC", right=True, spare=3),
-    Column("ON", shrinks=True, spare=2),
-    Column("PROGRESS", right=True),
-    Column("TRIES", right=True, spare=6),
-    Column("SPENT", right=True, spare=4),
-    Column("AGE", right=True),
-    Column("EXPECTED", shrinks=True, spare=7, least=17),
+
+@dataclass(frozen=True, slots=True)
+class QueueLook:
+    """The jobs of one look at the queue, and the line above them (empty: the server does not tell)."""
+
+    jobs: "list[JobView]"
+    headline: str
+
+
+async def look_at_queue(client: "Client", wanted: JobChoice) -> QueueLook:
+    """Returns the jobs that were asked for; one more than `limit` if there are more."""
+    try:
+        told = headline(await client.overview())
+    except NotFound:
+        told = ""
+    try:
+        return QueueLook(await choose_jobs(client, wanted, sort="queue"), told)
+    except UserError as error:
+        if error.field != "sort":
+            raise
+        return QueueLook(await choose_jobs(client, wanted), told)
+
+
+def headline(overview: "Overview") -> str:
+    """Returns such as "12 running, 3 waiting; free: 0 of 8 h100, 2 of 4 a100 (16:40)", in the reader's time."""
+    at_work = sum(count for state, count in overview.counts.items() if state not in _WAITING)
+    types = ", ".join(f"{each.free} of {each.capacity} {each.accelerator}" for each in overview.types)
+    now = time.strftime("%H:%M")
+    return f"{at_work} running, {overview.waiting} waiting; free: {types or 'no machine is here'} ({now})"
+
+
+_JOB_COLUMNS = columns_of(
+    "JOB> | NAME~12~ | USER~?2 | PROJECT~?6 | STATE | REASON~24 | ACC>?4"
+    " | ON~?3 | PROGRESS> | TRIES>?8 | SPENT>?5 | AGE>?7 | EXPECTED~17?1"
 )
 
 
@@ -83,15 +113,32 @@ def queue_command(
     mine: MineOption = False,
     project: ProjectOption = None,
     state: StateOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also jobs that have ended: newest first, no sweep folded.")
+    ] = False,
+    name: NameOption = None,
+    label: LabelOption = None,
+    since: SinceOption = None,
     expand: Annotated[bool, typer.Option("--expand", help="A line for each job of a sweep.")] = False,
     start: Annotated[bool, typer.Option("--start", help="Shown in any case, as EXPECTED.", hidden=True)] = False,
-    limit: LimitOption = 1000,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=1, max=1_000_000, help="Show at most this many (1000; with --all 100)."),
+    ] = None,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """List the jobs that have not ended, those who are next first; a sweep is one line."""
-    wanted = JobChoice(user, mine, project, states_of(state), active=True, fold_sweeps=not expand, limit=limit)
+    since_s, states = parse_length_option(since, "--since"), states_of(state)
+    if everything or name or label or since:
+        refuse_options({"--watch": watch}, "follows the queue alone", "leave out --all, --name, --label and --since")
+        most = limit or 100
+        ended = JobChoice(user, mine, project, states, name, label, since_s, limit=most)
+        _show_jobs(with_client(lambda client: choose_jobs(client, ended)), most, output, not no_header)
+        return
+    limit = limit or 1000
+    wanted = JobChoice(user, mine, project, states, active=True, fold_sweeps=not expand, limit=limit)
     if watch:
         with_client(lambda client: watch_listing(lambda: _look(client, wanted), output, header=not no_header))
         return
@@ -101,30 +148,20 @@ def queue_command(
     _show_jobs(found.jobs, limit, output, not no_header)
 
 
-def jobs_command(
-    user: UserOption = None,
-    mine: MineOption = False,
-    project: ProjectOption = None,
-    state: StateOption = None,
-    name: NameOption = None,
-    label: LabelOption = None,
-    since: SinceOption = None,
-    limit: LimitOption = 100,
+def whoami_command(
+    login: Annotated[
+        bool, typer.Option("--login", help="Sign in with a browser at the server's provider, for twelve hours.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
-    no_header: NoHeaderOption = False,
 ) -> None:
-    """List jobs, including those that have ended, newest first."""
-    since_s = parse_length_option(since, "--since")
-    wanted = JobChoice(user, mine, project, states_of(state), name, label, since_s, limit=limit)
-    found = with_client(lambda client: choose_jobs(client, wanted))
-    _show_jobs(found, limit, output, not no_header)
-
-
-def whoami_command(output: OutputOption = OutputFormat.TABLE) -> None:
     """Show whose token this is: the user, the role, and the projects it opens."""
+    if login:
+        from walras.cli.login import sign_in
+
+        sign_in()
+        return
     found = with_client(lambda client: client.whoami())
-    if output is OutputFormat.JSON:
-        show_json(found.model_dump(mode="json"))
+    if show_as_json(found, output):
         return
     show_line(f"{found.user}, role {found.role}, projects {', '.join(found.projects)} at {server_access().url}")
 
@@ -136,7 +173,7 @@ def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) ->
     if output is OutputFormat.JSON:
         show_json({**detail.model_dump(mode="json"), "outputs": results.model_dump(mode="json")})
         return
-    facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _job_facts(detail), None, STATE_STYLES)
+    facts = Listing(columns_of("FIELD | VALUE~+"), _job_facts(detail), None, STATE_STYLES)
     show_listing(facts, output, header=False)
     if detail.attempt_list:
         show_line("")
@@ -146,7 +183,7 @@ def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) ->
 
 
 async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]":
-    from walras.kept_outputs import KeptFiles, kept_files
+    from walras.client import KeptFiles, kept_files
 
     detail = await client.job(job_id)
     results = await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
@@ -163,18 +200,17 @@ def explain_command(
     """Explain why a job waits or runs where it does, and what would change that."""
     job_id = job_id_of(job)
     answer, detail = with_client(lambda client: _explained(client, job_id))
-    if output is OutputFormat.JSON:
-        show_json(answer.model_dump(mode="json"))
+    if show_as_json(answer, output):
         return
     for line in explain_lines(answer, detail, verbose=verbose):
-        show_line(line)
+        show_sentence(line)
 
 
 def explain_lines(answer: "Explanation", detail: "JobDetail", *, verbose: bool = False) -> list[str]:
     """Returns why the job waits or runs where it does, and what would change that. They hold text of jobs as it came:
     make it safe before a terminal sees it.
     """
-    from walras.planned_speed import planned_speed
+    from walras.resources.jobs import planned_speed
 
     lines = [f"job {answer.job_id} is {answer.state}"]
     lines += [f"  {line}" for line in _progress_lines(answer.state, detail) + _network_lines(answer.state, detail)]
@@ -187,17 +223,18 @@ def explain_lines(answer: "Explanation", detail: "JobDetail", *, verbose: bool =
     if detail.forecast is not None:
         lines.append(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
-        lines.append(f"  {reason.reason}  {reason.detail}".rstrip())
+        lines.append(f"  {why_text(reason)}")
         lines += [f"      {reason.figures}"] if verbose and reason.figures else []
         lines += [f"      to change this: {reason.fix}"] if reason.fix else []
-    lines += [f"  {condition.type}  {condition.detail}" for condition in answer.conditions]
+    for condition in answer.conditions:
+        lines.append(f"  note: {'its deadline is at risk: ' if condition.type == 'at_risk' else ''}{condition.detail}")
     lines += [] if answer.target is None else [f"  {_target_text(answer.target)}"]
     return lines + [f"  {_speed_text(speed)}" for speed in answer.speeds]
 
 
 def _target_text(target: "TargetView") -> str:
     """Returns the state of the target in one line, with the expected time of reaching it."""
-    return target.detail + (f", about {target.expected_at}" if target.expected_at is not None else "")
+    return target.detail + (f", about {local_time(target.expected_at)}" if target.expected_at is not None else "")
 
 
 def _speed_text(speed: "SpeedView") -> str:
@@ -264,7 +301,9 @@ def _job_listing(found: "list[JobView]") -> Listing:
 
 
 def _job_row(job: "JobView", now: float) -> list[str]:
-    why, state, progress = " ".join(filter(None, (job.reason, job.detail))), str(job.state), _progress(job)
+    # What it waits for in numbers is `explain`'s to say, one job at a time.
+    why = job.reason.words if job.reason and job.state is JobState.PENDING else why_text(job)
+    state, progress = str(job.state), _progress(job)
     if counts := job.sweep_states:
         why = ", ".join(f"{count:,} {name.lower()}" for name, count in sorted(counts.items(), key=_activity_first))
         ended = sum(count for name, count in counts.items() if JobState(name).is_final)
@@ -316,13 +355,16 @@ def _age(job: "JobView", now: float) -> str:
 # ------------------------------------------------------------------------------------------------------- one job
 
 
+def defaults_text(defaults: "list[DefaultView]") -> str:
+    """Returns on one line what a job did not state, and whose default it got; empty where it stated all of it."""
+    return ", ".join(f"{each.field} {each.value} ({each.by})" for each in defaults)
+
+
 def _job_facts(job: "JobDetail") -> list[list[str]]:
     speed = f"{job.steps_per_s:.4g} steps/s" if job.steps_per_s is not None else "-"
-    steps = _steps(job)
     used = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(job.accelerator_s.items()))
-    from walras.cli.what_if_text import taken_text
     from walras.contract import CHOSEN_BATCH_VALUE, DATA_WAIT_VALUE, UPDATE_GAIN_VALUE
-    from walras.planned_speed import planned_speed
+    from walras.resources.jobs import planned_speed
 
     planned = planned_speed(job.spec, job.steps_per_s, job.last_values)
     values = ", ".join(
@@ -337,14 +379,15 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("name", job.name),
         *([("sweep", _shown_number(job))] if job.sweep is not None else []),
         ("state", str(job.state)),
-        ("reason", " ".join(filter(None, (job.reason, job.detail)))),
+        ("reason", why_text(job)),
         ("user", f"{job.user} in {job.project}"),
         ("kind", job.kind),
         ("priority", str(job.priority)),
         *([("not stated", defaults_text(job.defaults))] if job.defaults else []),
         ("accelerators", str(job.accelerators)),
+        *([("roles", job.why)] if job.spec.get("roles") and not job.state.is_final else []),
         ("runs on", " in ".join(filter(None, (job.accelerator, job.pool)))),
-        ("steps", steps),
+        ("steps", _steps(job) if job.steps or job.steps_total else ""),
         ("speed", speed),
         *([("plan", planned.text)] if planned is not None else []),
         *([("taken", taken_text(job))] if job.spec.get("quoted") else []),
@@ -355,7 +398,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("target", "" if job.target is None else _target_text(job.target)),
         *([("deadline", _deadline_text(job))] if job.spec.get("deadline") else []),
         ("expected", forecast_text(job.forecast, time.time())),
-        ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
+        ("attempts", f"{job.attempts}, restarts after failures {job.restarts}" if job.attempts else ""),
         ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),
         ("used", used),
         ("spent", format_money(job.usd)),
@@ -366,7 +409,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         *([("incarnation", f"{job.incarnation}, before a restore")] if job.incarnation else []),
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
-    return [[name, dash(value)] for name, value in facts]
+    return [[name, value] for name, value in facts if value not in ("", "-")]
 
 
 def _deadline_text(job: "JobDetail") -> str:
@@ -387,17 +430,7 @@ def _checkpoint_text(newest: "CheckpointView") -> str:
 
 
 def _attempt_listing(attempts: "list[AttemptView]") -> Listing:
-    columns = (
-        Column("TRY", right=True),
-        Column("STATE"),
-        Column("REASON"),
-        Column("ACCELERATOR"),
-        Column("PLACE", shrinks=True),
-        Column("EXIT", right=True),
-        Column("CHECKPOINT", right=True),
-        Column("USED", right=True),
-        Column("SPENT", right=True),
-    )
+    columns = columns_of("TRY> | STATE | REASON~+ | ACCELERATOR~+ | PLACE~+ | EXIT~4+ | CHECKPOINT> | USED> | SPENT>")
     return Listing(columns, [_attempt_row(attempt) for attempt in attempts], None, STATE_STYLES)
 
 
@@ -407,7 +440,7 @@ def _attempt_row(attempt: "AttemptView") -> list[str]:
     return [
         str(attempt.attempt),
         str(attempt.state),
-        dash(attempt.reason),
+        dash(attempt.reason.words if attempt.reason else ""),
         f"{attempt.accelerators} x {attempt.accelerator}" + (f" ({', '.join(marks)})" if marks else ""),
         " ".join(attempt.placement),
         ended + (f" (rank {attempt.failed_rank})" if attempt.failed_rank is not None else ""),
@@ -435,7 +468,7 @@ def fetch_command(
 
     Each file lies under its path in the working folder. What further machines of a gang left is below `node-N/`.
     """
-    from walras.kept_outputs import fetch_outputs
+    from walras.client import fetch_outputs
 
     job_id = job_id_of(job)
     folder = (to or Path(f"job-{job_id}")).absolute()
@@ -456,7 +489,7 @@ def kept_lines(kept: "KeptFiles") -> list[str]:
     if not kept.files and not kept.problems:
         return []
     size = format_size(sum(file.size for file in kept.files.values()))
-    told = ["", f"outputs of attempt {kept.attempt}, {kept.collected_at}: {len(kept.files)} files, {size}"]
+    told = ["", f"outputs of attempt {kept.attempt}, {local_time(kept.collected_at)}: {len(kept.files)} files, {size}"]
     told += [f"  {path}  {format_size(file.size)}" for path, file in list(kept.files.items())[:_SHOWN_FILES]]
     if len(kept.files) > _SHOWN_FILES:
         told.append(f"  and {len(kept.files) - _SHOWN_FILES} more")

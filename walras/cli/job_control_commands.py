@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import (
-    JobArgument,
-    JobsArgument,
-    OutputOption,
-    ProjectOption,
-    UserOption,
-    parse_length_option,
-)
-from walras.cli.job_choice import (
     MOST_CHOSEN,
+    JobArgument,
     JobChoice,
+    JobsArgument,
     LabelOption,
     MineOption,
     NameOption,
+    OutputOption,
+    ProjectOption,
     StateOption,
+    UserOption,
     choose_jobs,
+    parse_length_option,
     states_of,
+    why_text,
 )
 from walras.cli.session import (
     NamedJobs,
@@ -43,8 +42,8 @@ from walras.errors import NotFound, ServerUnreachable, UserError
 from walras.states import JobState
 
 if TYPE_CHECKING:
-    from walras.api import JobDetail, JobView
     from walras.client import Client
+    from walras.resources.jobs import JobDetail, JobView
 
 NOT_FINISHED, NOT_FOUND = 101, 102
 #: Seconds for which `wait` bears the silence of a server that answered before.
@@ -57,8 +56,7 @@ def cancel_command(
     jobs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[JOB...]",
-            help="Job numbers, ranges (12-20), sweeps, 17[3] of one, or `last`; or options.",
+            metavar="[JOB...]", help="Job numbers, ranges (12-20), sweeps, 17[3] of one, or `last`; or options."
         ),
     ] = None,
     user: UserOption = None,
@@ -115,14 +113,15 @@ def _some_names(jobs: "list[JobView]") -> str:
     return ", ".join([*named, "..."] if len(jobs) > len(named) else named)
 
 
-def hold_command(jobs: JobsArgument) -> None:
-    """Hold waiting jobs: they do not start until they are released."""
-    _for_each_job(jobs, lambda client, job_id: _after("is held", client.hold(job_id)))
-
-
-def release_command(jobs: JobsArgument) -> None:
-    """Release held jobs, so that they may start."""
-    _for_each_job(jobs, lambda client, job_id: _after("is released", client.release(job_id)), in_order=True)
+def hold_command(
+    jobs: JobsArgument,
+    off: Annotated[bool, typer.Option("--off", help="Release held jobs, so that they may start.")] = False,
+) -> None:
+    """Hold waiting jobs: they do not start until `--off` releases them."""
+    if off:
+        _for_each_job(jobs, lambda client, job_id: _after("is released", client.release(job_id)), in_order=True)
+    else:
+        _for_each_job(jobs, lambda client, job_id: _after("is held", client.hold(job_id)))
 
 
 def update_command(
@@ -135,15 +134,14 @@ def update_command(
         typer.Option("--budget", min=0.01, max=1e9, help="New limit of what the job may cost in total, in USD."),
     ] = None,
     deadline: Annotated[
-        str | None,
-        typer.Option("--deadline", help="New deadline: +6h from now, an instant with its zone, or none."),
+        str | None, typer.Option("--deadline", help="New deadline: +6h from now, an instant with its zone, or none.")
     ] = None,
     project: Annotated[
         str | None, typer.Option("--project", "-p", help="New project of a job that waits or is held.")
     ] = None,
 ) -> None:
     """Change the priority, the budget or the deadline of jobs that have not ended, the project of those that wait."""
-    number = None if priority is None else _priority(priority)
+    number = None if priority is None else parse_priority(priority)
     # A length without its sign can only mean from now.
     wanted = f"+{deadline}" if deadline is not None and re.fullmatch(r"\d[\w. ]*", deadline) else deadline
     if number is None and budget is None and wanted is None and project is None:
@@ -243,7 +241,8 @@ async def _find_job(client: "Client", job_id: int) -> "JobDetail | None":
         return None
 
 
-def _priority(word: str) -> int:
+def parse_priority(word: str) -> int:
+    """Returns a priority of 0 to 100, also from low, normal or high. Raises UserError."""
     number = _PRIORITY_CLASSES.get(word.strip().lower())
     if number is None and word.strip().isascii() and word.strip().isdigit():
         number = int(word)
@@ -252,7 +251,7 @@ def _priority(word: str) -> int:
     return number
 
 
-async def _after(done: str, act: Awaitable[None]) -> str:
+async def _after(done: str, act: Awaitable[object]) -> str:
     await act
     return done
 
@@ -397,5 +396,5 @@ async def _print_all_ranks(client: "Client", job_id: int, attempt: int | None) -
 
 
 def _warn_of_empty_log(job: "JobDetail") -> None:
-    why = " ".join(filter(None, (job.reason, job.detail)))
-    warn(f"nothing was printed there; job {job.id} is {job.state}, attempts {job.attempts} {why}".rstrip())
+    why = f": {why_text(job)}" if why_text(job) else ""
+    warn(f"nothing was printed there; job {job.id} is {job.state}, attempts {job.attempts}{why}")

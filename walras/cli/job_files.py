@@ -1,7 +1,7 @@
 """Reads what `walras submit` is given: a job file, a script, a SkyPilot task, a program with arguments, or stdin.
 
-Facts of a model may be stated as `facts: FILE`, a profile (`walras profile run JOB --profile FILE`): what of it counts
-for a job is submitted in its place.
+Facts of a model may be stated as `facts: FILE`, a profile (`walras cloud profile run JOB --profile FILE`): what of it
+counts for a job is submitted in its place.
 """
 
 import os
@@ -14,19 +14,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from walras.cli.arguments import read_document
 from walras.cli.terminal_output import warn
-from walras.errors import ConfigError, JobSpecError
+from walras.errors import ConfigError, JobSpecError, UserError
 
 if TYPE_CHECKING:
+    from walras.profiling.profiles import ProfileFile
     from walras.spec.job_spec import JobSpec
     from walras.spec.shell_scripts import ForeignReading
-from typing import TYPE_CHECKING
 
-from walras.cli.arguments import read_document
-from walras.errors import UserError
-
-if TYPE_CHECKING:
-    from walras.profiling.profile_documents import ProfileFile
 
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm")
 
@@ -85,8 +81,9 @@ def _script_mapping(
     """Returns the job of a shell script. Refuses or warns of `#SBATCH` lines that are not obeyed."""
     from walras.spec.slurm_scripts import slurm_job
 
+    now = datetime.now().astimezone()
     mapping, reading = slurm_job(
-        text, name, options, datetime.now().astimezone(), arguments=arguments, lenient=not strict
+        text, name, options, now, arguments=arguments, variables=os.environ, lenient=not strict
     )
     _tell(reading, name)
     mapping.setdefault("workdir", ".")
@@ -236,11 +233,13 @@ def with_facts_of_file(mapping: dict[str, Any]) -> dict[str, Any]:
     named = mapping.get("facts")
     if not isinstance(named, str):
         return mapping
-    from walras.profiling.profile_documents import ProfileFile
+    from walras.profiling.profiles import ProfileFile
 
     if not Path(named).is_file():
         raise JobSpecError(
-            f"facts: {named[:200]!r} is no file", field="facts", fix="write it: walras profile run JOB --profile FILE"
+            f"facts: {named[:200]!r} is no file",
+            field="facts",
+            fix="write it: walras cloud profile run JOB --profile FILE",
         )
     return {**mapping, "facts": stated_facts_of(read_document(Path(named), ProfileFile))}
 
@@ -265,7 +264,7 @@ def check_publishable(profile: "ProfileFile", source: str) -> None:
         raise UserError(
             f"{source}: measured: the samples of a step are unknown, so FLOPs of a sample say nothing of a step",
             field="measured",
-            fix="add a measured row with its batch, or profile the job again: walras profile run JOB --profile FILE",
+            fix="add a measured row with its batch, or profile again: walras cloud profile run JOB --profile FILE",
         )
     if not {name for name in stated_facts_of(profile) if name != "batch_per_accelerator"}:
         raise UserError(

@@ -9,6 +9,8 @@
 
 The command line stands above those packages and imports them inside the functions that need them, so that `walras
 --help` and `walras queue` load nothing heavy: this file and what it imports load neither the client nor the models.
+
+Other names of the commands: those of the release before, and those that people type out of habit.
 """
 
 import contextlib
@@ -30,27 +32,13 @@ import typer
 from typer.core import TyperGroup
 
 import walras
-from walras.cli.agents_commands import agents_commands
-from walras.cli.budget_commands import credit_command
-from walras.cli.job_commands import (
-    explain_command,
-    fetch_command,
-    jobs_command,
-    queue_command,
-    show_command,
-    whoami_command,
-)
-from walras.cli.job_control_commands import (
-    cancel_command,
-    hold_command,
-    logs_command,
-    release_command,
-    update_command,
-    wait_command,
-)
-from walras.cli.machine_commands import nodes_command
+from walras.cli.arguments import settings_command
+from walras.cli.job_commands import explain_command, fetch_command, queue_command, show_command, whoami_command
+from walras.cli.job_control_commands import cancel_command, hold_command, logs_command, update_command, wait_command
+from walras.cli.machine_commands import agents_commands, nodes_command
 from walras.cli.mcp_commands import mcp_command
 from walras.cli.money_commands import money_command
+from walras.cli.notify_command import notify_command
 from walras.cli.operator_commands import (
     DATA_FOLDER_COMMANDS,
     admin_commands,
@@ -61,25 +49,89 @@ from walras.cli.operator_commands import (
     slurm_links_command,
     words_of_slurm_command,
 )
-from walras.cli.people_commands import PEOPLE_COMMANDS, notify_commands, share_command
-from walras.cli.plan_commands import plan_commands
+from walras.cli.plan_commands import plan_capacity_command, plan_spot_command
 from walras.cli.policy_commands import policy_commands
-from walras.cli.pool_commands import pool_commands
 from walras.cli.price_commands import prices_command
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
-from walras.cli.remote_commands import exec_command, forward_command
+from walras.cli.remote_commands import exec_command
 from walras.cli.rerun_command import rerun_command
-from walras.cli.reserve_commands import reserve_command
-from walras.cli.simulate_commands import simulate_commands
+from walras.cli.resource_commands import ResourceCommand, add_command, list_command, remove_command, set_command
+from walras.cli.simulate_commands import simulate_commands, what_if_command, workload_commands
 from walras.cli.slurm_listings import SLURM_LISTINGS
 from walras.cli.solve_commands import solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
 from walras.cli.top_commands import top_command
-from walras.cli.what_if_commands import what_if_command
-from walras.cli.workload_commands import workload_commands
 from walras.errors import ServerUnreachable, UserError, WalrasError
+
+#: Commands of the release before, and the words that they are written with now; `current_words` translates them.
+RENAMED = {
+    "login": "whoami --login",
+    "jobs": "queue --all", "release": "hold --off", "forward": "exec --forward", "share": "money --shares",
+    "reserve": "admin add reservation", "mcp": "admin mcp", "init": "admin init", "slurm-links": "admin slurm-links",
+    "prices": "cloud prices", "recommend": "cloud recommend", "profile": "cloud profile", "plan": "cloud",
+    "whatif": "simulate whatif", "simulate worlds": "simulate workload list", "workload": "simulate workload",
+    "solve": "policy solve", "policy history": "policy show --history", "policy check": "simulate whatif --policy",
+    "policy rollback": "policy apply --rollback", "notify add": "notify", "notify list": "notify",
+    "notify remove": "notify --remove", "notify test": "notify --test", "admin resume": "admin drain --off",
+    "admin forget": "admin remove node", "admin replay": "admin check --replay",
+    "admin accept-loss": "admin check --accept-loss", "admin pool drain": "admin drain --pool",
+    "admin reserve": "admin add reservation", "admin reserve --cancel": "admin remove reservation",
+    "admin reserve --all": "admin list reservations all=true", "admin audit": "admin list audit",
+    "admin credit": "admin add credit", "admin credit --list": "admin list credits",
+    "admin token create": "admin add token", "admin token revoke": "admin remove token",
+    **{
+        f"admin {kind} {verb}": f"admin {verb} {kind}{'s' if verb == 'list' else ''}"
+        for kind in ("user", "project", "role", "token", "pool")
+        for verb in ("list", "add", "set", "remove")
+    },
+}  # fmt: skip
+
+#: Words that people type out of habit, of other schedulers or of other releases, and what does that here.
+WORDS_OF_OTHERS = {
+    # what is asked about jobs
+    "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue", "eta": "queue", "pending": "queue",
+    "ls": "queue --all", "list": "queue --all", "history": "queue --all", "sacct": "queue --all", "job": "show",
+    "describe": "show", "info": "show", "get": "show", "inspect": "show", "note": "show", "why": "explain",
+    "events": "explain", "sprio": "explain", "tail": "logs -f", "log": "logs", "output": "logs", "outputs": "fetch",
+    "download": "fetch", "pull": "fetch", "cp": "fetch", "rsync": "fetch", "quote": "submit --quote",
+    # what is done to them
+    "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
+    "apply": "submit", "salloc": "submit", "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel",
+    "down": "cancel", "abort": "cancel", "scancel": "cancel", "qdel": "cancel", "suspend": "hold", "pause": "hold",
+    "resume": "hold --off", "unhold": "hold --off", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
+    "restart": "rerun", "scontrol": "update", "edit": "update", "modify": "update", "priority": "update --priority",
+    "attach": "exec", "ssh": "exec", "shell": "exec", "debug": "exec", "port-forward": "exec JOB --forward PORT",
+    # the cluster, its people and its money
+    "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "pools": "admin list pools",
+    "price": "cloud prices", "market": "cloud prices", "worth": "cloud prices --worth",
+    "offers": "cloud prices --offers", "catalog": "cloud prices --offers", "cost": "money", "usage": "money",
+    "bill": "money", "billing": "money", "report": "money --report", "sreport": "money --report",
+    "budget": "money --budgets", "budgets": "money --budgets", "quota": "money --shares",
+    "fairshare": "money --shares", "sshare": "money --shares", "reservation": "admin list reservations",
+    "reservations": "admin list reservations", "book": "admin add reservation", "dashboard": "top", "web": "top",
+    "ui": "top", "watch": "top", "monitor": "top", "me": "whoami", "user": "admin list users",
+    "users": "admin list users", "projects": "admin list projects", "token": "admin add token",
+    "tokens": "admin list tokens", "agents": "admin agents", "drain": "admin drain", "cordon": "admin drain",
+    "uncordon": "admin drain --off", "audit": "admin list audit", "backup": "admin backup", "restore": "admin restore",
+    "sacctmgr": "admin",
+    # Walras itself, and what it studies
+    "start": "server", "up": "server", "join": "agent", "worker": "agent", "config": "admin init",
+    "setup": "admin init", "help": "--help", "version": "--version", "simulation": "simulate", "sim": "simulate",
+    "bench": "simulate bench", "compare": "simulate compare", "policies": "policy list", "shadow": "policy try",
+    "search": "cloud profile run", "check": "policy solve --answer",
+}  # fmt: skip
+
+
+def current_words(words: Sequence[str]) -> tuple[list[str], str]:
+    """Returns a command line with the command's present name, and its former name where that was typed, else ""."""
+    for length in (3, 2, 1):
+        former = " ".join(words[:length])
+        if former in RENAMED:
+            return [*RENAMED[former].split(), *words[length:]], former
+    return list(words), ""
+
 
 GENERIC_NAMES = ("scheduler", "optimizer", "workers", "simulator")
 _OURS = Path(walras.__file__).resolve().parent.parent
@@ -204,44 +256,20 @@ def quiet_broken_pipe() -> Iterator[None]:
             sys.stdout.flush()
 
 
-#: Words that people type out of habit, of other schedulers or of other releases, and what does that here.
-WORDS_OF_OTHERS = {
-    # what is asked about jobs
-    "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue", "eta": "queue", "pending": "queue",
-    "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "job": "show", "describe": "show",
-    "info": "show", "get": "show", "inspect": "show", "note": "show", "why": "explain", "events": "explain",
-    "sprio": "explain", "tail": "logs -f", "log": "logs", "output": "logs", "outputs": "fetch", "download": "fetch",
-    "pull": "fetch", "cp": "fetch", "rsync": "fetch", "quote": "submit --quote",
-    # what is done to them
-    "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
-    "apply": "submit", "salloc": "submit", "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel",
-    "down": "cancel", "abort": "cancel", "scancel": "cancel", "qdel": "cancel", "suspend": "hold", "pause": "hold",
-    "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun", "restart": "rerun",
-    "scontrol": "update", "edit": "update", "modify": "update", "priority": "update --priority",
-    "attach": "exec", "ssh": "exec", "shell": "exec", "debug": "exec", "port-forward": "forward",
-    # the cluster, its people and its money
-    "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "pools": "prices", "price": "prices",
-    "market": "prices", "worth": "prices --worth", "offers": "prices --offers", "catalog": "prices --offers",
-    "cost": "money", "usage": "money", "bill": "money", "billing": "money", "report": "money --report",
-    "sreport": "money --report", "budget": "money --budgets", "budgets": "money --budgets", "quota": "share",
-    "fairshare": "share", "sshare": "share", "reservation": "reserve", "reservations": "reserve", "book": "reserve",
-    "dashboard": "top", "web": "top", "ui": "top", "watch": "top", "monitor": "top", "login": "whoami",
-    "me": "whoami", "user": "admin user list", "users": "admin user list", "projects": "admin project list",
-    "token": "admin token create", "tokens": "admin token list", "agents": "admin agents", "drain": "admin drain",
-    "cordon": "admin drain", "uncordon": "admin resume", "audit": "admin audit", "backup": "admin backup",
-    "restore": "admin restore", "sacctmgr": "admin",
-    # Walras itself, and what it studies
-    "start": "server", "up": "server", "join": "agent", "worker": "agent", "config": "init", "setup": "init",
-    "help": "--help", "version": "--version", "simulation": "simulate", "sim": "simulate", "bench": "simulate bench",
-    "compare": "simulate compare", "policies": "policy list", "shadow": "policy try", "search": "profile run",
-    "check": "solve --answer",
-}  # fmt: skip
-
+_EVERY_DAY = ("submit", "queue", "show", "explain", "logs", "cancel", "fetch", "exec")
+_OF_MACHINES = ("server", "agent")
 EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 
 class ErrorsToExitCodes(TyperGroup):
     """The outermost group: turns what a command raises into a message and an exit code, never a traceback for users."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses a command line, after a former name of a command is replaced and noted on standard error."""
+        words, former = current_words(args)
+        if former:
+            warn(f"walras: `walras {former}` is now `walras {RENAMED[former]}`")
+        return super().parse_args(ctx, words)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Finds a command. Raises UserError naming ours for a word that other schedulers have for it."""
@@ -249,6 +277,17 @@ class ErrorsToExitCodes(TyperGroup):
         if found is None and cmd_name in WORDS_OF_OTHERS:
             raise UserError(f"there is no `walras {cmd_name}`", fix=f"walras {WORDS_OF_OTHERS[cmd_name]}")
         return found
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands under what they are for: those of every day first, groups last."""
+        names = self.list_commands(ctx)
+        groups = [*_OF_MACHINES, *(name for name in names if hasattr(self.commands[name], "commands"))]
+        others = [name for name in names if name not in groups and name not in _EVERY_DAY]
+        limit = formatter.width - 6 - max(map(len, (*_EVERY_DAY, *groups)))
+        for title, chosen in (("Every day", _EVERY_DAY), ("Also", others), ("What runs a cluster, and groups", groups)):
+            with formatter.section(title):
+                shown = [(name, self.commands[name]) for name in chosen if not self.commands[name].hidden]
+                formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in shown])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -303,8 +342,7 @@ def _version_and_done(wanted: bool) -> None:
 @app.callback(help="Schedule PyTorch jobs on heterogeneous accelerators, by market prices.")
 def _before_every_command(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version_and_done, is_eager=True, help="Print the version and exit."),
+        bool, typer.Option("--version", callback=_version_and_done, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """What may stand before a command."""
@@ -313,54 +351,69 @@ def _before_every_command(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit_command,
     "queue": queue_command,
-    "jobs": jobs_command,
-    "top": top_command,
     "show": show_command,
+    "explain": explain_command,
     "logs": logs_command,
+    "cancel": cancel_command,
     "fetch": fetch_command,
     "exec": exec_command,
-    "forward": forward_command,
-    "explain": explain_command,
     "wait": wait_command,
-    "cancel": cancel_command,
     "hold": hold_command,
-    "release": release_command,
     "update": update_command,
     "rerun": rerun_command,
-    "whoami": whoami_command,
+    "top": top_command,
     "nodes": nodes_command,
-    "prices": prices_command,
     "money": money_command,
-    "share": share_command,
-    "reserve": reserve_command,
-    "whatif": what_if_command,
-    "recommend": recommend_command,
-    "solve": solve_command,
+    "whoami": whoami_command,
+    "notify": notify_command,
     "server": server_command,
     "agent": agent_command,
     "demo": demo_command,
-    "mcp": mcp_command,
+}
+_ADMIN_COMMANDS: dict[str, Callable[..., None]] = {
+    **DATA_FOLDER_COMMANDS,
     "init": init_command,
+    "mcp": mcp_command,
     "slurm-links": slurm_links_command,
 }
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+_RESOURCE_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_command,
+    "add": add_command,
+    "set": set_command,
+    "remove": remove_command,
+}
+_CLOUD_COMMANDS: dict[str, Callable[..., None]] = {
+    "prices": prices_command,
+    "recommend": recommend_command,
+    "spot": plan_spot_command,
+    "capacity": plan_capacity_command,
+}
+cloud_commands = typer.Typer(help="Choose machines: prices, recommendations, plans, speeds.", no_args_is_help=True)
+#: Models of the fields of `--set`, by command.
+_SETTINGS = {
+    "money": "BillSettings", "recommend": "MachineSettings", "spot": "SpotSettings", "capacity": "CapacitySettings",
+}  # fmt: skip
+for _group, _commands in (
+    (app, _COMMANDS),
+    (admin_commands, _ADMIN_COMMANDS),
+    (cloud_commands, _CLOUD_COMMANDS),
+    (simulate_commands, {"whatif": what_if_command}),
+    (policy_commands, {"solve": solve_command}),
+):
+    for _name, _command in _commands.items():
+        _kind = settings_command(f"walras.cli.command_fields:{_SETTINGS[_name]}") if _name in _SETTINGS else None
+        _group.command(_name, cls=_kind)(_command)
 for _name, _command in SLURM_LISTINGS.items():
     app.command(_name, hidden=True, context_settings={"help_option_names": ["--help"]})(_command)
-admin_commands.command("credit")(credit_command)
-for _name, _command in DATA_FOLDER_COMMANDS.items():
-    admin_commands.command(_name)(_command)
-app.add_typer(plan_commands, name="plan")
-app.add_typer(policy_commands, name="policy")
 admin_commands.add_typer(agents_commands, name="agents")
-admin_commands.add_typer(pool_commands, name="pool")
-for _name, _group in PEOPLE_COMMANDS.items():
-    admin_commands.add_typer(_group, name=_name)
+for _name, _command in _RESOURCE_COMMANDS.items():
+    admin_commands.command(_name, cls=ResourceCommand)(_command)
+cloud_commands.add_typer(profile_commands, name="profile")
+simulate_commands.add_typer(workload_commands, name="workload")
 app.add_typer(admin_commands, name="admin")
-app.add_typer(notify_commands, name="notify")
 app.add_typer(simulate_commands, name="simulate")
-app.add_typer(workload_commands, name="workload")
-app.add_typer(profile_commands, name="profile")
+app.add_typer(policy_commands, name="policy")
+app.add_typer(cloud_commands, name="cloud")
 
 
 def _words_of_call(argv: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`walras mcp`: the queue as tools of an assistant, over the Model Context Protocol on standard input and output.
+"""`walras admin mcp`: the queue as tools of an assistant, over the Model Context Protocol on standard input and output.
 
 The tools use the user's own token and see and may what the user may. What they answer is bounded in size, and their
 errors are those of the commands. A job is submitted in two steps, so that nobody queues one by a slip: `submit_check`
@@ -23,11 +23,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from walras.cli.forecast_text import expected_text
-from walras.cli.job_commands import explain_lines
-from walras.cli.queue_order import headline
+from walras.cli.job_commands import explain_lines, headline
+from walras.cli.simulate_commands import parse_added
 from walras.cli.terminal_output import safe_text
 from walras.cli.top_text import reason_words
-from walras.cli.what_if_commands import parse_added
 from walras.errors import JobSpecError, ServerUnreachable, UserError, WalrasError
 from walras.server_access import server_access
 
@@ -63,7 +62,7 @@ def mcp_command() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "mcp":
             raise
-        raise UserError("walras mcp needs mcp, which is not installed", fix="pip install 'walras[mcp]'") from None
+        raise UserError("walras admin mcp needs mcp, which is not installed", fix="pip install 'walras[mcp]'") from None
     assistant_server(AssistantTools()).run("stdio")
 
 
@@ -172,8 +171,8 @@ class AssistantTools:
         `add`: accelerators more, such as 4xh100 or 8xa100:spot. `remove`: machines, pools or types. `policy`: the name
         of another policy. `job_files`: texts of jobs in the queue. `no_limit`: projects without their limits.
         """
+        from walras.resources.what_if import WhatIfRequest
         from walras.spec.job_spec import spec_mapping
-        from walras.what_if import WhatIfRequest
 
         if len(add or ()) > 8 or len(remove or ()) > 16 or len(job_files or ()) > 4 or len(no_limit or ()) > 16:
             raise UserError("too much at once: at most 8 of add, 16 of remove and no_limit, 4 of job_files")
@@ -278,11 +277,11 @@ def _policy_name(name: str) -> str:
 
 
 async def _run_solve(file: Path, policy: str) -> tuple[int, str, str]:
-    """Runs `walras solve --check` in a process of its own, so that it can be given up; returns its exit code, what it
-    printed, and its messages. Raises UserError if it takes too long.
+    """Runs `walras policy solve --check` in a process of its own, so that it can be given up; returns its exit code,
+    what it printed, and its messages. Raises UserError if it takes too long.
     """
     program = ("-P", "-c", "from walras.cli.main import main; main()")
-    command = (*program, "solve", str(file), "--policy", policy, "--check")
+    command = (*program, "policy", "solve", str(file), "--policy", policy, "--check")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *command,

@@ -1,6 +1,8 @@
 """`walras money`: what was spent, what budgets are left, and how the cluster did for it.
 
 `--report` sets that against what any scheduler that knew the future could have done; `--model` bills a reservation.
+
+Shares and budgets as `walras money` shows them: what people are entitled to, hold, have used, and may use.
 """
 
 import csv
@@ -11,24 +13,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.arguments import NoHeaderOption, OutputOption, ProjectOption, parse_length_option, refuse_options
-from walras.cli.budget_commands import show_budgets
+from walras.cli.arguments import (
+    NoHeaderOption,
+    OutputOption,
+    ProjectOption,
+    SetOption,
+    parse_length_option,
+    read_settings,
+    refuse_options,
+)
 from walras.cli.session import with_client
 from walras.cli.terminal_output import (
-    Column,
-    Listing,
     OutputFormat,
+    columns_of,
     dash,
     safe_text,
-    show_json,
+    show_as_json,
+    show_columns,
+    show_items,
     show_line,
-    show_listing,
 )
 from walras.cli.usage_commands import (
-    AskedPrices,
-    TypeOption,
     check_bill_options,
-    parse_reserved_usd,
     read_bill_usage,
     show_bills,
 )
@@ -36,21 +42,86 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import MoneyReport, MoneyRow
-    from walras.cluster_report import ClusterReport, ReportRow, TypeUse
+    from walras.resources.money import BudgetView, ClusterReport, MoneyReport, MoneyRow, ReportRow, TypeUse
+    from walras.resources.people import ShareView
+
+
+#: Formats of amounts, by unit.
+UNITS = {"usd": "USD", "accelerator_h": "acc-h", "fair_share_h": "share-h"}
+_BUDGET_COLUMNS = "BUDGET OF~+ | EVERY | USED> | LIMIT> | LEFT> | CREDITED> | AN HOUR> | FILLED AGAIN | STATE"
+
+
+def show_budgets(output: OutputFormat, *, header: bool) -> None:
+    """Print the budgets that the caller may see."""
+    show_items(_BUDGET_COLUMNS, with_client(lambda client: client.budgets()), _budget_row, output, header=header)
+
+
+def budget_line(row: "BudgetView") -> str:
+    period = f" this {row.every}" if row.every.isalpha() else f" in these {row.every}" if row.every else ""
+    refills = f", filled again {row.refills}" if row.refills else ""
+    unit = UNITS[row.unit]
+    used, closed = f"{row.used:.2f} of {row.limit:g} {unit} used", "; no job of it starts" if row.closed else ""
+    return f"budget of {row.whose or 'the cluster'}: {used}{period}{refills}{closed}"
+
+
+def _budget_row(row: "BudgetView") -> list[str]:
+    unit = UNITS[row.unit]
+    return [
+        row.whose or "cluster",
+        row.every or "in all",
+        f"{row.used:.2f} {unit}",
+        f"{row.limit:g} {unit}",
+        f"{row.limit - row.used:.2f} {unit}",
+        f"{row.credited:g}" if row.credited else "-",
+        f"{row.per_h:.2f}",
+        dash(row.refills or ""),
+        "closed" if row.closed else "open",
+    ]
+
+
+def show_shares(project: str | None, output: OutputFormat, *, header: bool) -> None:
+    """Print the shares of one project and its users, or of all; in the table also why, and the budgets."""
+    shares = with_client(lambda client: client.share(project or ""))
+    show_items(
+        "NAME~+ | WEIGHT> | ASKS FOR> | ENTITLED> | HOLDS> | UNITS> | USED LATELY> | OF ALL> | BORROWED~+ | LIMITS~+",
+        shares,
+        _share_row,
+        output,
+        header=header,
+    )
+    if output is OutputFormat.TABLE and shares and header:
+        for each in shares:
+            if each.because and "/" not in each.name:
+                show_line(each.because)
+        show_line(f"used lately: accelerator-hours, halved every {format_length(shares[0].half_life_s)}")
+        for budget in with_client(lambda client: client.budgets()):
+            if project in (None, budget.project):
+                show_line(budget_line(budget))
+
+
+def _share_row(share: "ShareView") -> list[str]:
+    indented = f"  {share.name.partition('/')[2]}" if "/" in share.name else share.name
+    limits = [f"{scope} {most}" for scope, most in sorted(share.limits.items())]
+    return [
+        indented,
+        f"{share.weight:g}",
+        f"{share.demand:g}",
+        f"{share.entitled:.1f}",
+        f"{sum(share.held.values()):g}",
+        f"{share.held_units:.1f}",
+        f"{share.used_h:.1f} h",
+        f"{share.used_part:.0%}",
+        dash(", ".join(f"{loan.accelerators:.1f} of {loan.name}" for loan in share.borrowed)),
+        dash(", ".join(limits)),
+    ]
+
 
 _ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="one-price|by-place",
-        help="Bill a reservation instead: at one price for all work, or by where it ran. Judges who would leave.",
-    ),
-]
-_ReservedOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--reserved", metavar="[TYPE=]USD", help="With --model: price of a reserved accelerator-hour; repeatable."
+        help="Bill a reservation, with the prices of --set, at one price for all work or by where it ran.",
     ),
 ]
 _ReportOption = Annotated[
@@ -61,8 +132,7 @@ _ReportOption = Annotated[
     ),
 ]
 _SinceOption = Annotated[
-    str | None,
-    typer.Option("--since", help="With --report or --model: this time up to now (default: 7d, or 30d)."),
+    str | None, typer.Option("--since", help="With --report or --model: this time up to now (default: 7d, or 30d).")
 ]
 
 
@@ -75,29 +145,27 @@ def money_command(
     ] = 1000,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the sums as CSV, for a spreadsheet.")] = False,
     budgets: Annotated[bool, typer.Option("--budgets", help="Show the budgets that your jobs pay into.")] = False,
+    shares: Annotated[
+        bool,
+        typer.Option("--shares", help="Show what projects and users are entitled to, hold, have used, and borrow."),
+    ] = False,
     report: _ReportOption = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write the report as HTML to this file.")] = None,
     model: _ModelOption = None,
     since: _SinceOption = None,
-    accelerator_type: TypeOption = None,
-    reserved: _ReservedOption = None,
-    reserved_price: Annotated[
-        float | None, typer.Option("--reserved-price", help="The same as a fraction of the on-demand price.")
-    ] = None,
-    on_demand: Annotated[
-        float | None, typer.Option("--on-demand", min=0.0, help="On-demand price per accelerator-hour, USD.")
-    ] = None,
-    longest_wait: Annotated[
-        str, typer.Option("--longest-wait", help="With --model: jobs that would wait longer run on demand.")
-    ] = "0s",
+    setting: SetOption = None,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """Show what was spent, at the prices in force at the time of use, and what on-demand would have cost."""
     header = not no_header
     of_ledger: dict[str, object] = {"--month": month, "--project": project, "--csv": as_csv}
-    of_bills: dict[str, object] = {"--type": accelerator_type, "--reserved": reserved, "--on-demand": on_demand}
-    of_bills |= {"--reserved-price": reserved_price}
+    of_bills: dict[str, object] = {"--set": setting}
+    if shares:
+        others = {**of_bills, "--month": month, "--csv": as_csv, "--budgets": budgets, "--report": report}
+        refuse_options(others | {"--model": model, "--since": since}, "says nothing of shares", "leave it out")
+        show_shares(project, output, header=header)
+        return
     if budgets:
         others = of_ledger | of_bills | {"--report": report, "--html": html, "--model": model, "--since": since}
         refuse_options(others, "says nothing of budgets", "leave it out")
@@ -111,26 +179,21 @@ def money_command(
     refuse_options({"--html": html}, "is of the report", "add --report")
     check_bill_options(model, by, of_ledger, of_bills | {"--since": since})
     if model is not None:
-        asked = AskedPrices(reserved_price, on_demand, parse_reserved_usd(reserved or []))
-        show_bills(read_bill_usage(since, accelerator_type, asked, longest_wait), by, model, output, header)
+        from walras.cli.command_fields import BillSettings
+
+        usage = read_bill_usage(since, read_settings(BillSettings, setting))
+        show_bills(usage, by, model, output, header)
         return
     found = with_client(lambda client: client.money(by, month=month, project=project or "", limit=limit))
     _show_money_csv(found, header=header) if as_csv else _show_money(found, output, header=header)
 
 
 def _show_money(found: "MoneyReport", output: OutputFormat, *, header: bool) -> None:
-    columns = (
-        Column(found.by.upper(), shrinks=True),
-        Column("HELD", right=True),
-        Column("USED", right=True),
-        Column("IDLE", right=True),
-        Column("ON DEMAND", right=True),
-    )
     data = found.model_dump(mode="json")
     rows = [_money_row(row) for row in found.items]
     if found.rest is not None:
         rows.append([f"{found.rest_of:,} others", *_money_row(found.rest)[1:]])
-    show_listing(Listing(columns, rows, data), output, header=header)
+    show_columns(f"{found.by.upper()}~ | HELD> | USED> | IDLE> | ON DEMAND>", rows, data, output, header=header)
     if output is OutputFormat.TABLE:
         show_line(_money_total_line(found))
 
@@ -180,41 +243,25 @@ def _show_report(since: str, html: Path | None, output: OutputFormat, *, header:
     since_s = parse_length_option(since, "--since")
     report = with_client(lambda client: client.report(since_s=since_s))
     if html is not None:
-        from walras.html_page import write_page
+        from walras.output.html_page import write_page
 
         write_page(html, report_page(report), "--html")
-    if output is OutputFormat.JSON:
-        show_json(report.model_dump(mode="json"))
+    if show_as_json(report, output):
         return
-    show_listing(Listing(_REPORT_COLUMNS, _project_rows(report), None), output, header=header)
+    show_columns(_REPORT_COLUMNS, _project_rows(report), None, output, header=header)
     if report.types:
         show_line("")
-        show_listing(Listing(_TYPE_COLUMNS, _type_rows(report), None), output, header=header)
+        show_columns(_TYPE_COLUMNS, _type_rows(report), None, output, header=header)
     show_line("")
     for line in report_notes(report):
         show_line(line)
 
 
-_REPORT_COLUMNS = [
-    Column("PROJECT", shrinks=True),
-    Column("SUBMITTED", right=True, spare=3),
-    Column("ENDED", right=True, spare=2),
-    Column("COMPLETION", right=True),
-    Column("WAITING", right=True),
-    Column("BOUND", right=True),
-    Column("ABOVE", right=True),
-    Column("PREEMPTED", right=True, spare=4),
-    Column("LOST", right=True, spare=5),
-    Column("USD", right=True),
-    Column("SAVED", right=True),
-]
-_TYPE_COLUMNS = [
-    Column("TYPE", shrinks=True),
-    Column("MOST", right=True),
-    Column("HELD", right=True),
-    Column("THERE", right=True),
-    Column("USED", right=True),
-]
+_REPORT_COLUMNS = (
+    "PROJECT~ | SUBMITTED>?3 | ENDED>?2 | COMPLETION> | WAITING> | BOUND> | ABOVE> | PREEMPTED>?4"
+    " | LOST>?5 | USD> | SAVED>"
+)
+_TYPE_COLUMNS = "TYPE~ | MOST> | HELD> | THERE> | USED>"
 
 
 def _project_rows(report: "ClusterReport") -> list[list[str]]:
@@ -231,12 +278,13 @@ def _type_rows(report: "ClusterReport") -> list[list[str]]:
 
 def report_page(report: "ClusterReport") -> str:
     """Returns the report as an HTML document."""
-    from walras.html_page import html_document, html_paragraphs, html_section, html_table, html_text
+    from walras.output.html_page import html_document, html_paragraphs, html_section, html_table, html_text
 
     first, last = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") for at in (report.since, report.until))
     title = f"How the cluster did, {first} to {last} UTC"
-    projects = html_table([column.title for column in _REPORT_COLUMNS], _project_rows(report))
-    types = html_table([column.title for column in _TYPE_COLUMNS], _type_rows(report)) if report.types else ""
+    projects = html_table([column.title for column in columns_of(_REPORT_COLUMNS)], _project_rows(report))
+    uses = [column.title for column in columns_of(_TYPE_COLUMNS)]
+    types = html_table(uses, _type_rows(report)) if report.types else ""
     return html_document(
         title,
         [

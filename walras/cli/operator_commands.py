@@ -1,5 +1,5 @@
 """`walras server`, `agent`, `demo`, `admin`: starting the daemons and administering a cluster; and what a person does
-once: `walras init`, `walras slurm-links`, and the lines that a server's first start prints.
+once: `walras admin init`, `walras admin slurm-links`, and the lines that a server's first start prints.
 
 The links of `slurm-links` all lead to the `walras` command, which looks at the name that it was started under: `sbatch
 job.sh` is `walras submit job.sh`. Options that mean the same are translated; `sbatch` takes all that `#SBATCH` lines
@@ -9,39 +9,30 @@ The care for a data folder (`admin backup`, `restore`, `check`, `accept-loss`, `
 itself, on the machine of the server, and needs no token: whoever can read its keys is its administrator.
 """
 
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
-
-from walras.cli.arguments import NoHeaderOption, OutputOption, example_or_path, parse_length_option
-from walras.cli.session import with_client
-from walras.cli.terminal_output import (
-    Column,
-    Listing,
-    OutputFormat,
-    dash,
-    exit_with,
-    show_line,
-    show_listing,
-    warn,
-)
-from walras.errors import UserError
-from walras.units import parse_size
-
-if TYPE_CHECKING:
-    from walras.machine_parts import TypeCount
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from walras.errors import ConfigError, NotFound
+import typer
+
+from walras.cli.arguments import example_or_path, parse_length_option, refuse_options
+from walras.cli.session import with_client
+from walras.cli.terminal_output import exit_with, show_line, warn
+from walras.errors import ConfigError, NotFound, UserError
+from walras.units import format_size, parse_size
+
+if TYPE_CHECKING:
+    from walras.spec.machine_parts import TypeCount
+
 
 #: The values of `--market`.
 _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
@@ -104,7 +95,7 @@ def server_command(
         bool, typer.Option("--new-cluster", help="Put what the folder holds aside and begin a new cluster.")
     ] = False,
 ) -> None:
-    """Run the server until SIGTERM or Ctrl-C."""
+    """Run the server, which keeps the queue and answers commands and the page, until SIGTERM or Ctrl-C."""
     if tls not in (None, "self"):
         raise UserError(
             f"{tls[:40]!r} is no certificate", field="--tls", fix="write --tls self, or --tls-cert and --tls-key"
@@ -146,14 +137,12 @@ JoinTokenFileOption = Annotated[
     ),
 ]
 AcceleratorOption = Annotated[
-    str | None,
-    typer.Option("--accelerator", help="Accelerator type; default: detected GPUs, or `cpu` without any."),
+    str | None, typer.Option("--accelerator", help="Accelerator type; default: detected GPUs, or `cpu` without any.")
 ]
 AcceleratorsOption = Annotated[
     str | None,
     typer.Option(
-        "--accelerators",
-        help="Number of accelerators, or those of each type: a100:2,t4:1; default: as detected.",
+        "--accelerators", help="Number of accelerators, or those of each type: a100:2,t4:1; default: as detected."
     ),
 ]
 MarketOption = Annotated[str, typer.Option("--market", help="How the machine is paid for: owned, on_demand or spot.")]
@@ -162,8 +151,7 @@ NominalSpeedOption = Annotated[
 ]
 EmulatedOption = Annotated[bool, typer.Option("--emulated", help="Emulate the accelerator: pace steps to --speeds.")]
 SpeedsOption = Annotated[
-    Path | None,
-    typer.Option("--speeds", help="With --emulated: YAML file, {kind: {accelerator: steps per second}}."),
+    Path | None, typer.Option("--speeds", help="With --emulated: YAML file, {kind: {accelerator: steps per second}}.")
 ]
 RentTokenFileOption = Annotated[
     Path | None, typer.Option("--rent-token-file", help="File with the enrolment token of a rented machine.")
@@ -188,8 +176,7 @@ AttemptDiskOption = Annotated[
 RunsAsOption = Annotated[
     Path | None,
     typer.Option(
-        "--runs-as",
-        help="Run ranks under the submitter's account: a YAML file of lines user: account. As root only.",
+        "--runs-as", help="Run ranks under the submitter's account: a YAML file of lines user: account. As root only."
     ),
 ]
 
@@ -200,6 +187,9 @@ PassEnvOption = Annotated[
 ]
 GpuUuidsOption = Annotated[
     bool, typer.Option("--gpu-uuids", help="Tell jobs the UUIDs of their GPUs instead of the numbers.")
+]
+ScopesOption = Annotated[
+    bool, typer.Option("--scopes", help="Put attempts into transient scopes of systemd instead of control groups.")
 ]
 
 
@@ -227,8 +217,9 @@ def agent_command(
     runs_as: RunsAsOption = None,
     pass_env: PassEnvOption = None,
     gpu_uuids: GpuUuidsOption = False,
+    scopes: ScopesOption = False,
 ) -> None:
-    """Run the agent of this machine until SIGTERM or Ctrl-C; jobs that run outlive it."""
+    """Run the agent, which offers this machine to jobs, until SIGTERM or Ctrl-C; jobs that run outlive it."""
     from walras.spec.accelerator_names import canonical_accelerator
 
     if speeds is not None and not emulated:
@@ -241,8 +232,6 @@ def agent_command(
     except ValueError as error:
         message, _, fix = str(error).partition("; ")
         raise UserError(message, field="--memory / --attempt-disk / --accelerator / --accelerators", fix=fix) from None
-    import socket
-
     from workers.agent.startup import AgentOptions, run_agent
 
     exit_with(
@@ -270,6 +259,7 @@ def agent_command(
                 runs_as=runs_as,
                 pass_env=tuple(pass_env or ()),
                 gpu_uuids=gpu_uuids,
+                scopes=scopes,
             )
         )
     )
@@ -283,7 +273,7 @@ def _known_market(market: str) -> Literal["owned", "on_demand", "spot"]:
 
 def _accelerators(text: str | None) -> "tuple[int | None, tuple[TypeCount, ...]]":
     """Returns the number that `--accelerators` states, or the number of each type. Raises ValueError."""
-    from walras.machine_parts import MOST_OF_TYPE, parse_type_counts
+    from walras.spec.machine_parts import MOST_OF_TYPE, parse_type_counts
 
     if text is None or ":" in text:
         types = () if text is None else parse_type_counts(text)
@@ -320,114 +310,61 @@ def demo_command(
 
 admin_commands = typer.Typer(help="Administer a server: tokens, machines, journal.", no_args_is_help=True)
 
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a machine, as listed by `walras nodes`.")]
-
 
 @admin_commands.command("drain")
 def admin_drain_command(
-    node: NodeArgument,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of a machine as `walras nodes` has it.")],
     now: Annotated[bool, typer.Option("--now", help="Ask all jobs there to stop now, even if work is lost.")] = False,
     deadline: Annotated[
         str | None, typer.Option("--deadline", help="Ask all jobs that still run after this time to stop, such as 2h.")
     ] = None,
+    pool: Annotated[bool, typer.Option("--pool", help="NODE is the id of a pool, such as a100x8/spot/eu-1a.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Return a drained or quarantined machine to service.")] = False,
 ) -> None:
-    """Drain a machine: no new jobs; those that can save their work move, the others run to their ends."""
+    """Drain a machine or a pool: no new jobs; those that can save their work move, the others run to their ends.
+
+    Nothing is rented in a drained pool.
+    """
     deadline_s = parse_length_option(deadline, "--deadline")
     if now and deadline_s is not None:
         raise UserError("--now and --deadline contradict each other", field="--deadline", fix="give one of them")
-    with_client(lambda client: client.drain_node(node, now=now, deadline_s=deadline_s))
-    show_line(f"node {node} takes no new jobs")
+    if pool or off:
+        refuse_options({"--now": now, "--deadline": deadline}, "is of the drain of a machine", "leave it out")
+    if pool:
+        changed = with_client(lambda client: client.change_pool(node, drained=not off))
+        left = f"; {changed.machines} machines and {len(changed.jobs)} jobs are there still" if changed.machines else ""
+        show_line(f"pool {changed.pool_id} takes " + ("jobs again" if off else f"no new jobs{left}"))
+        return
+    if off:
+        with_client(lambda client: client.resume_node(node))
+    else:
+        with_client(lambda client: client.drain_node(node, now=now, deadline_s=deadline_s))
+    show_line(f"node {node} takes " + ("jobs again" if off else "no new jobs"))
 
 
-@admin_commands.command("resume")
-def admin_resume_command(node: NodeArgument) -> None:
-    """Return a drained or quarantined machine to service."""
-    with_client(lambda client: client.resume_node(node))
-    show_line(f"node {node} takes jobs again")
-
-
-@admin_commands.command("forget")
-def admin_forget_command(node: NodeArgument) -> None:
-    """Strike a machine that will not come back off the list; it must be lost, or silent and empty."""
-    with_client(lambda client: client.forget_node(node))
-    show_line(f"node {node} is forgotten")
-
-
-@admin_commands.command("audit")
-def admin_audit_command(
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only writes of this user.")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="Only writes of this last time, such as 24h.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most this many.")] = 100,
-    output: OutputOption = OutputFormat.TABLE,
-    no_header: NoHeaderOption = False,
-) -> None:
-    """List who changed what through the API, newest first (operators: in their projects)."""
-    from datetime import UTC, datetime, timedelta
-
-    length_s = parse_length_option(since, "--since")
-    first = "" if length_s is None else (datetime.now(UTC) - timedelta(seconds=length_s)).isoformat()
-    rows = with_client(lambda client: client.audit(user=user or "", since=first, limit=limit))
-    columns = [
-        Column("WHEN"),
-        Column("USER", shrinks=True),
-        Column("ACTION", shrinks=True),
-        Column("WHAT", shrinks=True),
-        Column("BEFORE", shrinks=True, spare=1),
-        Column("AFTER", shrinks=True),
-    ]
-    shown = [
-        [
-            row.at,
-            row.user,
-            row.action.replace("/api/v1", ""),
-            row.subject,
-            _audit_cell(row.before),
-            _audit_cell(row.after),
-        ]
-        for row in rows
-    ]
-    data = [row.model_dump(mode="json") for row in rows]
-    show_listing(Listing(columns, shown, data), output, header=not no_header)
-
-
-def _audit_cell(value: Any) -> str:
-    if not isinstance(value, dict):
-        return dash("" if value is None else str(value))
-    return " ".join(f"{name}={item}" for name, item in value.items() if item not in (None, "", [], {}))
-
-
-@admin_commands.command("replay")
-def admin_replay_command(
-    data: Annotated[Path, typer.Option("--data", help="Data folder of a server, running or stopped.")],
-) -> None:
-    """Replay a server's journal through a fresh scheduler and compare the commands; exit code 1 if they differ."""
-    from scheduler.live.store.event_journal import replay_folder
-
-    report = replay_folder(data)
-    show_line(f"{report.events} events, {report.commands} commands, {report.generations} starts of the server")
-    if not report.identical:
-        first = report.differences[0]
-        warn(f"{report.different} events differ, first {first.event.type} at {first.event.at:.3f} s")
-        raise typer.Exit(1)
-    show_line("identical")
-
-
-_NO_HEADER = {"-h": "--no-header", "--noheader": "--no-header"}
-#: Slurm's commands: the words that begin ours, and options of the same meaning under another name.
-_SLURM_COMMANDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = MappingProxyType(
+#: Slurm's commands, and the words that begin ours.
+_SLURM_COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "sbatch": (("submit",), {}),
-        "squeue": (("queue",), {"-t": "--state", "--states": "--state", "-n": "--name", **_NO_HEADER}),
-        "scancel": (("cancel", "--yes"), {"-t": "--state", "-n": "--name", "--jobname": "--name"}),
-        "sinfo": (("nodes",), _NO_HEADER),
-        "sacct": (("jobs",), {"-s": "--state", "-n": "--no-header", "--noheader": "--no-header"}),
+        "sbatch": ("submit",),
+        "squeue": ("queue",),
+        "scancel": ("cancel", "--yes"),
+        "sinfo": ("nodes",),
+        "sacct": ("queue", "--all"),
     }
 )
-#: Options with which programs read a listing: it is answered in Slurm's own columns (`slurm_listings`).
-_LISTINGS = {
-    "squeue": ("-o", "--format", "-O", "--Format", "-j", "--job"),
-    "sacct": ("-j", "--job", "-o", "--format", "-P", "--parsable", "-p", "-X", "--allocations", "-b", "--brief"),
-}
+#: Options of `sinfo` and `scancel` and what they are here, where "" says nothing. All others are refused.
+_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "sinfo": {"-h": "--no-header", "--noheader": "--no-header", "--help": "--help"},
+    "scancel": {
+        "-u": "--user", "--user": "--user", "--me": "--me", "-t": "--state", "--state": "--state", "-n": "--name",
+        "--name": "--name", "--jobname": "--name", "-A": "--project", "--account": "--project", "-Q": "", "--quiet": "",
+        "-v": "", "--verbose": "", "-f": "", "--full": "", "--help": "--help",
+    },
+}  # fmt: skip
+#: Those of ours that take a value.
+_WITH_VALUE = frozenset({"--user", "--state", "--name", "--project"})
+#: Listings that are answered in Slurm's own columns (`slurm_listings`), unless a person looks, with these options.
+_LISTINGS = {"squeue": frozenset({"--me", "--start", "--help"}), "sacct": frozenset({"--help"})}
 #: Options of `sbatch` about its own answer, and what they are here.
 _SBATCH_ANSWERS = {"parsable": "--quiet", "quiet": "--quiet", "test-only": "--dry-run", "wait": "--wait"}
 #: Options of `walras submit` that `sbatch` takes, too.
@@ -504,27 +441,45 @@ def words_of_slurm_command(name: str, words: Sequence[str]) -> list[str] | None:
         return None
     if name == "sbatch":
         return ["submit", *_words_of_sbatch(words)]
-    if name in _LISTINGS and any(word.startswith(_LISTINGS[name]) for word in words):
-        return [f"slurm-{name}", *words]
-    begin, options = _SLURM_COMMANDS[name]
-    return [*begin, *(_translated(word, options) for word in words)]
+    if {"-V", "--version"} & set(words):
+        return ["--version"]
+    if name in _LISTINGS:
+        is_looked_at = _LISTINGS[name].issuperset(words) and (sys.stdout.isatty() or {"--start", "--help"} & set(words))
+        return [*_SLURM_COMMANDS[name], *words] if is_looked_at else [f"slurm-{name}", *words]
+    return [*_SLURM_COMMANDS[name], *filter(None, (ours for word in words for ours in _translated(name, word)))]
 
 
-def _translated(word: str, options: Mapping[str, str]) -> str:
+def _translated(command: str, word: str) -> list[str]:
+    """Returns our options of the same meaning: `-Qv` is two; `12_3` and `12_[1-3]` are jobs of a sweep."""
     option, equals, value = word.partition("=")
-    return options.get(option, option) + equals + value
+    is_long = word.startswith("--")
+    if word.startswith("-") and not is_long:
+        option, value = word[:2], word[2:]
+    known = _OPTIONS[command]
+    if not word.startswith("-"):
+        return [re.sub(r"^(\d+)_\[?([\d,-]+)\]?$", r"\1[\2]", word)]
+    takes_value = known.get(option) in _WITH_VALUE
+    if option not in known or (is_long and equals and not takes_value):
+        option = word if option in known else option
+        fix = f"walras {_SLURM_COMMANDS[command][0]} has {', '.join(filter(None, sorted(set(known.values()))))}"
+        raise UserError(f"{command}: {option[:40]} is not obeyed here", field=option[:40], fix=fix)
+    if value and not takes_value:
+        return [known[option], *_translated(command, "-" + value)]
+    return [known[option] + ("=" + value if equals or value else "")]
 
 
 def _words_of_sbatch(words: Sequence[str]) -> list[str]:
     """Returns the options of `walras submit`, one `--sbatch` for each option of Slurm, the script and its arguments."""
     from walras.spec.shell_scripts import ForeignReading
-    from walras.spec.slurm_options import leading_options
+    from walras.spec.slurm_requests import leading_options
 
-    own = [word for word in words if word in _OWN_OPTIONS]
     reading = ForeignReading()
-    given, rest = leading_options("sbatch", [("", word) for word in words if word not in _OWN_OPTIONS], reading)
+    placed = [(str(at), word) for at, word in enumerate(words) if word not in _OWN_OPTIONS]
+    given, rest = leading_options("sbatch", placed, reading)
     if reading.refused:
-        raise UserError(f"sbatch{reading.refused[0]}", fix="man sbatch")
+        raise UserError(f"sbatch: {reading.refused[0].partition(': ')[2]}", fix="man sbatch")
+    begin = int(rest[0][0]) if rest else len(words)  # what follows the script are its own arguments
+    own, script = [word for word in words[:begin] if word in _OWN_OPTIONS], list(words[begin:])
     wrapped: str | None = None
     for each in given:
         if each.option.name == "wrap":
@@ -533,7 +488,6 @@ def _words_of_sbatch(words: Sequence[str]) -> list[str]:
             own.append(_SBATCH_ANSWERS[each.option.name])
         else:
             own.append(f"--sbatch=--{each.option.name}" + (f"={each.value}" if each.value else ""))
-    script = [word for _, word in rest]
     if wrapped is not None:
         if script:
             raise UserError(f"{script[0][:80]}: a script beside --wrap", field="--wrap", fix="give one of the two")
@@ -561,17 +515,36 @@ def admin_restore_command(
     data: DataOption,
     replace: Annotated[bool, typer.Option("--replace", help="Put the database that is there aside.")] = False,
 ) -> None:
-    """Restore a backup as a new incarnation of its cluster. The server must be stopped; numbers stay as they are."""
+    """Restore a backup into a data folder. The server must be stopped; numbers of jobs stay as they are."""
     from scheduler.live.store.backup import restore
 
     made = restore(backup, data, replace=replace)
     show_line(f"{data}: restored, with jobs up to number {made.last_job_id}; start the server")
 
 
-def admin_check_command(data: DataOption) -> None:
+def admin_check_command(
+    data: DataOption,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Replay the journal through a fresh scheduler and compare the commands.")
+    ] = False,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Let a stopped server start although acknowledged commits are missing and no backup is newer.",
+        ),
+    ] = False,
+) -> None:
     """Check a data folder whole: pages, journal, keys, disk. Exit code 1 if something is wrong."""
-    from scheduler.live.store.backup import find_damage
+    from scheduler.live.store.backup import accept_loss, find_damage
 
+    if accept:
+        refuse_options({"--replay": replay}, "checks, and --accept-loss changes the folder", "give one of them")
+        show_line(f"{data}: a new incarnation without {accept_loss(data)} lost commits; start the server")
+        return
+    if replay:
+        _replay(data)
+        return
     found = find_damage(data)
     for each in found:
         warn(each)
@@ -580,16 +553,20 @@ def admin_check_command(data: DataOption) -> None:
     show_line(f"{data}: nothing is wrong")
 
 
-def admin_accept_loss_command(data: DataOption) -> None:
-    """Let a server start although acknowledged commits are missing, where no backup is newer. It must be stopped."""
-    from scheduler.live.store.backup import accept_loss
+def _replay(data: Path) -> None:
+    from scheduler.live.store.event_journal import replay_folder
 
-    show_line(f"{data}: a new incarnation without {accept_loss(data)} lost commits; start the server")
+    report = replay_folder(data)
+    show_line(f"{report.events} events, {report.commands} commands, {report.generations} starts of the server")
+    if not report.identical:
+        first = report.differences[0]
+        warn(f"{report.different} events differ, first {first.event.type} at {first.event.at:.3f} s")
+        raise typer.Exit(1)
+    show_line("identical")
 
 
 def admin_recover_token_command(
-    data: DataOption,
-    user: Annotated[str, typer.Option("--user", help="The user whom the token identifies.")] = "admin",
+    data: DataOption, user: Annotated[str, typer.Option("--user", help="The user whom the token identifies.")] = "admin"
 ) -> None:
     """Make a token of role admin without a server's help, where every other was lost. The server must be stopped."""
     from scheduler.live.auth.access_control import ALL_PROJECTS, RECOVERED, UserRole, new_user_token
@@ -600,7 +577,7 @@ def admin_recover_token_command(
     token, row = new_user_token(user, UserRole.ADMIN, (ALL_PROJECTS,), RECOVERED)
     store = open_stopped(data)
     try:
-        store.commit(WriteBatch(tokens=[row]))
+        store.commit(WriteBatch(row))
     finally:
         store.close()
     path = DataFolder(data).admin_token_file
@@ -609,7 +586,7 @@ def admin_recover_token_command(
 
 
 def admin_prune_command(
-    data: DataOption,
+    data: Annotated[Path | None, typer.Option("--data", help="Data folder of the server.")] = None,
     jobs: Annotated[str, typer.Option("--jobs", help="Keep jobs for this long after their end.")] = "400d",
     logs: Annotated[str, typer.Option("--logs", help="Keep their logs for this long.")] = "90d",
     checkpoints: Annotated[
@@ -619,8 +596,22 @@ def admin_prune_command(
         str | None,
         typer.Option("--journal", help="Keep what the journal says of starts this long ago; default: for ever."),
     ] = None,
+    content: Annotated[
+        bool, typer.Option("--content", help="Ask the server to delete code, results and checkpoints of no job.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --content: only say what would be deleted.")] = False,
 ) -> None:
     """Delete old records of ended jobs; the server may run meanwhile. The ledger of money is kept."""
+    if content:
+        refuse_options({"--data": data}, "is for records, and --content asks the server", "give one of them")
+        pruned = with_client(lambda client: client.prune_content(dry_run=dry_run))
+        did = "would delete" if dry_run else "deleted"
+        show_line(f"{did} {format_size(pruned.size_bytes)} of content that nothing refers to")
+        for holder, size_bytes in pruned.holders.items():
+            show_line(f"  {holder}: {format_size(size_bytes)}")
+        return
+    if data is None or dry_run:
+        raise UserError("what is to be pruned?", field="--data", fix="give --data DIR, or --content [--dry-run]")
     from scheduler.live.store.retention import prune
 
     jobs_s, logs_s = parse_length_option(jobs, "--jobs"), parse_length_option(logs, "--logs")
@@ -643,9 +634,8 @@ def admin_to_postgresql_command(
     ],
 ) -> None:
     """Copy the SQLite database of a stopped server into PostgreSQL; `walras server --store` goes on from there."""
-    from scheduler.live.store.database_file import FolderLock
-    from scheduler.live.store.leadership import wait_for_leadership
-    from scheduler.live.store.postgres_store import copy_into_postgres
+    from scheduler.live.store.postgres_store import copy_into_postgres, wait_for_leadership
+    from scheduler.live.store.sqlite_store import FolderLock
 
     if not (data / "walras.db").is_file():
         raise NotFound(f"{data} holds no walras.db", field="--data", fix="name the folder given to `walras server`")
@@ -667,6 +657,5 @@ DATA_FOLDER_COMMANDS: dict[str, Callable[..., None]] = {
     "backup": admin_backup_command,
     "restore": admin_restore_command,
     "check": admin_check_command,
-    "accept-loss": admin_accept_loss_command,
     "recover-token": admin_recover_token_command,
 }

@@ -1,5 +1,6 @@
 """`walras policy`: the policies there are, the one in force and those before it, and another one in its place."""
 
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,25 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import NoHeaderOption, OutputOption, example_or_path
+from walras.cli.arguments import NoHeaderOption, OutputOption, example_or_path, local_time, refuse_options
 from walras.cli.session import with_client
 from walras.cli.terminal_output import (
-    Column,
-    Listing,
     OutputFormat,
     dash,
     exit_with,
+    show_as_json,
+    show_columns,
+    show_items,
     show_json,
     show_line,
-    show_listing,
 )
-from walras.cli.what_if_text import show_what_if
 from walras.errors import NotFound, UnknownPolicyError, UserError
 
 if TYPE_CHECKING:
     from optimizer.registry import PolicyDescription
     from walras.client import Client
-    from walras.policy_views import PolicyView
+    from walras.resources.policy_views import PolicyView
 
 policy_commands = typer.Typer(help="List, describe and change scheduling policies.", no_args_is_help=True)
 
@@ -41,9 +41,18 @@ def policy_show_command(
     version: Annotated[
         int | None, typer.Option("--version", metavar="N", help="Print this version of the history as a policy file.")
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="List the versions that were in force, the newest first.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
 ) -> None:
-    """Describe a policy: formula, source, parameters. Without a name, print the policy in force as a policy file."""
+    """Describe a policy: formula, source, parameters. Without a name, print the policy in force as a policy file,
+    without the rules that are at their defaults."""
+    if history:
+        _show_history(output, header=not no_header)
+        return
+    refuse_options({"--no-header": no_header}, "is of the list of versions", "add --history")
     if version is not None:
         show_policy(_version_of(with_client(lambda client: client.policy_versions()), version), output)
         return
@@ -59,12 +68,14 @@ def policy_show_command(
         _show_policy_description(described)
 
 
+_POLICY_EXAMPLE = example_or_path("policies")
+_KNOWN_HELP = "A name, a policy file, example:NAME, a version's number, or `current`."
 _WantedArgument = Annotated[
     str,
     typer.Argument(
         metavar="NAME|FILE",
         help="A policy by its name, a policy file (YAML), or example:NAME.",
-        callback=example_or_path("policies"),
+        callback=_POLICY_EXAMPLE,
     ),
 ]
 _ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the history.")]
@@ -75,7 +86,18 @@ _IfVersionOption = Annotated[
 
 @policy_commands.command("apply")
 def policy_apply_command(
-    wanted: _WantedArgument,
+    wanted: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="A policy by its name, a policy file (YAML), or example:NAME.",
+            callback=example_or_path("policies"),
+        ),
+    ] = None,
+    rollback: Annotated[
+        bool,
+        typer.Option("--rollback", help="Put version NAME of the history in force again; default: the one before."),
+    ] = False,
     reason: _ReasonOption = "",
     if_version: _IfVersionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate and try it; change nothing.")] = False,
@@ -84,8 +106,16 @@ def policy_apply_command(
 ) -> None:
     """Put a policy in force without a restart (administrators only).
 
-    Budgets, groups and values that the file does not state stay as they are.
+    Budgets, groups, values and round times that the file does not state stay as they are.
     """
+    if rollback:
+        refuse_options({"--dry-run": dry_run, "--if-version": if_version}, "is no part of --rollback", "leave it out")
+        if wanted is not None and not re.fullmatch(r"[0-9]{1,9}", wanted, re.ASCII):
+            raise UserError(f"{wanted[:40]!r} is no version", field="N", fix="walras policy show --history lists them")
+        _roll_back(None if wanted is None else int(wanted), reason, output)
+        return
+    if wanted is None:
+        raise UserError("no policy is named", field="NAME|FILE", fix="walras policy list")
     written = policy_mapping(wanted)
 
     async def look(client: "Client") -> "tuple[PolicyView, PolicyView]":
@@ -137,18 +167,8 @@ def _confirm(what: str) -> None:
         raise UserError(f"{what}; nothing was changed", field="--yes", fix="say --yes, or name them in the file")
 
 
-@policy_commands.command("rollback")
-def policy_rollback_command(
-    version: Annotated[
-        int | None, typer.Argument(metavar="[N]", help="The version to go back to; default: the one before.")
-    ] = None,
-    reason: _ReasonOption = "",
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Put a former version in force again, as a new one (administrators only).
-
-    Budgets, groups and values stay as they are.
-    """
+def _roll_back(version: int | None, reason: str, output: OutputFormat) -> None:
+    """Put a former version in force again, as a new one; budgets, groups and values stay as they are."""
 
     async def go_back(client: "Client") -> "PolicyView":
         versions = await client.policy_versions()
@@ -172,32 +192,23 @@ def _version_of(versions: "Sequence[PolicyView]", version: int | None) -> "Polic
             return each
     kept = f"{versions[-1].version} to {now.version}"
     what = "no other policy was in force before" if version is None else f"no version {version} is kept"
-    raise NotFound(what, field="N", fix=f"the versions {kept} are: walras policy history")
+    raise NotFound(what, field="N", fix=f"the versions {kept} are: walras policy show --history")
 
 
-@policy_commands.command("history")
-def policy_history_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
-    """List the versions that were in force, the newest first."""
+def _show_history(output: OutputFormat, *, header: bool) -> None:
     versions = with_client(lambda client: client.policy_versions())
-    columns = [
-        Column("VERSION", right=True),
-        Column("POLICY"),
-        Column("SINCE"),
-        Column("BY", shrinks=True),
-        Column("WHY", shrinks=True),
-    ]
-    rows = [
-        [str(each.version), each.name, each.changed_at, dash(each.changed_by), dash(each.put_back or each.reason)]
-        for each in versions
-    ]
-    data = [each.model_dump(mode="json") for each in versions]
-    show_listing(Listing(columns, rows, data), output, header=not no_header)
+
+    def row(each: "PolicyView") -> list[str]:
+        why = dash(each.put_back or each.reason)
+        return [str(each.version), each.name, local_time(each.changed_at), dash(each.changed_by), why]
+
+    show_items("VERSION> | POLICY | SINCE | BY~ | WHY~", versions, row, output, header=header)
 
 
 @policy_commands.command("diff")
 def policy_diff_command(
-    one: Annotated[str, typer.Argument(metavar="A", help="A name, a policy file, a version's number, or `current`.")],
-    other: Annotated[str, typer.Argument(metavar="B", help="The same.")] = "current",
+    one: Annotated[str, typer.Argument(metavar="A", help=_KNOWN_HELP, callback=_POLICY_EXAMPLE)],
+    other: Annotated[str, typer.Argument(metavar="B", help="The same.", callback=_POLICY_EXAMPLE)] = "current",
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
@@ -210,8 +221,7 @@ def policy_diff_command(
     if not differs and output is OutputFormat.TABLE:
         show_line("they are the same")
         return
-    columns = [Column("FIELD"), Column("A", shrinks=True), Column("B", shrinks=True), Column("UNIT", spare=1)]
-    show_listing(Listing(columns, rows, data), output, header=not no_header)
+    show_columns("FIELD | A~ | B~ | UNIT?1", rows, data, output, header=not no_header)
 
 
 def _fields_of(named: str) -> dict[str, Any]:
@@ -249,18 +259,6 @@ def _value(fields: dict[str, Any], name: str) -> str:
     return _default_text(fields[name]) if name in fields else "-"
 
 
-@policy_commands.command("check")
-def policy_check_command(wanted: _WantedArgument, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Try a policy on a copy of the live state, and say who would gain and who would lose; nothing is changed."""
-    from walras.what_if import WhatIfRequest
-
-    found = with_client(lambda client: client.what_if(WhatIfRequest(policy=policy_mapping(wanted))))
-    if output is OutputFormat.JSON:
-        show_json(found.model_dump(mode="json"))
-    else:
-        show_what_if(found)
-
-
 @policy_commands.command("try")
 def policy_try_command(
     wanted: _WantedArgument,
@@ -271,9 +269,7 @@ def policy_try_command(
     run: Annotated[
         Path | None, typer.Option("--run", help="Instead: a server's data folder, or a recording of a run.")
     ] = None,
-    against: Annotated[
-        str, typer.Option("--against", help="A name, a policy file, a version's number, or `current`.")
-    ] = "current",
+    against: Annotated[str, typer.Option("--against", help=_KNOWN_HELP, callback=_POLICY_EXAMPLE)] = "current",
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds: a range (0-4) or a list (1,3,5).")] = "0-4",
     out: Annotated[
         Path | None, typer.Option("--out", help="With --workload: a folder for the page of the comparison.")
@@ -322,19 +318,19 @@ def _try_on(
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.repeated_runs import ParallelWorkers
     from simulator.reports.run_spec import RunSpec, WorkloadSource
-    from simulator.simulate_actions import ComparedFiles, simulate_compare
+    from simulator.simulate_actions import simulate_compare
 
     assert workload is not None
     assert cluster is not None
     template = RunSpec(WorkloadSource(workload), cluster, policies[0], 0, BoundsChoice.CHEAP)
-    return simulate_compare(template, policies, seeds, ParallelWorkers(1), output.value, ComparedFiles(out))
+    return simulate_compare(template, policies, seeds, ParallelWorkers(1), output.value, out)
 
 
 def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat) -> int:
     """Simulates both policies on what was recorded, so that differences are those of the policies and not of the
     simulation. Returns the exit code.
     """
-    from simulator.reports.recording import make_recording, read_recording
+    from simulator.reports.recorded_runs import make_recording, read_recording
     from simulator.simulate_actions import simulate_replay
 
     if run.is_dir():
@@ -352,7 +348,7 @@ def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat
 
 def policy_mapping(wanted: str) -> dict[str, Any]:
     """Returns the content of a policy file, or that of a file which only names the policy."""
-    from optimizer.policy_files import is_policy_file
+    from optimizer.registry import is_policy_file
     from walras.spec.file_model import load_mapping
 
     is_file = Path(wanted).suffix in (".yaml", ".yml", ".json") or (
@@ -373,34 +369,33 @@ def policy_list_command(output: OutputOption = OutputFormat.TABLE, no_header: No
     from optimizer.registry import describe, names
 
     described = [describe(name) for name in sorted(names())]
-    columns = [
-        Column("POLICY"),
-        Column("FAMILY"),
-        Column("IN A SENTENCE", shrinks=True),
-        Column("SOURCE", shrinks=True),
-    ]
     rows = [[each.name, each.family, each.summary, dash(each.source)] for each in described]
     data = [
         {"name": each.name, "family": each.family, "summary": each.summary, "source": each.source} for each in described
     ]
-    show_listing(Listing(columns, rows, data), output, header=not no_header)
+    show_columns("POLICY | FAMILY | IN A SENTENCE~ | SOURCE~", rows, data, output, header=not no_header)
 
 
 def show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
-    """Prints a policy as a policy file, with notes about it as comments."""
-    if output is OutputFormat.JSON:
-        show_json(view.model_dump(mode="json"))
+    """Prints a policy as a policy file, with notes about it as comments; rules at their defaults are left out."""
+    if show_as_json(view, output):
         return
     from walras.spec.text_formats import dump_yaml
 
     by = f" by {view.changed_by}" if view.changed_by else ""
-    show_line(f"# version {view.version}" + (", if set" if dry_run else f", in force since {view.changed_at}{by}"))
+    show_line(
+        f"# version {view.version}" + (", if set" if dry_run else f", in force since {local_time(view.changed_at)}{by}")
+    )
     if view.reason:
         show_line(f"# {view.reason}")
     if view.put_back:
         show_line(f"# ATTENTION: {view.put_back}")
         show_line("# so this one, the last that worked, is in force; the trace is in the server's log")
-    written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": view.rules}
+    rules = view.rules
+    if view.changed_rules is not None:
+        rules = {name: view.rules[name] for name in view.changed_rules}
+        show_line(f"# {len(view.rules) - len(rules)} rules are at their defaults; -o json has all")
+    written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": rules}
     for line in dump_yaml(written).splitlines():
         show_line(line)
 

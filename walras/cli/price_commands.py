@@ -1,4 +1,4 @@
-"""`walras prices`: prices of pools, what one more accelerator was worth, and what clouds ask.
+"""`walras cloud prices`: prices of pools, what one more accelerator was worth, and what clouds ask.
 
 `--offers` reads the catalog of what clouds rent out, `--market` asks a cloud; both need no server.
 """
@@ -14,23 +14,25 @@ from walras.cli.arguments import (
     CloudOption,
     NoHeaderOption,
     OutputOption,
+    example_or_path,
+    local_time,
     parse_length_option,
     refuse_options,
 )
 from walras.cli.session import with_client
-from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
+from walras.cli.terminal_output import OutputFormat, dash, show_columns, show_items, show_json, show_line, warn
 from walras.errors import UserError
 from walras.units import format_count, format_length, format_money, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from walras.accelerator_worth import WorthHour, WorthMean
-    from walras.api import CertificateView, PoolView, PriceView
     from walras.client import Client
-    from walras.people import EntityPriceView
+    from walras.resources.fleet import PoolView
+    from walras.resources.people import EntityPriceView
+    from walras.resources.prices import CertificateView, PriceView, WorthHour, WorthMean
+    from walras.resources.what_if import WhatIfView
     from walras.spec.catalog import Catalog, CatalogInstance
-    from walras.what_if import WhatIfView
 
 
 def prices_command(
@@ -49,9 +51,7 @@ def prices_command(
     usd_per_unit: Annotated[
         float | None,
         typer.Option(
-            "--usd-per-unit",
-            min=0.0,
-            help="With --worth: USD an hour for a price of 1, in place of what the jobs say.",
+            "--usd-per-unit", min=0.0, help="With --worth: USD an hour for a price of 1, in place of what the jobs say."
         ),
     ] = None,
     check: Annotated[
@@ -73,12 +73,12 @@ def prices_command(
         typer.Option(
             "--market",
             metavar="CLUSTER",
+            callback=example_or_path("clusters"),
             help="Show the price history of the spot pools of this cluster file, as their cloud reports it.",
         ),
     ] = None,
     since: Annotated[
-        str | None,
-        typer.Option("--since", help="With --worth or --market: this time up to now (default: 7d, or 24h)."),
+        str | None, typer.Option("--since", help="With --worth or --market: this time up to now (default: 7d, or 24h).")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
@@ -110,20 +110,14 @@ def prices_command(
 
 def _show_prices(whole: bool, output: OutputFormat, *, header: bool) -> None:
     found = with_client(lambda client: client.prices(whole=whole))
-    columns = (
-        Column("POOL", shrinks=True),
-        Column("ACCELERATOR", spare=3),
-        Column("MARKET", spare=2),
-        Column("PRICE", right=True),
-        Column("UNIT", shrinks=True),
-        Column("MARKET PRICE", right=True),
-        Column("FREE", right=True),
-        Column("OF", right=True),
-        Column("RENTED", right=True, spare=1),
-        Column("MARGINAL", right=True),
-    )
     data = found.model_dump(mode="json")
-    show_listing(Listing(columns, [_price_row(price) for price in found.items], data), output, header=header)
+    show_columns(
+        "POOL~ | ACCELERATOR?3 | MARKET?2 | PRICE> | UNIT~ | MARKET PRICE> | FREE> | OF> | RENTED>?1 | MARGINAL>",
+        [_price_row(price) for price in found.items],
+        data,
+        output,
+        header=header,
+    )
     if output is not OutputFormat.TABLE:
         return
     for entity in found.entities:
@@ -161,10 +155,10 @@ def _price_row(price: "PriceView") -> list[str]:
 
 def _certificate_line(certificate: "CertificateView") -> str:
     if certificate.status == "empty":
-        return f"at the last solve ({certificate.solved_at}) no job could use any pool: no prices"
+        return f"at the last solve ({local_time(certificate.solved_at)}) no job could use any pool: no prices"
     ran = "" if certificate.realised is None else f"; realised over the last rounds {certificate.realised:.1%} of it"
     return (
-        f"solved {certificate.solved_at} by {certificate.path}: {certificate.status}, objective "
+        f"solved {local_time(certificate.solved_at)} by {certificate.path}: {certificate.status}, objective "
         f"{certificate.objective:.6g}, bound {certificate.bound:.6g}, solve gap {certificate.gap:.2%}{ran}"
         f"{_in_money(certificate)}"
     )
@@ -201,7 +195,7 @@ class _AskedWorth:
 
 
 def _show_worth(asked: _AskedWorth, output: OutputFormat, *, header: bool) -> None:
-    from walras.accelerator_worth import mean_worth
+    from walras.resources.prices import mean_worth
 
     pool = asked.pool
     if asked.check and pool is None:
@@ -219,25 +213,17 @@ def _show_worth(asked: _AskedWorth, output: OutputFormat, *, header: bool) -> No
     else:
         peaks = {} if pool is not None else _peaks(report.items, asked.usd_per_unit)
         rows = [_worth_row(each, peaks) for each in means]
-        show_listing(Listing(_worth_columns(by_hour=pool is not None), rows, None), output, header=header)
+        show_columns(_worth_columns(by_hour=pool is not None), rows, None, output, header=header)
         _show_worth_notes(means)
     if checked is not None:
-        from walras.cli.what_if_text import show_what_if
+        from walras.cli.forecast_text import show_what_if
 
         show_what_if(checked)
 
 
-def _worth_columns(*, by_hour: bool) -> list[Column]:
-    first = [Column("HOUR")] if by_hour else [Column("POOL", shrinks=True)]
-    return [
-        *first,
-        Column("WORTH", right=True),
-        Column("RENT", right=True),
-        Column("PAYS", right=True),
-        *([] if by_hour else [Column("PEAK", spare=1)]),
-        Column("PRICE", right=True, spare=2),
-        Column("MEASURED", right=True),
-    ]
+def _worth_columns(*, by_hour: bool) -> str:
+    first, peak = ("HOUR", "") if by_hour else ("POOL~", " | PEAK?1")
+    return f"{first} | WORTH> | RENT> | PAYS>{peak} | PRICE>?2 | MEASURED>"
 
 
 def _worth_row(mean: "WorthMean", peaks: "dict[str, WorthMean]") -> list[str]:
@@ -257,7 +243,7 @@ def _worth_row(mean: "WorthMean", peaks: "dict[str, WorthMean]") -> list[str]:
 
 def _peaks(hours: "list[WorthHour]", usd_per_unit: float | None) -> "dict[str, WorthMean]":
     """Returns by pool the hour of the week in which one more was worth most."""
-    from walras.accelerator_worth import mean_worth
+    from walras.resources.prices import mean_worth
 
     found: dict[str, WorthMean] = {}
     for each in mean_worth(hours, by_hour_of_week=True, usd_per_unit=usd_per_unit):
@@ -278,11 +264,11 @@ def _show_worth_notes(means: "list[WorthMean]") -> None:
 async def _one_more(client: "Client", pool_id: str) -> "WhatIfView":
     """Roll the present queue forward with one more machine of the pool's type and market."""
     from walras.cluster import Market
-    from walras.what_if import MachinesMore, WhatIfRequest
+    from walras.resources.what_if import MachinesMore, WhatIfRequest
 
     found: list[PoolView] = [each for each in await client.pools() if each.pool_id == pool_id]
     if not found:
-        raise UserError(f"no pool {pool_id[:100]}", field="--pool", fix="check `walras admin pool list`")
+        raise UserError(f"no pool {pool_id[:100]}", field="--pool", fix="check `walras admin list pools`")
     (pool,) = found
     more = MachinesMore(
         accelerator=pool.accelerator, accelerators=max(1, pool.accelerators), market=Market(pool.market)
@@ -306,21 +292,10 @@ def _show_offers(
             raise typer.BadParameter(str(error), param_hint="--accelerator") from None
     known = read_catalog(catalog)
     found = known.offers(cloud, wanted)
-    columns = (
-        Column("CLOUD"),
-        Column("INSTANCE", shrinks=True, least=16),
-        Column("REGION", spare=1),
-        Column("ACCELERATOR"),
-        Column("OF", right=True),
-        Column("MEMORY EACH", right=True, spare=2),
-        Column("ON DEMAND", right=True),
-        Column("SPOT", right=True),
-        Column("PER ACCELERATOR", right=True),
-        Column("AS OF", spare=3),
+    titles = "CLOUD | INSTANCE~16 | REGION?1 | ACCELERATOR | OF> | MEMORY EACH>?2 | ON DEMAND> | SPOT>"
+    show_items(
+        f"{titles} | PER ACCELERATOR> | AS OF?3", found, lambda entry: _offer_row(entry, known), output, header=header
     )
-    rows = [_offer_row(entry, known) for entry in found]
-    data = [entry.model_dump(mode="json") for entry in found]
-    show_listing(Listing(columns, rows, data), output, header=header)
 
 
 def read_catalog(paths: "Iterable[Path]") -> "Catalog":
@@ -355,10 +330,9 @@ def _hourly_price(usd_per_h: float | None) -> str:
 
 
 def _show_market(cluster: Path, since: str, output: OutputFormat, *, header: bool) -> None:
-    from scheduler.live.providers.provider_registry import recorded_prices
+    from scheduler.live.providers.live_provider import recorded_prices
 
     points = recorded_prices(cluster, parse_length_option(since, "--since"))
-    columns = (Column("POOL", shrinks=True), Column("SINCE"), Column("USD/H", right=True))
-    rows = [[point.pool_id, point.since.isoformat(timespec="seconds"), f"{point.usd_per_h:g}"] for point in points]
+    rows = [[point.pool_id, local_time(point.since.isoformat()), f"{point.usd_per_h:g}"] for point in points]
     data = [{"pool": point.pool_id, "since": point.since.isoformat(), "usd_per_h": point.usd_per_h} for point in points]
-    show_listing(Listing(columns, rows, data), output, header=header)
+    show_columns("POOL~ | SINCE | USD/H>", rows, data, output, header=header)

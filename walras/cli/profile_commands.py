@@ -1,4 +1,4 @@
-"""`walras profile`: where a job's time goes, facts of its kind, and predicted speeds beside measured ones.
+"""`walras cloud profile`: where a job's time goes, facts of its kind, and predicted speeds beside measured ones.
 
 With `run --on TYPE` the runs of a profile are a job of the cluster's queue. That job has the folder, code, data, Python
 and secrets of the profiled one, takes one machine, and starts the profiler of that machine's agent with the profiled
@@ -6,41 +6,31 @@ job as JSON in a variable. Its outputs are the report and the profile.
 """
 
 import json
+import tempfile
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import JobArgument, OutputOption, example_or_path, parse_length_option, read_document
-from walras.cli.job_files import check_publishable, read_job_file, stated_facts_of
-from walras.cli.session import job_id_of, with_client
-from walras.cli.submit_commands import in_local_folder
-from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
-from walras.errors import UserError
-
-if TYPE_CHECKING:
-    from optimizer.prediction.ensemble import AccuracyRow, ScoredPrediction
-    from walras.api import FactsView
-    from walras.profiling.profile_documents import ProfileFile, ProfileReport
-    from walras.profiling.profile_runs import AttributeStalls, ProfilingExtent, StallSeconds
-    from walras.spec.job_spec import JobSpec
-import tempfile
-from typing import TYPE_CHECKING, Any
-
 from walras.cli.job_control_commands import wait_for_jobs
-from walras.cli.session import remember_submitted_job
-from walras.cli.submit_commands import with_snapshot
-from walras.cli.terminal_output import safe_text, warn
-from walras.errors import JobSpecError, NotFound
+from walras.cli.job_files import check_publishable, read_job_file, stated_facts_of
+from walras.cli.session import job_id_of, remember_submitted_job, with_client
+from walras.cli.submit_commands import in_local_folder, with_snapshot
+from walras.cli.terminal_output import OutputFormat, safe_text, show_as_json, show_columns, show_json, show_line, warn
+from walras.errors import JobSpecError, NotFound, UserError
 from walras.server_access import server_access
 from walras.states import JobState
 
 if TYPE_CHECKING:
+    from optimizer.prediction.ensemble import AccuracyRow, ScoredPrediction
     from walras.client import Client
-    from walras.profiling.profile_documents import ProfileFile, ProfileReport
+    from walras.profiling.profiles import AttributeStalls, ProfileFile, ProfileReport, ProfilingExtent, StallSeconds
+    from walras.resources.jobs import FactsView
     from walras.spec.job_spec import JobSpec
+
 
 #: File names in the folder that `walras simulate run --out` left.
 SCORED_FILE = "scored.json"
@@ -128,10 +118,9 @@ def show_prediction_scores(judged: "list[ScoredPrediction]", output: OutputForma
         show_json({"predictions": [asdict(each) for each in judged], "weights": weights} | {"by": tables})
         return
     for name, lines in groups.items():
-        titles = (name.upper(), "PREDICTIONS", "MEDIAN %", "MEAN %", "IN INTERVAL %", "WEIGHT")
-        columns = [Column(title, right=place > 0) for place, title in enumerate(titles)]
+        titles = f"{name.upper()} | PREDICTIONS> | MEDIAN %> | MEAN %> | IN INTERVAL %>"
         rows = [_score_cells(line, weights.get(line.name) if name == "source" else None) for line in lines]
-        show_listing(Listing(columns if name == "source" else columns[:-1], rows, None), output)
+        show_columns(titles + (" | WEIGHT>" if name == "source" else ""), rows)
         show_line("")
 
 
@@ -144,10 +133,9 @@ def _score_cells(line: "AccuracyRow", weight: float | None) -> list[str]:
 profile_commands = typer.Typer(help="Profile jobs, and compare predicted with measured speeds.", no_args_is_help=True)
 
 
-_JsonFileOption = Annotated[Path | None, typer.Option("--json", help="Write all measurements to this JSON file.")]
 _ProfileFileOption = Annotated[
     Path | None,
-    typer.Option("--profile", help="Write a profile of this kind, as `walras recommend --profile` reads it."),
+    typer.Option("--profile", help="Write a profile of this kind, as `walras cloud recommend --profile` reads it."),
 ]
 _PictureOption = Annotated[
     Path | None, typer.Option("--picture", help="Draw the stalls as stacked bars into this .svg, .png or .pdf file.")
@@ -158,21 +146,19 @@ _PictureOption = Annotated[
 class _ProfileOutputs:
     """Where a profile is written, and how it is printed."""
 
-    json_file: Path | None
     profile_file: Path | None
     picture: Path | None
     output: OutputFormat
 
     def write(self, report: "ProfileReport", kind: "ProfileFile") -> None:
-        from walras.profiling.profile_documents import draw_profile
+        from walras.profiling.profiles import draw_profile
 
-        if self.json_file is not None:
-            _write_text(self.json_file, report.model_dump_json(indent=2) + "\n")
         if self.profile_file is not None:
             _write_text(self.profile_file, kind.model_dump_json(indent=2, exclude_defaults=True) + "\n")
         if self.picture is not None:
             draw_profile(report, self.picture)
-        show_json(report.model_dump(mode="json")) if self.output is OutputFormat.JSON else _show_profile(report)
+        if not show_as_json(report, self.output):
+            _show_profile(report)
 
 
 @profile_commands.command("run")
@@ -197,14 +183,13 @@ def profile_run_command(
         int | None, typer.Option("--ranks", min=1, max=64, help="Number of ranks; default: those of the job's gang.")
     ] = None,
     timeout: Annotated[str, typer.Option("--timeout", help="Longest time that one run may take.")] = "5m",
-    json_file: _JsonFileOption = None,
     profile_file: _ProfileFileOption = None,
     picture: _PictureOption = None,
     publish: Annotated[bool, typer.Option("--publish", help="Send the facts of this kind to the server.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Run a job's script for some steps in several set-ups, and attribute its step time to stalls."""
-    from walras.profiling.profile_runs import ProfilingExtent
+    from walras.profiling.profiles import ProfilingExtent
     from walras.spec.job_groups import global_batch_of
     from walras.spec.shipped_files import folder_of_relative_paths
 
@@ -218,15 +203,16 @@ def profile_run_command(
         job_id = submit_profiling(spec, ProfilingOrder(on, steps, warm_up, timeout_s), start)
         wait_for_profile(job_id)
         report, kind = fetch_profile(job_id)
-    _ProfileOutputs(json_file, profile_file, picture, output).write(report, kind)
+    _ProfileOutputs(profile_file, picture, output).write(report, kind)
     if on is not None and output is OutputFormat.TABLE and (row := declared_speed(on, report, kind)):
         show_line(f"for its job file: {row}")
     if publish:
-        _publish_facts(kind, "the profile", global_batch_of(spec.batch), quiet=output is OutputFormat.JSON)
+        batch = global_batch_of(spec.batch)
+        _publish_facts(kind, "the profile", batch, spec.project, quiet=output is OutputFormat.JSON)
 
 
 def _profile_here(spec: "JobSpec", ranks: int | None, extent: "ProfilingExtent") -> "tuple[ProfileReport, ProfileFile]":
-    from walras.profiling.profile_documents import ProfileFile, profile_file_fields, profile_report
+    from walras.profiling.profiles import ProfileFile, profile_file_fields, profile_report
     from walras.spec.file_model import check_model
     from workers.trials.profile_job import profile_job
 
@@ -237,24 +223,23 @@ def _profile_here(spec: "JobSpec", ranks: int | None, extent: "ProfilingExtent")
 @profile_commands.command("show")
 def profile_show_command(
     job: JobArgument,
-    json_file: _JsonFileOption = None,
     profile_file: _ProfileFileOption = None,
     picture: _PictureOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what a job of `walras profile run --on TYPE` found."""
+    """Show what a job of `walras cloud profile run --on TYPE` found."""
     report, kind = fetch_profile(job_id_of(job))
-    _ProfileOutputs(json_file, profile_file, picture, output).write(report, kind)
+    _ProfileOutputs(profile_file, picture, output).write(report, kind)
 
 
 @profile_commands.command("publish")
 def profile_publish_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `walras profile run --profile`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `walras cloud profile run --profile`.")],
 ) -> None:
     """Send a profile's facts to the server, which predicts unmeasured speeds from them."""
-    from walras.profiling.profile_documents import ProfileFile
+    from walras.profiling.profiles import ProfileFile
 
-    _publish_facts(read_document(file, ProfileFile), str(file), None, quiet=False)
+    _publish_facts(read_document(file, ProfileFile), str(file), None, None, quiet=False)
 
 
 @profile_commands.command("facts")
@@ -264,19 +249,20 @@ def profile_facts_command(
 ) -> None:
     """Show the facts of kinds of jobs that the server knows, and their sources."""
     found = with_client(lambda client: client.facts(kind))
-    columns = (Column("KIND"), Column("SOURCE"), Column("FACTS", shrinks=True))
-    rows = [(each.kind, each.source, _facts_line(each)) for each in found]
-    show_listing(Listing(columns, rows, [each.model_dump(mode="json") for each in found]), output)
+    rows = [(each.kind, each.project, each.source, _facts_line(each)) for each in found]
+    show_columns("KIND | PROJECT | SOURCE | FACTS~", rows, [each.model_dump(mode="json") for each in found], output)
 
 
 def _facts_line(view: "FactsView") -> str:
     facts = [f"{name} {value:g}" for name, value in view.facts.items()]
-    return ", ".join(facts + ([f"precision {view.precision}"] if view.precision else []))
+    words = [f"{name} {value}" for name in ("precision", "family") if (value := getattr(view, name)) is not None]
+    return ", ".join(facts + words)
 
 
-def _publish_facts(profile: "ProfileFile", source: str, batch: int | None, *, quiet: bool) -> None:
+def _publish_facts(profile: "ProfileFile", source: str, batch: int | None, project: str | None, *, quiet: bool) -> None:
     check_publishable(profile, source)
-    believed = with_client(lambda client: client.state_facts(profile.kind, stated_facts_of(profile), batch))
+    facts = stated_facts_of(profile)
+    believed = with_client(lambda client: client.state_facts(profile.kind, facts, batch, project))
     if not quiet:
         why = "; a job of the kind has counted others, which go before" if believed.source == "counted" else ""
         show_line(f"the server knows kind {believed.kind} now{why}")
@@ -337,8 +323,7 @@ def _show_profile(report: "ProfileReport") -> None:
         )
         for name, seconds in report.stalls
     ]
-    columns = (Column("STALL"), Column("MS/STEP", right=True), Column("%", right=True), Column("FROM", shrinks=True))
-    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    show_columns("STALL | MS/STEP> | %> | FROM~", rows)
     model, samples = report.model, report.samples_per_step
     show_line("")
     show_line(
@@ -364,7 +349,7 @@ _JOB_VARIABLE = "PROFILED_JOB"
 _COMMAND = (
     'exec env -u PYTHONPATH "$WALRAS_AGENT_PYTHON" -P -c "from walras.cli.main import main; main()" profile run -'
     " --ranks {ranks} --steps {steps} --warm-up {warm_up} --timeout {timeout_s:g}s"
-    f' --json {REPORT_FILE} --profile {KIND_FILE} <<< "${_JOB_VARIABLE}"'
+    f' --profile {KIND_FILE} -o json <<< "${_JOB_VARIABLE}" > {REPORT_FILE}'
 )
 #: Fields that the profiling job takes over: where the script runs, as what, and for whom.
 _OF_THE_PLACE = ("workdir", "code", "git", "inputs", "python", "setup", "project", "priority", "value_usd_per_h")
@@ -377,7 +362,7 @@ _LOG_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class ProfilingOrder:
-    """The accelerators to profile on, and the length of the runs: the options of `walras profile run`."""
+    """The accelerators to profile on, and the length of the runs: the options of `walras cloud profile run`."""
 
     #: The accelerators as `--on` states them: `a100`, `a100:4`.
     on: str
@@ -447,9 +432,7 @@ def submit_profiling(spec: "JobSpec", order: ProfilingOrder, start: Path) -> int
 
 def wait_for_profile(job_id: int) -> None:
     """Wait until the job that profiles has ended. Raises UserError with the end of its log if it failed."""
-    warn(
-        f"job {job_id} profiles; Ctrl-C leaves it in the queue, and `walras profile show {job_id}` shows what it found"
-    )
+    warn(f"job {job_id} profiles; Ctrl-C leaves it queued; `walras cloud profile show {job_id}` shows what it found")
     state = with_client(lambda client: wait_for_jobs(client, [job_id], None, whole=()), stays=True)[job_id]
     if state is not JobState.SUCCEEDED:
         raise UserError(
@@ -459,12 +442,12 @@ def wait_for_profile(job_id: int) -> None:
 
 
 def fetch_profile(job_id: int) -> "tuple[ProfileReport, ProfileFile]":
-    """Returns what a profiling job found: the report, and the profile for `walras recommend` and the server.
+    """Returns what a profiling job found: the report, and the profile for `walras cloud recommend` and the server.
 
     Raises UserError if it left none yet, ConfigError for files that are not what the profiler writes.
     """
-    from walras.kept_outputs import fetch_outputs
-    from walras.profiling.profile_documents import ProfileFile, ProfileReport
+    from walras.client import fetch_outputs
+    from walras.profiling.profiles import ProfileFile, ProfileReport
     from walras.spec.file_model import check_model
 
     with tempfile.TemporaryDirectory(prefix="walras-profile-") as place:
@@ -473,7 +456,7 @@ def fetch_profile(job_id: int) -> "tuple[ProfileReport, ProfileFile]":
             with_client(lambda client: fetch_outputs(client, job_id, "", folder))
         except NotFound as error:
             raise UserError(
-                f"{error}", field="JOB", fix="a job of `walras profile run --on TYPE` that has ended"
+                f"{error}", field="JOB", fix="a job of `walras cloud profile run --on TYPE` that has ended"
             ) from None
         report = check_model(
             ProfileReport, _json_of(folder / REPORT_FILE, job_id), source=f"the report of job {job_id}"
@@ -501,7 +484,7 @@ def _json_of(file: Path, job_id: int) -> Any:
         raise UserError(
             f"job {job_id} left no {file.name}",
             field="JOB",
-            fix="a job of `walras profile run --on TYPE` that has succeeded",
+            fix="a job of `walras cloud profile run --on TYPE` that has succeeded",
         ) from None
     except (ValueError, RecursionError):
         raise UserError(f"job {job_id}: {file.name} is no JSON", field="JOB") from None

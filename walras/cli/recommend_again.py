@@ -1,4 +1,4 @@
-"""`walras recommend --job`: another plan for a job that runs, from the speed that was measured of it.
+"""`walras cloud recommend --job`: another plan for a job that runs, from the speed that was measured of it.
 
 What is left of its work, its time and its money is planned anew over the server's pools, beside staying where it is.
 """
@@ -10,25 +10,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walras.cli.arguments import read_document
-from walras.cli.job_choice import instant_of
+from walras.cli.arguments import instant_of, read_document
 from walras.cli.price_commands import read_catalog
-from walras.cli.recommend_live import job_on, parse_goal, rentable_pool
-from walras.cli.recommendation_text import check_kinds, show_recommendation
+from walras.cli.recommend_live import check_kinds, job_on, parse_goal, rentable_pool, show_recommendation
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import show_line
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import JobSpecError, UserError
-from walras.planned_speed import OFF_PLAN, PlannedSpeed, planned_speed
+from walras.resources.jobs import OFF_PLAN, JobDetail, PlannedSpeed, planned_speed
 from walras.states import JobState
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
     from optimizer.planning.machine_choice import RunGoal, RunOption
-    from optimizer.planning.pool_plans import PoolRecommendation, RentablePool
-    from walras.api import JobDetail, PoolView
+    from optimizer.planning.machine_recommendation import PoolRecommendation, RentablePool
     from walras.client import Client
-    from walras.profiling.profile_documents import ProfileFile
+    from walras.profiling.profiles import ProfileFile
+    from walras.resources.fleet import PoolView
     from walras.spec.job_spec import JobSpec
 
 _OPTION = "--job"
@@ -67,7 +65,7 @@ def replan_command(word: str, profiles: list[Path], network_gbit: float | None, 
 
     Raises UserError for a job that cannot be planned.
     """
-    from walras.profiling.profile_documents import ProfileFile
+    from walras.profiling.profiles import ProfileFile
 
     job_id = job_id_of(word)
 
@@ -83,7 +81,7 @@ def replan_command(word: str, profiles: list[Path], network_gbit: float | None, 
     if found.moved is not None and apply:
         apply_plan(found)
     elif found.moved is not None:
-        show_line(f"  to move it, which costs a checkpoint and a start: walras recommend --job {job_id} --apply")
+        show_line(f"  to move it, which costs a checkpoint and a start: walras cloud recommend --job {job_id} --apply")
     return found
 
 
@@ -138,8 +136,7 @@ def next_plan(
     which no speed was measured, or of which nothing is left.
     """
     from optimizer.planning.machine_choice import RunOption
-    from optimizer.planning.machine_recommendation import MeasuredGang, RecommendationTerms
-    from optimizer.planning.pool_plans import recommend_pools
+    from optimizer.planning.machine_recommendation import MeasuredGang, RecommendationTerms, recommend_pools
 
     speed = planned_speed(detail.spec, detail.steps_per_s, detail.last_values)
     if speed is None:

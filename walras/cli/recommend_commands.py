@@ -1,42 +1,50 @@
-"""`walras recommend`: which machines to rent for one job, by a deadline or a budget, and what else could be had.
+"""`walras cloud recommend`: which machines to rent for one job, by a deadline or a budget, and what else could be had.
 
 The work is the job's own `steps`, or the steps that a job of a server needs to reach its target (`--steps-of`). Only
 `--picture` loads matplotlib.
+
+`walras cloud recommend --launch`: a recommendation from the catalog becomes a pool; the job runs there.
+
+For operators: only administrators add pools. The pool is added with a quota of as many machines as the job takes, or
+the quota of one that is there is raised; then the job is submitted with a plan that is limited to that pool.
 """
 
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import (
-    CatalogOption,
-    CloudOption,
     NetworkOption,
     OutputOption,
     ProfileOption,
+    SetOption,
     example_or_path,
     parse_length_option,
     read_document,
+    read_settings,
 )
 from walras.cli.price_commands import read_catalog
-from walras.cli.recommendation_text import LEFT_OUT_MOST, check_kinds, recommendation_data, show_recommendation
+from walras.cli.recommend_live import LEFT_OUT_MOST, check_kinds, recommendation_data, show_recommendation
 from walras.cli.session import job_id_of, with_client
-from walras.cli.terminal_output import (
-    OutputFormat,
-    ends_at_interrupt,
-    show_json,
-    warn,
-)
+from walras.cli.submit_commands import submit_command
+from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_json, show_line, warn
+from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
-from walras.errors import ConfigError, UserError
+from walras.errors import ConfigError, UserError, system_refusals
 from walras.units import format_count
 
 if TYPE_CHECKING:
     from optimizer.planning.machine_choice import RunGoal
     from optimizer.planning.machine_recommendation import MachineRecommendation
     from optimizer.prediction.step_time import ObtainedNetwork
-    from walras.api import JobDetail, TargetView
+    from walras.client import Client
+    from walras.resources.fleet import PoolView
+    from walras.resources.jobs import JobDetail, TargetView
+    from walras.spec.catalog import Catalog, CatalogInstance
     from walras.spec.job_spec import JobSpec
 
 
@@ -86,7 +94,7 @@ def _comparable_target(detail: "JobDetail", spec: "JobSpec") -> "TargetView":
         raise UserError(
             f"a step of job {detail.id} is {theirs} samples, one of the file {ours}",
             field="batch.global",
-            fix=f"write `batch: {{global: {theirs}}}`, and try others with --batch",
+            fix=f"write `batch: {{global: {theirs}}}`, and try others with --set batch=N",
         )
     return detail.target
 
@@ -131,10 +139,8 @@ def draw_recommendation(path: Path, found: "MachineRecommendation", goal: "RunGo
         axes.set_title(found.work.kind.name, parse_math=False)
         axes.legend()
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
-        try:
+        with system_refusals(path, fix="check the path", field="--picture"):
             figure.savefig(path, metadata=metadata)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}", field="--picture", fix="check the path") from None
 
 
 EXIT_NOT_KEPT = 1
@@ -150,25 +156,6 @@ JobFileArgument = Annotated[
     ),
 ]
 DeadlineOption = Annotated[str | None, typer.Option("--deadline", help="Finish within this time, such as 6h or 90m.")]
-PrecisionOption = Annotated[
-    str | None,
-    typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16; default: as the profile says."),
-]
-BatchOption = Annotated[
-    list[int] | None, typer.Option("--batch", min=1, help="Also consider this global batch size; repeatable.")
-]
-RevocationsPerHOption = Annotated[
-    float, typer.Option("--revocations-per-h", min=0, help="With --spot: expected revocations per machine-hour.")
-]
-ObtainedOption = Annotated[
-    float | None,
-    typer.Option(
-        "--obtained",
-        metavar="GBIT/S",
-        min=0.001,
-        help="Bandwidth measured after launch: says whether the plan for --network still holds.",
-    ),
-]
 AgainOption = Annotated[
     str | None,
     typer.Option(
@@ -206,16 +193,9 @@ def recommend_command(
     deadline: DeadlineOption = None,
     budget: Annotated[float | None, typer.Option("--budget", min=0, help="Spend at most this many USD.")] = None,
     profile: ProfileOption = None,
-    catalog: CatalogOption = None,
-    cloud: CloudOption = None,
-    precision: PrecisionOption = None,
-    machines: Annotated[int, typer.Option("--machines", min=1, max=64, help="Use at most this many machines.")] = 8,
-    mixed: Annotated[bool, typer.Option("--mixed", help="Also consider gangs over machines of several types.")] = False,
-    batch: BatchOption = None,
     spot: Annotated[bool, typer.Option("--spot", help="Also consider spot machines, at typical prices.")] = False,
-    revocations_per_h: RevocationsPerHOption = 0.05,
     network: NetworkOption = None,
-    obtained: ObtainedOption = None,
+    setting: SetOption = None,
     steps_of: StepsOfOption = None,
     picture: PictureOption = None,
     launch: LaunchOption = False,
@@ -231,23 +211,25 @@ def recommend_command(
         return
     from optimizer.planning.machine_choice import RunGoal
     from optimizer.planning.machine_recommendation import RecommendationTerms, recommend_machines
-    from walras.profiling.profile_documents import ProfileFile
+    from walras.cli.command_fields import MachineSettings
+    from walras.profiling.profiles import ProfileFile
 
+    said = read_settings(MachineSettings, setting)
     goal = RunGoal(parse_length_option(deadline, "--deadline"), budget)
     terms = RecommendationTerms(
-        precision=precision,
+        precision=said.precision,
         spot=spot,
-        network_bytes_per_s=_bytes_per_s(network if obtained is None else obtained),
-        revocations_per_h=revocations_per_h,
-        most=machines,
-        mixed=mixed,
-        cloud=cloud,
+        network_bytes_per_s=_bytes_per_s(network if said.obtained is None else said.obtained),
+        revocations_per_h=said.revocations_per_h,
+        most=said.machines,
+        mixed=said.mixed,
+        cloud=said.cloud,
     )
-    verdict = _network_verdict(network, obtained)
-    known = read_catalog(catalog or ())
+    verdict = _network_verdict(network, said.obtained)
+    known = read_catalog(said.catalog)
     profiles = [read_document(path, ProfileFile) for path in profile or ()]
     check_kinds(profile or [], [str(each.kind) for each in profiles])
-    found = recommend_machines(_job_spec(job, steps_of), profiles, known, terms, goal, batch or ())
+    found = recommend_machines(_job_spec(job, steps_of), profiles, known, terms, goal, said.batch)
     if found.recommendation is None:
         raise UserError(
             _no_setup_message(found), field="JOB", fix="profile the job (--profile), or widen what may be rented"
@@ -261,8 +243,6 @@ def recommend_command(
     if not found.recommendation.kept:
         raise typer.Exit(EXIT_NOT_KEPT)
     if launch:
-        from walras.cli.recommend_launch import launch_command
-
         launch_command(found, known, job, goal, profile or [], network, yes=yes)
 
 
@@ -298,7 +278,7 @@ def _network_verdict(network: float | None, obtained: float | None) -> "Obtained
     if obtained is None:
         return None
     if network is None:
-        raise UserError("what was obtained is compared with what was planned", field="--obtained", fix="add --network")
+        raise UserError("what was obtained is compared with what was planned", field="obtained", fix="add --network")
     from optimizer.prediction.step_time import ObtainedNetwork
 
     return ObtainedNetwork(network * _GBIT, obtained * _GBIT)
@@ -314,3 +294,120 @@ def _job_bytes(path: Path) -> bytes:
 def _no_setup_message(found: "MachineRecommendation") -> str:
     reasons = "".join(f"\n  {name}: {why}" for name, why in list(found.left_out.items())[:LEFT_OUT_MOST])
     return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
+
+
+_LAUNCH_OPTION = "--launch"
+#: The provider whose machines are processes of this one: they have no accelerator, and pace their steps.
+_LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLaunch:
+    """What the server must add before the job can run there."""
+
+    pool_id: str
+    machines: int
+    #: The fields of a new pool; None: the pool exists.
+    added: Mapping[str, Any] | None
+    #: The quota to which an existing pool must be raised; None: its quota suffices.
+    quota: int | None
+    #: Whether a process of the server's machine stands for each rented machine.
+    is_rehearsal: bool = False
+
+    @property
+    def words(self) -> str:
+        """What is done, in words."""
+        words = f"add pool {self.pool_id} with quota {self.machines}" if self.added is not None else ""
+        words = words or f"use {self.pool_id}" + (f" with quota {self.quota}" if self.quota is not None else "")
+        return f"rehearsal (processes of the server's machine, not billed): {words}" if self.is_rehearsal else words
+
+
+def pool_launch(found: "MachineRecommendation", known: "Catalog", pools: "Sequence[PoolView]") -> PoolLaunch:
+    """Returns the pool of a recommendation. Raises UserError for a gang of several types."""
+    assert found.recommendation is not None, "a launch is of something to take"
+    used = [
+        (machine.offer, count)
+        for machine, count in zip(found.machines, found.recommendation.setup.counts, strict=True)
+        if count
+    ]
+    if len(used) > 1:
+        raise UserError("a gang of several types is of several pools", field=_LAUNCH_OPTION, fix="leave --mixed out")
+    ((offer, machines),) = used
+    name = offer.name.removesuffix(" spot")
+    sold = next(each for each in known.offers() if f"{each.cloud} {each.instance} {each.region}" == name)
+    market = Market.SPOT if name != offer.name else Market.ON_DEMAND
+    provider = _provider_of(sold, pools)
+    zone, is_rehearsal = _zone_of(sold, provider, pools), provider == _LOCAL
+    pool_id = f"{sold.instance}/{market}/{zone}"
+    there = next((each for each in pools if each.pool_id == pool_id), None)
+    if there is not None:
+        wanted = machines + (there.machines + there.coming if there.jobs else 0)
+        quota = wanted if there.quota < wanted else None
+        return PoolLaunch(pool_id, machines, None, quota, is_rehearsal=there.provider == _LOCAL)
+    added = {
+        "shape": sold.instance,
+        "accelerator": sold.accelerator,
+        "accelerators": sold.accelerators,
+        "cpus": sold.cpus,
+        "memory": sold.memory,
+        "market": str(market),
+        "zone": zone,
+        "provider": provider,
+        "usd_per_h": 0.0 if is_rehearsal else offer.usd_per_h,
+        "quota": machines,
+        "emulated": is_rehearsal,
+    }
+    return PoolLaunch(pool_id, machines, added, None, is_rehearsal)
+
+
+def _provider_of(sold: "CatalogInstance", pools: "Sequence[PoolView]") -> str:
+    """Returns the provider named as the cloud is; on a server that only rehearses, the one that emulates clouds."""
+    named = {each.provider for each in pools if each.provider}
+    return _LOCAL if named == {_LOCAL} else sold.cloud
+
+
+def _zone_of(sold: "CatalogInstance", provider: str, pools: "Sequence[PoolView]") -> str:
+    """Returns a zone of the region in which the provider has a pool already, else the region itself."""
+    zones = sorted(each.zone for each in pools if each.provider == provider and each.zone.startswith(sold.region))
+    return zones[0] if zones else sold.region
+
+
+def launch_command(
+    found: "MachineRecommendation",
+    known: "Catalog",
+    job: Path,
+    goal: "RunGoal",
+    profiles: list[Path],
+    network_gbit: float | None,
+    *,
+    yes: bool,
+) -> None:
+    """Asks, adds the pool or raises its quota, and submits the job with a plan that is limited to it.
+
+    Raises UserError without a goal, where nobody can be asked, and what the server refuses.
+    """
+    goals = [] if goal.deadline_s is None else [f"deadline={goal.deadline_s:.0f}s"]
+    goals += [] if goal.budget_usd is None else [f"budget={goal.budget_usd:g}"]
+    if not goals:
+        raise UserError("a job is launched for a goal", field=_LAUNCH_OPTION, fix="add --deadline or --budget")
+
+    async def look(client: "Client") -> "list[PoolView]":
+        return await client.pools()
+
+    step = pool_launch(found, known, with_client(look))
+    words = step.words
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"nobody can be asked whether to {words}", field=_LAUNCH_OPTION, fix="add --yes")
+        typer.confirm(f"{words} and submit the job?", abort=True)
+
+    async def prepare(client: "Client") -> None:
+        if step.added is not None:
+            await client.add_pool(step.added)
+        elif step.quota is not None:
+            await client.change_pool(step.pool_id, quota=step.quota)
+
+    with_client(prepare)
+    show_line(f"{words}: done" if step.added is not None or step.quota is not None else words)
+    limit = [f'resources.pools=["{step.pool_id}"]']
+    submit_command(str(job), setting=limit, recommend=",".join(goals), profile=profiles, network=network_gbit, yes=True)

@@ -2,6 +2,8 @@
 
 The plan is made over what the server can rent now at present prices. It becomes part of the job (`plan`), so that
 `walras show` and `walras explain` hold what is measured against it.
+
+Shows a recommendation of machines: the ways that no other beats, the one to take, and what was left out.
 """
 
 import sys
@@ -14,20 +16,120 @@ import typer
 
 from walras.cli.arguments import parse_length_option, read_document
 from walras.cli.price_commands import read_catalog
-from walras.cli.recommendation_text import check_kinds, show_recommendation
 from walras.cli.session import with_client
-from walras.cli.terminal_output import show_line, warn
+from walras.cli.terminal_output import OutputFormat, show_columns, show_line, warn
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import JobSpecError, UserError
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
-    from optimizer.planning.machine_choice import RunGoal
-    from optimizer.planning.machine_setups import Setup
-    from optimizer.planning.pool_plans import PoolRecommendation, RentablePool
-    from walras.api import DryRun, PoolView
+    from collections.abc import Iterable
+
+    from optimizer.planning.machine_choice import RunGoal, Setup
+    from optimizer.planning.machine_recommendation import MachineRecommendation, PoolRecommendation, RentablePool
+    from optimizer.prediction.step_time import ObtainedNetwork
     from walras.client import Client
+    from walras.resources.fleet import PoolView
+    from walras.resources.jobs import DryRun
     from walras.spec.job_spec import JobSpec
+
+
+#: The most left-out machines that are named.
+LEFT_OUT_MOST = 5
+
+
+def check_kinds(paths: list[Path], kinds: list[str]) -> None:
+    """Raises UserError if two profiles are of one kind: their facts would be mixed."""
+    for place, kind in enumerate(kinds):
+        if (first := kinds.index(kind)) < place:
+            raise UserError(
+                f"{paths[first]} and {paths[place]} are both of kind {kind!r}",
+                field="--profile",
+                fix="give the newer one alone, or write another `kind` into the profile of another job",
+            )
+
+
+def show_recommendation(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> None:
+    """Shows the ways that no other beats, the one to take and why, and what was left out."""
+    taken = found.recommendation
+    assert taken is not None, "shown only where there is something to take"
+    rows = [
+        [">" if setup == taken.setup else "", *_setup_cells(found, setup)]
+        for setup in _front_with(taken.front, taken.setup)
+    ]
+    if verdict is not None:
+        show_line(verdict.why)
+    show_columns(
+        " | MACHINES~ | BATCH> | PASSES> | STEPS/S> | TIME> | 4 OF 5 WITHIN> | USD>", rows, None, OutputFormat.TABLE
+    )
+    show_line("")
+    show_line(f"take {_setup_name(found, taken.setup)}: {taken.why}")
+    show_line(
+        f"  {format_length(taken.setup.time_s)} expected, four cases out of five within "
+        f"{format_length(taken.setup.early_s)} and {format_length(taken.setup.late_s)}; "
+        f"{format_money(taken.setup.usd)} expected"
+    )
+    show_line(f"  {taken.tried:,} setups judged; the table has those that no other beats in both time and money")
+    for name, why in list(found.left_out.items())[:LEFT_OUT_MOST]:
+        show_line(f"  left out: {name}: {why}")
+    if len(found.left_out) > LEFT_OUT_MOST:
+        show_line(f"  and {len(found.left_out) - LEFT_OUT_MOST} more, all in -o json")
+
+
+def _front_with(front: "Iterable[Setup]", taken: "Setup") -> "list[Setup]":
+    """Returns the Pareto front and the chosen setup, fastest first."""
+    return sorted({*front, taken}, key=lambda setup: (setup.time_s, setup.usd))
+
+
+def _setup_cells(found: "MachineRecommendation", setup: "Setup") -> list[str]:
+    return [
+        _setup_name(found, setup),
+        str(setup.batch),
+        str(setup.passes),
+        f"{setup.steps_per_s:.3g}",
+        format_length(setup.time_s),
+        f"{format_length(setup.early_s)} - {format_length(setup.late_s)}",
+        format_money(setup.usd),
+    ]
+
+
+def _setup_name(found: "MachineRecommendation", setup: "Setup") -> str:
+    parts = [f"{count} x {m.offer.name}" for count, m in zip(setup.counts, found.machines, strict=True) if count]
+    return " + ".join(parts)
+
+
+def recommendation_data(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> dict[str, Any]:
+    taken = found.recommendation
+    assert taken is not None, "shown only where there is something to take"
+    return {
+        "kept": taken.kept,
+        "why": taken.why,
+        "judged": taken.tried,
+        "taken": _setup_data(found, taken.setup),
+        "front": [_setup_data(found, setup) for setup in taken.front],
+        "left_out": dict(found.left_out),
+        "network": None if verdict is None else {"below": verdict.below, "replan": verdict.replan, "why": verdict.why},
+    }
+
+
+def _setup_data(found: "MachineRecommendation", setup: "Setup") -> dict[str, Any]:
+    used = [
+        {"machine": machine.offer.name, "count": count, "samples_per_accelerator": share}
+        for count, share, machine in zip(setup.counts, setup.shares, found.machines, strict=True)
+        if count
+    ]
+    return {
+        "machines": used,
+        "accelerators": setup.accelerators,
+        "batch": setup.batch,
+        "passes": setup.passes,
+        "steps_per_s": setup.steps_per_s,
+        "time_s": setup.time_s,
+        "early_s": setup.early_s,
+        "late_s": setup.late_s,
+        "usd": setup.usd,
+    }
+
 
 _OPTION = "--recommend"
 #: Where no user states what an hour of a planned job is worth, it is this many times the planned machines' price: the
@@ -88,9 +190,8 @@ def planned_job(spec: "JobSpec", options: PlanOptions, *, ask: bool = True) -> "
     Shows the plan. Raises UserError where nothing is known to run the job, nothing keeps the goal, or nobody can be
     asked.
     """
-    from optimizer.planning.machine_recommendation import RecommendationTerms
-    from optimizer.planning.pool_plans import recommend_pools
-    from walras.profiling.profile_documents import ProfileFile
+    from optimizer.planning.machine_recommendation import RecommendationTerms, recommend_pools
+    from walras.profiling.profiles import ProfileFile
 
     _check_plannable(spec)
     goal = parse_goal(options.goal)
@@ -126,6 +227,7 @@ def _check_plannable(spec: "JobSpec") -> None:
     from walras.spec.sweeps import is_sweep
 
     fields = {"array": is_sweep(spec), "fork": spec.fork is not None, "mixed": spec.mixed, "plans": bool(spec.plans)}
+    fields["roles"] = bool(spec.roles)
     for field in (name for name, holds in fields.items() if holds):
         raise JobSpecError(
             f"{field}: a plan is for one gang on machines of one type",
@@ -136,7 +238,7 @@ def _check_plannable(spec: "JobSpec") -> None:
 
 def rentable_pool(view: "PoolView") -> "RentablePool":
     """Returns a pool as a plan reads it. Machines that are there count as taken where jobs run on any of them."""
-    from optimizer.planning.pool_plans import RentablePool
+    from optimizer.planning.machine_recommendation import RentablePool
     from walras.cluster import Market
 
     taken = view.machines + view.coming if view.jobs else 0
@@ -176,7 +278,7 @@ def _check_kept(plan: "PoolRecommendation", goal: "RunGoal", spec: "JobSpec") ->
         raise UserError(
             f"no pool of this server is known to run {spec.name}{reasons}",
             field=_OPTION,
-            fix="give a --profile of the job or `throughput`, or have a pool added (walras admin pool add FILE)",
+            fix="give a --profile of the job or `throughput`, or have a pool added (walras admin add pool FILE)",
         )
     if not goal.met(taken.setup.option(late=False)):
         pool, machines = plan.pool_of(taken.setup)
@@ -184,7 +286,7 @@ def _check_kept(plan: "PoolRecommendation", goal: "RunGoal", spec: "JobSpec") ->
             f"{taken.why}: {machines} x {pool.pool_id} would take {format_length(taken.setup.time_s)} "
             f"and {format_money(taken.setup.usd)}",
             field=_OPTION,
-            fix="allow more, or have a faster or cheaper pool added (walras admin pool add FILE)",
+            fix="allow more, or have a faster or cheaper pool added (walras admin add pool FILE)",
         )
 
 
@@ -201,7 +303,7 @@ def job_on(
     With a deadline, a job that is planned on spot may also have the on-demand machines of the same accelerators, which
     the market rents for it at the last moment. Raises JobSpecError for a worth below the price of the plan.
     """
-    from optimizer.planning.pool_plans import rescue_pools
+    from optimizer.planning.machine_recommendation import rescue_pools
     from walras.spec.job_spec import parse_spec, spec_mapping
     from walras.spec.spec_request import kind_of
 

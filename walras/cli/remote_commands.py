@@ -1,4 +1,4 @@
-"""`walras exec` and `walras forward`: commands, a shell and connections in the place of a running job."""
+"""`walras exec`: commands, a shell and connections in the place of a running job."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from walras.errors import ClusterError, UserError
 
 if TYPE_CHECKING:
     from walras.client import Client
-    from walras.remote_session import SessionAsked
+    from walras.connection.remote_session import SessionAsked
 
 NodeOption = Annotated[
     int, typer.Option("--node", "-n", min=0, help="Which machine of a gang, counted from 0, instead of its first.")
@@ -37,12 +37,19 @@ def exec_command(
         typer.Argument(metavar="[-- COMMAND...]", help="The command and its arguments; without one, a shell."),
     ] = None,
     node: NodeOption = 0,
+    forward: Annotated[
+        bool, typer.Option("--forward", help="COMMAND is [LOCAL:]PORT: make a port of the job one of this machine.")
+    ] = False,
 ) -> None:
     """Run a command, or open a shell, in a running job's place: its machine, folder and environment.
 
     Exits with the command's code. It ends with the attempt. For the job's owner and for operators; audited.
+    `--forward` reaches only ports on which the job itself listens, from this machine, until interrupted.
     """
-    from walras.remote_session import SessionAsked
+    if forward:
+        _forward(job, command or [], node)
+        return
+    from walras.connection.remote_session import SessionAsked
 
     if not command and not sys.stdin.isatty():
         raise UserError("a shell needs a terminal, and here is none", field="COMMAND", fix="walras exec JOB -- COMMAND")
@@ -60,17 +67,10 @@ def exec_command(
         raise typer.Exit(code)
 
 
-def forward_command(
-    job: JobArgument,
-    port: Annotated[str, typer.Argument(metavar="[LOCAL:]PORT", help="A port on which the job listens.")],
-    node: NodeOption = 0,
-) -> None:
-    """Make a port of a running job one of this machine, until interrupted.
-
-    Only ports on which the job itself listens are reached, and only from this machine. For the job's owner and for
-    operators; each connection is audited.
-    """
-    local, _, remote = port.rpartition(":")
+def _forward(job: str, words: list[str], node: int) -> None:
+    if len(words) != 1:
+        raise UserError("--forward needs one port", field="PORT", fix="walras exec JOB --forward [LOCAL:]PORT")
+    local, _, remote = words[0].rpartition(":")
     numbers = [_port(word) for word in (local or remote, remote)]
     job_id = job_id_of(job)
     with_client(lambda client: _listen(client, job_id, numbers[0], numbers[1], node))
@@ -87,7 +87,7 @@ def _port(word: str) -> int:
 
 async def _run_session(client: "Client", job_id: int, asked: "SessionAsked") -> int:
     """Passes input and output on until the command has ended; returns its exit code."""
-    from walras.remote_session import Channel, parse_note, send_note
+    from walras.connection.remote_session import Channel, parse_note, send_note
 
     socket = await client.open_session(job_id, asked)
     sending = asyncio.create_task(_send_input(socket))
@@ -124,7 +124,7 @@ def _write(stream: Any, content: bytes) -> None:
 
 async def _send_input(socket: Any) -> None:
     """Sends what is typed or piped in, and then the end of input."""
-    from walras.remote_session import Channel, send_note, send_stream
+    from walras.connection.remote_session import Channel, send_note, send_stream
 
     await send_stream(socket, Channel.MAIN, await _own_input())
     await send_note(socket, type="eof")
@@ -132,7 +132,7 @@ async def _send_input(socket: Any) -> None:
 
 async def _own_input() -> "Callable[[int], Awaitable[bytes]]":
     """Returns how this program's input is read, whatever it is: a terminal, a pipe, a file, /dev/null, nothing."""
-    from walras.remote_session import PIECE_BYTES
+    from walras.connection.remote_session import PIECE_BYTES
 
     async def read_nothing(_: int) -> bytes:
         return b""
@@ -169,7 +169,7 @@ def _raw_terminal() -> Iterator[None]:
 
 
 async def _listen(client: "Client", job_id: int, local: int, remote: int, node: int) -> None:
-    from walras.remote_session import SessionAsked
+    from walras.connection.remote_session import SessionAsked
 
     asked = SessionAsked(kind="forward", port=remote, node_rank=node)
     # One connection is made at once, so that a port without a listener is reported here and not to a browser.
@@ -191,7 +191,7 @@ async def _listen(client: "Client", job_id: int, local: int, remote: int, node: 
 
 
 async def _pass_connection(socket: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    from walras.remote_session import Channel, parse_note, send_note, send_stream
+    from walras.connection.remote_session import Channel, parse_note, send_note, send_stream
 
     async def send() -> None:
         await send_stream(socket, Channel.MAIN, reader.read)

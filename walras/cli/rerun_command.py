@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import parse_length_option
-from walras.cli.job_choice import MOST_CHOSEN, JobChoice, NameOption, SinceOption, choose_jobs
+from walras.cli.arguments import MOST_CHOSEN, JobChoice, NameOption, SinceOption, choose_jobs, parse_length_option
 from walras.cli.session import (
     FAILED_STATES,
     failed_part,
@@ -23,8 +22,8 @@ from walras.errors import JobSpecError, NotFound, UserError, WalrasError
 from walras.states import JobState
 
 if TYPE_CHECKING:
-    from walras.api import JobView
     from walras.client import Client
+    from walras.resources.jobs import JobView
 
 
 def rerun_command(
@@ -101,7 +100,7 @@ async def _chosen(client: "Client", words: list[str], wanted: JobChoice, *, fail
 
 def _described(again: _Again) -> _Again:
     """Returns it with a spec that can be submitted: no quote, and each secret from the variable of its name."""
-    from walras.taken_quote import without_quote
+    from walras.resources.what_if import without_quote
 
     spec = without_quote(again.spec)
     if secrets := spec.get("secrets"):
@@ -127,7 +126,7 @@ async def _check_all(client: "Client", again: list[_Again]) -> None:
 
 async def _check(client: "Client", each: _Again, earlier: list[_Again], *, is_alone: bool) -> None:
     """Raise UserError unless the job could be submitted now. `is_alone`: its submission itself will tell the rest."""
-    from walras.spec.job_secrets import with_secret_values
+    from walras.spec.job_groups import with_secret_values
 
     missing: list[UserError] = []
     for name, source in each.spec.get("secrets", {}).items():

@@ -1,6 +1,6 @@
 """A command's connection to its server: which server, with which token, and one piece of asynchronous work on it.
 
-Which server that is says `walras.server_access`. This file also remembers the job submitted last, for the word `last`.
+`walras.server_access` says which server that is. This file also remembers the job submitted last (`last`).
 
 Sweeps are named here too: `17` is the whole sweep whose first job is 17, `17[3]` and `17[3-8]` are jobs of it. Commands
 that change jobs take a sweep as a whole. Its waiting jobs come before those that run: else the end of one would start
@@ -9,27 +9,22 @@ another, only for that to be stopped in turn.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-from walras.cli.arguments import parse_job_id, parse_job_ids
-from walras.errors import UserError
-from walras.server_access import server_access
-
-if TYPE_CHECKING:
-    from walras.client import Client
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from walras.cli.arguments import job_words
+from walras.cli.arguments import job_words, parse_job_id, parse_job_ids
+from walras.errors import UserError
+from walras.server_access import server_access
 from walras.states import JobState
 
 if TYPE_CHECKING:
-    from walras.api import JobView
     from walras.client import Client
+    from walras.resources.jobs import JobView
+
 
 # ------------------------------------------------------------------------------------------------- the word `last`
 
@@ -72,7 +67,7 @@ def with_client(work: "Callable[[Client], Awaitable[ResultT]]", *, stays: bool =
     `stays`: once the server has answered, retry for as long as a restart may take.
     """
     from walras.client import Client
-    from walras.transport import Patience
+    from walras.connection.transport import Patience
 
     server = server_access()
 
@@ -95,7 +90,7 @@ def newest_job_here() -> int:
 
 def job_ids_of(words: list[str]) -> list[int]:
     """Returns the job numbers that the words of a command line name."""
-    if not any(map(names_jobs_of_sweep, words)):
+    if not any(map(is_told_by_server, words)):
         return parse_job_ids(words, newest_job_here)
     named = with_client(lambda client: find_named_jobs(client, words, newest_job_here))
     return list(dict.fromkeys(job_id for each in named for job_id in each.ids))
@@ -103,7 +98,7 @@ def job_ids_of(words: list[str]) -> list[int]:
 
 def job_ids_named(words: list[str]) -> frozenset[int]:
     """Returns the job numbers that stand there as numbers: of a sweep, the whole sweep is meant by its first."""
-    return frozenset(parse_job_ids([word for word in words if not names_jobs_of_sweep(word)], newest_job_here))
+    return frozenset(parse_job_ids([word for word in words if not is_told_by_server(word)], newest_job_here))
 
 
 def job_id_of(word: str) -> int:
@@ -129,9 +124,36 @@ class NamedJobs:
     sweep: "tuple[JobView, ...]" = ()
 
 
-def names_jobs_of_sweep(word: str) -> bool:
-    """Returns whether the word names jobs by their sweep, which only the server can tell the numbers of."""
-    return "[" in word
+#: A word that is a job's name: it begins with a letter, unlike a number or a range.
+_NAME = re.compile(r"[A-Za-z][^\s,\[\]]{0,199}")
+#: Jobs that have ended and are looked through for a name, the newest first.
+_LOOKED_THROUGH = 10_000
+
+
+def is_told_by_server(word: str) -> bool:
+    """Returns whether only the server can tell the numbers: of jobs of a sweep, or of a job that is named."""
+    return "[" in word or any(map(_is_name, job_words([word])))
+
+
+def _is_name(word: str) -> bool:
+    return word != "last" and _NAME.fullmatch(word) is not None
+
+
+async def _job_of_name(client: "Client", name: str) -> str:
+    """Returns the number of the one job of this name: of those that have not ended, else of all."""
+    for active in (True, False):
+        listed = client.jobs(active=active, fold_sweeps=True, limit=_LOOKED_THROUGH)
+        ids = [job.id if job.sweep is None else job.sweep async for job in listed if job.name == name]
+        if len(ids) == 1:
+            return str(ids[0])
+        if ids:
+            some = ", ".join(map(str, ids[:5])) + (", ..." if len(ids) > 5 else "")
+            raise UserError(f"{len(ids)} jobs are named {name!r}: {some}", field="JOB", fix="give one of the numbers")
+    raise UserError(
+        f"no job is named {name!r}",
+        field="JOB",
+        fix="write a name or a number, a range such as 12-20, 17[3] of a sweep, or last",
+    )
 
 
 async def find_named_jobs(client: "Client", words: list[str], last: Callable[[], int]) -> list[NamedJobs]:
@@ -142,7 +164,7 @@ async def find_named_jobs(client: "Client", words: list[str], last: Callable[[],
         if inside is not None:
             found += await _jobs_inside(client, int(inside[1]), inside[2])
             continue
-        ids = parse_job_ids([word], last)
+        ids = parse_job_ids([await _job_of_name(client, word) if _is_name(word) else word], last)
         members = await sweep_jobs(client, ids[0]) if len(ids) == 1 else ()
         if members:
             found.append(NamedJobs(f"sweep {ids[0]}", tuple(job.id for job in members), members))

@@ -1,117 +1,55 @@
 """`walras simulate`: runs workloads through the scheduler in virtual time, compares policies, sweeps grids, replays
 live runs from their journals, and draws the figures of runs that are over.
+
+`walras simulate whatif`: what would be different if something else were so, before anything is done.
+
+`walras simulate workload`: generates traces of jobs, converts them to the native format, and describes them.
 """
 
-import inspect
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, parse_length_option
-from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
+from walras.cli.arguments import (
+    OutputOption,
+    SetOption,
+    example_or_path,
+    parse_length_option,
+    read_settings,
+    settings_command,
+)
+from walras.cli.forecast_text import show_what_if
+from walras.cli.job_files import read_job_file
+from walras.cli.policy_commands import policy_mapping
+from walras.cli.session import with_client
+from walras.cli.terminal_output import (
+    OutputFormat,
+    ends_at_interrupt,
+    exit_with,
+    show_as_json,
+    show_columns,
+    show_json,
+    show_line,
+    warn,
+)
 from walras.errors import UserError
 
 if TYPE_CHECKING:
-    from simulator.reports.run_spec import RunSpec, WorkloadSource
-    from simulator.workloads.trace_source import ReadOptions
+    from simulator.reports.repeated_runs import ParallelWorkers
+    from simulator.workloads.trace_source import SkippedRows
 
 
-SkipBadRowsOption = Annotated[
-    bool,
-    typer.Option(
-        "--skip-bad-rows",
-        help="Skip bad rows, rows without a length, and jobs that no machine could hold; they are counted.",
-    ),
-]
-SortOption = Annotated[bool, typer.Option("--sort", help="Sort the jobs by arrival time first.")]
-OnlyOption = Annotated[
-    str,
-    typer.Option("--only", help="Of a file with several traces: use the trace with this value in column `cluster`."),
-]
-SinceOption = Annotated[
-    str, typer.Option("--since", help="Only jobs that arrive from here on: a length into the trace (2d), or a date.")
-]
-UntilOption = Annotated[
-    str, typer.Option("--until", help="Only jobs that arrive before: a length into the trace (5d), or a date.")
-]
-SampleOption = Annotated[
-    float | None,
-    typer.Option("--sample", metavar="PART", help="Only this part of the jobs (0.1), drawn the same every time."),
-]
-FirstOption = Annotated[int | None, typer.Option("--first", help="Use only the first jobs, this many.")]
-ColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="OURS=THEIRS",
-        help="What the file calls a column, such as gang=num_gpus; repeatable. Unknown columns are ignored then.",
-    ),
-]
-SlicesOption = Annotated[
-    int,
-    typer.Option(
-        "--slices",
-        metavar="N",
-        help="Formats with fractions of a GPU: accelerators per GPU (7 for MIG); a fraction counts as some of them.",
-    ),
-]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help="Format of the workload; default: from its file ending and first line.")
-]
-SpeedsOption = Annotated[
-    str | None, typer.Option("--speeds", help="Throughput table or speed laws (YAML) for the jobs of a trace.")
-]
-TraceJobsOption = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="With generate:NAME: number of jobs.")]
-RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0, help="With generate:NAME: arrivals per hour; 0: all at once.")
-]
-GangsOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--gangs/--no-gangs", help="With generate:NAME: multi-accelerator jobs, or single-accelerator jobs only."
-    ),
-]
-PrioritiesOption = Annotated[
-    bool, typer.Option("--priorities", help="With generate:NAME: give one job in five weight 5.")
-]
-SlosOption = Annotated[bool, typer.Option("--slos", help="With generate:NAME: give jobs deadlines.")]
-StretchOption = Annotated[
-    float, typer.Option("--stretch", help="With generate:NAME: multiply run times by this factor.")
-]
 WorkloadArgument = Annotated[
     str,
     typer.Argument(metavar="WORKLOAD", help="A workload file, a trace, a shipped workload's name, or generate:NAME."),
 ]
-MeasuredOption = Annotated[
-    str | None, typer.Option("--measured", help="Speeds and costs measured in a live run (`measured.json`).")
-]
-LearningOption = Annotated[
-    str | None,
-    typer.Option(
-        "--learning", help="World sia: folder with the applications' statistical efficiency; default: next to --speeds."
-    ),
-]
-
-
-R = TypeVar("R")
+_MOST_AT_ONCE = 1024
 _FIGURES = "jct, slowdown, fairness, waiting, utilisation, prices, market-prices, money, means, loads, timeline"
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
-
-
-class BoundsName(StrEnum):
-    NONE = "none"
-    CHEAP = "cheap"
-    ALL = "all"
-
-
-class BackendName(StrEnum):
-    LOKY = "loky"
-    DASK = "dask"
 
 
 class BenchName(StrEnum):
@@ -121,198 +59,87 @@ class BenchName(StrEnum):
 
 ClusterOption = Annotated[str, typer.Option("--cluster", help="A cluster file, or the name of a shipped cluster.")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="A policy name or a policy file.")]
-ConditionsOption = Annotated[
-    str | None, typer.Option("--conditions", help="A conditions file or a shipped name: costs, noise, faults, markets.")
-]
-WorldOption = Annotated[
-    str, typer.Option("--world", help="Scheduling rules and physics; `walras simulate worlds` lists them.")
-]
-WindowOption = Annotated[
-    str | None,
-    typer.Option("--window", help="Report metrics for this range of arrivals only, such as 1001-2000; all jobs run."),
-]
-BoundsOption = Annotated[
-    BoundsName, typer.Option("--bounds", help="Lower bounds to compute: none, those cheap at this size, or all.")
-]
-FairnessOption = Annotated[
-    bool, typer.Option("--fairness", help="Also simulate the `isolated` policy, for finish-time fairness.")
-]
 SeedsOption = Annotated[str, typer.Option("--seeds", help="Seeds: a range (0-4) or a list (1,3,5); one run each.")]
-ParallelRunsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Number of runs in parallel.")]
-BackendOption = Annotated[
-    BackendName, typer.Option("--backend", help="Run in processes of this machine (loky), or on a Dask cluster.")
+ParallelRunsOption = Annotated[
+    str,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N|ADDRESS",
+        help="Runs in parallel, or the Dask cluster that has them: tcp://HOST:PORT.",
+    ),
 ]
-AddressOption = Annotated[
-    str, typer.Option("--address", help="With --backend dask: address of the Dask scheduler, tcp://HOST:PORT.")
-]
+_OF_RUNS = settings_command("simulator.reports.run_spec:RunSettings")
+_OF_STUDIES = settings_command("simulator.reports.run_spec:StudySettings")
 
 
-def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Have a command take the options of a group in place of each parameter named here.
+def _workers(jobs: str) -> "ParallelWorkers":
+    """Returns who executes runs. Raises UserError for what is neither a number nor an address."""
+    from simulator.reports.repeated_runs import ParallelWorkers
 
-    A group is a function whose parameters are options and which makes one value of them; it may take another group's
-    options in the same way. The command gets the value, its users see the options.
-    """
-
-    def decorated(command: Callable[..., R]) -> Callable[..., R]:
-        taken = {name: list(inspect.signature(group).parameters) for name, group in groups.items()}
-
-        def run(**given: Any) -> R:
-            made = {name: groups[name](**{each: given.pop(each) for each in taken[name]}) for name in groups}
-            return command(**given, **made)
-
-        parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in _in_place(command, groups)]
-        run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        # What names the groups' values is not loaded yet: the command line reads the options' own types.
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
-
-    return decorated
+    if "://" in jobs:
+        return ParallelWorkers(1, jobs)
+    if not (jobs.isascii() and jobs.isdecimal() and 1 <= int(jobs[:9]) <= _MOST_AT_ONCE):
+        fix = f"write 1 to {_MOST_AT_ONCE}, or tcp://HOST:PORT of a Dask scheduler"
+        raise UserError(f"{jobs[:40]!r} is no number of runs", field="--jobs", fix=fix)
+    return ParallelWorkers(int(jobs))
 
 
-def _in_place(command: Callable[..., Any], groups: dict[str, Callable[..., Any]]) -> list[inspect.Parameter]:
-    """Returns the parameters of a command, those of its groups spread out. Raises TypeError where a name
-    stands twice.
-    """
-    own = inspect.signature(command).parameters
-    if missing := sorted(set(groups) - set(own)):
-        raise TypeError(f"{command.__name__} has no parameter {', '.join(missing)}")
-    found: list[inspect.Parameter] = []
-    for name, parameter in own.items():
-        found += inspect.signature(groups[name]).parameters.values() if name in groups else [parameter]
-    names = [parameter.name for parameter in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise TypeError(f"{command.__name__} takes {', '.join(twice)} twice")
-    return found
-
-
-def trace_reading(
-    skip_bad_rows: SkipBadRowsOption = False,
-    sort: SortOption = False,
-    only: OnlyOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
-    sample: SampleOption = None,
-    first: FirstOption = None,
-    column: ColumnOption = None,
-    slices: SlicesOption = 1,
-) -> "ReadOptions":
-    """Returns how a trace is read, and which part of it counts."""
-    from simulator.workloads.trace_source import ReadOptions, parse_columns
-
-    return ReadOptions(
-        skip_bad_rows=skip_bad_rows,
-        sort=sort,
-        only=only,
-        since=since,
-        until=until,
-        sample=sample,
-        first=first,
-        columns=parse_columns(column or ()),
-        slices=slices,
-    )
-
-
-@with_options(reading=trace_reading)
-def workload_source(
-    workload: WorkloadArgument,
-    reading: "ReadOptions",
-    format: FormatOption = None,
-    speeds: SpeedsOption = None,
-    measured: MeasuredOption = None,
-    learning: LearningOption = None,
-    trace_jobs: TraceJobsOption = None,
-    rate: RateOption = None,
-    gangs: GangsOption = None,
-    priorities: PrioritiesOption = False,
-    slos: SlosOption = False,
-    stretch: StretchOption = 1.0,
-) -> "WorkloadSource":
-    """Returns the jobs of a run: read from a file, or generated."""
-    from simulator.reports.run_spec import GeneratorOptions, WorkloadSource
-
-    made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
-    return WorkloadSource(workload, format, reading, speeds, measured, learning, made)
-
-
-@with_options(source=workload_source)
-def run_template(
-    source: "WorkloadSource",
-    cluster: ClusterOption,
-    conditions: ConditionsOption = None,
-    bounds: BoundsOption = BoundsName.CHEAP,
-    fairness: FairnessOption = False,
-    world: WorldOption = "walras",
-    window: WindowOption = None,
-) -> "RunSpec":
-    """Returns a run whose policy and seed are still to be said."""
-    from simulator.reports.baselines import BoundsChoice
-    from simulator.reports.run_spec import RunSpec
-
-    return RunSpec(source, cluster, "", 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
-
-
-@simulate_commands.command("run")
+@simulate_commands.command("run", cls=_OF_RUNS)
 @ends_at_interrupt
-@with_options(template=run_template)
 def simulate_run_command(
-    *,
+    workload: WorkloadArgument,
+    cluster: ClusterOption,
     policy: PolicyOption = "walras",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random draws.")] = 0,
-    template: "RunSpec",
+    setting: SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for summary, jobs, events, timeline and an HTML report.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate a workload under one policy in virtual time, and print its metrics."""
+    from simulator.reports.run_spec import RunSettings
     from simulator.simulate_actions import simulate_run
 
-    exit_with(simulate_run(replace(template, policy=policy, seed=seed), output.value, out))
+    settings = read_settings(RunSettings, setting)
+    exit_with(simulate_run(settings.run(workload, cluster, policy, seed, settings.rate), output.value, out))
 
 
-@simulate_commands.command("compare")
+@simulate_commands.command("compare", cls=_OF_RUNS)
 @ends_at_interrupt
-@with_options(template=run_template)
 def simulate_compare_command(
-    *,
+    workload: WorkloadArgument,
+    cluster: ClusterOption,
     policy: Annotated[
         list[str], typer.Option("--policy", help="A policy name or a policy file; repeat it for each policy.")
     ],
     seeds: SeedsOption = "0",
-    template: "RunSpec",
-    jobs: ParallelRunsOption = 1,
-    backend: BackendOption = BackendName.LOKY,
-    address: AddressOption = "",
+    setting: SetOption = None,
+    jobs: ParallelRunsOption = "1",
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for one HTML page of all policies, and the data of its figures."),
+        typer.Option("--out", help="Folder for one HTML page of all policies, its figures' data, and a LaTeX table."),
     ] = None,
-    latex: Annotated[Path | None, typer.Option("--latex", help="Also write a LaTeX table into this file.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate several policies on the same jobs and the same random draws, seed by seed, and compare them."""
-    from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers
-    from simulator.simulate_actions import ComparedFiles, simulate_compare
+    from simulator.reports.run_spec import RunSettings
+    from simulator.simulate_actions import simulate_compare
 
-    workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(
-        simulate_compare(
-            replace(template, policy=policy[0]), policy, seeds, workers, output.value, ComparedFiles(out, latex)
-        )
-    )
+    settings = read_settings(RunSettings, setting)
+    template = settings.run(workload, cluster, policy[0], 0, settings.rate)
+    exit_with(simulate_compare(template, policy, seeds, _workers(jobs), output.value, out))
 
 
-@simulate_commands.command("sweep")
+@simulate_commands.command("sweep", cls=_OF_STUDIES)
 @ends_at_interrupt
 def simulate_sweep_command(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
     ] = None,
     out: Annotated[
-        Path,
-        typer.Option("--out", help="Folder of results and page; runs that are there are not repeated."),
+        Path, typer.Option("--out", help="Folder of results and page; runs that are there are not repeated.")
     ] = Path("sweep"),
     workload: Annotated[
         list[str] | None,
@@ -328,52 +155,20 @@ def simulate_sweep_command(
         list[float] | None, typer.Option("--rate", min=0, help="Arrivals per hour of generated workloads; repeatable.")
     ] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds: a range (0-4) or a list (1,3,5).")] = None,
-    trace_jobs: TraceJobsOption = None,
-    speeds: SpeedsOption = None,
-    conditions: ConditionsOption = None,
-    format: FormatOption = None,
-    bounds: Annotated[
-        BoundsName | None, typer.Option("--bounds", help="Lower bounds to compute: none, cheap or all.")
-    ] = None,
-    fairness: Annotated[
-        bool | None,
-        typer.Option("--fairness/--no-fairness", help="Also simulate the `isolated` policy, for finish-time fairness."),
-    ] = None,
-    world: Annotated[
-        str | None, typer.Option("--world", help="Scheduling rules and physics; `walras simulate worlds` lists them.")
-    ] = None,
-    learning: LearningOption = None,
-    window: WindowOption = None,
-    jobs: ParallelRunsOption = 1,
-    backend: BackendOption = BackendName.LOKY,
-    address: AddressOption = "",
+    setting: SetOption = None,
+    jobs: ParallelRunsOption = "1",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate a grid of workloads x clusters x policies x rates x seeds. An interrupted sweep resumes."""
-    options: dict[str, Any] = {
-        "workloads": workload,
-        "clusters": cluster,
-        "policies": policy,
-        "rates": rate,
-        "seeds": seeds,
-        "trace_jobs": trace_jobs,
-        "speeds": speeds,
-        "conditions": conditions,
-        "world": world,
-        "learning": learning,
-        "window": window,
-        "format": format,
-        "bounds": bounds.value if bounds is not None else None,
-        "fairness": fairness,
-    }
-    given = {name: value for name, value in options.items() if value not in (None, [])}
-    if spec is None and not given:
+    axes = {"workloads": workload, "clusters": cluster, "policies": policy, "rates": rate, "seeds": seeds}
+    given: dict[str, Any] = {name: value for name, value in axes.items() if value not in (None, [])}
+    if spec is None and not given and not setting:
         raise UserError("nothing to run", field="SPEC", fix="give a grid in a YAML file, or --workload, --cluster ...")
-    from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers
+    from simulator.reports.run_spec import StudySettings
     from simulator.simulate_actions import simulate_sweep
 
-    workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(simulate_sweep(spec, given, out, workers, output.value))
+    given |= read_settings(StudySettings, setting).model_dump(exclude_unset=True)
+    exit_with(simulate_sweep(spec, given, out, _workers(jobs), output.value))
 
 
 @simulate_commands.command("bench")
@@ -386,14 +181,13 @@ def simulate_bench_command(
     data: Annotated[
         Path | None, typer.Option("--data", help="Folder of the recorded workloads of other systems, for full.")
     ] = None,
-    jobs: ParallelRunsOption = 1,
+    jobs: ParallelRunsOption = "1",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Run the main policies on a fixed set of grounds, each scored against its proved bound."""
-    from simulator.reports.repeated_runs import ParallelWorkers
+    """Run the main policies on a fixed set of workloads and clusters, each scored against its proved bound."""
     from simulator.simulate_actions import simulate_bench
 
-    exit_with(simulate_bench(name.value, out, ParallelWorkers(jobs), output.value, data))
+    exit_with(simulate_bench(name.value, out, _workers(jobs), output.value, data))
 
 
 @simulate_commands.command("replay")
@@ -406,8 +200,7 @@ def simulate_replay_command(
         str | None, typer.Option("--policy", help="Use this policy instead of the policy of the run.")
     ] = None,
     from_: Annotated[
-        str | None,
-        typer.Option("--from", help="With --policy: switch to it this long after the first submission."),
+        str | None, typer.Option("--from", help="With --policy: switch to it this long after the first submission.")
     ] = None,
     seeds: SeedsOption = "0-4",
     export: Annotated[
@@ -416,7 +209,7 @@ def simulate_replay_command(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate a live run again from its journal, possibly under another policy, and compare completion times."""
-    from simulator.reports.recording import make_recording, read_recording
+    from simulator.reports.recorded_runs import make_recording, read_recording
     from simulator.simulate_actions import simulate_replay
 
     if source.is_dir():
@@ -445,8 +238,7 @@ def simulate_report_command(
 @simulate_commands.command("plot")
 def simulate_plot_command(
     figure: Annotated[
-        str,
-        typer.Argument(metavar="FIGURE", help=f"One of {_FIGURES}; timeline of one run, loads of a sweep."),
+        str, typer.Argument(metavar="FIGURE", help=f"One of {_FIGURES}; timeline of one run, loads of a sweep.")
     ],
     folder: Annotated[
         Path, typer.Option("--from", help="The folder given to `walras simulate run`, `compare` or `sweep` as --out.")
@@ -462,9 +254,207 @@ def simulate_plot_command(
     exit_with(simulate_plot(figure, folder, out, setting))
 
 
-@simulate_commands.command("worlds")
-def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the worlds for --world, and the policies of each."""
-    from simulator.simulate_actions import simulate_worlds
+def what_if_command(
+    add: Annotated[
+        list[str] | None,
+        typer.Option("--add", metavar="NxTYPE[:MARKET]", help="Accelerators more, such as 4xh100 or 8xa100:spot."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="NAME", help="Without this machine, pool or accelerator type."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME|FILE",
+            help="With this policy in force: a name, a policy file, or example:NAME.",
+            callback=example_or_path("policies"),
+        ),
+    ] = None,
+    submit: Annotated[
+        list[Path] | None, typer.Option("--submit", metavar="FILE", help="With this job in the queue.")
+    ] = None,
+    no_limit: Annotated[
+        list[str] | None, typer.Option("--no-limit", metavar="PROJECT", help="Without the limits set on a project.")
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Forecast what other machines, another policy, another job or no limit would change; nothing is changed."""
+    from walras.resources.what_if import WhatIfRequest
 
-    exit_with(simulate_worlds(output.value))
+    asked = WhatIfRequest.model_validate(
+        {
+            "add": [parse_added(each) for each in add or ()],
+            "remove": remove or [],
+            "policy": None if policy is None else policy_mapping(policy),
+            "submit": [_job_of(each) for each in submit or ()],
+            "no_limit": no_limit or [],
+        }
+    )
+    found = with_client(lambda client: client.what_if(asked))
+    if not show_as_json(found, output):
+        show_what_if(found)
+
+
+def parse_added(text: str) -> dict[str, Any]:
+    """Returns `4xh100:spot` as a field of the request. Raises UserError."""
+    count, times, rest = text.partition("x")
+    accelerator, colon, market = rest.partition(":")
+    markets = ("owned", "spot", "on_demand")
+    if not times or not count.isdecimal() or not accelerator or (colon and market.replace("-", "_") not in markets):
+        raise UserError(f"{text!r} says no number of accelerators of a type", field="--add", fix="such as 4xh100:spot")
+    added: dict[str, Any] = {"accelerator": accelerator, "accelerators": int(count)}
+    return added | ({"market": market.replace("-", "_")} if colon else {})
+
+
+def _job_of(path: Path) -> dict[str, Any]:
+    from walras.spec.job_spec import spec_mapping
+
+    return spec_mapping(read_job_file(str(path), [], [], []))
+
+
+workload_commands = typer.Typer(
+    help="Generate, convert and describe workload traces. Needs no server.", no_args_is_help=True
+)
+
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
+
+
+@workload_commands.command("generate", cls=settings_command("simulator.workloads.trace_source:GeneratorSettings"))
+def workload_generate_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A generator of `walras simulate workload list`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .csv or .jsonl, optionally with .gz.")],
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Number of jobs.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0, help="Arrivals per hour; 0: all at once.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all random draws.")] = 0,
+    setting: SetOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Generate a workload from a stated distribution; the same seed gives the same file."""
+    from simulator.workloads.trace_source import GeneratorSettings
+    from simulator.workloads.workload_actions import generate_trace
+
+    said = read_settings(GeneratorSettings, setting).model_dump()
+    written = generate_trace(name, out, force=force, jobs=jobs, rate_per_h=rate, seed=seed, **said)
+    show_line(f"{written.jobs} jobs in {out}")
+
+
+@workload_commands.command("convert", cls=settings_command("simulator.workloads.trace_source:ConvertSettings"))
+def workload_convert_command(
+    file: Annotated[str, typer.Argument(metavar="IN", help="A trace, a workload file, or a shipped name.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, optionally with .gz.")],
+    setting: SetOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Convert a trace to the native format."""
+    from simulator.workloads.trace_source import ConvertSettings
+    from simulator.workloads.workload_actions import convert_trace
+
+    written = convert_trace(file, out, read_settings(ConvertSettings, setting), force=force)
+    _warn_of_skipped_rows(written.skipped)
+    show_line(f"{written.jobs} jobs of {file} ({written.format}) in {out}")
+
+
+@workload_commands.command("describe", cls=settings_command("simulator.workloads.trace_source:DescribeSettings"))
+def workload_describe_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A trace, a workload file, or a shipped name.")],
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="A cluster file or a shipped name: also compute the load on it.")
+    ] = None,
+    setting: SetOption = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the trace into this .png or .svg file.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Describe a trace: jobs, arrivals, gang sizes, run times, kinds, load."""
+    from simulator.workloads.trace_source import DescribeSettings
+    from simulator.workloads.trace_statistics import trace_description_json
+    from simulator.workloads.workload_actions import (
+        describe_trace_file,
+        trace_description_tables,
+    )
+
+    settings = read_settings(DescribeSettings, setting)
+    description, skipped = describe_trace_file(file, settings, cluster=cluster, plot=plot)
+    _warn_of_skipped_rows(skipped)
+    if output is OutputFormat.JSON:
+        show_json(trace_description_json(description))
+        return
+    for part in trace_description_tables(description):
+        if part.title:
+            show_line("")
+        titles = "> | ".join(part.columns).replace(">", "", 1) + ">" if part.title else "what |"
+        show_columns(titles, part.rows, header=bool(part.title))
+    if plot is not None:
+        show_line("")
+        show_line(f"drawn in {plot}")
+
+
+@workload_commands.command("list")
+def workload_list_command(output: OutputOption = OutputFormat.TABLE) -> None:
+    """List readable formats, generators, worlds of runs with their policies, and the workloads that can be had by name.
+
+    Of workloads the licence and the source are told.
+    """
+    from simulator.simulate_actions import worlds_catalogue
+    from simulator.workloads.workload_actions import format_catalogue, workload_catalog
+
+    data: list[dict[str, Any]] = [
+        {"what": what, "name": name, "about": about} for what, name, about in format_catalogue()
+    ]
+    for world, about, policies in worlds_catalogue():
+        data.append({"what": "world", "name": world, "about": about, "policies": policies})
+    for each in workload_catalog().values():
+        found = asdict(each)
+        found = {name: found[name] for name in ("name", "about", "licence", "source", "format", "address", "sha256")}
+        data.append({"what": "workload, to fetch" if each.address else "workload, here", **found})
+    rows = [
+        [each["what"], each["name"], ": ".join([each["about"], *filter(None, [", ".join(each.get("policies", ()))])]),
+         each.get("licence", ""), each.get("source", "")]
+        for each in data
+    ]  # fmt: skip
+    show_columns("WHAT | NAME | ABOUT | LICENCE | SOURCE", rows, data, output)
+
+
+@workload_commands.command("get")
+def workload_get_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload that `walras simulate workload list` names.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to write it to.")] = Path(),
+    force: ForceOption = False,
+) -> None:
+    """Get a workload by its name: a copy of one that comes with Walras, or a published one from its publisher."""
+    from simulator.workloads.workload_actions import get_workload
+
+    got, path = get_workload(name, to, force=force)
+    origin = f"from {got.source}, SHA-256 as recorded" if got.address else "as it comes with Walras"
+    show_line(f"{path}: {got.about}; {got.licence}, {origin}; format {got.format}")
+
+
+@workload_commands.command("from-slurm")
+def workload_from_slurm_command(
+    queue: Annotated[
+        Path, typer.Argument(metavar="SQUEUE", help="Output of squeue -a -O COLUMNS, as docs/workloads.md has it.")
+    ],
+    machines: Annotated[Path, typer.Argument(metavar="SINFO", help="Output of: sinfo -a -N -o '%N|%G|%c|%m|%T'")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Trace to write: .csv or .jsonl, optionally with .gz.")],
+    cluster: Annotated[Path, typer.Option("--cluster", help="Cluster file to write: .yaml.")],
+    used: Annotated[
+        float,
+        typer.Option("--used", metavar="PART", help="Part of the time asked for that jobs really take, such as 0.3."),
+    ] = 1.0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+) -> None:
+    """Turn a snapshot of a Slurm queue into a trace and a cluster file, to simulate what Walras would do with it."""
+    from simulator.workloads.slurm_snapshot import read_slurm_snapshot, write_snapshot
+
+    snapshot = read_slurm_snapshot(queue, machines)
+    written = write_snapshot(snapshot, str(queue), out, cluster, used=used, force=force)
+    if written.skipped.count:
+        warn(f"walras: {written.skipped.count} were left out; the first of them:", *written.skipped.first)
+    show_line(f"{written.jobs} jobs, {written.running} of them running, in {out}")
+    show_line(f"{written.machines} machines with {written.accelerators} accelerators in {cluster}")
+
+
+def _warn_of_skipped_rows(skipped: "SkippedRows") -> None:
+    if skipped.count:
+        warn(f"walras: {skipped.count} rows were skipped; the first of them:", *skipped.first)

@@ -1,25 +1,26 @@
 """`squeue` and `sacct` in Slurm's own columns, for the scripts that read them: `squeue -h -j 12 -o %T`.
 
-People get the tables of `walras queue` and `walras jobs`. A column that is not known here is refused by name.
+Without options people get the tables of `walras queue` and `walras queue --all`. A column that is not known here is
+refused by name.
 """
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.job_choice import JobChoice, choose_jobs, instant_of
+from walras.cli.arguments import JobChoice, choose_jobs, instant_of
 from walras.cli.session import with_client
 from walras.cli.terminal_output import show_line
 from walras.errors import UserError
 from walras.states import JobState
 
 if TYPE_CHECKING:
-    from walras.api import JobDetail
     from walras.client import Client
+    from walras.resources.jobs import JobDetail
 
 _STATES = {
     JobState.PENDING: ("PENDING", "PD"), JobState.HELD: ("PENDING", "PD"), JobState.STARTING: ("CONFIGURING", "CF"),
@@ -126,6 +127,7 @@ _CELLS: dict[str, _Cell] = {
     "prioritylong": lambda job: str(job.priority),
     "workdir": lambda job: str(job.spec.get("workdir") or ""),
     "comment": lambda job: job.labels.get("comment", ""),
+    "tres-per-node": lambda job: f"gres/gpu:{job.accelerators // int(job.spec.get('num_nodes', 1))}",
     "tres-alloc": lambda job: f"gres/gpu={job.accelerators}",
     "alloctres": lambda job: f"gres/gpu={job.accelerators}",
     "reqtres": lambda job: f"gres/gpu={job.accelerators}",
@@ -138,10 +140,12 @@ _LETTERS = {
     "P": ("partition", "PARTITION"), "T": ("state", "STATE"), "t": ("statecompact", "ST"), "M": ("timeused", "TIME"),
     "l": ("timelimit", "TIME_LIMIT"), "L": ("timeleft", "TIME_LEFT"), "D": ("nnodes", "NODES"),
     "R": ("reasonlist", "NODELIST(REASON)"), "N": ("nodelist", "NODELIST"), "r": ("reason", "REASON"),
+    "b": ("tres-per-node", "TRES_PER_NODE"),
     "S": ("starttime", "START_TIME"), "V": ("submittime", "SUBMIT_TIME"), "e": ("endtime", "END_TIME"),
     "Q": ("priority", "PRIORITY"), "Z": ("workdir", "WORK_DIR"), "k": ("comment", "COMMENT"),
 }  # fmt: skip
 _SQUEUE_FORMAT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+_LONG_FORMAT = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 _SACCT_FORMAT = "JobID,JobName,Partition,Account,State,ExitCode"
 
 
@@ -191,9 +195,10 @@ def _columns_of_names(text: str, mark: str, default: int) -> list[_Column]:
 # ------------------------------------------------------------------------------------------------ commands
 
 _JobsOption = Annotated[list[str] | None, typer.Option("-j", "--jobs", "--job", help="Numbers, such as 12,13 or 12_3.")]
-_UserOption = Annotated[str | None, typer.Option("-u", "--user", "--users", help="Only jobs of this user.")]
+_UserOption = Annotated[str | None, typer.Option("-u", "--user", "--users", help="Only jobs of these users.")]
 _StatesOption = Annotated[list[str] | None, typer.Option("-t", "--states", "-s", "--state", help="Slurm's states.")]
 _NamesOption = Annotated[str | None, typer.Option("-n", "--name", help="Only jobs of this name.")]
+_AccountOption = Annotated[str | None, typer.Option("-A", "--account", "--accounts", help="Only jobs of this project.")]
 
 
 def slurm_squeue_command(
@@ -202,15 +207,20 @@ def slurm_squeue_command(
     mine: Annotated[bool, typer.Option("--me", help="Only your own jobs.")] = False,
     states: _StatesOption = None,
     name: _NamesOption = None,
+    account: _AccountOption = None,
+    partition: Annotated[str | None, typer.Option("-p", "--partition", help="Only jobs of these partitions.")] = None,
+    long: Annotated[bool, typer.Option("-l", "--long", help="The limit too.")] = False,
+    everything: Annotated[bool, typer.Option("-a", "--all", help="It is always so.")] = False,
     letters: Annotated[str, typer.Option("-o", "--format", help="Columns, such as '%i %T'.")] = _SQUEUE_FORMAT,
     names: Annotated[str | None, typer.Option("-O", "--Format", help="Columns, such as JobID,State.")] = None,
     no_header: Annotated[bool, typer.Option("-h", "--noheader", help="No titles.")] = False,
     array: Annotated[bool, typer.Option("-r", "--array", help="It is always so.")] = False,
 ) -> None:
     """List jobs that have not ended in columns of `squeue`."""
+    letters = _LONG_FORMAT if long else letters
     columns = _columns_of_letters(letters) if names is None else _columns_of_names(names, ":", -20)
-    chosen = JobChoice(user, mine, None, (), name, active=True)
-    _list(chosen, jobs, states, columns, "", header=not no_header)
+    only = {"user": user, "name": name, "account": account, "partition": partition}
+    _list(JobChoice(mine=mine, active=True), only, jobs, states, columns, "", header=not no_header)
 
 
 def slurm_sacct_command(
@@ -218,6 +228,8 @@ def slurm_sacct_command(
     user: _UserOption = None,
     states: _StatesOption = None,
     name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None,
+    account: _AccountOption = None,
+    everybody: Annotated[bool, typer.Option("-a", "--allusers", help="Jobs of all users.")] = False,
     names: Annotated[str, typer.Option("-o", "--format", help="Columns, such as JobID,State%20.")] = _SACCT_FORMAT,
     brief: Annotated[bool, typer.Option("-b", "--brief", help="Number, state and exit code.")] = False,
     parsable: Annotated[bool, typer.Option("-p", "--parsable", help="Separate by |, also at the end.")] = False,
@@ -227,11 +239,14 @@ def slurm_sacct_command(
 ) -> None:
     """List jobs, those that have ended too, in columns of `sacct`."""
     columns = _columns_of_names("JobID,State,ExitCode" if brief else names, "%", 0 if parsable or parsable2 else 10)
-    chosen = JobChoice(user, user is None and not jobs, None, (), name)
-    _list(chosen, jobs, states, columns, "|" if parsable or parsable2 else " ", header=not no_header, end=parsable)
+    only = {"user": user, "name": name, "account": account}
+    chosen = JobChoice(mine=user is None and not jobs and not everybody)
+    _list(
+        chosen, only, jobs, states, columns, "|" if parsable or parsable2 else " ", header=not no_header, end=parsable
+    )
 
 
-#: Commands behind the links of `walras slurm-links`.
+#: Commands behind the links of `walras admin slurm-links`.
 SLURM_LISTINGS: dict[str, Callable[..., None]] = {
     "slurm-squeue": slurm_squeue_command,
     "slurm-sacct": slurm_sacct_command,
@@ -240,6 +255,7 @@ SLURM_LISTINGS: dict[str, Callable[..., None]] = {
 
 def _list(
     chosen: JobChoice,
+    only: Mapping[str, str | None],
     jobs: Sequence[str] | None,
     states: Sequence[str] | None,
     columns: Sequence[_Column],
@@ -248,7 +264,9 @@ def _list(
     header: bool,
     end: bool = False,
 ) -> None:
-    numbers = [each for word in jobs or () for each in word.split(",") if each]
+    """Shows the chosen jobs that have, in the cells of `only`, one of the words there."""
+    # A step (`12.batch`) is its job.
+    numbers = [each.partition(".")[0] for word in jobs or () for each in word.split(",") if each]
     if any(re.fullmatch(r"\d{1,18}(?:_\d{1,8})?", each, re.ASCII) is None for each in numbers):
         raise UserError(f"{','.join(numbers)[:80]} are no numbers of jobs", field="--jobs", fix="such as 12 or 12_3")
     wanted = {each.strip().upper() for word in states or () for each in word.split(",")}
@@ -262,7 +280,8 @@ def _list(
     found = [
         job
         for job in with_client(lambda client: _details(client, chosen, numbers))
-        if not wanted - {"ALL"} or wanted & set(_STATES[job.state])
+        if (not wanted - {"ALL"} or wanted & set(_STATES[job.state]))
+        and all(words is None or _CELLS[cell](job) in words.split(",") for cell, words in only.items())
     ]
     if header:
         show_line(_line([column.shown(column.title) for column in columns], separator, end=end))

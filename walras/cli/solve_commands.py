@@ -1,4 +1,4 @@
-"""`walras solve`: a policy's answer to a problem in a file, and whether an answer, of any solver, holds.
+"""`walras policy solve`: a policy's answer to a problem in a file, and whether an answer, of any solver, holds.
 
 It needs no server. The optimizer is imported only once there is a problem to solve.
 """
@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import OutputOption, example_or_path, read_document, read_memory
-from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_json, show_line, warn
+from walras.cli.terminal_output import (
+    OutputFormat,
+    dash,
+    ends_at_interrupt,
+    show_as_json,
+    show_columns,
+    show_json,
+    show_line,
+    warn,
+)
 from walras.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optimizer.decision import Decision, Memory
-    from optimizer.documents.answer_document import AnswerDocument, CheckDocument
-    from optimizer.documents.problem_document import ProblemDocument
-    from optimizer.policy import PolicySpec
-from typing import TYPE_CHECKING
-
-from walras.cli.terminal_output import Column, Listing, dash, show_listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from optimizer.documents.answer_document import (
         AnswerDocument,
         CertificateDocument,
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
         SharesDocument,
     )
     from optimizer.documents.problem_document import ProblemDocument
+    from optimizer.policy import PolicySpec
+
 
 #: Names of policies are short words; anything else is a file.
 _LOOKS_LIKE_A_FILE = ("/", ".yaml", ".yml", ".json")
@@ -47,7 +48,7 @@ def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
     Raises ConfigError or UnknownPolicyError.
     """
     from optimizer.policy import PolicySpec
-    from optimizer.policy_files import is_policy_file, name_in_file
+    from optimizer.registry import is_policy_file, name_in_file
 
     is_own = is_policy_file(text)
     spec = PolicySpec(name_in_file(text) if is_own else text)
@@ -147,9 +148,7 @@ def solve_command(
     found, decision = question.answered_by(spec, given, delay_usd_per_h)
     if check:
         found = found.model_copy(update={"check": question.checked(spec, decision, given, found)})
-    if output is OutputFormat.JSON:
-        show_json(found.model_dump(mode="json"))
-    else:
+    if not show_as_json(found, output):
         show_answer(question.document, found)
     if found.check is not None and not found.check.holds:
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
@@ -157,8 +156,8 @@ def solve_command(
 
 def _check_answer(problem: Path, answer: Path, given: "Memory", output: OutputFormat) -> None:
     """Checks an answer by recomputing everything from the problem. Exits with 1 if it does not hold."""
+    from optimizer.documents.answer_conversion import decision_of, problem_answered
     from optimizer.documents.answer_document import AnswerDocument
-    from optimizer.documents.answer_reading import decision_of, problem_answered
 
     question = _ProblemFile(problem)
     document = read_document(answer, AnswerDocument)
@@ -190,8 +189,7 @@ class _ProblemFile:
     """A problem file, and the answers of the optimizer to it."""
 
     def __init__(self, path: Path) -> None:
-        from optimizer.documents.problem_conversion import jobs_in_order, problem_from_document
-        from optimizer.documents.problem_document import ProblemDocument
+        from optimizer.documents.problem_document import ProblemDocument, jobs_in_order, problem_from_document
 
         self.document = read_document(path, ProblemDocument)
         self.problem = problem_from_document(self.document)
@@ -200,11 +198,10 @@ class _ProblemFile:
     def answered_by(
         self, spec: "PolicySpec", given: "Memory", delay_usd_per_h: float
     ) -> "tuple[AnswerDocument, Decision]":
-        """Returns the answer document and the decision of a policy."""
         from optimizer.answer import answer_as_asked
         from optimizer.assignment.whole_gang_bound import integral_bound
         from optimizer.decision import with_added
-        from optimizer.documents.answer_writing import answer_of, renting_of
+        from optimizer.documents.answer_conversion import answer_of, renting_of
         from optimizer.registry import make
 
         question = self.problem
@@ -221,7 +218,7 @@ class _ProblemFile:
         self, spec: "PolicySpec", decision: "Decision", given: "Memory", stated: "AnswerDocument"
     ) -> "CheckDocument":
         """Returns what the checker found, as a document."""
-        from optimizer.documents.answer_reading import check_document
+        from optimizer.documents.answer_conversion import check_document
 
         return check_document(self.problem, spec, decision, given, stated)
 
@@ -252,7 +249,7 @@ def show_answer_check(answer: "AnswerDocument", check: "CheckDocument") -> None:
         stated = answer.shares.certificate
         names = ("objective", "bound", "gap", "violation")
         rows = [[name, _number(getattr(stated, name)), _number(getattr(check, name))] for name in names]
-        _table([Column(""), Column("STATED", right=True), Column("FOUND", right=True)], rows)
+        show_columns(" | STATED> | FOUND>", rows)
     for complaint in check.complaints:
         show_line(f"- {complaint}")
     if check.unchecked:
@@ -273,7 +270,7 @@ def _show_shares(problem: "ProblemDocument", answer: "AnswerDocument", shares: "
     if shares.packed:
         show_line("")
         rows = [[f"{entry.first} + {entry.second}", entry.pool, _percent(entry.share)] for entry in shares.packed]
-        _table([Column("TOGETHER"), Column("POOL"), Column("SHARE", right=True)], rows)
+        show_columns("TOGETHER | POOL | SHARE>", rows)
     show_line("")
     _show_pools(problem, shares)
     if shares.stages:
@@ -305,11 +302,6 @@ def _whole_gangs(bound: float, whole: float, maximise: bool) -> str:
 
 
 def _show_jobs(shares: "SharesDocument") -> None:
-    columns = [
-        Column("JOB", right=True), Column("NAME", shrinks=True), Column("CONFIGURATION", shrinks=True),
-        Column("SHARE", right=True), Column("STEPS/S", right=True), Column("OF BEST", right=True),
-        Column("SURPLUS", right=True),
-    ]  # fmt: skip
     rows = []
     for job in shares.jobs:
         of_best = "-" if job.of_best is None else _percent(job.of_best)
@@ -317,55 +309,38 @@ def _show_jobs(shares: "SharesDocument") -> None:
         entries = [(_uses(entry.uses), _percent(entry.share)) for entry in shown] or [("-", "-")]
         first = [str(job.id), dash(job.name), *entries[0], _number(job.steps_per_s), of_best, _number(job.surplus)]
         rows += [first, *(["", "", *entry, "", "", ""] for entry in entries[1:])]
-    _table(columns, rows)
+    show_columns("JOB> | NAME~ | CONFIGURATION~ | SHARE> | STEPS/S> | OF BEST> | SURPLUS>", rows)
 
 
 def _show_pools(problem: "ProblemDocument", shares: "SharesDocument") -> None:
-    columns = [
-        Column("POOL", shrinks=True),
-        Column("ACCELERATORS", right=True),
-        Column("USED", right=True),
-        Column("PRICE", right=True),
-    ]
     rows = []
     for name, pool in sorted(problem.pools.items()):
         there = pool.capacity - pool.rented + shares.rent.get(name, 0.0)
         rented = f" ({shares.rent[name]:g} rented)" if shares.rent.get(name) else ""
         used = _percent(shares.used.get(name, 0.0) / there) if there > 0 else "-"
         rows.append([name, f"{there:g}{rented}", used, _number(shares.prices.pools.get(name, 0.0))])
-    _table(columns, rows)
+    show_columns("POOL~ | ACCELERATORS> | USED> | PRICE>", rows)
     show_line(f"unit of prices: {shares.prices.unit}")
 
 
 def _show_renting(answer: "AnswerDocument") -> None:
     """Prints the machines to rent, in USD per hour of a whole machine."""
-    columns = [
-        Column("RENT", shrinks=True),
-        Column("MACHINES", right=True),
-        Column("COSTS", right=True),
-        Column("LAST IS WORTH", right=True),
-        Column("NEXT IS WORTH", right=True),
-    ]
     rows = [
         [name, str(pool.machines), *(_number(x) for x in (pool.usd_per_h, pool.last_usd_per_h, pool.next_usd_per_h))]
         for name, pool in answer.renting.items()
     ]
     show_line("")
-    _table(columns, rows)
+    show_columns("RENT~ | MACHINES> | COSTS> | LAST IS WORTH> | NEXT IS WORTH>", rows)
 
 
 def _show_stages(shares: "SharesDocument") -> None:
-    columns = [
-        Column("STAGE", right=True), Column("MAXIMISES"), Column("JOBS", right=True), Column("OBJECTIVE", right=True),
-        Column("BOUND", right=True), Column("SCARCE", shrinks=True), Column("DUAL VALUE", right=True),
-    ]  # fmt: skip
     rows = []
     for number, stage in enumerate(shares.stages, start=1):
         raised = sum(job.raised for job in stage.jobs)
         priced = [(name, _number(price)) for name, price in stage.prices.items() if price > 0] or [("-", "-")]
         first = [str(number), str(stage.kind), str(raised), _number(stage.objective), _number(stage.bound), *priced[0]]
         rows += [first, *([""] * 5 + list(entry) for entry in priced[1:])]
-    _table(columns, rows)
+    show_columns("STAGE> | MAXIMISES | JOBS> | OBJECTIVE> | BOUND> | SCARCE~ | DUAL VALUE>", rows)
 
 
 def _show_left_out(what: str, ids: "Iterable[int]") -> None:
@@ -381,18 +356,12 @@ def _show_order(problem: "ProblemDocument", answer: "AnswerDocument", order: "Or
     show_line("")
     listed = {job.id: job for job in problem.jobs} if problem.jobs and problem.jobs[0].id is not None else {}
     by_number = listed or dict(enumerate(problem.jobs, start=1))
-    columns = [
-        Column("PLACE", right=True),
-        Column("JOB", right=True),
-        Column("NAME", shrinks=True),
-        Column("FIRST CHOICE", shrinks=True),
-    ]
     rows = []
     for place, job in enumerate(order.jobs, start=1):
         configurations = by_number[job.id].configurations
         chosen = _uses(configurations[job.preference[0]].held()) if job.preference else "-"
         rows.append([str(place), str(job.id), dash(job.name), chosen])
-    _table(columns, rows)
+    show_columns("PLACE> | JOB> | NAME~ | FIRST CHOICE~", rows)
     show_line("")
     _show_yardstick(order)
 
@@ -411,29 +380,19 @@ def _show_yardstick(decision: "OrderDocument | PlanDocument") -> None:
 def _show_plan(answer: "AnswerDocument", plan: "PlanDocument") -> None:
     show_line(f"{answer.policy.name}: a plan; the first is the most important")
     show_line("")
-    columns = [
-        Column("JOB", right=True),
-        Column("NAME", shrinks=True),
-        Column("RUNS ON", shrinks=True),
-        Column("SURPLUS", right=True),
-    ]
     rows = [
         [str(job.id), dash(job.name), _uses(job.uses) if job.configuration is not None else "-", _number(job.surplus)]
         for job in plan.jobs
     ]
-    _table(columns, rows)
+    show_columns("JOB> | NAME~ | RUNS ON~ | SURPLUS>", rows)
     show_line("")
     prices = sorted(plan.prices.pools.items())
-    _table([Column("POOL", shrinks=True), Column("PRICE", right=True)], [[name, _number(at)] for name, at in prices])
+    show_columns("POOL~ | PRICE>", [[name, _number(at)] for name, at in prices])
     show_line(f"unit of prices: {plan.prices.unit}")
     _show_yardstick(plan)
 
 
 # -------------------------------------------------------------------------------------------------------- cells
-
-
-def _table(columns: list[Column], rows: list[list[str]]) -> None:
-    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
 
 
 def _uses(uses: "Mapping[str, float]") -> str:

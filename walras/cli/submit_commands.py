@@ -1,44 +1,184 @@
 """`walras submit`: from a job file, a script or standard input to a job in the queue.
 
-A file with `jobs:` is a collection of them (`submit_collection`).
+A file with `jobs:` is a collection of them.
+
+`walras submit FILE` for a collection: a file with `jobs:`, all of which go to the queue together.
+
+    collection: nightly          # every job of it has the label collection=nightly
+    defaults: {project: vision, value_usd_per_h: 4}
+    jobs:
+      - {name: parse, run: python parse.py}
+      - {name: train, run: python train.py, steps: 20000}
+
+Every job is checked before any is sent. The market assigns them to pools and zones, and moves them where that pays.
 """
 
 import json
 import os
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import NetworkOption, OutputOption, ProfileOption, example_or_path
-from walras.cli.forecast_text import forecast_text
+from walras.cli.arguments import NetworkOption, OutputOption, ProfileOption, example_or_path, refuse_options, why_text
+from walras.cli.forecast_text import forecast_text, show_menu, take_from_menu
+from walras.cli.job_commands import defaults_text
+from walras.cli.job_control_commands import exit_code_of_states, logs_command, parse_priority, wait_for_jobs
 from walras.cli.job_files import checked_spec, read_job_file
-from walras.cli.people_commands import defaults_text
 from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, planned_job
 from walras.cli.session import remember_submitted_job, with_client
-from walras.cli.submit_collection import SubmittedCollection, check_options, read_collection, submit_collection
 from walras.cli.terminal_output import (
-    Column,
-    Listing,
     OutputFormat,
     dash,
     say_progress,
+    show_columns,
     show_json,
     show_line,
-    show_listing,
     warn,
 )
-from walras.cli.what_if_text import show_menu, take_from_menu
-from walras.errors import JobSpecError
+from walras.errors import JobSpecError, UserError
 from walras.server_access import server_access
+from walras.states import JobState
+from walras.units import format_size
 
 if TYPE_CHECKING:
-    from walras.api import DryRun, SubmitResult
+    from collections.abc import Callable
+
     from walras.client import Client
-    from walras.content import ContentTree
+    from walras.resources.jobs import DryRun, SubmitResult
     from walras.spec.job_spec import JobSpec
+    from walras.storage.content import ContentTree
+
+
+#: The most bytes of a collection's file, and its most jobs; and the most jobs in one request that the server takes.
+_BYTES_MOST, _JOBS_MOST, _SENT_AT_ONCE = 4_000_000, 10_000, 1000
+_FIELDS = ("collection", "defaults", "jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedCollection:
+    """Jobs that are submitted together, as mappings: the file's defaults are in each."""
+
+    name: str
+    jobs: tuple[dict[str, Any], ...]
+
+
+def read_collection(file: str) -> SubmittedCollection | None:
+    """Returns the collection in a YAML file; None for any other file. Raises JobSpecError if it makes no sense."""
+    path = Path(file)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file() or path.stat().st_size > _BYTES_MOST:
+        return None  # whoever reads a single job reports what is wrong with the file
+    from walras.errors import ConfigError
+    from walras.spec.text_formats import parse_yaml
+
+    try:
+        data = parse_yaml(path.read_bytes(), source=file, max_bytes=_BYTES_MOST)
+    except (OSError, ConfigError):
+        return None
+    if not isinstance(data, dict) or "jobs" not in data or "run" in data:
+        return None
+    return _collection_of(data, file)
+
+
+def _collection_of(data: dict[str, Any], file: str) -> SubmittedCollection:
+    for field in data:
+        if field not in _FIELDS:
+            raise JobSpecError(
+                f"{file}: {str(field)[:60]!r} is no field of a collection",
+                field=str(field)[:60],
+                fix="what all jobs have goes under `defaults`; a workload of `walras simulate` is not submitted",
+            )
+    name, jobs, defaults = data.get("collection", Path(file).stem), data["jobs"], data.get("defaults", {})
+    if not isinstance(name, str) or not 0 < len(name) <= 63:
+        raise JobSpecError(f"{file}: collection: no name", field="collection", fix="write a short text")
+    if not isinstance(defaults, dict):
+        raise JobSpecError(f"{file}: defaults: no fields", field="defaults", fix="write the fields of a job")
+    if not isinstance(jobs, list) or not 0 < len(jobs) <= _JOBS_MOST:
+        raise JobSpecError(f"{file}: jobs: not 1 to {_JOBS_MOST:,} jobs", field="jobs", fix="write a list of jobs")
+    found = []
+    for number, job in enumerate(jobs):
+        if not isinstance(job, dict):
+            raise JobSpecError(f"{file}: jobs[{number}]: no fields", field=f"jobs[{number}]", fix="write a job")
+        labels = {**_labels(defaults), **_labels(job), "collection": name}
+        found.append({"name": f"{name}-{number}"[:63], **defaults, **job, "labels": labels})
+    return SubmittedCollection(name, tuple(found))
+
+
+def _labels(fields: Mapping[str, Any]) -> dict[str, Any]:
+    labels = fields.get("labels")
+    return labels if isinstance(labels, dict) else {}
+
+
+def check_options(given: Mapping[str, object]) -> None:
+    """Raises UserError for options of `walras submit` that are about one job."""
+    for option, value in given.items():
+        if value:
+            raise UserError(f"{option} is for one job, and this file has many", field=option, fix="submit it by itself")
+
+
+def submit_collection(
+    collection: SubmittedCollection,
+    checked: "Callable[[dict[str, Any], str], JobSpec]",
+    snapshot: "Callable[[JobSpec], tuple[Path, JobSpec, ContentTree | None]]",
+    *,
+    dry_run: bool,
+    quiet: bool,
+    output: OutputFormat,
+) -> None:
+    """Check every job, send what travels with them, and submit them. Exits with 1 if the server refused any.
+
+    Args:
+        collection: what was read.
+        checked: makes the spec of a job's mapping and a name for messages; raises JobSpecError.
+        snapshot: a spec's folder, the spec that names its content, and that content.
+        dry_run: stop once all are checked.
+        quiet: print numbers only.
+        output: table or JSON.
+    """
+    specs = [checked(job, f"jobs[{number}]") for number, job in enumerate(collection.jobs)]
+    if dry_run:
+        show_line(f"{len(specs)} jobs of {collection.name} are valid; nothing is submitted")
+        return
+    ready = [snapshot(spec) for spec in specs]
+    trees = {tree.name: (folder, tree) for folder, _, tree in ready if tree is not None}
+
+    async def send(client: "Client") -> "list[SubmitResult]":
+        for folder, tree in trees.values():
+            await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
+        results: list[SubmitResult] = []
+        for begin in range(0, len(ready), _SENT_AT_ONCE):
+            part = [spec for _, spec, _ in ready[begin : begin + _SENT_AT_ONCE]]
+            # A key, so that a request whose answer was lost is not carried out twice.
+            results += (await client.submit_batch(part, idempotency_key=uuid.uuid4().hex)).items
+        return results
+
+    _tell(collection, with_client(send), quiet=quiet, output=output)
+
+
+def _tell(
+    collection: SubmittedCollection, results: "Sequence[SubmitResult]", *, quiet: bool, output: OutputFormat
+) -> None:
+    numbers = [each.id for each in results if each.id is not None]
+    if output is OutputFormat.JSON:
+        show_json({"collection": collection.name, "items": [each.model_dump(mode="json") for each in results]})
+    elif quiet:
+        for number in numbers:
+            show_line(str(number))
+    elif numbers:
+        where = f"job {numbers[0]}" if len(numbers) == 1 else f"jobs {numbers[0]} to {numbers[-1]}"
+        verb = "is" if len(numbers) == 1 else "are"
+        show_line(f"{where} ({len(numbers)} of {collection.name}) {verb} in the queue")
+        show_line(f"  all of them: walras queue --all --label collection={collection.name}")
+    refused = [(number, each.error) for number, each in enumerate(results) if each.error is not None]
+    for number, error in refused:
+        fix = f" ({error.fix})" if error.fix else ""
+        warn(f"walras: jobs[{number}] was refused: {error.detail}{fix}")
+    if refused:
+        raise typer.Exit(1)
 
 
 _FileArgument = Annotated[
@@ -50,8 +190,7 @@ _FileArgument = Annotated[
     ),
 ]
 _CommandArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[-- COMMAND...]", help="Run this command instead of the file's `run`."),
+    list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this command instead of the file's `run`.")
 ]
 _SettingOption = Annotated[
     list[str] | None,
@@ -80,6 +219,31 @@ _NotifyOption = Annotated[
 ]
 
 
+def _explain_and_exit(field: str | None) -> None:
+    """Prints what a field of a job file means, and ends the command."""
+    if field is None:
+        return
+    from walras.spec.field_notes import field_note
+
+    note = field_note(field)
+    show_line(f"{note.path}: {note.meaning}")
+    rows = [["takes", note.kind], ["default", note.default or "it has to be stated"]]
+    rows += [["example", f"{note.path.split('.')[-1]}: {note.example}"]] if note.example else []
+    rows += [["fields", ", ".join(note.below)]] if note.below else []
+    show_columns("FIELD | MEANING~+", rows, header=False)
+    raise typer.Exit
+
+
+_ExplainOption = Annotated[
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="FIELD",
+        help="Say what a field of the job file means, takes and is by default, with an example; submit nothing.",
+        callback=_explain_and_exit,
+        is_eager=True,
+    ),
+]
 _DryRunOption = Annotated[
     bool,
     typer.Option("--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."),
@@ -102,6 +266,15 @@ _SbatchOption = Annotated[
 ]
 
 
+_PriorityOption = Annotated[str | None, typer.Option("--priority", help="0-100, or low (20), normal (50), high (80).")]
+_TimeOption = Annotated[str | None, typer.Option("--time", metavar="LENGTH", help="Longest run time, such as 4h.")]
+_ArrayOption = Annotated[
+    str | None, typer.Option("--array", metavar="INDICES", help="Submit a sweep of these indices, such as 0-9%2.")
+]
+_FollowOption = Annotated[
+    bool, typer.Option("--follow", "-f", help="Then follow the output, and exit with the code of `wait`.")
+]
+_ProjectOption = Annotated[str | None, typer.Option("--project", "-p", help="Project of the job.")]
 _StrictOption = Annotated[
     bool, typer.Option("--strict/--lenient", help="Refuse #SBATCH lines and task fields that cannot be obeyed here.")
 ]
@@ -113,8 +286,13 @@ def submit_command(
     setting: _SettingOption = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
     gpus: _GpusOption = None,
+    priority: _PriorityOption = None,
+    project: _ProjectOption = None,
+    time_limit: _TimeOption = None,
+    array: _ArrayOption = None,
     env: _EnvOption = None,
     notify: _NotifyOption = None,
+    explain: _ExplainOption = None,
     dry_run: _DryRunOption = False,
     quote: _QuoteOption = False,
     take: _TakeOption = None,
@@ -128,16 +306,21 @@ def submit_command(
     profile: ProfileOption = None,
     network: NetworkOption = None,
     yes: YesOption = False,
+    follow: _FollowOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job number.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit a job to the queue."""
     from walras.spec.shipped_files import folder_of_relative_paths
 
-    changes = [*_changes_of(name, gpus, notify), *(setting or [])]
+    fields = {"name": name, "notify": notify, "project": project, "array": array, "limits.max_runtime": time_limit}
+    changes = [*_changes_of(fields, gpus, priority), *(setting or [])]
+    if follow:
+        other = {"--dry-run": dry_run, "--quote": quote, "--output": output is OutputFormat.JSON}
+        refuse_options(other, "leaves nothing to follow", "leave it or --follow out")
     if not command and wrap is None and (collection := read_collection(file)) is not None:
         single = {"--name": name, "--recommend": recommend, "--quote": quote, "--take": take, "--skypilot": skypilot}
-        check_options(single)
+        check_options(single | {"--follow": follow})
         _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
         return
     of_slurm = [] if like_sbatch and sbatch is None else sbatch
@@ -159,31 +342,45 @@ def submit_command(
         show_menu(spec, output)
         return
     submitted = with_client(lambda client: _send(client, spec, folder, tree))
-    assert submitted.id is not None
-    remember_submitted_job(server_access().url, submitted.id)
-    if output is OutputFormat.JSON:
-        show_json(submitted.model_dump(mode="json"))
-    elif quiet or like_sbatch:
-        show_line(str(submitted.id) if quiet else f"Submitted batch job {submitted.id}")
-    else:
+    if output is not OutputFormat.JSON and not quiet and not like_sbatch:
         _tell_submitted(submitted, spec, folder)
-    if wait:
-        _wait_for_end(submitted.id)
+    elif output is OutputFormat.JSON:
+        show_json(submitted.model_dump(mode="json"))
+    else:
+        show_line(str(submitted.id) if quiet else f"Submitted batch job {submitted.id}")
+    if wait or follow:
+        _stay_until_end(submitted, follow=follow, like_sbatch=like_sbatch)
 
 
 async def _send(client: "Client", spec: "JobSpec", folder: Path, tree: "ContentTree | None") -> "SubmitResult":
     if tree is not None:
         await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
-    return await client.submit(spec)
+    submitted = await client.submit(spec)
+    assert submitted.id is not None
+    remember_submitted_job(server_access().url, submitted.id)
+    return submitted
 
 
-def _wait_for_end(job_id: int) -> None:
-    """Waits for a job, or its sweep, and ends with the exit code of `walras wait`."""
-    from walras.cli.job_control_commands import exit_code_of_states, wait_for_jobs
-
+def _stay_until_end(submitted: "SubmitResult", *, follow: bool, like_sbatch: bool) -> None:
+    """Waits for a job, whose output it may follow, or a sweep, and ends with the exit code of `wait` or of sbatch."""
+    job_id = submitted.id or 0
+    if follow and submitted.jobs == 1:
+        logs_command(str(job_id), follow=True)
+        return
     states = with_client(lambda client: wait_for_jobs(client, [job_id], None, whole=[job_id]))
-    if code := exit_code_of_states(states.values()):
+    code = with_client(lambda client: _code_of_sbatch(client, states)) if like_sbatch else None
+    if code := exit_code_of_states(states.values()) if code is None else code:
         raise typer.Exit(code)
+
+
+async def _code_of_sbatch(client: "Client", states: Mapping[int, JobState | None]) -> int:
+    """Returns the highest exit code of the jobs, and 1 at least if one did not succeed."""
+    codes = [0]
+    for job_id, state in states.items():
+        last = (await client.job(job_id)).attempt_list[-1:]
+        codes += [each.exit_code or (128 + each.signal if each.signal else 0) for each in last]
+        codes.append(int(state is not JobState.SUCCEEDED))
+    return max(codes)
 
 
 def _submit_all(
@@ -212,7 +409,8 @@ def _tell_submitted(submitted: "SubmitResult", spec: "JobSpec", folder: Path) ->
     if told := defaults_text(submitted.defaults):
         show_line(f"  not stated, so: {told}")
     if spec.code is not None:
-        show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
+        files = f"{spec.code.files} {'file travels' if spec.code.files == 1 else 'files travel'} with it"
+        show_line(f"  {files} ({format_size(spec.code.size)} of {folder})")
     show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
 
 
@@ -228,13 +426,14 @@ def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:
     show_line(f"  one of them: {submitted.id}[INDEX]    all of them: walras queue --expand")
 
 
-def _changes_of(name: str | None, gpus: str | None, notify: str | None) -> list[str]:
+def _changes_of(fields: dict[str, str | None], gpus: str | None, priority: str | None) -> list[str]:
     """Returns the options that stand for a field as `--set` would have them."""
-    changes = [] if name is None else [f"name={json.dumps(name, ensure_ascii=False)}"]
+    written = ((field, value) for field, value in fields.items() if value is not None)
+    changes = [f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in written]
+    if priority is not None:
+        changes.append(f"priority={parse_priority(priority)}")
     if gpus is not None:
         changes.append(f"resources.accelerators={gpus if ':' in gpus else f'any:{gpus}'}")
-    if notify is not None:
-        changes.append(f"notify={json.dumps(notify, ensure_ascii=False)}")
     return changes
 
 
@@ -243,7 +442,7 @@ def in_local_folder(spec: "JobSpec", start: Path) -> "JobSpec":
 
     Raises JobSpecError for a job that starts its ranks itself: whoever runs it here counts and measures ranks.
     """
-    from walras.spec.launchers import is_launcher
+    from walras.spec.spec_request import is_launcher
     from walras.spec.sweeps import is_sweep
 
     if is_sweep(spec):
@@ -270,8 +469,8 @@ def with_snapshot(spec: "JobSpec", start: Path) -> "tuple[Path, JobSpec, Content
     folder = start / (spec.workdir or "")
     if spec.workdir is None or spec.workdir.startswith("/"):
         return folder, spec, None
-    from walras.code_snapshot import code_fields, snapshot_folder
     from walras.spec.job_groups import CodeSpec
+    from walras.storage.code_snapshot import code_fields, snapshot_folder
 
     folder = Path(os.path.normpath(folder))
     tree = snapshot_folder(folder)
@@ -280,7 +479,7 @@ def with_snapshot(spec: "JobSpec", start: Path) -> "tuple[Path, JobSpec, Content
 
 
 def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
-    from walras.spec.launchers import launcher_note
+    from walras.spec.spec_request import launcher_note
     from walras.spec.sweeps import array_indices, is_sweep
     from walras.units import format_count
 
@@ -293,14 +492,13 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         for row in plan.configurations
     ]
     if rows:
-        columns = [Column("CHOSEN"), *(Column(title.upper().replace("_", " ")) for title in titles)]
-        show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+        show_columns(" | ".join(["CHOSEN", *(title.upper().replace("_", " ") for title in titles)]), rows)
     if plan.value_by:
         show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
     if told := defaults_text(plan.defaults):
         show_line(f"not stated, so: {told}")
     if plan.chosen is None:
-        show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+        show_line(f"would wait: {dash(why_text(plan))}")
     if plan.forecast is not None:
         show_line(f"submitted now it {forecast_text(plan.forecast, time.time())}")
     for note in filter(None, (launcher_note(spec), plan.note)):

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import threading
 import time
 import unicodedata
@@ -28,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from walras.errors import UserError
-from walras.json_output import stream_json
+from walras.output.json_output import stream_json
 
 _P = ParamSpec("_P")
 
@@ -145,6 +146,8 @@ class Column:
     spare: int = 0
     #: Whether cells are cut in the middle: names of a sweep differ at their ends.
     keeps_ends: bool = False
+    #: Whether cells go on in the next line instead of being cut.
+    wraps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,32 @@ class Listing:
     styles: dict[str, str] = field(default_factory=dict)
     #: A line above the table; empty: none.
     title: str = ""
+
+
+_COLUMN = re.compile(
+    r"(?P<title>.*?)(?P<right>>)?(?P<shrinks>~(?P<least>\d*)(?P<ends>~)?(?P<wraps>\+)?)?(?:\?(?P<spare>\d))?"
+)
+
+
+@functools.cache
+def columns_of(text: str) -> tuple[Column, ...]:
+    """Returns the columns of `JOB> | NAME~12~ | USER~?1`, each with marks behind its title in this order.
+
+    `>`: aligned right. `~`: shrinks, to the number of characters behind it; `~~`: keeps the ends of its cells; `~+`:
+    wraps them. `?`: its rank as a spare column.
+    """
+    found = []
+    for part in text.split("|"):
+        read = _COLUMN.fullmatch(part.strip())
+        assert read is not None, part
+        marks = read.groupdict()
+        found.append(
+            Column(
+                marks["title"], bool(marks["right"]), bool(marks["shrinks"]), int(marks["least"] or 8),
+                int(marks["spare"] or 0), bool(marks["ends"]), bool(marks["wraps"]),
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 STATE_STYLES = {
@@ -194,10 +223,38 @@ def show_listing(listing: Listing, output: OutputFormat, *, header: bool = True)
         page.print(render_table(listing, page.width, header=header))
 
 
+def show_columns(
+    titles: str,
+    rows: Sequence[Sequence[str]],
+    data: Any = None,
+    output: OutputFormat = OutputFormat.TABLE,
+    *,
+    header: bool = True,
+) -> None:
+    """Prints rows under columns as `columns_of` reads them, or the data as JSON."""
+    show_listing(Listing(columns_of(titles), rows, data), output, header=header)
+
+
+def show_items(
+    titles: str, items: Sequence[Any], row: Callable[[Any], Sequence[str]], output: OutputFormat, *, header: bool = True
+) -> None:
+    """Prints items of the server, one a row, or all of them as JSON."""
+    show_columns(titles, [row(each) for each in items], [each.model_dump(mode="json") for each in items], output,
+                 header=header)  # fmt: skip
+
+
+def show_as_json(item: Any, output: OutputFormat) -> bool:
+    """Prints an item of the server where JSON is asked for; returns whether it is."""
+    if output is OutputFormat.JSON:
+        show_json(item.model_dump(mode="json"))
+    return output is OutputFormat.JSON
+
+
 def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
     """Returns the table, every cell made safe; cells are never read as markup.
 
-    In a narrow terminal text columns are cut and spare columns left out; numbers are never cut.
+    In a narrow terminal text columns are cut or wrapped and spare columns left out; numbers are never cut: where there
+    is no room for them beside each other, each row is a block of lines.
     """
     rows = [[Text(safe_text(cell), style=listing.styles.get(cell, "")) for cell in row] for row in listing.rows]
     titles = [cell_len(column.title) if header else 0 for column in listing.columns]
@@ -207,12 +264,23 @@ def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
         for column, title, full in zip(listing.columns, titles, longest, strict=True)
     ]
     shown = _columns_that_fit(listing.columns, least, width)
-    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold", title_justify="left")
+    fits = sum(least[at] + _COLUMN_GAP for at in shown) - _COLUMN_GAP <= width
+    table = Table(
+        box=None, pad_edge=False, show_header=header and fits, header_style="bold", title_justify="left"
+    )  # fmt: skip
     table.title = Text(safe_text(listing.title)) if listing.title else None
+    if not fits:
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in rows:
+            for at in range(len(row)):
+                table.add_row(listing.columns[at].title, row[at], end_section=at == len(row) - 1)
+        return table
     for at, taken in _column_widths(shown, least, longest, width).items():
         column = listing.columns[at]
         justify: Literal["left", "right"] = "right" if column.right else "left"
-        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=taken)
+        overflow: Literal["fold", "ellipsis"] = "fold" if column.wraps else "ellipsis"
+        table.add_column(column.title, justify=justify, no_wrap=not column.wraps, overflow=overflow, width=taken)
         if column.keeps_ends and taken < longest[at]:
             for row in rows:
                 row[at] = cut_in_the_middle(row[at], taken)
@@ -235,7 +303,6 @@ def cut_in_the_middle(cell: Text, width: int) -> Text:
 
 
 def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
-    """Returns the indices of the columns that fit into the width."""
     shown = list(range(len(columns)))
     spare = sorted((at for at in shown if columns[at].spare), key=lambda at: columns[at].spare)
     while spare and sum(least[at] + _COLUMN_GAP for at in shown) - _COLUMN_GAP > width:
@@ -263,6 +330,14 @@ def show_json(data: Any) -> None:
 def show_line(text: str) -> None:
     """Prints one line on standard output, made safe."""
     sys.stdout.write(safe_text(text) + "\n")
+
+
+def show_sentence(text: str) -> None:
+    """Prints a line as `show_line` does; in a terminal its words are wrapped, two blanks further in than it begins."""
+    width, inside = standard_console().width, " " * (len(text) - len(text.lstrip()) + 2)
+    lines = textwrap.wrap(text, width, subsequent_indent=inside, break_long_words=False, break_on_hyphens=False)
+    for line in lines:
+        show_line(line)
 
 
 def say_progress(text: str) -> Callable[[int, int], None]:

@@ -42,7 +42,7 @@ def _require_textual() -> None:
 
 async def _watch_cluster(server: ServerAccess, every_s: float) -> None:
     from walras.client import Client
-    from walras.transport import Patience
+    from walras.connection.transport import Patience
 
     async with Client(server.url, server.token) as client:
         await first_look(client)

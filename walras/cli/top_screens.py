@@ -6,44 +6,35 @@ knows, says since when, and goes on by itself once the server answers. Nothing t
 widgets are handed `Text`, made safe, never strings.
 """
 
+import asyncio
+import contextlib
 import time
 from collections import deque
+from collections.abc import Awaitable
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
-from textual import on
+from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Input, OptionList, Static
-
-from walras.api import NodeView
-from walras.cli.job_commands import explain_lines
-from walras.cli.terminal_output import STATE_STYLES, LogText, joined, safe_text
-from walras.cli.top_text import attempts_text, fleet_text, header_text, job_lines
-from walras.errors import NotFound, WalrasError
-from walras.overview import Overview
-
-if TYPE_CHECKING:
-    from walras.client import Client
-import asyncio
-import contextlib
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING
-
-from textual import work
 from textual.css.query import NoMatches
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
+from textual.widgets import DataTable, Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from walras.cli.forecast_text import clock_text
-from walras.cli.top_text import JobLine
-from walras.errors import UserError
+from walras.cli.job_commands import explain_lines
+from walras.cli.terminal_output import STATE_STYLES, LogText, joined, safe_text
+from walras.cli.top_text import JobLine, attempts_text, fleet_text, header_text, job_lines
+from walras.errors import NotFound, UserError, WalrasError
+from walras.resources.fleet import NodeView
+from walras.resources.overview import Overview
 
 if TYPE_CHECKING:
     from walras.client import Client
+
 
 #: After a poll that took long, the next one waits at least this many times as long.
 _PART = 20.0

@@ -14,46 +14,16 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from walras.cli.arguments import instant_of
 from walras.cli.forecast_text import clock_text, expected_text
-from walras.cli.job_choice import instant_of
-from walras.cli.queue_order import headline
+from walras.cli.job_commands import headline
 from walras.cli.terminal_output import STATE_STYLES, cut_in_the_middle, safe_text
-from walras.states import Reason
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, JobView, PriceView
-    from walras.overview import MachineCells, Overview
-
-#: Why a job waits, in words.
-WAITING_WORDS = {
-    Reason.WAIT_NOT_EVALUATED: "has not been looked at yet",
-    Reason.WAIT_CAPACITY: "waits for accelerators to become free",
-    Reason.WAIT_FRAGMENTED: "enough is free, but not together",
-    Reason.WAIT_PRICE: "worth less than the price of a place now",
-    Reason.WAIT_PRIORITY: "jobs of higher priority are first",
-    Reason.WAIT_FAIRSHARE: "others are owed more",
-    Reason.WAIT_GANG: "waits until its whole gang fits",
-    Reason.WAIT_RESERVATION: "the free places are kept for a larger job",
-    Reason.WAIT_PROFILING: "its speed is being measured",
-    Reason.WAIT_PREEMPTING: "its place is being cleared",
-    Reason.WAIT_PROVISIONING: "a machine is being rented for it",
-    Reason.WAIT_DEPENDENCY: "waits for another job",
-    Reason.WAIT_NOT_BEFORE: "was asked to start later",
-    Reason.WAIT_BACKOFF: "pauses before it is tried again",
-    Reason.WAIT_QUOTA: "its project or user holds all it may",
-    Reason.WAIT_BUDGET: "its budget is spent",
-    Reason.WAIT_SWEEP: "its sweep runs as many jobs at once as it may",
-    Reason.WAIT_BOOKED: "the machines are reserved for others",
-    Reason.HOLD_USER: "held by its owner",
-    Reason.HOLD_ADMIN: "held by an operator",
-    Reason.HOLD_BUDGET: "held: its budget is spent",
-    Reason.HOLD_REPEATED_FAILURE: "held: it failed again and again",
-    Reason.HOLD_IDLE: "held: its accelerators stood idle",
-    Reason.CONFIG_NO_SUCH_ACCELERATOR: "no pool has such accelerators",
-    Reason.CONFIG_EXCEEDS_FLEET: "asks for more than the fleet has",
-    Reason.CONFIG_EXCEEDS_LARGEST_NODE: "no machine is large enough",
-}
+    from walras.resources.jobs import AttemptView, JobView
+    from walras.resources.overview import MachineCells, Overview
+    from walras.resources.prices import PriceView
 
 #: An accelerator of a machine in this state; one that is idle on a machine that is up is `_IDLE`.
 _CELLS = {"up": "■", "leaving": "▨", "unreachable": "▢", "quarantined": "▢"}
@@ -187,7 +157,7 @@ def reason_words(job: "JobView") -> str:
     """Returns the one reason why a job waits, in words."""
     if job.reason is None:
         return job.detail or "waits"
-    return WAITING_WORDS.get(job.reason) or f"{job.reason} {job.detail}".rstrip()
+    return job.reason.words
 
 
 def _running_lines(overview: "Overview", width: int) -> Iterator[JobLine]:
@@ -225,7 +195,7 @@ def attempts_text(attempts: "Sequence[AttemptView]") -> Text:
         took = format_length(max(end - leased, 0.0))
         shown.append(f"{attempt.attempt}. {clock_text(leased, now)}-{until} ({took})  ")
         shown.append(str(attempt.state), style=STATE_STYLES.get(str(attempt.state), ""))
-        shown.append(f" {attempt.reason}" if attempt.reason else "")
+        shown.append(f": {attempt.reason.words}" if attempt.reason else "")
         shown.append(f"  {attempt.accelerators} x {safe_text(attempt.accelerator)}")
         shown.append(f" on {safe_text(_some(attempt.placement))}")
         if attempt.exit_code is not None:

@@ -7,13 +7,11 @@ pools, unless one is given.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from walras.cli.arguments import parse_length_option, refuse_options
 from walras.cli.session import with_client
-from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
+from walras.cli.terminal_output import OutputFormat, show_columns, show_json, show_line, warn
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
@@ -26,12 +24,8 @@ if TYPE_CHECKING:
         ReservationTerms,
         UserBill,
     )
-    from walras.usage import UsageReport, UsageRow
-
-SinceOption = Annotated[
-    str | None, typer.Option("--since", help="What the jobs of this time up to now used, such as 30d (the default).")
-]
-TypeOption = Annotated[str | None, typer.Option("--type", help="Only this accelerator type.")]
+    from walras.cli.command_fields import BillSettings
+    from walras.resources.money import UsageReport, UsageRow
 
 _SINCE = "30d"
 #: USD below which an amount shown in cents is 0.
@@ -187,14 +181,8 @@ def show_bills(usage: LiveUsage, payer: str, model: str, output: OutputFormat, h
     if output is OutputFormat.JSON:
         show_json(_bills_data(usage, bills, rows, payer))
         return
-    columns = [
-        Column(payer.upper(), shrinks=True),
-        Column("WORK", right=True),
-        Column("ON DEMAND", right=True, spare=2),
-    ]
-    columns += [Column(name, right=True) for name in ("CHARGED", "ONE PRICE", "BY PLACE", "ALONE")]
-    columns.append(Column("SAVES BY LEAVING", right=True))
-    show_listing(Listing(columns, [row.cells(judged) for row in rows], None), output, header=header)
+    titles = f"{payer.upper()}~ | WORK> | ON DEMAND>?2 | CHARGED> | ONE PRICE> | BY PLACE> | ALONE> | SAVES BY LEAVING>"
+    show_columns(titles, [row.cells(judged) for row in rows], None, output, header=header)
     for each, found in bills:
         usd = f"{format_money(each.terms.reserved_price * each.on_demand_usd)}/h"
         show_line(
@@ -278,15 +266,13 @@ def _bills_data(
 _MODELS = ("one-price", "by-place")
 
 
-def read_bill_usage(since: str | None, accelerator: str | None, asked: AskedPrices, longest_wait: str) -> LiveUsage:
-    """Ask the server for the use to be billed. Raises UserError.
-
-    `longest_wait`: who would wait longer for reserved accelerators runs on demand.
-    """
+def read_bill_usage(since: str | None, said: "BillSettings") -> LiveUsage:
+    """Ask the server for the use to be billed. Raises UserError."""
     from optimizer.planning.reserved_capacity import ReservationTerms
 
-    wait_h = parse_length_option(longest_wait, "--longest-wait") / SECONDS_PER_HOUR
-    return read_live_usage(since, accelerator, asked, ReservationTerms(1.0, longest_wait_h=wait_h))
+    asked = AskedPrices(said.reserved_price, said.on_demand, parse_reserved_usd(said.reserved))
+    wait_h = said.longest_wait / SECONDS_PER_HOUR
+    return read_live_usage(since, said.type, asked, ReservationTerms(1.0, longest_wait_h=wait_h))
 
 
 def check_bill_options(
@@ -300,4 +286,4 @@ def check_bill_options(
         raise UserError(f"{model[:40]!r} is no pricing model", field="--model", fix=f"choose from {', '.join(_MODELS)}")
     if by not in ("project", "user"):
         raise UserError(f"nobody is billed by {by[:40]!r}", field="--by", fix="choose from project, user")
-    refuse_options(of_ledger, "says nothing of bills", "leave it out; see --since, --type")
+    refuse_options(of_ledger, "says nothing of bills", "leave it out; see --since and `type`")

@@ -22,10 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from scheduler.live.providers.local_provider import kill_machine_processes
 from walras.client import Client
-from walras.code_snapshot import code_fields, snapshot_folder
-from walras.content import ContentTree
 from walras.errors import ClusterError, ConfigError, WalrasError
 from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.spec.file_model import load_yaml
@@ -33,6 +30,8 @@ from walras.spec.job_groups import CodeSpec
 from walras.spec.job_spec import JobSpec
 from walras.spec.shipped_files import SHIPPED_CONFIGS
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
+from walras.storage.code_snapshot import code_fields, snapshot_folder
+from walras.storage.content import ContentTree
 
 
 def configs_folder() -> Path:
@@ -54,10 +53,6 @@ class DemoSetup:
     workload: WorkloadFile
     #: The files of each folder that jobs start in, by its `workdir`.
     code: Mapping[str, ContentTree] = field(default_factory=dict)
-
-    @property
-    def workload_path(self) -> Path:
-        return self.configs / "workloads" / "demo.yaml"
 
     @property
     def policy_path(self) -> Path:
@@ -183,10 +178,6 @@ class ChildProcesses:
                 preexec_fn=_end_with_parent,
             )
 
-    def forget(self, name: str) -> None:
-        """From now on the process may end; it may also be started again."""
-        self._started.pop(name).wait()
-
     def died(self) -> str | None:
         """Returns which process has ended, with the end of its log; None while all run."""
         for name, process in self._started.items():
@@ -271,33 +262,13 @@ AGENTS_READY_S = 60.0
 _POLL_EVERY_S = 0.2
 
 
-def _here(_name: str) -> Sequence[str]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class DemoHosts:
-    """Where the demo's processes run: on this machine's loopback interface, unless told otherwise."""
-
-    #: The server's options that say where it listens.
-    listen: tuple[str, ...] = ("--host", "127.0.0.1", "--port", "0")
-    #: Returns the words before the command line of a process: `server`, or an owned machine by its name.
-    enter: Callable[[str], Sequence[str]] = _here
-
-
 class LocalCluster:
     """A server and agents as processes of this machine. Clients live in the exit stack that is handed in."""
 
     def __init__(
-        self,
-        stage: DemoSetup,
-        processes: ChildProcesses,
-        clients: AsyncExitStack,
-        inherited: Mapping[str, str],
-        hosts: DemoHosts,
+        self, stage: DemoSetup, processes: ChildProcesses, clients: AsyncExitStack, inherited: Mapping[str, str]
     ):
         self._stage = stage
-        self._hosts = hosts
         self._processes = processes
         self._clients = clients
         self._environment = child_environment(inherited)
@@ -306,39 +277,32 @@ class LocalCluster:
         self.admin: Client
         self.users: dict[str, Client] = {}
 
-    def lose_machine(self, name: str) -> None:
-        """Kills all processes of an owned machine at once and removes its disk."""
-        kill_machine_processes(self._stage.state_of(name))
-        self._processes.forget(name)
-        shutil.rmtree(self._stage.state_of(name))
-
     async def start(self) -> None:
         """Starts the server, the machines and the users. Raises ClusterError, with the end of the log, if a part does
         not start.
         """
         stage = self._stage
         files = ["--cluster", stage.cluster_path, "--policy", stage.policy_path]
-        self._run("server", "server", "--data", stage.server, *self._hosts.listen, *files)
+        self._run("server", "server", "--data", stage.server, "--host", "127.0.0.1", "--port", "0", *files)
         self.url = url = await self._url()
         token = (stage.server / "admin.token").read_text().strip()
         self.admin = await self._clients.enter_async_context(Client(url, token))
         await self._until_ready()
-        for workdir, tree in stage.code.items():
-            await self.admin.send_folder(stage.code_folder(workdir), tree)
         for name in stage.machines:
-            self.start_machine(name)
+            self._start_machine(name)
         # One of their jobs is urgent, which elsewhere is an operator's to ask for.
         await self.admin.change_role("user", {"caps": {"max_priority": 100}})
         for user, project in stage.users.items():
             created = await self.admin.create_token(user, "user", [project])
-            self.users[user] = await self._clients.enter_async_context(Client(url, created.token))
+            client = self.users[user] = await self._clients.enter_async_context(Client(url, created.token))
+            for workdir, tree in stage.code.items():
+                await client.send_folder(stage.code_folder(workdir), tree)
         await self._until_joined(len(stage.machines))
 
     def _run(self, name: str, *arguments: object) -> None:
-        command = [*self._hosts.enter(name), self._walras, *map(str, arguments)]
-        self._processes.start(name, command, self._environment)
+        self._processes.start(name, [self._walras, *map(str, arguments)], self._environment)
 
-    def start_machine(self, name: str) -> None:
+    def _start_machine(self, name: str) -> None:
         """Starts the agent of an owned machine."""
         entry = self._stage.machines[name]
         shape = ["--shape", entry.shape, "--accelerator", entry.accelerator, "--accelerators", entry.accelerators]
@@ -402,7 +366,7 @@ class LocalCluster:
 
 @contextlib.asynccontextmanager
 async def running_cluster(
-    stage: DemoSetup, processes: ChildProcesses, say: Callable[[str], None], hosts: DemoHosts
+    stage: DemoSetup, processes: ChildProcesses, say: Callable[[str], None]
 ) -> AsyncIterator[LocalCluster]:
     """Yields a started server with the owned machines' agents, until the block ends; SIGTERM cancels it, as Ctrl-C
     does.
@@ -413,7 +377,7 @@ async def running_cluster(
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with AsyncExitStack() as clients:
-        cluster = LocalCluster(stage, processes, clients, os.environ, hosts)
+        cluster = LocalCluster(stage, processes, clients, os.environ)
         say("starting a server and the owned machines' agents ...")
         await cluster.start()
         yield cluster

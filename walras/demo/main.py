@@ -23,20 +23,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from scheduler.live.store.event_journal import read_run
-from simulator.cost_measurement import measure_costs
-from simulator.reports.resimulation import ResimulatedJob, resimulate
+from simulator.measured_costs import measure_costs
+from simulator.reports.recorded_runs import ResimulatedJob, resimulate
 from simulator.shipped_configs import load_named_policy
 from walras.client import Client
 from walras.demo.local_cluster import (
     ChildProcesses,
-    DemoHosts,
     DemoSetup,
     adopt_orphans,
     prepare_demo,
     remove_run_state,
     running_cluster,
 )
-from walras.demo.observations import DemoRecording
 from walras.demo.run_report import (
     PromiseCheck,
     SpecialJobs,
@@ -51,7 +49,7 @@ from walras.demo.run_report import (
     print_failure,
     print_titled_table,
 )
-from walras.demo.workload_run import GIVE_UP_S, Drill, LiveView, WorkloadRun
+from walras.demo.workload_run import DemoRecording, LiveView, WorkloadRun
 from walras.errors import ClusterError
 from walras.spec.job_spec import JobSpec
 
@@ -131,26 +129,11 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
     return 0 if kept else 1
 
 
-async def run_on_cluster(
-    stage: DemoSetup,
-    processes: ChildProcesses,
-    view: LiveView,
-    console: Console,
-    *,
-    hosts: DemoHosts | None = None,
-    drills: Sequence[Drill] = (),
-    give_up_s: float = GIVE_UP_S,
-) -> FinishedRun:
-    """Starts the cluster, runs the workload on it, and returns what the report needs.
-
-    Args:
-        hosts: where the processes run; None: here.
-        drills: what else happens to the machines.
-        give_up_s: the run is given up after so long.
-    """
-    async with running_cluster(stage, processes, console.print, hosts or DemoHosts()) as cluster:
+async def run_on_cluster(stage: DemoSetup, processes: ChildProcesses, view: LiveView, console: Console) -> FinishedRun:
+    """Starts the cluster, runs the workload on it, and returns what the report needs."""
+    async with running_cluster(stage, processes, console.print) as cluster:
         with view:
-            run = WorkloadRun(stage, cluster, view, drills, give_up_s)
+            run = WorkloadRun(stage, cluster, view)
             in_time = await run.play()
         story = FinishedRun(run.recording, run.job_ids, in_time)
         for job_id in story.recording.jobs:
@@ -239,7 +222,7 @@ def run_page_demo(*, data: Path | None, keep: bool, minutes: float) -> int:
 
 
 async def _keep_busy(stage: DemoSetup, processes: ChildProcesses, console: Console, length_s: float) -> None:
-    async with running_cluster(stage, processes, console.print, DemoHosts()) as cluster:
+    async with running_cluster(stage, processes, console.print) as cluster:
         token = (stage.server / "admin.token").read_text().strip()
         console.print(f"\nopen {cluster.admin.url}/ and sign in with {token}\n", highlight=False, soft_wrap=True)
         console.print(f"jobs come for {length_s / 60:g} minutes; Ctrl-C ends everything before")

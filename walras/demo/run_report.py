@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from simulator.reports.resimulation import ResimulatedJob
-from walras.api import AttemptView, JobDetail
-from walras.demo.observations import DemoRecording, attempt_taken, started_attempts
+from simulator.reports.baselines import jain_index
+from simulator.reports.recorded_runs import ResimulatedJob
+from walras.demo.workload_run import DemoRecording, attempt_taken, started_attempts
+from walras.resources.jobs import AttemptView, JobDetail
 from walras.states import AttemptState, JobState
 
 MOST_RANK_STARTS = 24
@@ -175,18 +176,8 @@ def check_revocation(recording: DemoRecording, pool: str) -> PromiseCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedSpan:
-    """A job wanted `accelerators` from `from_s` (submitted) until `to_s` (ended)."""
-
-    user: str
-    accelerators: int
-    from_s: float
-    to_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class HeldSpan:
-    """A user held `accelerators` from `from_s` until `to_s`."""
+class AcceleratorSpan:
+    """Accelerators from `from_s` until `to_s`: those that a job wanted, those that a user held, or a machine's."""
 
     user: str
     accelerators: int
@@ -208,13 +199,12 @@ def equal_split_by_user(wanted: Mapping[str, float], capacity: float) -> dict[st
     return shares
 
 
-def entitled_by_user(wishes: Sequence[WantedSpan], machines: Sequence[HeldSpan]) -> dict[str, float]:
+def entitled_by_user(wishes: Sequence[AcceleratorSpan], machines: Sequence[AcceleratorSpan]) -> dict[str, float]:
     """Returns the accelerator-seconds of each user under an equal split among those who wanted some at each instant.
 
     `machines` are the spans in which accelerators existed (the user name is ignored).
     """
-    spans: list[WantedSpan | HeldSpan] = [*wishes, *machines]
-    instants = sorted({instant for span in spans for instant in (span.from_s, span.to_s)})
+    instants = sorted({instant for span in (*wishes, *machines) for instant in (span.from_s, span.to_s)})
     users = sorted({wish.user for wish in wishes})
     total = dict.fromkeys(users, 0.0)
     for start_s, end_s in pairwise(instants):
@@ -228,18 +218,12 @@ def entitled_by_user(wishes: Sequence[WantedSpan], machines: Sequence[HeldSpan])
     return total
 
 
-def received_by_user(held: Sequence[HeldSpan]) -> dict[str, float]:
+def received_by_user(held: Sequence[AcceleratorSpan]) -> dict[str, float]:
     """Returns the accelerator-seconds that each user held."""
     total: dict[str, float] = {}
     for span in held:
         total[span.user] = total.get(span.user, 0.0) + span.accelerators * (span.to_s - span.from_s)
     return total
-
-
-def jain(values: Sequence[float]) -> float:
-    """Returns Jain's index: 1 when all values are equal, 1/n when one has everything; 1 for no values."""
-    squares = sum(value * value for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0
 
 
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
@@ -369,14 +353,16 @@ def fairness_table(recording: DemoRecording) -> Table:
     wishes, held = [], []
     for job in recording.jobs.values():
         end = recording.seconds(job.ended_at) if job.ended_at else recording.seconds(job.submitted_at)
-        wishes.append(WantedSpan(job.user, job.accelerators, recording.seconds(job.submitted_at), end))
+        wishes.append(AcceleratorSpan(job.user, job.accelerators, recording.seconds(job.submitted_at), end))
         for attempt in job.attempt_list:
-            held.append(HeldSpan(job.user, attempt.accelerators, *attempt_span(recording, attempt)))
-    machines = [HeldSpan("", span.node.accelerators, span.from_s, span.to_s) for span in recording.nodes.values()]
+            held.append(AcceleratorSpan(job.user, attempt.accelerators, *attempt_span(recording, attempt)))
+    machines = [
+        AcceleratorSpan("", span.node.accelerators, span.from_s, span.to_s) for span in recording.nodes.values()
+    ]
     entitled = entitled_by_user(wishes, machines)
     got = received_by_user(held)
     ratios = {user: got.get(user, 0.0) / amount for user, amount in entitled.items() if amount > 0}
-    table = Table(title=f"fairness: Jain's index {jain(list(ratios.values())):.3f} of 1", title_justify="left")
+    table = Table(title=f"fairness: Jain's index {jain_index(ratios.values()):.3f} of 1", title_justify="left")
     table.add_column("user")
     for name in ("received accelerator-s", "entitled", "received / entitled"):
         table.add_column(name, justify="right")
@@ -466,7 +452,6 @@ def print_demo_report(
     losses: Mapping[int, tuple[float, float]],
     nominal: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Prints the tables of the report."""
     for table in (
         jobs_table(recording, losses),
         fairness_table(recording),

@@ -7,10 +7,10 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optimizer.policy_files import is_policy_file, name_in_file
+from optimizer.registry import is_policy_file, name_in_file
 from simulator.reports.baselines import BoundsChoice
+from simulator.reports.comparison_charts import comparison_book
 from simulator.reports.comparison_page import write_comparison_page
-from simulator.reports.figure_book import comparison_book
 from simulator.reports.policy_comparison import PolicyComparison, compare_policies, comparison_tables
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
@@ -34,7 +34,7 @@ class Comparison:
 
     def records(self) -> list[dict[str, Any]]:
         """Returns one row for each policy and seed: `policy`, `seed`, and every metric by its name
-        (docs/metrics.md).
+        (docs/simulator.md).
         """
         found = self.found
         return [

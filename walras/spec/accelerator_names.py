@@ -13,8 +13,12 @@ from functools import lru_cache
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}", re.ASCII)
 #: Words for the vendor or the form factor, which do not make another type; and those of a graphics card's edition.
 _NOISE = re.compile(
-    r"nvidia|amd|tesla|geforce|instinct|radeon|sxm\d*|pcie|nvl|hbm\w*|oam|mxm|mig|dgxs|fhhl|ls|accelerator", re.ASCII
+    r"nvidia|amd|tesla|geforce|instinct|radeon|sxm\d*|pcie|nvl|hbm\w*|oam|mxm|mig|dgxs|fhhl|ls|accelerator|mega|ac|mba"
+    r"|mcm",
+    re.ASCII,
 )
+#: The form factor, joined to the product: `h100sxm5`, `a100pcie`.
+_JOINED = re.compile(r"(?<=^[ahv]\d00)(sxm\d*|pcie|nvl)(?=-|$)", re.ASCII)
 _CARD_NOISE = frozenset(["generation", "gpu", "blackwell", "server", "workstation", "edition", "with", "design"])
 #: A product with several sizes of memory in GB; what is detected is named with the nearest.
 _SIZES = {"a100": (40, 64, 80), "a800": (40, 80), "v100": (16, 32), "h100": (64, 80, 94, 96), "p100": (12, 16)}
@@ -88,13 +92,15 @@ def named_type(names: Iterable[str], accelerator: str) -> str | None:
 @lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
     lower = re.sub(r"(?<=\d) (?=gb\b)", "", text.strip().lower())
-    words = [word for word in re.split(r"[\s_-]+", lower) if word]
+    lower = re.sub(r"(nvidia|geforce|tesla)(?=[a-z])", r"\1 ", lower)
+    words = [word for word in re.split(r"[\s_()-]+", lower) if word]
+    words = [part for word in words for part in _JOINED.sub(r"-\1", word).split("-")]
     if "h100" in words and "nvl" in words and not any(word.endswith("gb") for word in words):
         words.append("94gb")
     name = "-".join(word for word in words if not _NOISE.fullmatch(word))
     if name.startswith("gh200-"):
         return "gh200"  # the size that its name tells is that of the processor's memory
-    name = _card_name(name) or re.sub(r"^titan-?(?=v|xp|rtx)", "titan-", name)
+    name = _card_name(name) or re.sub(r"^(?:gtx-?)?titan-?(?=v|xp?$|rtx)", "titan-", name)
     size = re.fullmatch(r"(\w+)-(\d{2})g?(-.*)?", name, re.ASCII)
     if size is not None and int(size[2]) in _SIZES.get(size[1], ()):
         name = f"{size[1]}-{size[2]}gb{size[3] or ''}"  # Slurm sites write `a100_80` and `a100_80g`

@@ -1,20 +1,36 @@
 """The cluster file: pools of owned and rented machines, providers' settings, and rehearsed market steps.
 
 The same file drives the live server, the demo and the simulator.
+
+The sections of a cluster file that describe providers: what each needs to know to rent out machines.
+
+A pool names its provider (`provider: aws`), and the provider's settings stand in the section of that name (`aws: {…}`).
+A new provider adds its settings here, as one more class and one more field of `ProviderSections`
+(docs/how-to/add-a-provider.md).
+
+The hosts file: machines of one's own on which agents are started over SSH.
+
+    server: https://walras.example:8443
+    hosts:
+      - {host: gpu1.lab, zone: lab}
+      - {host: me@gpu2.lab, port: 2222, shape: tower, walras: /opt/walras/bin/walras}
+
+What OpenSSH knows of a host (user, port, key, jump host) is read from its own configuration.
 """
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from ipaddress import ip_network
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from walras.checkpoint_store import check_store
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
-from walras.machine_lifetime import checked_lifetime
+from walras.machines.machine_lifetime import checked_lifetime
+from walras.machines.topology import Topology, slurm_switches
 from walras.spec.accelerator_names import sheet_names
 from walras.spec.field_types import (
     AcceleratorName,
@@ -25,11 +41,95 @@ from walras.spec.field_types import (
     ShownName,
     WholeNumber,
 )
-from walras.spec.file_model import FieldMistake, FileModel, load_mapping, nearest_word
-from walras.spec.provider_settings import ProviderSections
+from walras.spec.file_model import FieldMistake, FileModel, load_mapping, nearest_or_all
 from walras.spec.shipped_files import SHIPPED_CONFIGS
-from walras.store_access import is_handed_out
+from walras.storage.checkpoint_store import check_store, is_handed_out
 from walras.units import parse_size
+
+#: Parts of the names that EC2 gives (`ami-…`, `subnet-…`), and names of profiles.
+_AwsWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+=,.@_-]{0,127}$")]
+_PipRequirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9./:][^\s'\"`$\\;|&<>]{0,399}$")]
+
+
+class ProviderSettings(FileModel):
+    """The settings of one provider."""
+
+    #: The least that a person has to write, as an error message shows it.
+    example: ClassVar[str]
+
+
+class AwsSettings(ProviderSettings):
+    """Where and how machines of `provider: aws` are launched. Credentials are found by boto3, never written here."""
+
+    example: ClassVar[str] = "{region: …, image: …, server_url: https://…}"
+
+    region: PoolWord
+    #: The machine image: Linux with systemd, Python 3.11, curl and the accelerators' drivers.
+    image: _AwsWord
+    #: Where machines reach the server: TLS, because tokens travel there.
+    server_url: Annotated[str, Field(pattern=r"^https://[A-Za-z0-9.\[\]:_/-]{1,400}$")]
+    #: By availability zone; a zone that is not named has the account's default subnet.
+    subnets: dict[PoolWord, _AwsWord] = Field(default_factory=dict)
+    security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
+    #: The instance profile of the machines, for what jobs may do at AWS; None: nothing.
+    instance_profile: _AwsWord | None = None
+    #: Installed with pip at the first boot: `walras` from the server itself, all else from the machine's index. Empty:
+    #: the image has `/opt/walras/bin/walras` already.
+    install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch]",)
+
+
+_SlurmWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}$")]
+_Path = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./%@+=:-]{1,400}$")]
+
+
+class SlurmSettings(ProviderSettings):
+    """How allocations of `provider: slurm` are submitted, and what their nodes have. The server submits as its user."""
+
+    example: ClassVar[str] = "{server_url: http://…}"
+
+    #: Where compute nodes reach the server; empty: at its own address.
+    server_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9.\[\]:_/-]{1,400})?$")] = ""
+    #: Python on the nodes with Walras installed; empty: the server's own path, for a file system that all share.
+    python: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""
+    #: Folder of `sbatch`, `squeue` and `scancel`; empty: they are on the path.
+    commands: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""
+    #: Where agents keep their state while an allocation lasts, on a disk of the node.
+    state: _Path = "/tmp/walras-agents"
+    #: The log file of agents; Slurm puts the job's number in the place of `%j`.
+    output: _Path = "/dev/null"
+    #: Slurm's partition of a pool's zone; a zone that is not named has the default partition.
+    partitions: dict[PoolWord, _SlurmWord] = Field(default_factory=dict)
+    #: Slurm's names of accelerators where they differ from ours.
+    gres: dict[AcceleratorName, _SlurmWord] = Field(default_factory=dict)
+    #: Time limit of an allocation, in whole minutes; None: the partition's.
+    time: Annotated[Length, Field(ge=60, le=365 * 86_400)] | None = None
+    #: Further options of sbatch, such as `--account=lab`.
+    options: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.,:=@/+-]{0,400}$")], ...], Field(max_length=32)
+    ] = ()
+    #: Seconds between two polls of Slurm's lists.
+    poll: Annotated[Length, Field(ge=1, le=600)] = 15.0
+    #: Emulation only: a file with the speeds of emulated accelerators, on the nodes.
+    speeds: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""
+
+
+class ProviderSections(FileModel):
+    """One optional section for each provider that has settings, under the provider's name."""
+
+    aws: AwsSettings | None = None
+    slurm: SlurmSettings | None = None
+
+    def provider_settings(self, provider: str) -> ProviderSettings | None:
+        """Returns the provider's section; None if the file has none, or if the provider takes no settings."""
+        return getattr(self, provider) if self.settings_type(provider) is not None else None
+
+    @classmethod
+    def settings_type(cls, provider: str) -> type[ProviderSettings] | None:
+        """Returns the class of the provider's settings; None if the provider takes none (`local`)."""
+        field = cls.model_fields.get(provider)
+        types = () if field is None else get_args(field.annotation)
+        return next((each for each in types if isinstance(each, type) and issubclass(each, ProviderSettings)), None)
+
 
 LARGEST_POOL = 100_000
 _ROLE = r"^(|arn:[a-z-]{3,20}:iam:[A-Za-z0-9-]{0,30}:[A-Za-z0-9]{0,30}:role/[A-Za-z0-9_+=,.@/-]{1,600})$"
@@ -100,6 +200,8 @@ class PoolEntry(FileModel):
     #: Billed in whole steps of this length (`1h`); 0: by the second.
     billing_step: Length = 0.0
 
+    _topology: Topology | None = PrivateAttr(default=None)
+
     other_words: ClassVar[dict[str, str]] = {
         "type": "accelerator", "gpu": "accelerator", "gpus": "accelerators", "count": "machines", "nodes": "machines",
         "mem": "memory", "price": "usd_per_h", "region": "zone", "notice_s": "notice", "boot_s": "boot",
@@ -148,7 +250,61 @@ class PoolEntry(FileModel):
             boot_s=self.boot,
             minimum_billing_s=self.minimum_billing,
             billing_step_s=self.billing_step,
+            topology=self._topology,
         )
+
+
+#: Largest topology.conf that is read, bytes.
+_TOPOLOGY_MAX = 16 * 2**20
+
+
+def _link_speed(value: object) -> float:
+    """Returns the bytes per second of `100Gbit` (also `100 Gbit/s`, `12.5GB/s`)."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([kMGT]?)(bit|B)(?:/s)?", str(value)[:40], re.ASCII)
+    if found is None or float(found[1]) <= 0:
+        raise ValueError(f"{str(value)[:40]!r} is no speed of a link; write such as `100Gbit`")
+    return float(found[1]) * 1000.0 ** " kMGT".index(found[2] or " ") / (8.0 if found[3] == "bit" else 1.0)
+
+
+def _joined(value: object) -> object:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+_LinkSpeed = Annotated[float, BeforeValidator(_link_speed)]
+_HostList = Annotated[str, BeforeValidator(_joined), Field(max_length=1_000_000)]
+
+
+class TopologyEntry(FileModel):
+    """The switches above owned machines, and the speeds of their links."""
+
+    #: Speed of one uplink of each level, from the machines up: `{machine: 100Gbit, rack: 10Gbit}`.
+    uplinks: Annotated[dict[PoolWord, _LinkSpeed], Field(min_length=1, max_length=16)]
+    #: The machines or switches below each switch, as Slurm lists them: `{r1: "gpu[01-08]"}`.
+    switches: Annotated[dict[ShownName, _HostList], Field(max_length=100_000)] = Field(default_factory=dict)
+    #: Path of a `topology.conf` of Slurm that names them instead; empty: none.
+    slurm: Annotated[str, Field(max_length=4096)] = ""
+
+    @model_validator(mode="after")
+    def _is_a_tree(self) -> "TopologyEntry":
+        field = "slurm" if self.slurm else "switches"
+        try:
+            if self.slurm and self.switches:
+                raise ValueError("switches are named there and in the file of Slurm; write one of them")
+            self.topology.links  # noqa: B018  it checks what it reads
+        except (OSError, ValueError) as error:
+            raise FieldMistake(field, str(error)) from None
+        return self
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Returns it as every layer sees it. Raises OSError, or ValueError that names the mistake."""
+        switches = self.switches
+        if self.slurm:
+            path = Path(self.slurm)
+            if not path.is_file() or path.stat().st_size > _TOPOLOGY_MAX:
+                raise ValueError(f"{self.slurm} is no file, or too large; give the path of topology.conf")
+            switches = slurm_switches(path.read_bytes().decode(errors="replace"))
+        return Topology(tuple(self.uplinks.items()), tuple(switches.items()))
 
 
 class MarketStep(FileModel):
@@ -224,6 +380,27 @@ class KeepEntry(FileModel):
     journal: Annotated[Length, Field(ge=3600)] | None = None
 
 
+class SignInEntry(FileModel):
+    """An OpenID Connect provider at which users sign in."""
+
+    #: Its address as its documents state it; TLS, or loopback.
+    issuer: Annotated[
+        str, Field(pattern=r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])(:|/|$))[!-~]*$", max_length=1024)
+    ]
+    client_id: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[!-~]+$")]
+    #: File of the client's secret, one line; None: a public client.
+    client_secret_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    #: The claim that names the user here: an address has to be verified by the provider.
+    user_claim: Annotated[str, Field(pattern=r"^[A-Za-z0-9_:/.-]{1,200}$")] = "email"
+    scope: Annotated[str, Field(pattern=r"^openid( [!-~]+)*$", max_length=1024)] = "openid email profile"
+
+    def client_secret(self) -> str:
+        """Returns the secret; empty for a public client. Raises ConfigError."""
+        from walras.server_access import read_token
+
+        return "" if self.client_secret_file is None else read_token(Path(self.client_secret_file))
+
+
 def _checked_store(setting: str) -> str:
     try:
         return check_store(setting)
@@ -241,8 +418,8 @@ class ClusterConfig(ProviderSections):
     #: What happens to attempts that run on when the server's database was restored from a backup: `go_on`, or `stop`
     #: (their jobs are held).
     after_restore: Literal["go_on", "stop"] = "go_on"
-    #: Where checkpoints are kept (`walras.checkpoint_store`); None: `server`, or in a cluster that had jobs before
-    #: there were stores what machines share below the server's own folder.
+    #: Where checkpoints are kept (`walras.storage.checkpoint_store`); None: `server`, or in a cluster that had jobs
+    #: before there were stores what machines share below the server's own folder.
     checkpoints: Annotated[str, AfterValidator(_checked_store)] | None = None
     #: How machines get into an `s3://` store; None: by credentials of their own.
     checkpoint_access: CheckpointAccess | None = None
@@ -252,6 +429,10 @@ class ClusterConfig(ProviderSections):
     idle_job: IdleJobEntry | None = None
     #: What users are told of outside of Walras (`walras notify`).
     notify: NotifyEntry = NotifyEntry()
+    #: Where users sign in to the page and by `walras whoami --login`; None: with tokens alone.
+    sign_in: SignInEntry | None = None
+    #: How far machines of owned pools are apart; None: all are equally near.
+    topology: TopologyEntry | None = None
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
     #: Price changes and revocations that a live server simulates, for rehearsals.
@@ -278,6 +459,13 @@ class ClusterConfig(ProviderSections):
         return self
 
     @model_validator(mode="after")
+    def _machines_have_places(self) -> "ClusterConfig":
+        found = None if self.topology is None else self.topology.topology
+        for entry in self.pools:
+            entry._topology = found if entry.market is Market.OWNED else None
+        return self
+
+    @model_validator(mode="after")
     def _providers_are_described(self) -> "ClusterConfig":
         for name in dict.fromkeys(entry.provider for entry in self.pools):
             settings = self.settings_type(name)
@@ -299,8 +487,56 @@ class ClusterConfig(ProviderSections):
         """Returns the entry of a pool. Raises ConfigError naming the nearest one that exists."""
         by_id = {str(entry.pool_id): entry for entry in self.pools}
         if pool_id not in by_id:
-            meant = nearest_word(pool_id, by_id)
-            raise ConfigError(
-                f"no pool {pool_id!r}", fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(by_id)}"
-            )
+            raise ConfigError(f"no pool {pool_id!r}", fix=nearest_or_all(pool_id, by_id))
         return by_id[pool_id]
+
+
+#: A pattern of words that a shell and OpenSSH's option parser take for plain words.
+_RemotePath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_/~][A-Za-z0-9_./+-]{0,400}$")]
+_Url = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.\[\]:_/-]{1,400}$")]
+
+
+class HostEntry(FileModel):
+    """One machine."""
+
+    #: The host, as one would write it after `ssh`.
+    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@:%+-]{0,254}$")]
+    #: The port; None: as OpenSSH's configuration states.
+    port: Annotated[WholeNumber, Field(ge=1, le=65_535)] | None = None
+    #: The machine's name in the cluster; empty: that of the host, without a user.
+    node: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$")] = ""
+    #: The path of the `walras` command on the host.
+    walras: _RemotePath = "walras"
+    #: Folder of the agent's state on the host, below the home folder unless it begins with a slash.
+    state: _RemotePath = ".walras-agent"
+    shape: PoolWord = "default"
+    zone: PoolWord = "default"
+    #: The accelerators; None: those that the agent finds.
+    accelerator: AcceleratorName | None = None
+    accelerators: Annotated[WholeNumber, Field(ge=1, le=1024)] | None = None
+    emulated: bool = False
+
+    @property
+    def node_id(self) -> str:
+        return self.node or self.host.rpartition("@")[2].replace(":", "-").replace("%", "-")
+
+
+class HostsFile(FileModel):
+    """A hosts file."""
+
+    #: Where the machines reach the server; further ones are tried in turn.
+    server: _Url | tuple[_Url, ...]
+    hosts: Annotated[tuple[HostEntry, ...], Field(min_length=1, max_length=10_000)]
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return (self.server,) if isinstance(self.server, str) else self.server
+
+    @model_validator(mode="after")
+    def _one_agent_per_name(self) -> "HostsFile":
+        seen: set[str] = set()
+        for position, entry in enumerate(self.hosts):
+            if entry.node_id in seen:
+                raise FieldMistake(f"hosts[{position}].node", f"a second machine {entry.node_id}; give it a name")
+            seen.add(entry.node_id)
+        return self

@@ -9,6 +9,7 @@ since 1970 only here.
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -79,13 +80,13 @@ _LEAST_MEMORY_BYTES = 2**20
 _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
 
 
-def _preemptible(value: object) -> object:
-    """Returns the value as a bool, or `always`; raises ValueError for anything else."""
-    if isinstance(value, bool) or value == "always":
+def _bool_or(word: str, value: object) -> object:
+    """Returns the value as a bool, or this word; raises ValueError for anything else."""
+    if isinstance(value, bool) or value == word:
         return value
     if isinstance(value, str) and value.lower() in ("true", "yes", "on", "false", "no", "off"):
         return value.lower() in ("true", "yes", "on")
-    raise ValueError("is neither true, false nor always; write true")
+    raise ValueError(f"is neither true, false nor {word}; write true")
 
 
 def _no_bool(value: object) -> object:
@@ -230,10 +231,6 @@ def _dependency(value: object) -> object:
     return value
 
 
-def _as_tuple(value: object) -> object:
-    return (value,) if isinstance(value, str | int) else value
-
-
 #: The kinds of events of which a job's owner may be told.
 _NOTIFICATION_WORDS = ("failed", "finished", "at_risk", "budget", "stuck", "idle")
 
@@ -259,6 +256,8 @@ _DEMANDS_SCHEMA = {
         {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
     ]
 }
+#: Of a list of texts or numbers: one alone stands for a list of one.
+ONE_OR_MANY = BeforeValidator(lambda value: (value,) if isinstance(value, str | int) else value)
 Number = Annotated[float, BeforeValidator(_no_bool)]
 WholeNumber = Annotated[int, BeforeValidator(_no_bool)]
 #: A length of time in seconds; read from `90`, `"10m"`, `"1h30m"`.
@@ -272,15 +271,14 @@ Priority = Annotated[
     BeforeValidator(_priority),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 100}, {"enum": list(_PRIORITY_CLASSES)}]}),
 ]
-Preemptible = Annotated[bool | Literal["always"], BeforeValidator(_preemptible)]
+Preemptible = Annotated[bool | Literal["always"], BeforeValidator(partial(_bool_or, "always"))]
+Mixed = Annotated[bool | Literal["shares"], BeforeValidator(partial(_bool_or, "shares"))]
 InstantText = Annotated[str, Field(max_length=40), AfterValidator(_instant_text)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_scalar), AfterValidator(checked_text)]
 LabelText = Annotated[str, BeforeValidator(_text_of_scalar), Field(max_length=200), AfterValidator(checked_text)]
 Dependencies = Annotated[
-    tuple[Annotated[int | str, BeforeValidator(_dependency)], ...],
-    Field(max_length=1000),
-    BeforeValidator(_as_tuple),
+    tuple[Annotated[int | str, BeforeValidator(_dependency)], ...], Field(max_length=1000), ONE_OR_MANY
 ]
 JobNotifications = Annotated[
     tuple[str, ...], BeforeValidator(_notification_words), WithJsonSchema(_NOTIFICATIONS_SCHEMA)

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from walras.errors import ConfigError
+from walras.errors import ConfigError, system_refusals
 from walras.spec.text_formats import parse_yaml
 
-ModelT = TypeVar("ModelT", bound="FileModel")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 _MAX_ERRORS = 5
 _LONGEST_QUOTE = 60
 
@@ -60,7 +60,14 @@ def nearest_word(word: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _error_of(model: type[FileModel], failure: ValidationError, source: str, error: type[ConfigError]) -> ConfigError:
+def nearest_or_all(word: str, known: Iterable[str], before: str = "known: ", most: int | None = None) -> str:
+    """Returns how to mend a word that is none of the known ones: the nearest, or the first `most` of them all."""
+    words = list(known)
+    meant = nearest_word(word, words)
+    return f"did you mean {meant!r}?" if meant else before + (", ".join(words[:most]) or "none")
+
+
+def _error_of(model: type[BaseModel], failure: ValidationError, source: str, error: type[ConfigError]) -> ConfigError:
     details = _root_causes(model, failure)
     lines = [_field_text_fix(model, detail) for detail in details[:_MAX_ERRORS]]
     field, text, fix = lines[0]
@@ -72,7 +79,7 @@ def _error_of(model: type[FileModel], failure: ValidationError, source: str, err
     return error(message, field=field, fix=fix)
 
 
-def _root_causes(model: type[FileModel], failure: ValidationError) -> list[ErrorDetails]:
+def _root_causes(model: type[BaseModel], failure: ValidationError) -> list[ErrorDetails]:
     """Returns one failure per field, unknown fields first, without failures that only follow from another.
 
     A misspelt field also makes the right one missing; a list whose items are wrong also counts as too short.
@@ -81,7 +88,7 @@ def _root_causes(model: type[FileModel], failure: ValidationError) -> list[Error
     for detail in failure.errors(include_url=False):
         by_place.setdefault(field_path(detail["loc"]), detail)
     unknown = [detail["loc"] for detail in by_place.values() if detail["type"] == "extra_forbidden"]
-    meant = {_intended_field(model, location) for location in unknown}
+    meant = {_intended_field(model, location) for location in unknown[:_MAX_ERRORS]}
     follows = {
         place
         for place, detail in by_place.items()
@@ -107,7 +114,7 @@ def field_path(location: Sequence[str | int]) -> str:
     return path
 
 
-def _field_text_fix(model: type[FileModel], detail: ErrorDetails) -> tuple[str, str, str]:
+def _field_text_fix(model: type[BaseModel], detail: ErrorDetails) -> tuple[str, str, str]:
     """Returns (field path, what is wrong, how to mend it)."""
     location, kind = detail["loc"], detail["type"]
     field, context = field_path(location), detail.get("ctx", {})
@@ -157,42 +164,51 @@ def _fix_for_kind(kind: str, context: Mapping[str, Any]) -> str:
             return "see the documentation of this field"
 
 
-def _fix_for_unknown(model: type[FileModel], location: Sequence[str | int]) -> str:
+def _fix_for_unknown(model: type[BaseModel], location: Sequence[str | int]) -> str:
     owner = _model_at(model, location[:-1])
     if owner is None:
         return "remove it"
-    if location[-1] in owner.not_yet:
+    if location[-1] in _not_yet(owner):
         return "this version does not carry it out; remove it"
     meant = _intended_field(model, location)
     if meant is None:
         return f"remove it; known fields: {', '.join(owner.model_fields)}"
-    return f"here it is called `{meant}`" if location[-1] in owner.other_words else f"did you mean `{meant}`?"
+    return f"here it is called `{meant}`" if location[-1] in _other_words(owner) else f"did you mean `{meant}`?"
 
 
-def _intended_field(model: type[FileModel], location: Sequence[str | int]) -> str | None:
+def _other_words(model: type[BaseModel]) -> Mapping[str, str]:
+    return model.other_words if issubclass(model, FileModel) else {}
+
+
+def _not_yet(model: type[BaseModel]) -> frozenset[str]:
+    return model.not_yet if issubclass(model, FileModel) else frozenset()
+
+
+def _intended_field(model: type[BaseModel], location: Sequence[str | int]) -> str | None:
     """Returns the path of the field that was probably meant by an unknown one; None if no name is close."""
     owner, word = _model_at(model, location[:-1]), str(location[-1])
-    if owner is None or word in owner.not_yet:
+    if owner is None or word in _not_yet(owner):
         return None
-    name = owner.other_words.get(word) or nearest_word(word, owner.model_fields)
+    name = _other_words(owner).get(word) or nearest_word(word, owner.model_fields)
     return field_path((*location[:-1], name)) if name else None
 
 
-def _model_at(model: type[FileModel], location: Sequence[str | int]) -> type[FileModel] | None:
+def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel] | None:
     """Returns the model whose fields lie at `location`; None if there is no model."""
-    here: type[FileModel] | None = model
+    here: type[BaseModel] | None = model
     for part in location:
         if here is None:
             return None
         if isinstance(part, str) and part in here.model_fields:
-            here = _model_in(here.model_fields[part].annotation)
+            here = model_in(here.model_fields[part].annotation)
     return here
 
 
-def _model_in(annotation: Any) -> type[FileModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, FileModel):
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """Returns the model of the fields below a field of this type; None if there are none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in typing.get_args(annotation) if (found := _model_in(part))), None)
+    return next((found for part in typing.get_args(annotation) if (found := model_in(part))), None)
 
 
 def _shortened(value: object) -> str:
@@ -212,7 +228,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 def load_mapping(path: str | Path) -> dict[str, Any]:
     """Returns the unchecked fields of a YAML file (a policy file). Raises ConfigError: the file, line and fix."""
-    data = parse_yaml(_file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
+    data = parse_yaml(file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: fields are expected", fix="write `field: value` lines")
     return data
@@ -220,14 +236,12 @@ def load_mapping(path: str | Path) -> dict[str, Any]:
 
 def load_yaml(path: str | Path, model: type[ModelT]) -> ModelT:
     """Returns the checked model in a YAML file. Raises ConfigError: the file, the field's path and the fix."""
-    data = parse_yaml(_file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
+    data = parse_yaml(file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
     return check_model(model, data, source=str(path))
 
 
-def _file_bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            # One byte more than allowed shows that a file is too large; a device or a huge file is not read to its end.
-            return file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None
+def file_bytes(path: Path) -> bytes:
+    """Returns a file's content, or enough of it to see that it is too large. Raises ConfigError that names the path."""
+    with system_refusals(path, fix="check the path and its permissions"), path.open("rb") as file:
+        # A device or a huge file is not read to its end.
+        return file.read(MAX_FILE_BYTES + 1)

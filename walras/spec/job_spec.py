@@ -18,6 +18,7 @@ from walras.spec.field_types import (
     InstantText,
     JobNotifications,
     LabelText,
+    Mixed,
     Number,
     PositiveLength,
     Preemptible,
@@ -38,9 +39,15 @@ from walras.spec.job_groups import (
     ElasticSpec,
     FactsSpec,
     ForkSpec,
+    GitSpec,
+    ImageName,
+    InputName,
+    InputSpec,
+    JobSecrets,
     LimitsSpec,
     OutputPaths,
     PlanSpec,
+    PythonSpec,
     QuotedSpec,
     ResourcesSpec,
     RetrySpec,
@@ -49,10 +56,10 @@ from walras.spec.job_groups import (
     check_shared,
     gang_sizes,
     global_batch_of,
+    plain_workdir,
 )
-from walras.spec.job_secrets import JobSecrets
-from walras.spec.job_travel import GitSpec, ImageName, InputName, InputSpec, PythonSpec, plain_workdir
 from walras.spec.plan_menus import PlanMenu, check_plan_is_no_menu, check_plans
+from walras.spec.roles import Roles, check_roles, with_roles_command
 from walras.spec.sweeps import (
     ArrayText,
     Matrix,
@@ -69,97 +76,132 @@ _MAX_ENVS = 1000
 class JobSpec(FileModel):
     """A job as its submitter describes it. Only `run` is required."""
 
+    #: Version of this format. Example: 1
     schema_version: Literal[1] = 1
-    #: For people; need not be unique. The job's number is its identity.
+    #: For people; need not be unique. The job's number is its identity. Example: digits
     name: ShownName = "job"
-    #: Text runs as `bash -euo pipefail -c TEXT`; a list is the program and its arguments, without a shell.
+    #: Text runs as `bash -euo pipefail -c TEXT` on every rank; a list is the program and its arguments, without a
+    #: shell. Example: python train.py
     run: Annotated[str | tuple[str, ...], BeforeValidator(parse_run)]
-    #: Folder the ranks start in, as the machines see it. None: a fresh folder for each attempt.
+    #: Folder the ranks start in. A relative one travels with the job; an absolute one is on the machines. None: a
+    #: fresh folder for each attempt. Example: .
     workdir: WorkingFolder | None = None
-    #: A snapshot of that folder, which travels with the job. None: the machines have the folder, or need none.
+    #: Set by `walras submit`: the snapshot of a relative `workdir`.
     code: CodeSpec | None = None
-    #: Files and folders below the working folder that are kept as the job's results (`walras fetch`).
+    #: Files and folders below the working folder that are kept as the job's results (`walras fetch`). Example:
+    #: [model/]
     outputs: OutputPaths = ()
-    #: A commit that the fresh working folder holds at first; written as `workdir: {git: URL, commit: …}`.
+    #: A commit that the fresh working folder holds at first; written as `workdir: {git: URL, commit: …}`. Example:
+    #: {url: https://git.example/digits.git, commit: 0123456789abcdef0123456789abcdef01234567}
     git: GitSpec | None = None
-    #: Data that the ranks find as `$WALRAS_INPUTS/NAME`: a URL, or how to get them.
+    #: Data that the ranks find as `$WALRAS_INPUTS/NAME`: a URL, or how to get them. Example: {images:
+    #: s3://data/images}
     inputs: Annotated[dict[InputName, InputSpec], Field(max_length=64)] = Field(default_factory=dict)
-    #: The Python environment of the ranks. None: the machine's.
+    #: The Python environment of the ranks. None: the machine's. Example: requirements.txt
     python: PythonSpec | None = None
-    #: Image that the ranks run in: a name in a registry, or the path of a file. None: the machine itself.
+    #: Image that the ranks run in: a name in a registry, or the path of a file. None: the machine itself. Example:
+    #: pytorch/pytorch:2.4.0
     image: ImageName | None = None
-    #: Text that runs as `bash -euo pipefail -c TEXT` once on each machine, before the first rank there.
+    #: Text that runs as `bash -euo pipefail -c TEXT` once on each machine, before the first rank there. Example: pip
+    #: install -e .
     setup: Annotated[str, AfterValidator(checked_text)] | None = None
-    #: Environment of the ranks. A variable without a value must be given a value when submitting.
+    #: Environment of the ranks. A variable without a value must be given one when submitting; `WALRAS_*` is reserved.
+    #: Example: {OMP_NUM_THREADS: 4}
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
-    #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
+    #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter. Example:
+    #: {HF_TOKEN: {env: HF_TOKEN}}
     secrets: JobSecrets = Field(default_factory=dict)
-    #: The project whose share of the fleet it uses. None: the first project of the submitter's token.
+    #: The project whose share of the fleet it uses. None: the first project of the submitter's token. Example: vision
     project: ShownName | None = None
-    #: 0-100, or low (20), normal (50), high (80). A higher class (0-33, 34-66, 67-100) preempts a lower one.
+    #: 0-100, or low (20), normal (50), high (80). A higher class (0-33, 34-66, 67-100) preempts a lower one; inside a
+    #: class shares decide. Example: high
     priority: Priority = 50
     #: False: once started it runs to its end. True: it may be stopped for others once it has shown that it saves its
-    #: work; always: even if its work is lost.
+    #: work; always: even if its work is lost. Example: false
     preemptible: Preemptible = True
-    #: Machines the gang is spread over evenly; 1: as few as possible.
+    #: Machines the gang is spread over evenly; 1: as few as possible. Example: 2
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
     #: Ranks on each machine; auto: one for each accelerator; 1: one process, or one launcher, for all of them.
+    #: Example: 1
     nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(parse_nproc)] = "auto"
+    #: What the gang needs. Example: {accelerators: any:1}
     resources: ResourcesSpec = ResourcesSpec()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
+    #: Example: {min: 1, max: 8}
     elastic: ElasticSpec | None = None
-    #: It may be trained in several pools at once, each part with steps of its own. None: it is one gang.
+    #: It may be trained in several pools at once, each part with steps of its own. None: it is one gang. Example:
+    #: {max: 3}
     fork: ForkSpec | None = None
-    #: The gang may sit in several pools, at the pace of the slowest of its accelerators.
-    mixed: bool = False
+    #: The gang may sit in several pools: at the pace of its slowest accelerator, or, with shares, at the sum of their
+    #: speeds, because the script shares each batch. Example: shares
+    mixed: Mixed = False
     #: Ways to run it, over one type or several, each with its speed: instead of `resources.accelerators`. Empty: none.
+    #: Example: [{accelerators: {a100: 4}, steps_per_s: 0.2}, {accelerators: {a100: 2, v100: 4}, steps_per_s: 0.19}]
     plans: PlanMenu = ()
-    #: Samples of one step over the whole gang, however many ranks it has. None: as the script does it.
+    #: Processes with different commands and accelerators, placed, started and stopped together: instead of `run` and
+    #: `resources.accelerators`. The first role leads: its steps are the job's. Empty: none. Example: {trainer: {run:
+    #: python train.py, accelerators: "a100:1"}, rollout: {run: python rollout.py, accelerators: "v100:1", count: 2}}
+    roles: Roles = Field(default_factory=dict)
+    #: Samples of one step over the whole gang, however many ranks it has. None: as the script does it. Example:
+    #: {global: 512}
     batch: BatchSpec | None = None
-    #: Work to do, in steps as the training script counts them.
+    #: Work to do, in steps as the training script counts them. None: unknown. Example: 90000
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
-    #: A value that the script reports, and what it is to fall to: the server forecasts when.
+    #: A value that the script reports, and what it is to fall to: the server forecasts when. Example: {value: loss,
+    #: at_most: 0.2}
     target: TargetSpec | None = None
-    #: The submitter's guess of the run time on the best acceptable accelerator.
+    #: The submitter's guess of the run time on the best acceptable accelerator; believed until steps are counted.
+    #: Example: 6h
     estimated_duration: PositiveLength | None = None
-    #: Jobs with the same profile share their measured speeds. None: derived from command, folder and size.
+    #: Jobs with the same profile share their measured speeds. None: derived from command, folder, size and `*BATCH*`
+    #: variables. Example: resnet50
     profile: ShownName | None = None
-    #: What is known of the model, for predictors of speed; in a job file also the name of a profile's file.
+    #: What is known of the model, for predictors of speed; in a job file also the name of a profile's file. Example:
+    #: {flops_per_sample: 8e9, batch_per_accelerator: 64}
     facts: FactsSpec | None = None
-    #: Declared speeds in steps per second of the whole gang, by accelerator type; believed until measured.
+    #: Declared speeds in steps per second of the whole gang, by accelerator type; believed until measured. Example:
+    #: {a100: 12.0}
     throughput: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
-    #: What `walras submit --recommend` expected of it where it chose the machines; decides nothing. None: no plan.
+    #: Set by `walras submit --recommend`: what it expected where it chose the machines; decides nothing. None: no
+    #: plan.
     plan: PlanSpec | None = None
-    #: What `walras submit --take` was told of the way it took; decides nothing beside `deadline`. None: none was taken.
+    #: Set by `walras submit --take`: what was told of the way that was taken; decides nothing beside `deadline`.
     quoted: QuotedSpec | None = None
+    #: When a failed attempt is tried again. Example: {max_restarts: 2}
     retry: RetrySpec = RetrySpec()
+    #: How long it may run and wait, and what it may cost. Example: {max_runtime: 2d}
     limits: LimitsSpec = LimitsSpec()
-    #: Time to checkpoint and stop before the processes are killed.
+    #: Time to checkpoint and stop before the processes are killed. Example: 2m
     grace_period: Annotated[PositiveLength, Field(le=86_400)] = 30.0
-    #: Wanted finished by then: an RFC 3339 instant, or a length after submission (`+12h`).
+    #: Wanted finished by then: an RFC 3339 instant, or a length after submission. Example: +12h
     deadline: InstantText | None = None
-    #: Not started before: written as `deadline`.
+    #: Not started before: written as `deadline`. Example: 2027-01-05T18:00:00Z
     not_before: InstantText | None = None
-    #: Jobs, by number or name, that have to end first.
+    #: Jobs, by number or name, that have to end first. Example: [12, prepare]
     depends_on: Dependencies = ()
-    #: How those jobs have to end: with success, or in any way.
+    #: How those jobs have to end: with success, or in any way. Example: finished
     condition: Literal["succeeded", "finished"] = "succeeded"
+    #: Where and how often state is saved. Example: {interval: 10m}
     checkpoint: CheckpointSpec = CheckpointSpec()
-    #: Free text by key, for people and for filters.
+    #: Free text by key, for people and for filters. Example: {paper: table-2}
     labels: Annotated[dict[LabelText, LabelText], Field(max_length=64)] = Field(default_factory=dict)
     #: What its submitter's addresses are told of it (`walras notify`), nothing if empty. None: as each address says.
+    #: Example: [failed, finished]
     notify: JobNotifications | None = None
     #: Value of an hour at full speed, USD; bounds the price of machines rented for it. None: the project's value.
+    #: Example: 4.5
     value_usd_per_h: Annotated[Number, Field(ge=0, le=1e9)] | None = None
-    #: Share against other jobs of the same class: 2 is entitled to twice the normalised throughput.
+    #: Share against other jobs of the same class: 2 is entitled to twice the normalised throughput. Under `walras`:
+    #: against jobs of the same user. Example: 2
     weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
-    #: Submitted but not to be started until released.
+    #: Submitted but not to be started until `walras hold --off`. Example: true
     hold: bool = False
-    #: One job for each index, such as `1-100%8`: of those at most 8 run at once.
+    #: One job for each index, such as `1-100%8`: of those at most 8 run at once. Example: 1-100%8
     array: ArrayText | None = None
-    #: One job for each combination of these values, which replace `{name}` in `run`, `envs` and `name`.
+    #: One job for each combination of these values, which replace `{name}` in `run`, `envs` and `name`. Example: {lr:
+    #: [0.1, 0.01], seed: 0-4}
     matrix: Matrix = Field(default_factory=dict)
-    #: Which job of its sweep this one is. None: all of them.
+    #: Set by the server: which job of its sweep this one is; by hand it makes one job of a sweep. None: all of them.
     array_index: WholeNumber | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {
@@ -186,10 +228,11 @@ class JobSpec(FileModel):
     @classmethod
     def _one_way_to_write(cls, given: object) -> object:
         check_plan_is_no_menu(given)
-        return plain_workdir(given)
+        return with_roles_command(plain_workdir(given))
 
     @model_validator(mode="after")
     def _gang_fits_machines(self) -> "JobSpec":
+        self._check_roles()
         for name in self.secrets.keys() & self.envs.keys():
             raise FieldMistake(f"secrets.{name}", "is a variable of `envs` too; keep one of the two")
         for demand in self.resources.accelerators:
@@ -218,12 +261,24 @@ class JobSpec(FileModel):
             self.facts.facts(global_batch_of(self.batch))
         fork, elastic = self.fork is not None, self.elastic is not None
         demands = self.resources.accelerators
-        check_shared(self.resources, is_fixed=not (fork or elastic or self.mixed), deadline=self.deadline)
-        check_multi_pool(fork=fork, mixed=self.mixed, elastic=elastic, nodes=self.num_nodes, demands=demands)
-        beside = {"elastic": elastic, "fork": fork, "mixed": self.mixed, "num_nodes": self.num_nodes > 1}
+        mixed = self.mixed is not False
+        check_shared(self.resources, is_fixed=not (fork or elastic or mixed), deadline=self.deadline)
+        check_multi_pool(fork=fork, mixed=mixed, elastic=elastic, nodes=self.num_nodes, demands=demands)
+        beside = {"elastic": elastic, "fork": fork, "mixed": mixed, "num_nodes": self.num_nodes > 1}
         beside |= {"throughput": bool(self.throughput), "plan": self.plan is not None}
         check_plans(self.plans, self.resources, beside, self.nproc_per_node, self.batch)
         return self
+
+    def _check_roles(self) -> None:
+        """Raises FieldMistake for roles that contradict themselves, or a field that they stand in for."""
+        fields = ("num_nodes", "elastic", "fork", "mixed", "plans", "throughput", "plan")
+        beside = {
+            name: getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True)
+            for name in fields
+        }
+        beside["resources.accelerators"] = "accelerators" in self.resources.model_fields_set
+        beside["resources.shared"] = self.resources.shared is not None
+        check_roles(self.roles, beside)
 
 
 # ------------------------------------------------------------------------------------------------- in and out

@@ -24,9 +24,9 @@ _TYPES_MOST = 8
 class PlanChoice(FileModel):
     """One way: these accelerators, all at once."""
 
-    #: The number of accelerators of each type; with several types, each is taken from one pool.
+    #: The number of accelerators of each type; with several types, each is taken from one pool. Example: {a100: 4}
     accelerators: Demands
-    #: Steps of the whole job in a second.
+    #: Steps of the whole job in a second. Example: 0.2
     steps_per_s: Annotated[Number, Field(gt=0, le=1e9)]
 
     other_words: ClassVar[Mapping[str, str]] = {

@@ -35,6 +35,8 @@ class ForeignReading:
     other_lines: list[str] = field(default_factory=list)
     #: Whether the file has options of that scheduler at all.
     has_lines: bool = False
+    #: The submitter's variables.
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def raise_if_refused(self, name: str) -> None:
         """Raises JobSpecError that lists all that is refused, if anything is."""

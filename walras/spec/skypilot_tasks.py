@@ -6,10 +6,11 @@ and without the `-euo pipefail` with which a job file's `run` and `setup` are ru
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from walras.spec.shell_scripts import NO_ACCELERATOR, ForeignReading
+from walras.spec.slurm_requests import logical_lines
 
 #: One line, so that the first line of a task's text stays its first.
 _VARIABLES = (
@@ -32,11 +33,12 @@ _NOTED = {
     "resources.disk_size": "no field asks for disk",
     "resources.disk_tier": "no field asks for disk",
     "resources.network_tier": "machines have the network that they have",
-    "resources.ports": "no port is opened; `walras forward JOB PORT` reaches one",
+    "resources.ports": "no port is opened; `walras exec --forward JOB PORT` reaches one",
     "resources.autostop": "a rented machine that nobody needs is given back",
-    "resources.spot_recovery": "a job goes on from its last checkpoint when its machine is taken back",
     "event_callback": "`walras notify` tells you of your jobs' ends",
 }
+_ORDER = "resources.ordered: the scheduler chooses among them by speed and price, not in your order"
+_DIFFER = "the choices differ in it; a job file has one, write a task for each"
 #: Fields that cannot be obeyed, and what to write instead.
 _REFUSED = {
     "file_mounts": "files travel with `workdir`, data come with `inputs` of a job file",
@@ -52,21 +54,28 @@ _REFUSED = {
 
 
 def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
-    """Returns the fields of a job, as a job file has them, what is refused, and what is noted.
-
-    What is wrong with the value of a field that both have (`num_nodes: many`) is left to the check of the job.
-    """
+    """Returns the fields of a job, as a job file has them, what is refused, and what is noted."""
     reading = ForeignReading(has_lines=True)
     reading.fields = {name: task[name] for name in _SAME if name in task}
     nodes = task.get("num_nodes", 1)
-    nodes = nodes if type(nodes) is int and nodes >= 1 else 1
+    if type(nodes) is not int or nodes < 1:
+        reading.refused.append(f"num_nodes: {str(nodes)[:20]!r} is no whole number from 1")
+        reading.fields.pop("num_nodes")
+        nodes = 1
     for name in sorted(task.keys() - {*_SAME, "resources", "run", "setup", "workdir", "secrets"}, key=str):
         _judge_field(str(name), reading)
     _read_workdir(task.get("workdir"), reading)
     _read_secrets(task.get("secrets"), reading)
+    named = [str(name) for each in ("envs", "secrets") if isinstance(task.get(each), Mapping) for name in task[each]]
+    if any(name.startswith("SKYPILOT_DOCKER_") for name in named):
+        reading.refused.append("envs.SKYPILOT_DOCKER_*: no registry is logged in to by them; the machines' clients are")
     base, choices = _choices(task.get("resources"), reading)
     demands = dict[str, int]()
-    for choice in choices:
+    for number, choice in enumerate(choices, 1):
+        if len(choices) > 1 and not choice.get("accelerators", base.get("accelerators")):
+            reading.refused.append(
+                f"resources.any_of[{number}]: names no accelerators, by which machines are chosen; name a type"
+            )
         for name, count in _demands(choice.get("accelerators", base.get("accelerators")), reading):
             if demands.setdefault(name, count) != count:
                 reading.refused.append(f"resources.accelerators: {name} is wanted {demands[name]} and {count} times")
@@ -84,8 +93,21 @@ def read_skypilot_task(task: Mapping[str, Any]) -> ForeignReading:
             reading.refused.append(f"{name}: no text")
         elif text or name == "run":
             conda = _CONDA if "conda activate" in (text or "") else ""
+            _judge_text(name, text or "", named, reading)
             reading.fields[name] = f"{_VARIABLES}{conda}{text or 'true'}"
     return reading
+
+
+def _judge_text(name: str, text: str, named: Sequence[str], reading: ForeignReading) -> None:
+    """Refuses variables and folders of SkyPilot's machines that are not here: the text would do something else."""
+    known = {*re.findall(r"SKY\w+", _VARIABLES), *named}
+    for number, line in logical_lines(text):
+        for variable in dict.fromkeys(re.findall(r"\$(?:\{#?)?(SKY(?:PILOT)?_\w+)(?!\w|:?[-+=?])", line)):
+            if variable not in known and not re.search(rf"\b{variable}=", text):
+                told = reading.notes if re.match(r"\s*(?:echo|printf)\b[^|>]*$", line) else reading.refused
+                told.append(f"{name}: line {number}: ${variable}: it has no value here; set it in `envs`")
+        if found := re.search(r"\bsky_(?:workdir|logs)\b", line):
+            reading.refused.append(f"{name}: line {number}: {found[0]}: the folder that travels is the current one")
 
 
 def _judge_field(name: str, reading: ForeignReading) -> None:
@@ -127,13 +149,15 @@ def _choices(resources: object, reading: ForeignReading) -> tuple[Mapping[str, A
     if not listed:
         return resources, [{}]
     choices = listed[0]
-    if len(listed) > 1 or not isinstance(choices, list) or not all(isinstance(each, Mapping) for each in choices):
+    if (
+        len(listed) > 1
+        or not (isinstance(choices, list) and choices)
+        or not all(isinstance(each, Mapping) for each in choices)
+    ):
         reading.refused.append("resources.any_of: not understood; give one list of choices, each with its fields")
         return resources, [{}]
     if "ordered" in resources:
-        reading.notes.append(
-            "resources.ordered: the scheduler chooses among them by speed and price, not in your order"
-        )
+        reading.notes.append(_ORDER)
     return {name: value for name, value in resources.items() if name not in ("any_of", "ordered")}, choices
 
 
@@ -145,6 +169,7 @@ def _demands(accelerators: object, reading: ForeignReading) -> Iterator[tuple[st
     if isinstance(accelerators, Mapping):
         pairs = [(str(name), count) for name, count in accelerators.items()]
     elif isinstance(accelerators, list):
+        reading.notes.append(_ORDER)
         pairs = [(str(each), None) for each in accelerators]
     else:
         pairs = [(str(accelerators), None)]
@@ -168,8 +193,11 @@ def _read_shares(
         stated = [choice.get(name, base.get(name)) for choice in choices]
         if all(value is None for value in stated):
             continue
-        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(?:GB|G)?\+?(?:GB|G)?", str(stated[0]).strip(), re.ASCII)
-        if match is None or any(value != stated[0] for value in stated):
+        unit = "(?:GB?)?" if name == "memory" else ""
+        match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?){unit}\+?{unit}", str(stated[0]).strip(), re.ASCII)
+        if any(value != stated[0] for value in stated):
+            reading.refused.append(f"resources.{name}: {_DIFFER}")
+        elif match is None:
             reading.refused.append(f"resources.{name}: {str(stated[0])[:40]!r} is not understood; write such as 8+")
         elif len(counts) > 1:
             reading.refused.append(
@@ -181,16 +209,17 @@ def _read_shares(
 
 
 def _read_other_resources(base: Mapping[str, Any], choices: list[Mapping[str, Any]], reading: ForeignReading) -> None:
-    given = dict(base)
-    for choice in choices:
-        given |= choice
+    wholes = [{**base, **choice} for choice in choices]
+    given = {name: value for whole in wholes for name, value in whole.items()}
     for name in sorted(given.keys() - {"accelerators", "cpus", "memory"}, key=str):
         value = given[name]
-        if name == "labels" and isinstance(value, Mapping):
+        if name in ("labels", "image_id", "job_recovery") and any(each.get(name) != value for each in wholes):
+            reading.refused.append(f"resources.{name}: {_DIFFER}")
+        elif name == "labels" and isinstance(value, Mapping):
             reading.fields["labels"] = dict(value)
         elif name == "image_id" and isinstance(value, str) and value.startswith("docker:"):
             reading.fields["image"] = value.removeprefix("docker:")
-        elif name == "job_recovery":
+        elif name in ("job_recovery", "spot_recovery"):
             _read_recovery(value, reading)
         elif name == "instance_type" and "accelerators" in given:
             reading.notes.append(f"resources.{name}: machines are chosen by their accelerators")
@@ -202,7 +231,10 @@ def _read_recovery(value: object, reading: ForeignReading) -> None:
     told = value if isinstance(value, Mapping) else {"strategy": value}
     if "max_restarts_on_errors" in told:
         reading.fields["retry"] = {"max_restarts": told["max_restarts_on_errors"]}
-    if told.get("strategy") is not None:
+    strategy = told.get("strategy")
+    if isinstance(strategy, str) and strategy.lower() == "none":
+        reading.refused.append("resources.job_recovery.strategy: a job that loses its machine is queued again")
+    elif strategy is not None:
         reading.notes.append("resources.job_recovery.strategy: a job goes on wherever there is a place")
     for name in told.keys() - {"max_restarts_on_errors", "strategy"}:
         reading.refused.append(f"resources.job_recovery.{name}: no field for it here")

@@ -30,7 +30,9 @@ start() {
     complain walras "no folder for temporary programs: /tmp is full, or forbids to execute"
     return 126
   fi
-  export WALRAS_SLURM PATH="$WALRAS_SLURM/bin:$PATH" WALRAS_SLURM_PORT=${MASTER_PORT:-}
+  [[ $0 == /* ]] && WALRAS_SLURM_COMMAND=$0 || WALRAS_SLURM_COMMAND=$PWD/$0
+  export WALRAS_SLURM WALRAS_SLURM_COMMAND PATH="$WALRAS_SLURM/bin:$PATH" WALRAS_SLURM_PORT=${MASTER_PORT:-}
+  export WALRAS_BASH_ENV=${BASH_ENV:-} BASH_ENV=$WALRAS_SLURM/bash_env
   set_variables
   # No trap here or in srun: who stops a job signals its programs, and shells that have a trap as well.
   # The kernel gives an interpreter at most one argument.
@@ -50,16 +52,29 @@ start() {
 
 # Removes what jobs of this user left that were killed.
 forget_dead_jobs() {
-  local file
+  local file pid
   for file in "$1"/walras-job-*/process; do
-    [ -O "$file" ] && ! kill -0 "$(cat "$file")" 2> /dev/null && rm -rf "${file%/process}"
-  done
+    # Without a number it is being written.
+    [ -O "$file" ] && read -r pid < "$file" && ! kill -0 "$pid" && rm -rf "${file%/process}"
+  done 2> /dev/null
 }
 
 place_files() {
   local name
   mkdir "$WALRAS_SLURM/bin" && printf '%s' "$@" > "$WALRAS_SLURM/slurm_script" || return
   printf '%s\n' "$BASH_EXECUTION_STRING" > "$WALRAS_SLURM/commands" || return
+  cat > "$WALRAS_SLURM/bash_env" << 'END' || return
+# Login shells (`#!/bin/bash -l`) begin with a PATH of their own, and scripts set one.
+{
+  [ -z "${WALRAS_BASH_ENV:-}" ] || . "$WALRAS_BASH_ENV"
+  case ${PATH:-} in "$WALRAS_SLURM/bin:"*) ;; *) PATH=$WALRAS_SLURM/bin:${PATH:-} ;; esac
+  command_not_found_handle() {
+    case $1 in srun | scontrol) exec "$WALRAS_SLURM/bin/$1" "${@:2}" ;; esac
+    printf '%s: line %s: %s: command not found\n' "$0" "${BASH_LINENO[0]}" "$1" >&2
+    return 127
+  }
+} 2> /dev/null
+END
   for name in srun scontrol; do
     printf '#!%s\n. %q %s "$@"\n' "$BASH" "$WALRAS_SLURM/commands" "$name" > "$WALRAS_SLURM/bin/$name" || return
   done
@@ -108,7 +123,7 @@ refuse() {
 # ------------------------------------------------------------------------------------------------ srun
 
 declare -A given=()
-declare -a pids=() claimed=() filters=()
+declare -a pids=() claimed=() held=() filters=()
 opened=
 
 # Sets `option` to NAME:SHORT:VALUE:ANSWER of a long name or an unambiguous beginning of one.
@@ -195,15 +210,17 @@ number() {
 
 # Sets the machines of the step, the number of its tasks, and which of them are this machine's.
 lay_out() {
-  local all chosen=() hosts=() each want index
+  local all chosen=() hosts=() each want index per=${given[ntasks-per-node]:-}
   mapfile -t all < <(expand "$SLURM_JOB_NODELIST")
   nodes=$(number nodes "${SLURM_NNODES:-${#all[@]}}") || exit
   if [ -n "${given[ntasks]:-}" ]; then
     tasks=$(number ntasks 1) || exit
-  elif [ -n "${given[ntasks-per-node]:-}" ]; then
-    tasks=$(($(number ntasks-per-node 1) * nodes)) || exit
+  elif [ -n "${SLURM_NTASKS:-}" ]; then
+    tasks=$SLURM_NTASKS
+    [ -z "$per" ] || [ "$tasks" = $((per * nodes)) ] ||
+      echo "srun: Warning: can't honor --ntasks-per-node=$per: the job has $tasks tasks; give --ntasks too" >&2
   else
-    tasks=${SLURM_NTASKS:-$((${SLURM_NTASKS_PER_NODE:-1} * nodes))}
+    tasks=$(($(number ntasks-per-node 1) * nodes)) || exit
   fi
   if [ "$tasks" -lt "$nodes" ]; then
     [ "$nodes" = "${SLURM_NNODES:-1}" ] && [ -z "${given[nodes]:-}" ] &&
@@ -211,17 +228,22 @@ lay_out() {
     nodes=$tasks
   fi
   [ "$nodes" -le ${#all[@]} ] || refuse srun "the job has ${#all[@]} machines, and the step asks for $nodes"
+  [ "$nodes" = "$tasks" ] || [ "$nodes" = 1 ] || [[ ! ${given[distribution]:-} =~ ^(cyclic|plane|arbitrary) ]] ||
+    refuse srun "--distribution=${given[distribution]} is not obeyed here: machines have blocks of tasks"
   # Machines are told apart by their numbers: several agents of one machine have one address.
   for want in $(expand "${given[nodelist]:-}") ''; do
     each=
     for ((index = $(number relative 0); index < ${#all[@]}; index++)); do
       [[ -n $want && ${all[index]} != "$want" || " ${chosen[*]} " == *" $index "* ]] && continue
+      expand "${given[exclude]:-}" | grep -qxF -- "${all[index]}" && continue
       [ ${#chosen[@]} -ge "$nodes" ] || chosen+=("$index")
       each=$want
       [ -z "$want" ] || break
     done
     [ "$each" = "$want" ] || refuse srun "machine $want is none of the job's: ${all[*]}"
   done
+  [ ${#chosen[@]} = "$nodes" ] || refuse srun "the step asks for $nodes machines, and ${#chosen[@]} are left to it"
+  mapfile -t chosen < <(printf '%s\n' "${chosen[@]}" | sort -n)
   first_task=0 here=0 node=-1
   for index in "${chosen[@]}"; do hosts+=("${all[index]}"); done
   for ((index = 0; index < ${#chosen[@]}; index++)); do
@@ -232,6 +254,13 @@ lay_out() {
     node=-1 here=0
   done
   step_hosts=$(IFS=, && echo "${hosts[*]}")
+  tasks_per_node=$(repeated $((tasks / nodes + 1)) $((tasks % nodes))),$(repeated $((tasks / nodes)) $((nodes - tasks % nodes)))
+  tasks_per_node=${tasks_per_node#,}
+}
+
+# Prints VALUE COUNT as 2(x3); nothing for none.
+repeated() {
+  case $2 in 0) ;; 1) echo "$1" ;; *) echo "$1(x$2)" ;; esac
 }
 
 # Other machines learn an address of the step's machine where they would start it (`srun -w HEAD hostname -I`).
@@ -264,36 +293,90 @@ ask_for_gpus() {
   fi
 }
 
-# Waits until so many accelerators are free of other steps, and makes them the step's.
+# claim KIND WANTED TOTAL: waits until so many are free of other steps, and makes them this step's: `claimed`.
+claim() {
+  local index file told= born own
+  birth $$ && own=$WALRAS_SLURM/holder.$$.$born
+  echo "$$.$born" > "$own" || refuse srun "$own cannot be written"
+  while :; do
+    claimed=()
+    for ((index = 0; index < $3 && ${#claimed[@]} < $2; index++)); do
+      file=$WALRAS_SLURM/$1.$index
+      hold "$file" && claimed+=("$index") && held+=("$file")
+    done
+    [ ${#claimed[@]} -lt "$2" ] || return 0
+    give_back # so that two steps that wait never hold each other's
+    [ -n "$told" ] || echo "srun: Job $SLURM_JOB_ID step creation temporarily disabled, retrying (Requested nodes are busy)" >&2
+    told=yes
+    sleep 0.2
+  done
+}
+
+# Makes a file this step's unless a living one has it. What a dead HOLDER left is removed by who holds FILE.HOLDER alone:
+# otherwise a step removes what another has claimed since.
+hold() {
+  local holder
+  if { read -r holder < "$1"; } 2> /dev/null; then
+    birth "${holder%.*}"
+    [ "$born" != "${holder#*.}" ] && hold "$1.$holder" && [ "$(< "$1")" = "$holder" ] && rm -f "$1" || return
+  fi 2> /dev/null
+  ln "$own" "$1" 2> /dev/null
+}
+
+# Sets `born` to the instant at which a process began, which tells it from a later one of its number; "" if it has ended.
+birth() {
+  local stat words
+  born=
+  { read -r stat < "/proc/$1/stat"; } 2> /dev/null || return 0
+  read -ra words <<< "${stat##*) }"
+  [ "${words[0]}" = Z ] || born=${words[19]}
+}
+
+give_back() {
+  [ ${#held[@]} = 0 ] || rm -f "${held[@]}"
+  held=()
+}
+
+# A step has all cores of the job's machine to itself, with --exact those that it asks for. Steps that ask for
+# accelerators wait for these alone. On several machines two steps might each have won one of them.
+claim_cores() {
+  local total=$SLURM_CPUS_ON_NODE wanted
+  [ -z "$gpus_here${given[overlap]:-}" ] && [ "$SLURM_JOB_NUM_NODES" = 1 ] &&
+    [ -n "${SLURM_NTASKS:-}${SLURM_CPUS_PER_TASK:-}" ] || return 0
+  wanted=$((here * ${given[cpus-per-task]:-${SLURM_CPUS_PER_TASK:-1}}))
+  [ -n "${given[exact]:-}${given[exclusive]:-}" ] && [ "$wanted" -lt "$total" ] || wanted=$total
+  claim core "$wanted" "$total"
+}
+
 claim_gpus() {
-  local total=$SLURM_GPUS_ON_NODE wanted=$1 index holder all
+  local total=$SLURM_GPUS_ON_NODE wanted=$1 index all mine=()
+  [ -n "$wanted" ] && [ -z "${given[overlap]:-}" ] || return 0
   [[ $wanted =~ ^[0-9]{1,4}$ ]] && [ "$wanted" -le "$total" ] ||
     refuse srun "Unable to create step for job $SLURM_JOB_ID: Invalid generic resource (gres) specification"
   IFS=, read -ra all <<< "${CUDA_VISIBLE_DEVICES:-}"
-  while :; do
-    for ((index = 0; index < total && ${#claimed[@]} < wanted; index++)); do
-      holder=$(readlink "$WALRAS_SLURM/gpu.$index") && ! kill -0 "$holder" 2>/dev/null && rm -f "$WALRAS_SLURM/gpu.$index"
-      ln -s $$ "$WALRAS_SLURM/gpu.$index" 2>/dev/null && claimed+=("$index")
-    done
-    [ ${#claimed[@]} -lt "$wanted" ] || break
-    give_gpus_back # so that two steps that wait never hold each other's
-    sleep 0.2
-  done
+  [ "$wanted" = 0 ] || [ ${#all[@]} = 0 ] || [ ${#all[@]} -ge "$total" ] ||
+    refuse srun "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES leaves out some of the $total accelerators that steps share"
+  claim gpu "$wanted" "$total"
   [ ${#all[@]} = 0 ] && return
-  local mine=()
   for index in "${claimed[@]}"; do mine+=("${all[index]}"); done
   export CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${mine[*]}")
 }
 
-give_gpus_back() {
-  local index
-  for index in "${claimed[@]}"; do rm -f "$WALRAS_SLURM/gpu.$index"; done
-  claimed=()
+# Options that a variable gives where the command line does not.
+read_variables() {
+  local pair name value
+  for pair in label=SLURM_LABELIO wait=SLURM_WAIT kill-on-bad-exit=SLURM_KILL_BAD_EXIT export=SLURM_EXPORT_ENV \
+    export=SRUN_EXPORT_ENV overlap=SLURM_OVERLAP exact=SLURM_EXACT gpu-bind=SLURM_GPU_BIND \
+    cpus-per-task=SRUN_CPUS_PER_TASK gpus-per-task=SLURM_GPUS_PER_TASK; do
+    name=${pair%=*} value=${pair#*=} && value=${!value:-0}
+    [ "$value" = 0 ] || [ -n "${given[$name]:-}" ] || given[$name]=$value
+  done
 }
 
 srun() {
-  local nodes tasks here node first_task step_hosts step gpus_here input=/dev/stdin local_id code=0 worst=0 option command
+  local nodes tasks here node first_task step_hosts tasks_per_node step gpus_here input=/dev/stdin local_id code=0 worst=0 option command
   read_options "$@"
+  read_variables
   [ ${#command[@]} -gt 0 ] || { echo "srun: fatal: No command given to execute." >&2 && exit 1; }
   [[ ${given[jobid]:-$SLURM_JOB_ID} == "$SLURM_JOB_ID" ]] ||
     refuse srun "Unable to confirm allocation for job ${given[jobid]}: it is another job"
@@ -301,16 +384,16 @@ srun() {
   [ "$node" -ge 0 ] || answer_from_afar
   step=$(step_number)
   ask_for_gpus
-  if [ -n "$gpus_here" ] && [ -z "${given[overlap]:-}" ]; then
-    claim_gpus "$gpus_here"
-  fi
+  claim_cores
+  claim_gpus "$gpus_here"
   case ${given[input]:-} in
     none | /dev/null) input=/dev/null ;;
     '' | all | [0-9]*) ;;
     *) input=$(file_name "${given[input]}" 0) ;;
   esac
-  # Each task reads the whole input.
-  if [ "$here" -gt 1 ] && [ "$input" = /dev/stdin ] && [ "$(readlink /proc/self/fd/0)" != /dev/null ]; then
+  # Each task reads the whole input, and a step leaves none of it to what comes after it (`while read ...; done < list`).
+  if [ "$input" = /dev/stdin ] && [ "$(readlink /proc/self/fd/0)" != /dev/null ] &&
+    { [ "$here" -gt 1 ] || { [ -f /dev/stdin ] && [ "$(stat -Lc %s /dev/stdin)" -lt 1000000 ]; }; }; then
     input=$WALRAS_SLURM/input.$step
     cat > "$input"
   fi
@@ -323,6 +406,7 @@ srun() {
   exec 3<&0
   for ((local_id = 0; local_id < here; local_id++)); do
     [ "$input" = /dev/stdin ] || exec 3< "$input"
+    [[ ! ${given[input]:-} =~ ^[0-9]+$ || ${given[input]} = $((first_task + local_id)) ]] || exec 3< /dev/null
     open_streams $((first_task + local_id))
     task <&3 >&4 2>&5 3<&- 4>&- 5>&- &
     pids+=($!)
@@ -330,7 +414,7 @@ srun() {
   exec 3<&- 4>&- 5>&-
   wait_for_tasks
   [ ${#filters[@]} = 0 ] || wait "${filters[@]}"
-  give_gpus_back
+  give_back
   rm -f "$WALRAS_SLURM/input.$step"
   exit "$worst"
 }
@@ -374,7 +458,12 @@ pass_on() {
 
 # Sets `worst` to the highest exit code, which is srun's own.
 wait_for_tasks() {
-  local index code left=${#pids[@]}
+  local index code left=${#pids[@]} seconds=${given[wait]:-0} clock=
+  if [ "$seconds" != 0 ]; then
+    until some_task_ended; do wait -n; done
+    (sleep "$seconds" && pass_on KILL) > /dev/null 2>&1 & # else who reads the step's output waits for its sleep
+    clock=$!
+  fi
   if [[ ${given[kill-on-bad-exit]:-0} != 0 ]]; then
     while [ "$left" -gt 0 ] && wait -n; do left=$((left - 1)); done
     [ "$left" = 0 ] || pass_on TERM
@@ -388,6 +477,13 @@ wait_for_tasks() {
     echo "srun: error: $SLURMD_NODENAME: task $((first_task + index)): Exited with exit code $code" >&2
     [ "$code" -gt "$worst" ] && worst=$code
   done
+  [ -z "$clock" ] || kill "$clock" 2>/dev/null
+}
+
+some_task_ended() {
+  local pid
+  for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || return 0; done
+  return 1
 }
 
 # %j job, %s step, %J both, %t task, %n and %N machine, %x name, %u user
@@ -416,7 +512,7 @@ file_name() {
 
 # One task, in a process of its own that becomes the command.
 task() {
-  local id=$((first_task + local_id)) per=${given[gpus-per-task]:-${SLURM_GPUS_PER_TASK:-}} all name names
+  local id=$((first_task + local_id))
   trap - INT HUP USR1 USR2
   # A launcher (torchrun) is started once on a machine with several accelerators, and has no rank itself.
   if [ "$here" -gt 1 ] || [ "$SLURM_GPUS_ON_NODE" -le 1 ]; then
@@ -425,16 +521,12 @@ task() {
   # Machines that each chose an address or a port would never meet.
   [ "$SLURM_JOB_NUM_NODES" = 1 ] || export MASTER_ADDR=$WALRAS_MASTER_ADDR MASTER_PORT=$WALRAS_SLURM_PORT
   [ -n "${MASTER_ADDR:-}" ] || export MASTER_ADDR=$WALRAS_MASTER_ADDR
-  if [ -n "$per" ]; then
-    per=${per##*:}
-    IFS=, read -ra all <<< "${CUDA_VISIBLE_DEVICES:-}"
-    [ ${#all[@]} = 0 ] || export CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${all[*]:local_id * per:per}")
-  fi
+  bind_gpus
   export SLURM_PROCID=$id SLURM_LOCALID=$local_id SLURM_NODEID=$node SLURM_STEP_ID=$step SLURM_STEPID=$step
   export SLURM_NTASKS=$tasks SLURM_NPROCS=$tasks SLURM_NNODES=$nodes
   export SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_NUM_NODES=$nodes SLURM_STEP_NODELIST=$step_hosts
-  export SLURM_TASKS_PER_NODE=$here SLURM_GTIDS=$(seq -s, "$first_task" $((first_task + here - 1)))
-  [ "$nodes" = 1 ] || SLURM_TASKS_PER_NODE+="(x$nodes)"
+  export SLURM_TASKS_PER_NODE=$tasks_per_node SLURM_GTIDS=$(seq -s, "$first_task" $((first_task + here - 1)))
+  [ -z "$gpus_here" ] || export SLURM_GPUS_ON_NODE=$gpus_here
   export SLURM_STEP_TASKS_PER_NODE=$SLURM_TASKS_PER_NODE SLURM_TASK_PID=$BASHPID SLURM_LAUNCH_NODE_IPADDR=$WALRAS_MASTER_ADDR
   [ -z "${given[cpus-per-task]:-}" ] || export SLURM_CPUS_PER_TASK=${given[cpus-per-task]}
   [ -z "${given[job-name]:-}" ] || export SLURM_JOB_NAME=${given[job-name]}
@@ -445,15 +537,43 @@ task() {
   if [ -n "${given[time]:-}" ]; then
     command=(timeout "$(seconds_of "${given[time]}")" "${command[@]}")
   fi
-  [ -n "$(type -P -- "${command[0]}")" ] || { complain srun "execve(): ${command[0]}: No such file or directory" && exit 2; }
+  if [ -z "$(type -P -- "${command[0]}")" ]; then
+    [ -e "${command[0]}" ] && complain srun "execve(): ${command[0]}: Permission denied" && exit 13
+    complain srun "execve(): ${command[0]}: No such file or directory" && exit 2
+  fi
   exec -- "${command[@]}"
 }
 
-# --export=NONE, ALL, ALL,NAME=VALUE, NAME,NAME=VALUE
+# Leaves a task the accelerators that are bound to it: --gpu-bind, or what --gpus-per-task or --ntasks-per-gpu implies.
+bind_gpus() {
+  local per=${given[gpus-per-task]:-} bind=${given[gpu-bind]:-} number='0*([1-9][0-9]{0,3})$' all map
+  IFS=, read -ra all <<< "${CUDA_VISIBLE_DEVICES:-}"
+  [ ${#all[@]} -gt 0 ] || return 0
+  bind=${bind#v,} bind=${bind#verbose,}
+  [[ -z $bind || $bind == closest ]] && [ -n "$per" ] && bind=per_task:${per##*:}
+  [ -n "$bind" ] || [ -z "${SLURM_NTASKS_PER_GPU:-}" ] || bind=single:$SLURM_NTASKS_PER_GPU
+  if [[ $bind =~ ^per_task:$number ]]; then
+    all=("${all[@]:local_id * BASH_REMATCH[1]:BASH_REMATCH[1]}")
+  elif [[ $bind =~ ^single:$number ]]; then
+    all=("${all[local_id / BASH_REMATCH[1] % ${#all[@]}]}")
+  elif [[ $bind =~ ^map_gpu:([0-9]{1,4}(,[0-9]{1,4})*)$ ]]; then
+    IFS=, read -ra map <<< "${BASH_REMATCH[1]}" && all=("${all[10#${map[local_id % ${#map[@]}]}]}")
+  elif [[ $bind == map_gpu* || -n $bind && $bind != none && $here -gt 1 && ${#all[@]} -gt 1 ]]; then
+    refuse srun "--gpu-bind=$bind is not obeyed here"
+  fi
+  [ -n "${all[*]}" ] || refuse srun "--gpu-bind=$bind leaves task $((first_task + local_id)) no accelerator"
+  export CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${all[*]}")
+}
+
+# --export=NONE, ALL, ALL,NAME=VALUE, NAME,NAME=VALUE; a comma in quotes separates nothing
 set_exported() {
-  local names name keep=
-  [ -n "${given[export]:-}" ] || return 0
-  IFS=, read -ra names <<< "${given[export]}"
+  local names=() name rest=${given[export]:-} part="^(([^,'\"]|'[^']*'|\"[^\"]*\")+),*"
+  [ -n "$rest" ] || return 0
+  while [[ $rest =~ $part ]]; do
+    names+=("${BASH_REMATCH[1]}")
+    rest=${rest#"${BASH_REMATCH[0]}"}
+  done
+  [ -z "$rest" ] || refuse srun "--export=${given[export]}: a quotation mark is never closed"
   case ,${given[export]}, in
     *,ALL,*) ;;
     *)
@@ -492,8 +612,12 @@ scontrol() {
     show)
       case ${words[1]:-} in
         hostname | hostnames) expand "${words[2]-$SLURM_JOB_NODELIST}" ;;
-        hostlist | hostlistsorted) fold "${words[2]:-}" ;;
-        job | jobs | jobid) show_job "${words[2]:-$SLURM_JOB_ID}" ;;
+        hostlist) fold "${words[2]:-}" ;;
+        hostlistsorted) fold "$(expand "${words[2]:-}" | sort -V | paste -sd,)" ;;
+        job | jobs | jobid)
+          [[ " $* " =~ \ (-o|--oneliner)\  ]] && word=' ' || word='\n'
+          show_job "${words[2]:-$SLURM_JOB_ID}" | paste -sd "$word"
+          ;;
         *) refuse scontrol "\`scontrol show ${words[1]:-}\` is not known here" ;;
       esac
       ;;
@@ -559,11 +683,8 @@ JobId=$SLURM_JOB_ID JobName=$SLURM_JOB_NAME
    NodeList=$SLURM_JOB_NODELIST
    BatchHost=$(expand "$SLURM_JOB_NODELIST" | head -n1)
    NumNodes=$SLURM_JOB_NUM_NODES NumTasks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES} CPUs/Task=${SLURM_CPUS_PER_TASK:-1}
-   Command=$WALRAS_SLURM/slurm_script
+   Command=$WALRAS_SLURM_COMMAND
    WorkDir=$SLURM_SUBMIT_DIR
-   StdErr=/dev/stderr
-   StdIn=/dev/null
-   StdOut=/dev/stdout
 END
 }
 

@@ -155,6 +155,11 @@ def is_sweep(spec: SweepFields) -> bool:
     return spec.array_index is None and bool(array_indices(spec))
 
 
+def sweep_note(spec: SweepFields) -> str:
+    """Returns what a forecast of a sweep is of; empty for a single job."""
+    return f"stands for the first of its {len(array_indices(spec))} jobs, without the others" if is_sweep(spec) else ""
+
+
 def matrix_values(spec: SweepFields) -> dict[str, str]:
     """Returns what replaces `{name}` in the texts of this job: its values and its index; empty for one of no sweep."""
     if spec.array_index is None:

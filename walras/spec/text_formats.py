@@ -228,9 +228,9 @@ def parse_strict_json(content: bytes, *, source: str, max_bytes: int) -> Any:
     try:
         return json.loads(
             content.decode("utf-8-sig"),
-            object_pairs_hook=_object_of_unique_keys,
+            object_pairs_hook=object_of_unique_keys,
             parse_constant=_refuse_constant,
-            parse_int=_bounded_int,
+            parse_int=bounded_int,
         )
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
@@ -248,7 +248,8 @@ def parse_strict_json(content: bytes, *, source: str, max_bytes: int) -> Any:
         raise ConfigError(f"{source}: nested too deeply", fix="write it flatter") from None
 
 
-def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads`: returns an object. Raises ValueError for a key given twice."""
     made = dict(pairs)
     if len(made) < len(pairs):
         seen: set[str] = set()
@@ -261,7 +262,8 @@ def _refuse_constant(text: str) -> float:
     raise _JsonRefused(f"{text} is no number; write null where a value is unknown")
 
 
-def _bounded_int(text: str) -> int:
+def bounded_int(text: str) -> int:
+    """For `json.loads`: returns a whole number. Raises ValueError for one of absurd length."""
     if len(text) > _LONGEST_NUMBER:
         raise _JsonRefused(f"a number of {len(text)} digits; write a number that means something")
     return int(text)

@@ -9,8 +9,8 @@
             loop.report(loss=loss)
 
 Without a scheduler around it the same script runs as it is. Standard library only; torch is used where the script has
-imported it. No signal handlers, no logging configuration; a thread between calls of `steps()`, and one in rank 0 of a
-gang.
+imported it. No signal handlers, no logging configuration; a thread between calls of `steps()`, and one in ranks
+that may save for their gang.
 """
 
 from walras.training.batch_sharing import Shares

@@ -27,9 +27,13 @@ MANIFEST = "manifest.json"
 #: seconds.
 PLANNED = "planned"
 UNPLANNED_S = 300.0
+#: The number of complete checkpoints that are kept where neither script nor job file says it.
+KEPT = 2
 MANIFEST_FORMAT = 1
+#: Values of `Checkpoint(layout=)`.
+REPLICATED, SHARDED = "replicated", "sharded"
 _ATTEMPT_FOLDER = re.compile(r"^attempt-(\d{1,9})$")
-_STEP_FOLDER = re.compile(r"^step-(\d{1,15})$")
+_STEP_FOLDER = re.compile(r"^step-(\d{1,15})(?:-rank-\d{1,9})?$")
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
 
 
@@ -41,13 +45,15 @@ def attempt_folder(root: Path, attempt: int) -> Path:
     return root / f"attempt-{attempt:04d}"
 
 
-def step_folder(attempt_dir: Path, step: int) -> Path:
-    return attempt_dir / f"step-{step:010d}"
+def step_folder(attempt_dir: Path, step: int, rank: int = 0) -> Path:
+    """Returns where a checkpoint lies. `rank`: the one that made it; survivors of a gang do not write to one folder."""
+    return attempt_dir / (f"step-{step:010d}-rank-{rank}" if rank else f"step-{step:010d}")
 
 
-def partial_folder(attempt_dir: Path, step: int) -> Path:
+def partial_folder(attempt_dir: Path, step: int, rank: int = 0) -> Path:
     """Returns where the files of a checkpoint are written before it is complete."""
-    return attempt_dir / f"step-{step:010d}.partial"
+    folder = step_folder(attempt_dir, step, rank)
+    return folder.with_name(f"{folder.name}.partial")
 
 
 def list_attempt_folders(root: Path) -> list[tuple[int, Path]]:
@@ -182,7 +188,10 @@ class Checkpoint:
         every_s, every_steps: save this often. The end of a lease and the end of training save in any case. `every_s`
             "planned": as often as the scheduler plans from what writing costs and how long its machines live; without
             one every 300 s. None: not by time.
-        keep: complete checkpoints of this attempt to keep. What a scheduler may still resume from is kept besides.
+        keep: complete checkpoints of this attempt to keep, besides what a scheduler may still resume from; None: as the
+            job file says, else 2.
+        layout: of a gang's state: "replicated", whole and equal on every rank, so that survivors of the gang may save
+            it, or "sharded". None: replicated where all objects are known to be (`between_steps.is_replicated`).
         objects: anything with `state_dict` and `load_state_dict`. A DistributedDataParallel model is saved without its
             wrapper, so that it can be resumed on another number of ranks.
     """
@@ -194,22 +203,27 @@ class Checkpoint:
         *,
         every_s: float | str | None = PLANNED,
         every_steps: int | None = None,
-        keep: int = 2,
+        keep: int | None = None,
+        layout: str | None = None,
         **objects: Any,
     ) -> None:
         if isinstance(every_s, str) and every_s != PLANNED:
             raise ValueError(f"every_s={every_s!r}: seconds, None, or {PLANNED!r}")
-        if keep < 1:
+        if keep is not None and keep < 1:
             raise ValueError(f"keep={keep}: keep at least one checkpoint")
+        if layout not in (None, REPLICATED, SHARDED):
+            raise ValueError(f"layout={layout!r}: {REPLICATED!r} or {SHARDED!r}")
         for name, thing in objects.items():
             if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
                 raise TypeError(f"{name}={type(thing).__name__} has no state_dict and load_state_dict; use .values")
         self.every_s = every_s
         self.every_steps = every_steps
         self.keep = keep
+        self.layout = layout
         #: Plain values (JSON) that are saved and restored with the objects.
         self.values: dict[str, Any] = {}
         self._directory = None if directory is None else Path(directory)
+        self._given = tuple(objects.values())
         self._objects = {name: _unwrapped(thing) for name, thing in objects.items()}
         self._root: Path | None = None
         self._attempt = 0
@@ -223,6 +237,7 @@ class Checkpoint:
         Raises:
             TornCheckpoint: the checkpoint that the scheduler named is damaged, and so are those before it.
         """
+        self.keep = self.keep or settings.checkpoint_keep
         if settings.checkpoint_dir:
             self._root, self._attempt = Path(settings.checkpoint_dir).absolute(), settings.attempt
             found = _named_or_before(settings.resume, log) if settings.resume is not None else None
@@ -241,6 +256,11 @@ class Checkpoint:
     def objects(self) -> tuple[Any, ...]:
         """The objects that are saved."""
         return tuple(self._objects.values())
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """The objects as the script gave them, with their wrappers."""
+        return self._given
 
     @property
     def is_open(self) -> bool:
@@ -262,9 +282,9 @@ class Checkpoint:
         """Returns True if a checkpoint is due at this step, the last of `counted` steps that were counted at once."""
         return self.every_steps is not None and step % self.every_steps < counted
 
-    def partial(self, step: int) -> Path:
+    def partial(self, step: int, rank: int = 0) -> Path:
         """Makes and returns the folder to which the files of a checkpoint at this step are written."""
-        path = partial_folder(self._attempt_dir, step)
+        path = partial_folder(self._attempt_dir, step, rank)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -281,10 +301,10 @@ class Checkpoint:
                 _check_loadable(torch, folder, name)
         self._were_loadable = True
 
-    def commit(self, step: int) -> CheckpointReference:
-        """Makes the written files a checkpoint (rank 0 calls it, when every rank has written)."""
-        partial = partial_folder(self._attempt_dir, step)
-        reference = commit_checkpoint(partial, step_folder(self._attempt_dir, step), step)
+    def commit(self, step: int, rank: int = 0) -> CheckpointReference:
+        """Makes the written files a checkpoint (rank 0 calls it, when every rank has written; or a survivor, alone)."""
+        partial = partial_folder(self._attempt_dir, step, rank)
+        reference = commit_checkpoint(partial, step_folder(self._attempt_dir, step, rank), step)
         self._committed.append(reference)
         return reference
 
@@ -306,7 +326,7 @@ class Checkpoint:
             if not known:
                 return
             newest_safe = known[-1]
-        for reference in self._committed[: max(0, min(newest_safe, len(self._committed) - self.keep))]:
+        for reference in self._committed[: max(0, min(newest_safe, len(self._committed) - (self.keep or KEPT)))]:
             shutil.rmtree(reference.path, ignore_errors=True)
             self._committed.remove(reference)
         if recorded is not None or self._has_resumed:
@@ -400,6 +420,15 @@ def _verified(path: Path, log: Callable[[str], None]) -> CheckpointReference | N
     except TornCheckpoint as error:
         log(f"torn checkpoint skipped: {error}")
         return None
+
+
+def seed_of(folder: Path, rank: int) -> int | None:
+    """Returns the seed that this rank saved; that of the survivor who saved alone where rank 0 did not."""
+    own = rank_values(folder, rank)
+    if own is None and rank_values(folder, 0) is None:
+        saved = sorted(folder.glob("rank-*.json"))
+        own = read_json(folder, saved[0].stem) if saved else None
+    return None if own is None else int(own["seed"])
 
 
 def rank_values(folder: Path, rank: int) -> Mapping[str, Any] | None:

@@ -15,15 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from walras.training import gang, loop_state, model_counting
+from walras.training import gang, model_counting, saving
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
 from walras.training.batch_tuning import NOISE_EVERY_AT_FIRST, BatchTuner, batch_tuner_for
-from walras.training.between_steps import FrozenState, PauseWatch, StuckWatch, holds_whole_state
-from walras.training.checkpoint import Checkpoint, TornCheckpoint, rank_values
+from walras.training.checkpoint import REPLICATED, Checkpoint, TornCheckpoint, rank_values, seed_of
 from walras.training.fork import Fork
 from walras.training.gang import Gang
-from walras.training.loop_state import CheckpointSaver, DataPosition, read_batch_choice, read_position, seek_source
 from walras.training.measurements import (
     DataWaitMeter,
     DeviceWork,
@@ -32,6 +30,17 @@ from walras.training.measurements import (
     ThroughputMeter,
     noise_meter_for,
     optimizer_among,
+)
+from walras.training.saving import (
+    CheckpointSaver,
+    DataPosition,
+    FrozenState,
+    PauseWatch,
+    StuckWatch,
+    is_replicated,
+    read_batch_choice,
+    read_position,
+    seek_source,
 )
 from walras.training.supervisor_link import (
     DATA_WAIT_VALUE,
@@ -107,7 +116,7 @@ class Loop:
         #: All ranks have agreed to stop, and have saved if they could. A job at its last step still ends normally.
         self._is_ending = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
-        loop_state.check_arguments(fork, shares, noise_every, on_change)
+        saving.check_arguments(fork, shares, noise_every, on_change)
         self._link, self._gang, self._meter = SupervisorLink("", 0, 0), Gang(self._settings.rank), ThroughputMeter()
         self._tuner: BatchTuner | None = None  # of a job that chooses its batch itself
         self._can_tune = on_change is not None and optimizer_among(checkpoint.objects if checkpoint else ()) is not None
@@ -123,7 +132,7 @@ class Loop:
         self._is_in_step = self._is_step_counted = False
         self._pause: PauseWatch | None = None  # nothing trains: a thread listens and saves
         self._freezing_s = self._paused_at = 0.0
-        self._stuck: StuckWatch | None = None  # of rank 0 of a gang
+        self._stuck: StuckWatch | None = None  # of a rank of a gang whose state is replicated
         self._settled: tuple[int, DataPosition, int] | None = None  # step, position and updates when a step ended last
         self._save_turn = threading.RLock()
         self._saved_at = self._polled_at = self._reported_at = 0.0
@@ -291,8 +300,9 @@ class Loop:
         # No rank saves before all ranks have looked for a checkpoint to resume from.
         self._gang.all_succeeded(True)
         if checkpoint is not None and checkpoint.is_open:
-            if self._saves_for_gang and self._stuck is None:
-                self._stuck = StuckWatch(self._link, lambda: self._save_settled(checkpoint))
+            if self._is_replicated and self._stuck is None:
+                save = (lambda: self._save_settled(checkpoint)) if self._is_first_here else None
+                self._stuck = StuckWatch(self._link, save, lambda: self._leave_broken_gang(checkpoint))
             self._values.take({SAVES_VALUE: 1.0 if checkpoint.is_planned else SAVES_AS_STATED})
         if checkpoint is None or reference is None:
             return
@@ -303,8 +313,8 @@ class Loop:
         if self._tuner is not None:
             self._new_samples = self._tuner.restore(read_batch_choice(folder))
         self._saved_step, self.epoch = self.step, self._place.epoch
-        if not self._seed_was_given and (own := rank_values(folder, self._gang.rank)) is not None:
-            self._seed = int(own["seed"])
+        if not self._seed_was_given and (seed := seed_of(folder, self._gang.rank)) is not None:
+            self._seed = seed
 
     def _begin(self, source: BatchSource, part: int) -> Iterator[Any]:
         """Returns the batches of this epoch from the job's position on, in the batch size that is wanted now."""
@@ -328,7 +338,7 @@ class Loop:
         self._data_wait.begin()
         # Last of all: the skipping before must not have drawn from the generators.
         if folder is not None and (saved := rank_values(folder, self._gang.rank)) is not None:
-            loop_state.restore_random_state(saved["rng"])
+            saving.restore_random_state(saved["rng"])
         if self._on_change is not None and self._has_changed:
             self._change(self._on_change, source)
         return iterator
@@ -439,7 +449,7 @@ class Loop:
         checkpoint, now = self._checkpoint, time.monotonic()
         if self._stuck is not None:
             self._stuck.stepped_at = None
-        is_wanted = self._saves_for_gang or (
+        is_wanted = (self._is_replicated and self._gang.rank == 0) or (
             self._settings.is_scheduled and self._gang.is_alone and self._gang.rank == 0 and self._fork is None
         )
         if checkpoint is None or not checkpoint.is_open or not is_wanted or self._is_ending:
@@ -457,11 +467,19 @@ class Loop:
         self._pause = PauseWatch(self._link, lambda: self._save_frozen(checkpoint, frozen))
 
     @property
-    def _saves_for_gang(self) -> bool:
-        """Whether this rank may save for a gang without the others: rank 0, where every rank has all weights."""
-        if self._checkpoint is None or self._gang.is_alone or self._gang.rank != 0 or self._fork is not None:
+    def _is_replicated(self) -> bool:
+        """Whether a rank may save for this gang without the others, because every rank has all of its state."""
+        checkpoint = self._checkpoint
+        if checkpoint is None or self._gang.is_alone or self._fork is not None or not self._settings.is_scheduled:
             return False
-        return self._settings.is_scheduled and holds_whole_state(self._checkpoint.objects)
+        # Shares of a batch are data parallel, whatever averages the gradients.
+        layout = checkpoint.layout or (None if self._shares is None else REPLICATED)
+        return is_replicated(checkpoint.given, layout)
+
+    @property
+    def _is_first_here(self) -> bool:
+        """Whether this is the first of the gang's ranks on its machine."""
+        return self._gang.rank % self._settings.ranks_per_machine == 0
 
     def _settle(self) -> None:
         """Notes where the job stands between two steps, for a gang that hangs in the next."""
@@ -469,8 +487,22 @@ class Loop:
             self._settled = self.step, self._position, self._stuck.updates
             self._stuck.stepped_at = time.monotonic()
 
+    def _leave_broken_gang(self, checkpoint: Checkpoint) -> None:
+        """Ends the process, after an exchange has failed, as one to be queued again: saves first, or another does."""
+        settled, stuck = self._settled, self._stuck
+        if settled is None or stuck is None or stuck.updates != settled[2]:
+            return
+        if self._is_first_here:
+            self._save_settled(checkpoint)
+            if self._saved_step != settled[0]:
+                return
+        self._link.drain(DRAIN_S)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(EXIT_CHECKPOINTED)  # an end by the error would count as the script's own failure
+
     def _save_settled(self, checkpoint: Checkpoint) -> None:
-        """Called in a thread while the main one hangs in a step: saves the weights as they were before it."""
+        """Called while the gang hangs in a step, or has failed in one: saves the weights as they were before it."""
         with self._save_turn:
             settled, stuck = self._settled, self._stuck
             if settled is None or stuck is None or self._saved_step == settled[0]:
@@ -482,7 +514,7 @@ class Loop:
                 self._log(f"not saved after step {step}: the weights were about to change")
             elif saver.save_alone(frozen):
                 self._saved_step = step
-                self._log(f"the gang hangs: rank 0 has saved step {step} without the others")
+                self._log(f"the gang is broken: rank {self._gang.rank} has saved step {step} without the others")
 
     def _save_frozen(self, checkpoint: Checkpoint, frozen: FrozenState | None) -> bool:
         """Called in the thread. `frozen`: None if all was saved when the pause began."""

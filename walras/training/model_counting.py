@@ -69,8 +69,14 @@ class ModelFactCounter:
             "state_bytes": sum(v.numel() * v.element_size() for v in values if self._torch.is_tensor(v)),
             "layers": len(self._layers),
             "flops": int(self._flops.get_total_flops()),
+            "convolution_flops": self._flops_of("convolution"),
+            "attention_flops": self._flops_of("attention"),
             "activation_bytes": sum(size for place, size in self._kept.items() if place not in own),
         }
+
+    def _flops_of(self, word: str) -> int:
+        counts = self._flops.get_flop_counts().get("Global", {})
+        return sum(int(many) for operation, many in counts.items() if word in str(operation))
 
     def _saw_module(self, module: Any, _inputs: Any) -> None:
         parameter = next(module.parameters(recurse=False), None)
@@ -171,6 +177,7 @@ class _Counting:
         whole = {name: sum(each[name] for each in found) for name in _SUMMED}
         last = self._counter.found(_EmptyOptimizer)
         facts: dict[str, float] = {"flops": last["flops"] / self.batches, "layers": last["layers"]}
+        facts |= {name: last[name] / self.batches for name in ("convolution_flops", "attention_flops") if last[name]}
         facts |= {name: last[name] for name in ("bits", "exponent_bits") if last[name]}
         facts["gradient_bytes"] = whole["gradient_bytes"]
         facts["resident_bytes"] = sum(whole.values())

@@ -87,6 +87,8 @@ class JobEnvironment:
     largest_per_rank: int | None = None
     #: Seconds of work before each checkpoint, where the script leaves it to the scheduler; None: it has not stated one.
     checkpoint_every_s: float | None = None
+    #: Complete checkpoints to keep, where the script states none; None: the job file does not say.
+    checkpoint_keep: int | None = None
 
     @property
     def is_scheduled(self) -> bool:
@@ -114,6 +116,7 @@ def read_job_environment(environ: Mapping[str, str]) -> JobEnvironment:
         largest_batch=_whole(_number(environ, "WALRAS_BATCH_MAX")),
         largest_per_rank=_whole(_number(environ, "WALRAS_BATCH_PER_RANK")),
         checkpoint_every_s=_number(environ, "WALRAS_CHECKPOINT_EVERY"),
+        checkpoint_keep=_whole(_number(environ, "WALRAS_CHECKPOINT_KEEP")),
     )
 
 

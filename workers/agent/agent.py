@@ -19,10 +19,10 @@ from typing import Any
 
 from walras import __version__
 from walras.clocks import Clocks, random_hex
+from walras.contract import PROTOCOL
 from walras.errors import ClusterError, ConfigError, Forbidden, ServerUnreachable
-from walras.machine_tools import DATA_KEY_PATTERN, FetchedInput
-from walras.protocol import PROTOCOL
-from walras.store_proof import PROBLEM_MOST, StoreChallenge, StoreProof, answer_challenge
+from walras.machines.machine_facts import DATA_KEY_PATTERN, FetchedInput
+from walras.storage.store_proof import PROBLEM_MOST, StoreChallenge, StoreProof, answer_challenge
 from walras.wire import (
     AnyCommand,
     AnyReport,
@@ -44,19 +44,16 @@ from walras.wire import (
 )
 from workers import processes
 from workers.agent import launch
-from workers.agent.checkpoint_places import access_to, localized, opened_store, remove_old_copies
-from workers.agent.checkpoint_uploads import CheckpointUploads
+from workers.agent.checkpoints import CheckpointUploads, access_to, localized, opened_store, remove_old_copies
 from workers.agent.follower import Follower
 from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.outputs import OutputCollector
-from workers.agent.remote_sessions import RemoteSessions
-from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
-from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
+from workers.agent.remote_sessions import AttemptPlace, RemoteSessions
+from workers.agent.report_store import AgentStore, AttemptOutbox, AttemptPhase, KnownAttempt, ReportOutbox
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
-from workers.agent.starting import AttemptStarts, StartFailure
-from workers.device_health import watched_devices
-from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
+from workers.agent.starting import AttemptStarts, PendingStart, StartFailure
+from workers.devices import AttemptKey, DeviceHold, DeviceHolds, watched_devices
 from workers.preparation.environments import tools_here
 from workers.preparation.folder_cache import PREPARED_FOLDER, FolderCache
 from workers.preparation.inputs import INPUT_BOUNDS
@@ -96,6 +93,8 @@ class Agent:
         self._followers: dict[AttemptKey, Follower] = {}
         self._sessions = RemoteSessions(client)
         self._acks: list[int] = []
+        #: Starts of the answer that is being read.
+        self._granted: list[PendingStart] = []
         self._sampler = watched_devices(machine.accelerators.cuda_names)
         self._cached = CachedInputs(machine.state / PREPARED_FOLDER)
         self._boot_id = processes.boot_id()
@@ -125,6 +124,7 @@ class Agent:
             raise refused.exceptions[0] from None
         finally:
             self._sampler.stop()
+            self._starts.starter.close()
 
     async def _watch_notice(self) -> None:
         seen = ""
@@ -145,7 +145,7 @@ class Agent:
 
     def _tell_again(self) -> None:
         """Queues acknowledged reports again, because the server's database was restored and may lack them."""
-        self._outbox.tell_again()
+        self._outbox.tell_again({key for key, each in self._followers.items() if each.place.brings})
         self._is_resynced = False
 
     async def _heartbeat_forever(self) -> None:
@@ -226,7 +226,8 @@ class Agent:
             if follower := self._followers.get(key):
                 follower.confirm_checkpoint(digest)
         for command in answer.commands:
-            await self._execute(command, sent_at)
+            self._execute(command, sent_at)
+        self._launch_granted()
         self._proving.take(answer.challenge)
         self._sessions.begin(answer.sessions, self._followers)
         self._sessions.end_closed(answer.open_sessions)
@@ -271,7 +272,7 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------- commands
 
-    async def _execute(self, command: AnyCommand, sent_at: float) -> None:
+    def _execute(self, command: AnyCommand, sent_at: float) -> None:
         if isinstance(command, UnknownCommand):
             self._refuse_command(command)
             return
@@ -280,7 +281,7 @@ class Agent:
             case PrepareCommand():
                 self._prepare(key, command)
             case StartCommand():
-                await self._start(key, command, sent_at)
+                self._start(key, command, sent_at)
             case StopCommand() | CheckpointEveryCommand():
                 if not self._pass_on(key, command):  # to be said again
                     return
@@ -302,12 +303,12 @@ class Agent:
             if conflict := self._holds.conflict(key, command.devices) or self._disk_problem():
                 self._refuse(key, conflict)
                 return
-            port = bind_rendezvous_port() if command.node_rank == 0 else None
+            port = processes.hold_port() if command.node_rank == 0 else None
             self._holds.take(key, DeviceHold(command.devices, port, self._machine.clocks.monotonic() + HOLD_S))
         report = PreparedReport(**self._stamp(key), address=self._enrolment.address, port=self._holds.port_of(key))
         self._outbox.put(report)
 
-    async def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:
+    def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:
         if self._store.attempt(*key) is not None:
             return
         # As with renewals: the time before the call, so that a delayed answer grants no longer lease.
@@ -317,34 +318,37 @@ class Agent:
                 self._holds.conflict(key, command.devices, command.beside)
                 or self._disk_problem()
                 or start_refusal(machine, localized(machine.state, command), lease_until)
-                or self._take_devices(key, command)
             )
         except (OSError, ValueError) as error:  # a disk that filled up, a checkpoint folder that can be none
             problem = f"cannot start: {error}"
         if problem:
             self._refuse(key, problem)
             return
-        start = self._starts.begin(key, command, lease_until)
-        if command.code or (command.store and command.resume is not None):  # they may take long to come
-            start.task = self._tasks.create_task(self._launch(key, command.devices))
-        else:
-            await self._launch(key, command.devices)
+        self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])
+        self._holds.wait_to_start(key, command.devices)
+        self._granted.append(self._starts.begin(key, command, lease_until))
+
+    def _launch_granted(self) -> None:
+        """Stores the starts of an answer in one write, before any of them happens, and launches them."""
+        granted, self._granted = self._granted, []
+        is_durable = not granted or self._store.flush()
+        for start in granted:
+            key = (start.command.job_id, start.command.attempt, start.command.incarnation)
+            if start.withdrawn.is_set():  # by the same answer
+                continue
+            if is_durable:
+                start.task = self._tasks.create_task(self._launch(key, start.command.devices))
+            elif self._starts.withdraw(key):
+                self._refuse(key, self._disk_problem())
 
     async def _launch(self, key: AttemptKey, devices: list[int]) -> None:
         plan = await self._starts.launch(key, lambda: self._holds.start(key, devices))
         if isinstance(plan, StartFailure):
             self._refuse(key, plan.detail, plan.lost)
             return
-        self._move(key, AttemptPhase.RUNNING, StartedReport(**self._stamp(key)))
-        self._follow(self._machine.attempt_folder(*key), plan, journal_offset=0)
-
-    def _take_devices(self, key: AttemptKey, command: StartCommand) -> str:
-        """Stores the start before it happens. Returns why that failed; empty if it is durable."""
-        self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])
-        if self._store.problem:
-            return self._disk_problem()
-        self._holds.wait_to_start(key, command.devices)
-        return ""
+        folder = self._machine.attempt_folder(*key)
+        self._started(key, AttemptPlace(folder, plan))
+        self._follow(folder, plan, journal_offset=0)
 
     def _pass_on(self, key: AttemptKey, command: StopCommand | CheckpointEveryCommand) -> bool:
         """Passes a command on. Returns True once the supervisor has it, or no process of the attempt is left."""
@@ -398,8 +402,11 @@ class Agent:
             return
         self._holds.start(key, plan.devices)
         if known.phase is AttemptPhase.STARTING:
-            self._move(key, AttemptPhase.RUNNING, StartedReport(**self._stamp(key)))
+            self._started(key, AttemptPlace(folder, plan))
         self._follow(folder, plan, known.journal_offset)
+
+    def _started(self, key: AttemptKey, place: AttemptPlace) -> None:
+        self._move(key, AttemptPhase.RUNNING, StartedReport(**self._stamp(key), brings=place.brings))
 
     def _refuse_unstarted(self, known: KnownAttempt, folder: Path) -> None:
         """Refuses an attempt that was stored, but perhaps not started, before the agent died. A launcher may run."""

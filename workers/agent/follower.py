@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from walras.contract import SIGKILL
-from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
+from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport, StartedReport
 from workers import processes
-from workers.agent.checkpoint_uploads import CheckpointUploads
+from workers.agent.checkpoints import CheckpointUploads
 from workers.agent.outputs import OutputCollector
 from workers.agent.remote_sessions import AttemptPlace
-from workers.agent.report_outbox import AttemptOutbox
-from workers.agent.report_store import AttemptPhase
+from workers.agent.report_store import AttemptOutbox, AttemptPhase
 from workers.agent.server_client import LogShipper
 from workers.control_groups import remove_group
-from workers.rank_messages import finite_number, parse_object
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
     AttemptPlan,
@@ -33,7 +32,9 @@ from workers.supervisor_protocol import (
     find_attempt_end,
     find_descendants,
     find_supervisor,
+    finite_number,
     forget_environment,
+    parse_object,
     rank_log,
     read_attempt_journal,
 )
@@ -50,6 +51,28 @@ LOOK_EVERY_S = 1.0
 _TOLD_OF_AN_END = (
     "cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded", "asked", "unfinished", "own_fault",
 )  # fmt: skip
+
+
+@contextlib.contextmanager
+def end_of(process: processes.ProcessName | None) -> Iterator[asyncio.Event]:
+    """Yields an event that is set once the process has ended, where the kernel can tell that."""
+    ended, loop, file = asyncio.Event(), asyncio.get_running_loop(), -1
+
+    def tell() -> None:
+        loop.remove_reader(file)
+        ended.set()
+
+    if process is not None:
+        # It has ended already, or the kernel or this Python has no such files.
+        with contextlib.suppress(OSError, AttributeError):
+            file = os.pidfd_open(process.pid)
+            loop.add_reader(file, tell)
+    try:
+        yield ended
+    finally:
+        if file >= 0:
+            loop.remove_reader(file)
+            os.close(file)
 
 
 class Follower:
@@ -116,7 +139,7 @@ class Follower:
     def save(self) -> None:
         """Requests a checkpoint soon; the attempt continues."""
         if self._uploads is not None:
-            self._uploads.hurry()
+            self._uploads.hurry_once()
         self._send({"type": "save"})
 
     def confirm_checkpoint(self, digest: str) -> None:
@@ -145,27 +168,31 @@ class Follower:
     def _take_up_uploads(self) -> None:
         """Resumes uploads: an earlier agent may have read a commit, and died before the store had it."""
         events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
-        commits = [event for event in events if event.get("type") == "committed"]
-        if commits and self._reports_for_gang:
+        commits = [event for event in events if self._is_commit_for_gang(event)]
+        if commits:
             self._upload(commits[-1])
 
     async def _follow(self) -> None:
         shipping = asyncio.create_task(self._shipper.run())
         watching = asyncio.create_task(self._end_frozen())
         collecting = asyncio.create_task(self._collector.run())
+        bringing = asyncio.create_task(self._tell_brought())
         try:
-            while self._supervisor is not None and self._supervisor.is_alive:
-                self._is_witness = True
-                await self._read_connection()
-                self._read_journal()
-                await asyncio.sleep(RECONNECT_S)
+            with end_of(self._supervisor) as ended:
+                while self._supervisor is not None and self._supervisor.is_alive:
+                    self._is_witness = True
+                    await self._read_connection()
+                    self._read_journal()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(RECONNECT_S):
+                            await ended.wait()
         finally:
-            for task in (shipping, watching, collecting):
+            for task in (tasks := (shipping, watching, collecting, bringing)):
                 task.cancel()
-        await asyncio.gather(shipping, watching, collecting, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._read_journal()
-        ended = self._find_end()
-        if ended is None:
+        end = self._find_end()
+        if end is None:
             # Its guardian does this too, but an end is reported only after a check here.
             await asyncio.to_thread(self._kill_rest)
         if problem := await self._collector.finish(lambda: self._stop is not None):
@@ -173,7 +200,17 @@ class Follower:
         await self._shipper.ship_rest()
         if self._uploads is not None:
             await self._uploads.finish()  # before the end is told: the next attempt goes on from what counts then
-        self._report_end(ended or {"cause": "supervisor_lost"})
+        self._report_end(end or {"cause": "supervisor_lost"})
+
+    async def _tell_brought(self) -> None:
+        """Reports the start again when the ranks have brought what they need, and after each restart of the agent."""
+        job_id, attempt = self.key
+        while self.place.needs.is_prepared_first:
+            if not self.place.brings:
+                started = StartedReport(report_id=self._outbox.next_id(), job_id=job_id, attempt=attempt)
+                self._outbox.advance_journal(job_id, attempt, self._offset, [started])
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _end_frozen(self) -> None:
         """Kills a supervisor that its ranks stopped: it would hold its accelerators for ever, and keep no lease."""
@@ -248,7 +285,7 @@ class Follower:
             return
         reports: list[AnyReport] = []
         for event in events:
-            if event.get("type") == "committed" and self._reports_for_gang:
+            if self._is_commit_for_gang(event):
                 reports += self._committed_reports(event) if self._uploads is None else self._upload(event)
             elif event.get("type") == "note":
                 log.info("job %d attempt %d: %.2000s", *self.key, event.get("text"))
@@ -271,10 +308,16 @@ class Follower:
     def _reports_for_gang(self) -> bool:
         return self.plan.node_rank == 0
 
+    def _is_commit_for_gang(self, event: JournalEvent) -> bool:
+        """Returns whether it is a commit that may count: the first machine's, or a survivor's who has all weights."""
+        is_whole = self._reports_for_gang or event.get("layout") == "replicated"
+        return event.get("type") == "committed" and is_whole
+
     def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
         """Returns the commit's report; empty if the line is not what a supervisor writes."""
         job_id, attempt = self.key
         fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s"), "lag_s": event.get("lag_s", 0.0)}
+        fields["layout"] = event.get("layout", "")
         try:
             return [
                 CommittedReport.model_validate(

@@ -37,7 +37,14 @@ from workers.devices import Accelerators, AttemptKey, Host, mps_folder
 from workers.preparation.folder_cache import PREPARED_FOLDER
 from workers.preparation.launcher import prepared_argv
 from workers.rank_environment import RankSettings, build_client_folder, narrowed_devices, rank_environment
-from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, forget_environment, write_plan
+from workers.supervisor_protocol import (
+    SUPERVISOR_LOG,
+    AttemptPlan,
+    find_supervisor,
+    forget_environment,
+    forget_plan,
+    write_plan,
+)
 
 #: The kernel's limit for the path of a Unix socket is 107 bytes.
 MAX_SOCKET_FOLDER_BYTES = 80
@@ -128,7 +135,7 @@ LOG_CAP_BYTES = 64 * 1024**2
 #: Least free bytes with which an attempt starts: without them it could neither log nor checkpoint.
 MIN_FREE_BYTES = 256 * 1024**2
 LAUNCH_TIMEOUT_S = 30.0
-_KILL_AGAIN_S = 0.05
+_AGAIN_S = 0.05
 #: Digits of an incarnation in names of folders and sockets: enough to distinguish a cluster's incarnations.
 _INCARNATION_SHOWN = 8
 #: Characters of a failed supervisor's last line that the refusal includes.
@@ -160,6 +167,8 @@ class AgentMachine:
     whole: Path | None = None
     #: The parent of attempts' control groups; None: they get none.
     groups: GroupParent | None = None
+    #: The program `systemd-run`, if attempts run in transient scopes of systemd; empty: they do not.
+    systemd_run: str = ""
     #: The accounts of ranks, by the user of the job; None: the agent's own.
     run_as: RunAs | None = None
     #: Whether jobs are told UUIDs of their devices instead of numbers.
@@ -273,6 +282,7 @@ def make_attempt_plan(
         store=command.store,
         served_dir=served_dir,
         is_launcher=command.is_launcher,
+        has_image=bool(command.needs.image),
         memory_bytes=command.memory_bytes,
         disk_bytes=machine.attempt_disk_bytes,
         group="" if machine.groups is None else machine.groups.group_for(f"{stem}-{cookie[:8]}"),
@@ -291,37 +301,122 @@ def _preparing(machine: AgentMachine, stem: str, account: Account | None) -> tup
     return folder / OWN_FOLDER, account_caches(machine.whole or machine.state, account)
 
 
-async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
-    """Writes the plan into the attempt's folder and starts its supervisor.
+def scope_words(systemd_run: str, name: str, uid: int) -> list[str]:
+    """Returns the words before a supervisor's command that put it into a transient scope of systemd."""
+    manager = [] if uid == 0 else ["--user"]
+    return [systemd_run, *manager, "--scope", "--quiet", "--collect", f"--unit=walras-attempt-{name}", "--"]
 
-    Returns why that failed, with no process left; empty on success.
+
+@dataclass(frozen=True)
+class _Starter:
+    """A process that forks supervisors; it ends once the socket is closed."""
+
+    process: asyncio.subprocess.Process
+    requests: socket.socket
+
+    async def request(self, folder: Path, ready: int) -> None:
+        """Raises OSError: it has ended."""
+        while True:
+            with contextlib.suppress(BlockingIOError):  # a few hundred are unread
+                socket.send_fds(self.requests, [os.fsencode(folder)], [ready])
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    def kill(self) -> None:
+        """Kills it, so that no request that waits is fulfilled later."""
+        self.requests.close()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+
+class SupervisorStarter:
+    """Starts supervisors through a process that forks them (`workers/supervisor.py`), replaced once it has ended.
+
+    With a `systemd_run` each attempt has such a process of its own, in a scope: a fork is in the scope of its parent.
     """
-    await asyncio.to_thread(write_plan, folder, plan)
+
+    def __init__(self, systemd_run: str = "") -> None:
+        self._systemd_run = systemd_run
+        self._shared: _Starter | None = None
+        self._spawning = asyncio.Lock()
+
+    async def start(self, folder: Path, plan: AttemptPlan) -> str:
+        """Writes the plan into the attempt's folder and starts its supervisor.
+
+        Returns why that failed, with no process left; empty on success.
+        """
+        await asyncio.to_thread(write_plan, folder, plan)
+        if await self.fork(folder, plan):
+            return ""
+        # First of all, because a fork that hung would start ranks by these.
+        await asyncio.to_thread(forget_plan, folder)
+        supervisor = find_supervisor(folder)
+        if supervisor is not None and supervisor.is_alive:  # its ranks may have stopped it before it said that it runs
+            processes.send_signal([supervisor.pid], SIGKILL)
+        await asyncio.to_thread(processes.kill_carriers, plan.cookie, 5.0)
+        await asyncio.to_thread(remove_group, plan.group)
+        return f"the supervisor did not start: {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
+
+    def close(self) -> None:
+        """Ends the process once it has done what it was asked for."""
+        if self._shared is not None:
+            self._shared.requests.close()
+
+    async def fork(self, folder: Path, plan: AttemptPlan) -> bool:
+        """Returns whether the ranks of the attempt are started, once that is known."""
+        started, ready = os.pipe2(os.O_CLOEXEC)
+        loop, told, starter = asyncio.get_running_loop(), asyncio.Event(), None
+        loop.add_reader(started, told.set)
+        try:
+            async with asyncio.timeout(LAUNCH_TIMEOUT_S):
+                try:
+                    starter = await self._request(folder, plan, ready)
+                finally:
+                    os.close(ready)
+                await told.wait()
+            return os.read(started, 1) == b"+"
+        except TimeoutError:
+            if starter is not None:
+                starter.kill()
+            return False
+        finally:
+            loop.remove_reader(started)
+            os.close(started)
+
+    async def _request(self, folder: Path, plan: AttemptPlan, ready: int) -> _Starter:
+        if self._systemd_run:
+            scope = scope_words(self._systemd_run, f"{folder.name}-{plan.cookie[:8]}", os.geteuid())
+            starter = await _spawn(scope)
+            with starter.requests:
+                await starter.request(folder, ready)
+            return starter
+        async with self._spawning:
+            if self._shared is not None:
+                with contextlib.suppress(OSError):  # it has ended, or was killed here
+                    await self._shared.request(folder, ready)
+                    return self._shared
+                self._shared.kill()
+            self._shared = await _spawn([])
+            await self._shared.request(folder, ready)
+            return self._shared
+
+
+async def _spawn(scope: list[str]) -> _Starter:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
     root = str(Path(str(workers.__file__)).parent.parent)
-    launcher = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "workers.supervisor", str(folder)),
-        env={"PYTHONPATH": root, "PATH": os.defpath},
-        cwd="/",
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(LAUNCH_TIMEOUT_S):
-            code = await launcher.wait()
-    except TimeoutError:
-        launcher.kill()
-        await launcher.wait()
-        code = -1
-    if code == 0:
-        return ""
-    supervisor = find_supervisor(folder)
-    if supervisor is not None and supervisor.is_alive:  # its ranks may have stopped it before it reported that it runs
-        processes.send_signal([supervisor.pid], SIGKILL)
-    await asyncio.to_thread(processes.kill_carriers, plan.cookie, 5.0)
-    await asyncio.to_thread(remove_group, plan.group)
-    await asyncio.to_thread(forget_environment, folder)
-    return f"the supervisor did not start (code {code}): {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
+    manager = {name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if name in os.environ}
+    with theirs:
+        process = await asyncio.create_subprocess_exec(
+            *(*scope, sys.executable, "-P", "-m", "workers.supervisor"),
+            env={"PYTHONPATH": root, "PATH": os.defpath} | (manager if scope else {}),
+            cwd="/",
+            stdin=theirs.fileno(),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return _Starter(process, ours)
 
 
 async def kill_supervisor(folder: Path) -> None:
@@ -329,7 +424,7 @@ async def kill_supervisor(folder: Path) -> None:
     supervisor = find_supervisor(folder)
     while supervisor is not None and supervisor.is_alive:
         processes.send_signal([supervisor.pid], SIGKILL)
-        await asyncio.sleep(_KILL_AGAIN_S)
+        await asyncio.sleep(_AGAIN_S)
     forget_environment(folder)
 
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 NOTICE_FILE = "notice"
 NOTICE_POLL_S = 0.25
+#: What states more is no number of seconds from now.
+_LONGEST_NOTICE_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Notice:
 
 
 def read_notice(state: Path, clocks: Clocks = SYSTEM_CLOCKS) -> Notice | None:
-    """Returns the notice, less the seconds since it was written; None without a file, or while it is being written."""
+    """Returns the notice, less the seconds since it was written; None without a file or for one that makes no sense."""
     path = state / NOTICE_FILE
     try:
         text = path.read_text(errors="replace").strip()
@@ -42,6 +45,8 @@ def read_notice(state: Path, clocks: Clocks = SYSTEM_CLOCKS) -> Notice | None:
     try:
         stated_s = float(text)
     except ValueError:
+        return None
+    if not -inf < stated_s <= _LONGEST_NOTICE_S:
         return None
     # The file's time is wall time, so this is too: its writer had no other clock.
     age_s = max(0.0, clocks.wall() - written_at)

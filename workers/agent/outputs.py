@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-from walras.content import ContentTree, check_sizes, hash_folder
-from walras.content_transfer import ContentTransfer
+from walras.contract import FILES_MOST
 from walras.errors import ClusterError, Forbidden, ServerUnreachable, UserError
 from walras.job_needs import OUTPUTS_BYTES, PATH_MOST, PROBLEM_MOST, OutputsCollected
-from walras.protocol import FILES_MOST
+from walras.storage.content import ContentTree, check_sizes, hash_folder
+from walras.storage.content_transfer import ContentTransfer
 from workers.accounts import files_as
 from workers.agent.launch import MIN_FREE_BYTES
 from workers.agent.server_client import ServerClient
@@ -40,6 +40,9 @@ _RETRY_S = 2.0
 _DEPTH_MOST = 64
 _COPY_BYTES = 1024 * 1024
 _NAMED_IN_PROBLEMS = 5
+#: A file with holes of more bytes than this, and more than half of it, is not sent.
+_HOLES_BYTES = 64 * 1024 * 1024
+_GONE = "is gone, or no regular file any more"
 
 
 # ------------------------------------------------------------------------------------------------ the copy
@@ -70,8 +73,8 @@ def copy_outputs(
 ) -> CopiedOutputs:
     """Copies files and folders below a working folder to `target`, which is created anew.
 
-    Only files that an account (uid, gid) can read are copied. Raises ConfigError naming the largest files where they
-    are too large or too many, OSError for a full disk.
+    Only files that an account (uid, gid) can read are copied. A sparse file counts with its length, and is left out.
+    Raises ConfigError naming the largest files where they are too large or too many, OSError for a full disk.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True, mode=0o700)
@@ -86,10 +89,10 @@ def copy_outputs(
     if shutil.disk_usage(target).free - sum(sizes.values()) < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, f"no room to copy {sum(sizes.values()):,} bytes of outputs")
     for path in sizes:
-        if _copy_file(workdir, path, target / path, sizes[path], account):
-            copied.paths.append(path)
+        if problem := _copy_file(workdir, path, target / path, sizes[path], account):
+            copied.left_out.append(f"{_shown(path)} {problem}")
         else:
-            copied.left_out.append(f"{path} is gone, or no regular file any more")
+            copied.paths.append(path)
     return copied
 
 
@@ -154,15 +157,17 @@ def _opened(workdir: Path, path: str, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-def _copy_file(workdir: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> bool:
-    """Copies at most `size` bytes. Returns False if it is no longer a regular file."""
+def _copy_file(workdir: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> str:
+    """Copies at most `size` bytes. Returns why it cannot; empty: it is copied."""
     try:
         with contextlib.ExitStack() as stack:
             with files_as(*account):
                 source = stack.enter_context(_opened(workdir, path, os.O_RDONLY))
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
-                return False
+                return _GONE
+            if (holes := _bytes_in_holes(source, found)) > max(_HOLES_BYTES, found.st_size // 2):
+                return f"is sparse: {found.st_size:,} bytes, {holes:,} of them in holes; write it without, or packed"
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "xb") as copy:
                 while size > 0 and (piece := os.read(source, min(size, _COPY_BYTES))):
@@ -173,8 +178,26 @@ def _copy_file(workdir: Path, path: str, target: Path, size: int, account: tuple
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
-        return False
-    return True
+        return _GONE
+    return ""
+
+
+def _bytes_in_holes(file: int, found: os.stat_result) -> int:
+    """Returns how many bytes of an open file were never written; the disk may compress what was."""
+    size, holes, at = found.st_size, 0, 0
+    if size - found.st_blocks * 512 <= _HOLES_BYTES:
+        return 0
+    try:
+        while at < size:
+            data = os.lseek(file, at, os.SEEK_DATA)
+            holes += data - at
+            at = os.lseek(file, data, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data after this
+            raise
+        holes += size - at
+    os.lseek(file, 0, os.SEEK_SET)
+    return holes
 
 
 # ------------------------------------------------------------------------------------------------ the attempt
@@ -256,7 +279,7 @@ class OutputCollector:
         if self._told is not None and (self._told.tree, self._told.problem) == (tree.name, copied.problem):
             return
         async with self._client.transport() as transport:
-            await ContentTransfer(transport).send(self._draft, tree)
+            await ContentTransfer(transport, job_id=self._key[0]).send(self._draft, tree)
         await self._tell(tree.name, tree, copied.problem)
 
     async def _tell(self, name: str, tree: ContentTree, problem: str) -> None:

@@ -25,7 +25,7 @@ from typing import Protocol
 
 import aiohttp
 
-from walras.remote_session import (
+from walras.connection.remote_session import (
     MESSAGE_BYTES,
     PIECE_BYTES,
     Channel,
@@ -36,13 +36,14 @@ from walras.remote_session import (
     send_note,
     send_stream,
 )
+from walras.job_needs import JobNeeds
 from workers import processes
 from workers.accounts import become, files_as
 from workers.agent.run_as import OWN_FOLDER
 from workers.agent.server_client import ServerClient
 from workers.control_groups import enter_group
 from workers.devices import AttemptKey
-from workers.preparation.launcher import ENVIRONMENT_FILE
+from workers.preparation.launcher import ENVIRONMENT_FILE, read_needs
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
     AttemptPlan,
@@ -74,14 +75,29 @@ class AttemptPlace:
         """Returns the environment of the first rank here, as far as it is stored."""
         first = {"RANK": str(self.plan.first_rank), "LOCAL_RANK": "0", "MASTER_PORT": str(self.plan.master_port)}
         with files_as(self.plan.uid, self.plan.gid):
-            place = self.folder / OWN_FOLDER if self.plan.uid else self.folder
-            kept = read_ranks_file(place / ENVIRONMENT_FILE, 0, _ENVIRONMENT_BYTES)
+            kept = read_ranks_file(self._own_folder / ENVIRONMENT_FILE, 0, _ENVIRONMENT_BYTES)
         try:
             prepared = json.loads(kept) if kept else {}
         except ValueError:
             prepared = {}
         own = {name: value for name, value in prepared.items() if isinstance(value, str) and "\0" not in name + value}
         return {**self.plan.env, **first, **own}
+
+    @property
+    def brings(self) -> bool:
+        """Whether its ranks still bring what they need, before their program begins."""
+        with files_as(self.plan.uid, self.plan.gid):
+            return self.needs.is_prepared_first and not (self._own_folder / ENVIRONMENT_FILE).exists()
+
+    @property
+    def needs(self) -> JobNeeds:
+        """What the job needs of the machine, as it is stored."""
+        with files_as(self.plan.uid, self.plan.gid):
+            return read_needs(self._own_folder)
+
+    @property
+    def _own_folder(self) -> Path:
+        return self.folder / OWN_FOLDER if self.plan.uid else self.folder
 
     @property
     def is_ending(self) -> bool:

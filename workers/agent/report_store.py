@@ -1,18 +1,25 @@
 """The agent's durable memory: its attempts, and the reports that the server has not acknowledged.
 
-It is an SQLite database in the agent's state folder with synchronous writes: when a call returns, it is durable. One
-agent uses a folder at a time. Only the newest progress is kept, in memory.
+It is an SQLite database in the agent's state folder with synchronous writes. One agent uses a folder at a time. Only
+the newest progress is kept, in memory.
 
-On a full disk, writes wait in memory, in their order, and reads see them as if they had been made. That is safe because
-each of them can be recovered from the supervisors' journals, or concerns nothing that runs. A start must be durable
-before it happens, so none happens while `AgentStore.problem` is not empty.
+Writes wait in memory, in their order, until `flush` makes all of them durable in one transaction; reads see them as if
+they had been made. That is safe because each of them can be recovered from the supervisors' journals, or concerns
+nothing that runs. A report is durable before it is sent, unless the disk is full. A start must be durable before it
+happens, so none happens while `AgentStore.problem` is not empty.
+
+The agent's reports to its server: durable ones in their order, and the newest progress of each attempt.
+
+Writes that a full disk refuses are tried again with later calls, ever more rarely.
 """
 
+import asyncio
+import contextlib
 import fcntl
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +33,7 @@ from walras.wire import (
     AttemptReport,
     CommittedReport,
     EndedReport,
+    ProgressReport,
     RefusedReport,
     StartedReport,
 )
@@ -110,7 +118,7 @@ class _Write:
 
 @dataclass
 class _Unwritten:
-    """Writes that wait for disk space."""
+    """Writes that wait for `flush`."""
 
     writes: list[_Write] = field(default_factory=list)
     #: Reports up to this one are acknowledged.
@@ -228,11 +236,12 @@ class AgentStore:
         self._unwritten.acknowledged = max(self._unwritten.acknowledged, report_id)
         for write in self._unwritten.writes:
             write.reports = [report for report in write.reports if report.report_id > report_id]
-        if not self._unwritten.writes:
-            self.flush()
 
     def add_reports(self, reports: list[AnyReport]) -> None:
+        """Makes reports durable that nothing else could recover."""
         self._write(_Write(reports))
+        if not self.problem:
+            self.flush()
 
     def attempt(self, job_id: int, attempt: int, incarnation: str = "") -> KnownAttempt | None:
         row = self._db.execute(
@@ -260,7 +269,7 @@ class AgentStore:
     def move_attempt(
         self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
-        """Stores the phase and its reports atomically."""
+        """Stores the phase and its reports atomically, with the next `flush`."""
         self._write(_Write(reports, key=(job_id, attempt, incarnation), phase=phase))
         self.highest_job_id = max(self.highest_job_id, job_id)
         self._over_since_pruned += phase is AttemptPhase.OVER
@@ -270,14 +279,16 @@ class AgentStore:
     def advance_journal(
         self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
-        """Stores that the journal up to `offset` has become reports."""
+        """Stores that the journal up to `offset` has become reports, with the next `flush`."""
         self._write(_Write(reports, key=(job_id, attempt, incarnation), journal_offset=offset))
 
-    def tell_again(self) -> int:
+    def tell_again(self, bringing: Collection[AttemptKey]) -> int:
         """Queues again what a server with an older database may lack, and returns the number of these reports.
 
         For running attempts that is their start; for the newest attempts also their newest checkpoint and their end.
+        `bringing`: attempts whose ranks still bring what they need.
         """
+        self.flush()
         rows = self._db.execute(
             "SELECT phase, job_id, attempt, incarnation, committed, ended FROM granted"
             " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
@@ -291,7 +302,10 @@ class AgentStore:
         told: list[AnyReport] = []
         for phase, job_id, attempt, incarnation, *kept in reversed(rows):
             if phase == AttemptPhase.RUNNING:
-                told.append(StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation))
+                brings = (job_id, attempt, incarnation) in bringing
+                told.append(
+                    StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation, brings=brings)
+                )
             told += [_REPORT.validate_json(body) for body in kept if body is not None]
         self._write(_Write([_numbered(report, self.next_report_id()) for report in told], replaced))
         return len(told)
@@ -313,28 +327,23 @@ class AgentStore:
         return [write.key for write in self._unwritten.writes if write.key is not None]
 
     def flush(self) -> bool:
-        """Writes what waits for disk space. Returns True once everything is durable."""
-        while self._unwritten.writes:
-            write = self._unwritten.writes[0]
-            if not self._try(lambda write=write: self._perform(write)):  # type: ignore[misc]
-                return False
-            self._unwritten.writes.pop(0)
+        """Writes what waits, in one transaction. Returns True once everything is durable."""
         if not self._ids_are_durable and not self._reserve():
             return False
-        acknowledged = self._unwritten.acknowledged
-        if acknowledged == self._deleted_until and not self.problem:
-            return True  # most answers acknowledge nothing new
-        if not self._try(lambda: self._db.execute("DELETE FROM reports WHERE report_id <= ?", (acknowledged,))):
-            return False
-        self._deleted_until = acknowledged
-        return True
+        is_idle = not self._unwritten.writes and self._unwritten.acknowledged == self._deleted_until
+        return (is_idle and not self.problem) or self._try(self._write_all)
 
     def _write(self, write: _Write) -> None:
-        is_first = not self._unwritten.writes
         write.reports = [report for report in write.reports if _can_be_read_back(report)]
         self._unwritten.writes.append(write)
-        if is_first:
-            self.flush()
+
+    def _write_all(self) -> None:
+        acknowledged = self._unwritten.acknowledged
+        with _Transaction(self._db):
+            for write in self._unwritten.writes:
+                self._perform(write)
+            self._db.execute("DELETE FROM reports WHERE report_id <= ?", (acknowledged,))
+        self._unwritten.writes, self._deleted_until = [], acknowledged
 
     def _try(self, act: Callable[[], object]) -> bool:
         try:
@@ -350,23 +359,22 @@ class AgentStore:
         return True
 
     def _perform(self, write: _Write) -> None:
-        with _Transaction(self._db):
-            if write.replaced:
-                self._db.executemany("DELETE FROM reports WHERE report_id = ?", [(each,) for each in write.replaced])
-            if write.key is not None and write.phase is not None:
-                job_id, attempt, incarnation = write.key
-                self._db.execute(
-                    "INSERT INTO granted (incarnation, job_id, attempt, phase) VALUES (?, ?, ?, ?)"
-                    " ON CONFLICT (incarnation, job_id, attempt) DO UPDATE SET phase = excluded.phase",
-                    (incarnation, job_id, attempt, write.phase),
-                )
-            if write.key is not None and write.journal_offset is not None:
-                job_id, attempt, incarnation = write.key
-                self._db.execute(
-                    "UPDATE granted SET journal_offset = ? WHERE incarnation = ? AND job_id = ? AND attempt = ?",
-                    (write.journal_offset, incarnation, job_id, attempt),
-                )
-            self._insert(write.reports)
+        if write.replaced:
+            self._db.executemany("DELETE FROM reports WHERE report_id = ?", [(each,) for each in write.replaced])
+        if write.key is not None and write.phase is not None:
+            job_id, attempt, incarnation = write.key
+            self._db.execute(
+                "INSERT INTO granted (incarnation, job_id, attempt, phase) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (incarnation, job_id, attempt) DO UPDATE SET phase = excluded.phase",
+                (incarnation, job_id, attempt, write.phase),
+            )
+        if write.key is not None and write.journal_offset is not None:
+            job_id, attempt, incarnation = write.key
+            self._db.execute(
+                "UPDATE granted SET journal_offset = ? WHERE incarnation = ? AND job_id = ? AND attempt = ?",
+                (write.journal_offset, incarnation, job_id, attempt),
+            )
+        self._insert(write.reports)
 
     def _insert(self, reports: list[AnyReport]) -> None:
         rows = [(report.report_id, report.model_dump_json()) for report in reports]
@@ -424,3 +432,158 @@ class _Transaction:
         finally:
             if self._db.in_transaction:  # SQLite has ended it already if the disk was full
                 self._db.execute("ROLLBACK")
+
+
+MAX_PER_CALL = 500
+#: Seconds after which a start is told by itself.
+TELL_STARTS_S = 0.05
+#: Largest number of heartbeats between two attempts to write on a full disk.
+MAX_CALLS_BETWEEN_WRITES = 16
+
+
+class ReportOutbox:
+    """Collects reports. `urgent` is set when there is one that should not wait for the next heartbeat."""
+
+    def __init__(self, store: AgentStore) -> None:
+        self._store = store
+        self._progress: dict[AttemptKey, ProgressReport] = {}
+        self.urgent = asyncio.Event()
+        #: Checkpoints that the server has not recorded yet: report id, attempt, digest.
+        self._unrecorded: list[tuple[int, AttemptKey, str]] = []
+        #: Failed attempts to write in a row, and calls until the next one.
+        self._failures = self._calls_left = 0
+        self._soon: asyncio.TimerHandle | None = None
+
+    def next_id(self) -> int:
+        return self._store.next_report_id()
+
+    def put(self, *reports: AnyReport) -> None:
+        self._store.add_reports(list(reports))
+        self.urgent.set()
+
+    def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport, incarnation: str = "") -> None:
+        """Stores an attempt's new phase together with its reports, atomically.
+
+        A start is told a little later: the end of a short attempt, or the starts of others, often go with it.
+        """
+        if phase is AttemptPhase.OVER:
+            self._progress.pop((job_id, attempt, incarnation), None)
+        self._store.move_attempt(job_id, attempt, phase, list(reports), incarnation)
+        if phase is AttemptPhase.OVER:
+            self.urgent.set()
+        elif self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(TELL_STARTS_S, self.urgent.set)
+
+    def advance_journal(
+        self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
+    ) -> None:
+        self._store.advance_journal(job_id, attempt, offset, reports, incarnation)
+        for report in reports:
+            if report.type == "committed":
+                key = (job_id, attempt, incarnation)
+                self._unrecorded.append((report.report_id, key, report.manifest.digest))
+        if reports:
+            self.urgent.set()
+
+    def tell_again(self, bringing: Collection[AttemptKey]) -> None:
+        """Queues acknowledged reports again, because a restored server may have lost them.
+
+        `bringing`: as `ReportStore.tell_again`.
+        """
+        log.info("the server was restored: %d reports are told again", self._store.tell_again(bringing))
+        self.urgent.set()
+
+    def is_overtaken(self, acknowledged: int) -> bool:
+        """Returns whether the server has seen ids that this agent has not given out.
+
+        An earlier agent used them on a full disk, where it could not write them down, and the machine has booted since.
+        The server ignores all reports with lower ids.
+        """
+        return acknowledged > self._store.highest_report_id
+
+    def renumber(self, acknowledged: int) -> bool:
+        """Gives the waiting reports ids that the server has not seen. Returns False while the disk is full."""
+        shift = self._store.renumber(acknowledged)
+        if not shift:
+            return False
+        log.warning(
+            "the server has seen report %d of an earlier agent: later ones are numbered from there", acknowledged
+        )
+        self._progress.clear()  # newer progress follows
+        self._unrecorded = [(report_id + shift, key, digest) for report_id, key, digest in self._unrecorded]
+        self.urgent.set()
+        return True
+
+    def put_progress(self, report: ProgressReport) -> None:
+        """Replaces the attempt's progress, which is sent with the next heartbeat."""
+        self._progress[report.job_id, report.attempt, report.incarnation] = report
+
+    def batch(self) -> list[AnyReport]:
+        """Returns the reports to send now, oldest first; they are durable unless the disk is full."""
+        self.urgent.clear()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self._write()
+        durable = self._store.reports(MAX_PER_CALL)
+        if len(durable) == MAX_PER_CALL:
+            return durable  # progress has higher ids: sending it first would acknowledge what was never sent
+        return sorted([*durable, *self._progress.values()], key=lambda report: report.report_id)
+
+    def _write(self) -> None:
+        """Writes what waits; what the disk refused is tried again ever more rarely, counted in calls of the server."""
+        self._calls_left -= 1
+        if self._store.problem and self._calls_left >= 0:
+            return
+        if self._store.flush():
+            self._failures = self._calls_left = 0
+        else:
+            self._failures += 1
+            self._calls_left = min(2**self._failures, MAX_CALLS_BETWEEN_WRITES)
+
+    async def wait_for_urgent(self, seconds: float) -> None:
+        """Waits for a report that should be sent at once, at most `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.urgent.wait()
+
+    def mark_sent(self, batch: list[AnyReport]) -> None:
+        """Records that the server received these. Unlike progress, durable reports are sent until acknowledged."""
+        sent = {report.report_id for report in batch}
+        self._progress = {key: report for key, report in self._progress.items() if report.report_id not in sent}
+
+    def acknowledge(self, report_id: int) -> list[tuple[AttemptKey, str]]:
+        """Records that the server has everything up to this id. Returns attempt and digest of its checkpoints."""
+        self._store.acknowledge(report_id)
+        recorded = [(key, digest) for known_id, key, digest in self._unrecorded if known_id <= report_id]
+        self._unrecorded = [entry for entry in self._unrecorded if entry[0] > report_id]
+        return recorded
+
+
+class AttemptOutbox:
+    """The outbox of one attempt: every report through it names the incarnation that granted the attempt."""
+
+    def __init__(self, outbox: ReportOutbox, incarnation: str) -> None:
+        self._outbox = outbox
+        self._incarnation = incarnation
+
+    def next_id(self) -> int:
+        return self._outbox.next_id()
+
+    def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport) -> None:
+        """As `ReportOutbox.move`."""
+        stamped = map(self._stamp, reports)
+        self._outbox.move(job_id, attempt, phase, *stamped, incarnation=self._incarnation)
+
+    def advance_journal(self, job_id: int, attempt: int, offset: int, reports: list[AnyReport]) -> None:
+        """As `ReportOutbox.advance_journal`."""
+        stamped = [self._stamp(report) for report in reports]
+        self._outbox.advance_journal(job_id, attempt, offset, stamped, self._incarnation)
+
+    def put_progress(self, report: ProgressReport) -> None:
+        """As `ReportOutbox.put_progress`."""
+        self._outbox.put_progress(report.model_copy(update={"incarnation": self._incarnation}))
+
+    def _stamp(self, report: AnyReport) -> AnyReport:
+        named = isinstance(report, AttemptReport)
+        return report.model_copy(update={"incarnation": self._incarnation}) if named else report

@@ -20,15 +20,14 @@ from typing import Any, TypeVar
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from walras.api import ProblemDetail
 from walras.clocks import random_pause
-from walras.contract import pinned_token, split_token
+from walras.connection.body import ProblemDetail
+from walras.connection.transport import Patience, Transport, wrong_certificate
+from walras.contract import pinned_token, protocol_problem, split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.job_needs import OutputsCollected
-from walras.object_store import StoreFailure
-from walras.protocol import protocol_problem
-from walras.store_access import StoreAccess, StoreAccessRequest
-from walras.transport import Patience, Transport, wrong_certificate
+from walras.storage.checkpoint_store import StoreAccess, StoreAccessRequest
+from walras.storage.object_store import StoreFailure
 from walras.wire import ClusterIdentity, Heartbeat, HeartbeatAnswer, Register, Registered
 from workers.devices import AttemptKey
 from workers.supervisor_protocol import read_ranks_file, write_durably
@@ -42,6 +41,8 @@ STORE_ACCESS_S = 60.0
 CONTENT_PATIENCE = Patience(tries=2, call_timeout_s=120.0)
 #: Answers that do not change on retry: no such token, no such machine, or one known with other facts.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422})
+#: Answers of something in front of a server that is away.
+_OF_A_PROXY = frozenset({502, 504})
 _LONGEST_DETAIL = 2000
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -94,6 +95,8 @@ class ServerClient:
         self._at = 0
         #: The credential; set once registered.
         self.credential = ""
+        #: How often the server has answered, whatever it said.
+        self.answers = 0
         #: Named in every upload; set once known.
         self.cluster: ClusterIdentity | None = None
 
@@ -189,6 +192,7 @@ class ServerClient:
                 url, data=content, headers=headers, timeout=timeout, params=params, allow_redirects=False
             ) as answer:
                 body = await answer.read()
+                self.answers += answer.status not in _OF_A_PROXY
         except aiohttp.ServerFingerprintMismatch as error:
             # Whoever answered there is not our server: ours may be back in a moment, and our jobs go on.
             raise ServerUnreachable(str(wrong_certificate(url, error))) from None
@@ -283,14 +287,21 @@ class Enrolment:
         Raises:
             ServerUnreachable: try again.
             ServerRefusal: the join token is not accepted, or the server belongs to another cluster.
-            ConfigError: there is no join token.
+            ConfigError: there is no join token, or the state folder is registered under another name.
         """
         kept = self._kept()
+        known_as = None if kept.registered is None or kept.given_for is None else kept.given_for["node_id"]
+        if known_as not in (None, self.node_id):
+            raise ConfigError(
+                f"{self.state} is the state of machine {known_as}, not of {self.node_id}: what runs there is its own",
+                field="--node",
+                fix=f"start it as --node {known_as}, or give {self.node_id} a --state of its own",
+            )
         self.cluster = kept.cluster
         registered = kept.registered if kept.given_for in (None, self._facts()) else None
         if registered is None:
             registered = await client.register(
-                self.message.model_copy(update={"cluster": self.cluster}), self._join_token()
+                self.message.model_copy(update={"cluster": self.cluster}), self._join_token(kept)
             )
             self.take_identity(registered.cluster, registered.protocol)
             self._keep(registered)
@@ -362,9 +373,14 @@ class Enrolment:
             None if cluster is None else ClusterIdentity.model_validate(cluster),
         )
 
-    def _join_token(self) -> str:
+    def _join_token(self, kept: "_Kept") -> str:
         if self.join_token_file is None:
-            raise ConfigError("this machine is not registered", field="--join-token-file", fix="give the join token")
+            what = "this machine is not registered"
+            if kept.registered is not None and kept.given_for is not None:
+                then, now = kept.given_for["facts"], self._facts()["facts"]
+                changed = [f"{name} {then.get(name)}, now {now[name]}" for name in now if now[name] != then.get(name)]
+                what = f"this machine was registered with other facts ({'; '.join(changed)})" if changed else what
+            raise ConfigError(what, field="--join-token-file", fix="give the join token")
         try:
             return split_token(self.join_token_file.read_text())[0]
         except OSError as error:
@@ -383,8 +399,9 @@ class _Kept:
 CHUNK_BYTES = 256 * 1024
 SHIP_EVERY_S = 0.5
 RETRY_S = 2.0
-#: Seconds for which the report of an end waits for the rest of the logs.
+#: Seconds for which the report of an end waits for the rest of the logs, while the server answers.
 LAST_CHANCE_S = 10.0
+_LEAST_WAIT_S = 0.01
 
 
 @dataclass
@@ -410,15 +427,21 @@ class LogShipper:
             await asyncio.sleep(SHIP_EVERY_S if is_taken else RETRY_S)
 
     async def ship_rest(self) -> bool:
-        """Uploads the remaining output, within bounds. Returns False if the server did not accept it in time."""
-        try:
-            async with asyncio.timeout(LAST_CHANCE_S):
-                while True:
+        """Uploads the remaining output, within bounds. Returns False if the server did not accept it in time.
+
+        The time in which it answers nothing does not count: the end could not be reported either.
+        """
+        left_s, now = LAST_CHANCE_S, asyncio.get_running_loop().time
+        while left_s > _LEAST_WAIT_S:
+            began, answers = now(), self._client.answers
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
                     if await self._ship_once():
                         return True
                     await asyncio.sleep(SHIP_EVERY_S)
-        except TimeoutError:
-            return False
+            if self._client.answers != answers:
+                left_s -= now() - began
+        return False
 
     async def _ship_once(self) -> bool:
         """Uploads once. Returns True when every file is uploaded up to its present end."""
@@ -431,6 +454,8 @@ class LogShipper:
 
     async def _ship(self, file: _LogFile) -> None:
         if file.offset is None:
+            if not read_ranks_file(file.path, 0, 1):
+                return
             file.offset = await self._client.send_log(self._key, file.rank, 0, b"")
         while chunk := read_ranks_file(file.path, file.offset, CHUNK_BYTES):
             wanted = await self._client.send_log(self._key, file.rank, file.offset, chunk)

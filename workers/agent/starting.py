@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from walras.content import ContentTree, DamagedContent, hash_folder, remove_draft
-from walras.content_transfer import ContentTransfer
 from walras.errors import ClusterError, Forbidden, NotFound, ServerUnreachable, UserError
+from walras.storage.content import ContentTree, DamagedContent, hash_folder, remove_draft
+from walras.storage.content_transfer import ContentTransfer
 from walras.wire import StartCommand
-from workers.agent.checkpoint_places import bring_checkpoint, localized
+from workers.agent.checkpoints import bring_checkpoint, localized
 from workers.agent.launch import (
     MIN_FREE_BYTES,
     AgentMachine,
-    launch_supervisor,
+    SupervisorStarter,
     make_attempt_folder,
     make_attempt_plan,
     start_refusal,
@@ -178,6 +178,7 @@ class AttemptStarts:
         self._machine = machine
         self._client = client
         self._cache = CodeCache(machine.state / "code", client)
+        self.starter = SupervisorStarter(machine.systemd_run)
         self._pending: dict[AttemptKey, PendingStart] = {}
 
     @property
@@ -214,7 +215,7 @@ class AttemptStarts:
     async def launch(self, key: AttemptKey, free_port: Callable[[], None]) -> AttemptPlan | StartFailure:
         """Returns the plan of the supervisor that now runs, or why none does.
 
-        `free_port` is called right before it starts. Cancelled by `withdraw`, it leaves no process.
+        `free_port` is called once it runs, and holds the port itself. Cancelled by `withdraw`, it leaves no process.
         """
         start, folder = self._pending[key], self._machine.attempt_folder(*key)
         command = localized(self._machine.state, start.command, apart=self._machine.run_as is not None)
@@ -227,11 +228,11 @@ class AttemptStarts:
                 whole = self._machine.whole or self._machine.state
                 await asyncio.to_thread(self._machine.run_as.hand_over, command, folder, whole)
             start.is_launching = True
-            free_port()
             served_dir = start.command.checkpoint_dir if command.store else ""
             plan = make_attempt_plan(self._machine, command, start.lease_until, served_dir)
             write_needs(folder, start.command.needs.model_copy(update={"code": start.command.code}))
-            problem = await launch_supervisor(folder, plan)
+            problem = await self.starter.start(folder, plan)
+            free_port()
             return StartFailure(problem) if problem else plan
         except (OSError, ValueError, UserError) as error:  # a full disk, a folder in the way, no more processes
             return StartFailure(f"cannot start: {error}")

@@ -1,15 +1,16 @@
 """Starts an agent: from options to a running loop. SIGTERM ends the agent and leaves its supervisors running.
 
 The accelerators are those of the options and the machine. A machine of one type is registered as it is. A machine of
-several types is registered in parts (`walras.machine_parts`), each with its own folder below `parts/` in the agent's
-state folder and a share of the processors and the memory in proportion to its accelerators. All parts share one cache
-of inputs and environments.
+several types is registered in parts (`walras.spec.machine_parts`), each with its own folder below `parts/` in the
+agent's state folder and a share of the processors and the memory in proportion to its accelerators. All parts share one
+cache of inputs and environments.
 """
 
 import asyncio
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,10 @@ from typing import Literal
 import aiohttp
 
 from walras import __version__
+from walras.connection.transport import accepted_certificate
+from walras.contract import PROTOCOL
 from walras.errors import ConfigError, Forbidden
-from walras.machine_parts import MOST_TYPES, TypeCount, agent_of_part, part_name, part_shape
-from walras.protocol import PROTOCOL
-from walras.transport import accepted_certificate
+from walras.spec.machine_parts import MOST_TYPES, TypeCount, agent_of_part, part_name, part_shape
 from walras.wire import Register, ShapeFacts
 from workers import processes
 from workers.agent.agent import Agent
@@ -208,6 +209,8 @@ class AgentOptions:
     pass_env: tuple[str, ...] = ()
     #: Whether jobs are told UUIDs of their GPUs instead of numbers.
     gpu_uuids: bool = False
+    #: Whether attempts run in transient scopes of systemd, and not in the service of the agent.
+    scopes: bool = False
 
 
 log = logging.getLogger(__name__)
@@ -228,6 +231,8 @@ def run_agent(options: AgentOptions) -> int:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     _check_passed(options.pass_env, os.environ)
+    if options.scopes:
+        find_systemd_run()
     parts = own_parts(options, os.environ)
     try:
         whole = AgentStore(options.state)
@@ -244,6 +249,7 @@ def run_agent(options: AgentOptions) -> int:
         return asyncio.run(_run(options, list(zip(parts, stores[-len(parts) :], strict=True))))
     finally:
         for store in stores:
+            store.flush()
             store.close()
 
 
@@ -284,7 +290,7 @@ async def _run(options: AgentOptions, parts: Sequence[tuple[MachinePart, AgentSt
     for server in options.servers:
         tls = accepted_certificate(pin, server)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
-        groups = _group_parent()
+        groups = None if options.scopes else _group_parent()
         if options.runs_as is not None:
             states = [part.state for part, _ in parts]
             open_the_way(options.state.absolute(), states, map(socket_folder, states))
@@ -331,6 +337,15 @@ def _group_parent() -> GroupParent | None:
     return groups
 
 
+def find_systemd_run(booted: Path = Path("/run/systemd/system")) -> str:
+    """Returns the path of `systemd-run`. Raises ConfigError where systemd does not run, or lacks it."""
+    found = shutil.which("systemd-run")
+    if found is None or not booted.is_dir():
+        why = "there is no systemd-run" if found is None else "systemd does not run"
+        raise ConfigError(f"{why} on this machine", field="--scopes", fix="start the agent without it")
+    return found
+
+
 def own_parts(options: AgentOptions, environ: Mapping[str, str]) -> tuple[MachinePart, ...]:
     """Returns how the machine is registered: as a whole, or in a part for each type of its accelerators.
 
@@ -369,6 +384,7 @@ def _machine(options: AgentOptions, part: MachinePart, environ: Mapping[str, str
         whole=options.state.absolute() if part.machine else None,
         devices_by_uuid=options.gpu_uuids,
         pass_env=frozenset(options.pass_env),
+        systemd_run=find_systemd_run() if options.scopes else "",
     )
 
 

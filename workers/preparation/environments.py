@@ -16,11 +16,11 @@ from pathlib import Path
 
 from walras.errors import ConfigError
 from walras.job_needs import GitNeed, PythonNeed
-from walras.machine_tools import PACKAGES, PROGRAMS, RUNTIMES
-from workers.preparation.folder_cache import CacheBounds, FolderCache
-from workers.preparation.inputs import CannotFetch, MachineUnable
+from walras.machines.machine_facts import PACKAGES, PROGRAMS, RUNTIMES
+from workers.preparation.folder_cache import CacheBounds, FolderCache, make_read_only
+from workers.preparation.inputs import MachineUnable, is_of_machine, tool_failed
 
-ENVIRONMENT_BOUNDS = CacheBounds(entries=20, size_bytes=100 * 1000**3)
+ENVIRONMENT_BOUNDS = CacheBounds(entries=20, size_bytes=100 * 1000**3, is_sealed=False)
 CODE_BOUNDS = CacheBounds(entries=50, size_bytes=20 * 1000**3)
 SETUP_BOUNDS = CacheBounds(entries=50, size_bytes=50 * 1000**3)
 _GIT_TIMEOUT_S = 1800.0
@@ -57,11 +57,14 @@ def tools_here() -> list[str]:
 # ------------------------------------------------------------------------------------------------ python
 
 
-def bring_python(cache: FolderCache, need: PythonNeed, setup: str, code: str, work: Path, env: dict[str, str]) -> Path:
+def bring_python(
+    cache: FolderCache, need: PythonNeed, setup: str, code: str, owner: str, work: Path, env: dict[str, str]
+) -> Path:
     """Returns the environment's folder, which is made if it does not exist.
 
-    An environment into which a setup may install packages is not shared with other setups; one that contains files of
-    the job's folder is made anew for other `code`. Raises ConfigError where it cannot be made: uv or a file is missing,
+    It belongs to the `owner` of the job: packages come with their rights, and run code as they are made. One into
+    which a setup may install packages is not shared with other setups; one that contains files of the job's folder is
+    made anew for other `code`. Raises ConfigError where it cannot be made: uv or a file is missing,
     or a package cannot be installed.
     """
     uv = find_tool("uv")
@@ -70,7 +73,14 @@ def bring_python(cache: FolderCache, need: PythonNeed, setup: str, code: str, wo
     files = [_read(work, name) for name in _files_of(need)]
     if _names_local_files([*need.packages, *"\n".join(files).splitlines()]):
         files.append(code)
-    parts = [repr(need.model_dump()), setup, sys.version, sys.base_prefix if need.system_packages else "", *files]
+    parts = [
+        owner,
+        repr(need.model_dump()),
+        setup,
+        sys.version,
+        sys.base_prefix if need.system_packages else "",
+        *files,
+    ]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def make(place: Path) -> None:
@@ -150,24 +160,36 @@ def run_setup(
         print("[walras] setup runs, once on this machine", file=sys.stderr, flush=True)
         told = env | {"WALRAS_SETUP": str(place)}
         _run(inside(["bash", "-euo", "pipefail", "-c", setup], told), work, told, "setup")
+        make_read_only(place)
 
     return cache.get(key, make)
 
 
 def _run(argv: Sequence[str], work: Path, env: dict[str, str], name: str = "") -> None:
-    """Runs a program whose output goes to the rank's log. Raises ConfigError with its exit code."""
+    """Runs a program whose output goes to the rank's log. Raises ConfigError with its exit code.
+
+    One without a name is ours, and fetches: raises CannotFetch or MachineUnable where it says so.
+    """
+    errors = None if name else subprocess.PIPE
     try:
-        code = subprocess.run(list(argv), cwd=work, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+        done = subprocess.run(
+            list(argv), cwd=work, env=env, stdin=subprocess.DEVNULL, stderr=errors, check=False, errors="replace"
+        )
     except OSError as error:
+        if is_of_machine(error):
+            raise
         raise ConfigError(f"{name or argv[0]}: {error.strerror}") from None
-    if code != 0:
-        raise ConfigError(f"{name or ' '.join(argv[:3])} ended with code {code}")
+    said = done.stderr or ""
+    print(said, end="", file=sys.stderr, flush=True)
+    if done.returncode != 0:
+        told = f"{name or ' '.join(argv[:3])} ended with code {done.returncode}"
+        raise ConfigError(told) if name else tool_failed(told, said, "python")
 
 
 # ------------------------------------------------------------------------------------------------ git
 
 
-def bring_commit(cache: FolderCache, need: GitNeed, work: Path, env: dict[str, str]) -> None:
+def bring_commit(cache: FolderCache, need: GitNeed, owner: str, work: Path, env: dict[str, str]) -> None:
     """Fills the working folder with the files of a commit.
 
     Raises ConfigError for a commit that does not exist, CannotFetch for a repository that does not answer.
@@ -188,8 +210,7 @@ def bring_commit(cache: FolderCache, need: GitNeed, work: Path, env: dict[str, s
             if done.returncode != 0:
                 said = done.stderr.decode(errors="replace").strip()[-500:]
                 told = f"git {arguments[0]} {need.url} {need.commit[:12]}: {said}"
-                is_passing = "Could not resolve" in told or "unable to access" in told or "timed out" in told
-                raise CannotFetch(told) if is_passing else ConfigError(told, field="workdir.git")
+                raise tool_failed(told, said, "workdir.git")
 
-    key = hashlib.sha256(f"{need.url}\0{need.commit}".encode()).hexdigest()
+    key = hashlib.sha256(f"{owner}\0{need.url}\0{need.commit}".encode()).hexdigest()
     shutil.copytree(cache.get(key, make), work, symlinks=True, dirs_exist_ok=True)

@@ -7,9 +7,11 @@ and the kernel releases with its last descendant; a locked entry is never remove
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ class CacheBounds:
 
     entries: int
     size_bytes: int
+    #: Whether an entry that was changed since is made anew. False for those that programs add to as they run.
+    is_sealed: bool = True
 
 
 class FolderCache:
@@ -53,8 +57,9 @@ class FolderCache:
         place, done = self._folder / key, self._folder / f"{key}.done"
         with self._locked(f"{key}.lock"):
             self._use(key)
-            if not done.exists():
-                shutil.rmtree(place, ignore_errors=True)
+            if not done.exists() or self._is_changed(place, done):
+                done.unlink(missing_ok=True)
+                remove_folder(place)
                 place.mkdir(mode=0o755)
                 began = time.monotonic()
                 try:
@@ -63,10 +68,20 @@ class FolderCache:
                     remove_folder(place)
                     raise
                 told = {"size_bytes": folder_size(place), "seconds": time.monotonic() - began, "name": name}
+                told["seal"] = seal(place)
                 done.write_text(json.dumps(told))
             os.utime(done)
         self._remove_least_used()
         return place
+
+    def _is_changed(self, place: Path, done: Path) -> bool:
+        """Returns whether somebody wrote to an entry that only its making may fill."""
+        if not self._bounds.is_sealed:
+            return False
+        try:
+            return bool(json.loads(read_ranks_file(done, 0, _MARKER_BYTES))["seal"] != seal(place))
+        except (ValueError, KeyError, TypeError):
+            return True
 
     def has(self, key: str) -> bool:
         """Returns whether the key exists already."""
@@ -129,6 +144,24 @@ class FolderCache:
             fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             (self._folder / f"{key}.done").unlink(missing_ok=True)
             remove_folder(self._folder / key)
+
+
+def seal(folder: Path) -> str:
+    """Returns a hash of what lies below a folder and when each file was last changed, which no program can set back.
+
+    Bytecode, which Python adds when it imports, is left out.
+    """
+    hashed = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        found = path.lstat()
+        told = (
+            found.st_mode,
+            found.st_ino,
+            *(() if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_ctime_ns)),
+        )
+        if "__pycache__" not in path.parts:
+            hashed.update(f"{os.fsencode(path.relative_to(folder))!r} {told}".encode())
+    return hashed.hexdigest()
 
 
 def folder_size(folder: Path) -> int:

@@ -6,20 +6,22 @@ their size is counted during the transfer, and they never fill the disk.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException, InvalidURL
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 
 from walras.errors import ClusterError, ConfigError
 from walras.job_needs import InputNeed
-from walras.machine_tools import DATA_MOST, data_key
+from walras.machines.machine_facts import DATA_MOST, data_key
 from workers.preparation.folder_cache import FREE_LEAST_BYTES, CacheBounds, FolderCache, make_read_only
 
 INPUT_BOUNDS = CacheBounds(entries=DATA_MOST, size_bytes=500 * 1000**3)
@@ -28,6 +30,26 @@ _TIMEOUT_S = 60.0
 _FILES_MOST = 1_000_000
 #: HTTP status codes after which a retry may succeed.
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: What programs say, in small letters, where the network or the other side is at fault.
+_PASSING_WORDS = (
+    *("could not resolve", "unable to access", "no such host", "name resolution", "timed out", "timeout", " eof"),
+    *("connection refused", "connection reset", "hung up unexpectedly", "no route to host", "is unreachable"),
+    *("too many requests", "toomanyrequests", "bad gateway", "service unavailable", "internal server error"),
+)
+#: What the system says where this machine is at fault, and another one may do.
+_MACHINES_WORDS = tuple(
+    os.strerror(code).lower()
+    for code in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EMFILE,
+        errno.ENFILE,
+    )
+)
 
 
 class CannotFetch(ClusterError):
@@ -35,48 +57,71 @@ class CannotFetch(ClusterError):
 
 
 class MachineUnable(ClusterError):
-    """This machine lacks a tool that the job needs, or has one that does not work: the job is not at fault."""
+    """This machine lacks a tool or room that the job needs, or is not in order: the job is not at fault."""
 
 
-def bring_inputs(cache: FolderCache, inputs: dict[str, InputNeed], target: Path, env: dict[str, str]) -> None:
-    """Creates `target` with a link for each input.
+def is_of_machine(said: object) -> bool:
+    """Returns whether an error, or the words of a program, tell of a machine that has no room or is not in order."""
+    return any(words in str(said).lower() for words in _MACHINES_WORDS)
+
+
+def tool_failed(told: str, said: str, field: str) -> ClusterError | ConfigError:
+    """Returns the error of a program that fetches, by what it said."""
+    if is_of_machine(said):
+        return MachineUnable(told)
+    is_passing = any(words in said.lower() for words in _PASSING_WORDS)
+    return CannotFetch(told) if is_passing else ConfigError(told, field=field)
+
+
+def bring_inputs(
+    cache: FolderCache, inputs: dict[str, InputNeed], target: Path, env: dict[str, str], owner: str
+) -> None:
+    """Creates `target` with a link for each input of a job of this owner.
 
     Raises ConfigError for errors that a retry does not change, CannotFetch for others.
     """
     target.mkdir(parents=True, exist_ok=True)
     for name, need in inputs.items():
-        link, content = target / name, bring_input(cache, name, need, env)
+        link, content = target / name, bring_input(cache, name, need, env, owner)
         with contextlib.suppress(FileExistsError):
             link.symlink_to(content)
 
 
-def bring_input(cache: FolderCache, name: str, need: InputNeed, env: dict[str, str]) -> Path:
-    """Returns the file or folder of one input, fetched if this machine does not have it."""
+def bring_input(cache: FolderCache, name: str, need: InputNeed, env: dict[str, str], owner: str) -> Path:
+    """Returns the file or folder of one input, fetched if this machine does not have it for this owner.
+
+    What a stated hash proves is everybody's; all else was had with the rights of the job that fetched it.
+    """
+    owner = "" if need.sha256 else owner
     if need.command:
-        key = _key("command", need.command)
-        return cache.get(key, lambda place: _run_command(name, need.command, place, env), data_key(need))
+        key = _key("command", need.command, owner)
+        return cache.get(key, lambda place: _run_command(name, need.command, place, env), data_key(need, owner))
     scheme = urlsplit(need.url).scheme
     if scheme == "file":
-        return _bring_local(cache, name, need)
+        return _bring_local(cache, name, need, owner)
     if scheme in ("http", "https"):
         version = _passing(name, lambda: _http_version(need.url))
-        key = _key("url", need.url, need.sha256 or version)
+        key = _key("url", need.url, need.sha256 or version, owner)
 
         def fetch(place: Path) -> None:
             _passing(name, lambda: _fetch_http(need, place / _file_name(need.url)))
 
-        return cache.get(key, fetch, data_key(need)) / _file_name(need.url)
-    return _bring_other(cache, name, need)
+        return cache.get(key, fetch, data_key(need, owner)) / _file_name(need.url)
+    return _bring_other(cache, name, need, owner)
 
 
 def _passing(name: str, work: Callable[[], Any]) -> Any:
-    """Returns the result of `work`; raises its network errors as ours."""
+    """Returns the result of `work`; raises its network errors as ours, and leaves those of this machine."""
     try:
         return work()
     except HTTPError as error:
         kind = CannotFetch if error.code in _PASSING_STATUS else ConfigError
         raise kind(f"input {name}: {error.code} {error.reason}") from None
-    except (URLError, TimeoutError, ConnectionError) as error:
+    except InvalidURL as error:
+        raise ConfigError(f"input {name}: {error}", field=f"inputs.{name}") from None
+    except (OSError, HTTPException) as error:
+        if is_of_machine(error):
+            raise
         raise CannotFetch(f"input {name}: {error}") from None
 
 
@@ -128,7 +173,7 @@ def _copy_bounded(source: IO[bytes], target: Path, sha256: str, declared: int | 
 # ------------------------------------------------------------------------------------------------ files
 
 
-def _bring_local(cache: FolderCache, name: str, need: InputNeed) -> Path:
+def _bring_local(cache: FolderCache, name: str, need: InputNeed, owner: str) -> Path:
     """Copies a local file or folder, so that a shared disk is read once, and later changes do not reach the job."""
     source = Path(unquote(urlsplit(need.url).path))
     try:
@@ -136,7 +181,7 @@ def _bring_local(cache: FolderCache, name: str, need: InputNeed) -> Path:
     except OSError as error:
         raise ConfigError(f"input {name}: {error.filename}: {error.strerror}", field=f"inputs.{name}") from None
     listed = [f"{path} {found.st_mtime_ns} {found.st_size}" for path, found in files]
-    key = _key("file", str(source), need.sha256, *listed)
+    key = _key("file", str(source), need.sha256, owner, *listed)
 
     def copy(place: Path) -> None:
         total = sum(found.st_size for _, found in files)
@@ -147,7 +192,7 @@ def _bring_local(cache: FolderCache, name: str, need: InputNeed) -> Path:
                 _copy_bounded(file, place / source.name / path if path else place / source.name, need.sha256)
         make_read_only(place)
 
-    return cache.get(key, copy, data_key(need)) / source.name
+    return cache.get(key, copy, data_key(need, owner)) / source.name
 
 
 def _local_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -174,7 +219,7 @@ def _local_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
 # ------------------------------------------------------------------------------------------------ everything else
 
 
-def _bring_other(cache: FolderCache, name: str, need: InputNeed) -> Path:
+def _bring_other(cache: FolderCache, name: str, need: InputNeed, owner: str) -> Path:
     try:
         import fsspec
     except ImportError:
@@ -212,7 +257,8 @@ def _bring_other(cache: FolderCache, name: str, need: InputNeed) -> Path:
         except Exception as error:  # fsspec's backends raise errors of their own
             raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
 
-    return cache.get(_key("store", need.url, need.sha256, *listed), fetch_told, data_key(need)) / last
+    key = _key("store", need.url, need.sha256, owner, *listed)
+    return cache.get(key, fetch_told, data_key(need, owner)) / last
 
 
 def _run_command(name: str, command: str, place: Path, env: dict[str, str]) -> None:

@@ -12,9 +12,11 @@ working folder, checkpoints, inputs and the agent's socket. Variables are passed
 command line.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +27,7 @@ from pathlib import Path
 from walras.contract import EXIT_CHECKPOINTED, EXIT_MACHINE_UNABLE, EXIT_NOT_PREPARED
 from walras.errors import ConfigError, UserError
 from walras.job_needs import JobNeeds
-from walras.machine_tools import RUNTIMES
+from walras.machines.machine_facts import RUNTIMES
 from workers.preparation.environments import (
     CODE_BOUNDS,
     ENVIRONMENT_BOUNDS,
@@ -38,9 +40,17 @@ from workers.preparation.environments import (
     works_here,
 )
 from workers.preparation.folder_cache import CacheBounds, FolderCache
-from workers.preparation.inputs import INPUT_BOUNDS, CannotFetch, MachineUnable, bring_inputs
+from workers.preparation.inputs import (
+    INPUT_BOUNDS,
+    CannotFetch,
+    MachineUnable,
+    bring_inputs,
+    is_of_machine,
+    tool_failed,
+)
+from workers.processes import CONTAINER_VARIABLE
 from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
-from workers.supervisor_protocol import read_ranks_file, write_durably
+from workers.supervisor_protocol import read_ranks_file, write_atomically, write_durably
 
 NEEDS_FILE = "needs.json"
 #: Variables that preparation added, for sessions beside the job.
@@ -50,15 +60,18 @@ _NEEDS_BYTES = 4 * 1024 * 1024
 _LOCK_FILE, _FAILED_FILE = "preparing.lock", "preparing.failed"
 #: Number of tries for errors that may pass, and the seconds before each further one.
 _TRIES, _PAUSE_S = 3, 5.0
+#: The most seconds that a machine is prepared for; they do not count as running.
+_MOST_S = 6 * 3600
 
 
 def write_needs(folder: Path, needs: JobNeeds) -> None:
-    """Stores the job's needs beside its plan, for its ranks and for an agent that is started later."""
-    write_durably(folder / NEEDS_FILE, needs.model_dump(mode="json"))
+    """Stores the job's needs, if any, beside its plan, for its ranks and for an agent that is started later."""
+    if needs != JobNeeds():
+        write_atomically(folder / NEEDS_FILE, needs.model_dump(mode="json"), is_synced=bool(needs.outputs))
 
 
 def read_needs(folder: Path) -> JobNeeds:
-    """Returns the stored needs; empty for an attempt that an older release started."""
+    """Returns the stored needs; empty if there are none."""
     kept = read_ranks_file(folder / NEEDS_FILE, 0, _NEEDS_BYTES)
     try:
         return JobNeeds.model_validate_json(kept)
@@ -84,16 +97,20 @@ def prepared_argv(folder: Path, caches: Path, needs: JobNeeds, argv: list[str]) 
 def become_rank() -> None:
     """Prepares the machine, and becomes the rank. Never returns."""
     folder, caches, env, argv = Path(sys.argv[1]), Path(sys.argv[2]), dict(os.environ), sys.argv[3:]
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(_MOST_S)
     with open(folder / _LOCK_FILE, "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _FAILED_FILE).exists():
             sys.exit(int((folder / _FAILED_FILE).read_text()))
+        if not (folder / ENVIRONMENT_FILE).exists():
+            _tell(f"brings what the job needs: {', '.join(read_needs(folder).kinds)}")
         code, env, argv = _prepare_patiently(caches, folder, env, argv)
         if code:
-            (folder / _FAILED_FILE).write_text(str(code))
+            with contextlib.suppress(OSError):
+                write_atomically(folder / _FAILED_FILE, code)
             sys.exit(code)
-        changed = {name: value for name, value in env.items() if os.environ.get(name) != value}
-        write_durably(folder / ENVIRONMENT_FILE, changed)
+    signal.alarm(0)
     try:
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError:
@@ -104,6 +121,11 @@ def become_rank() -> None:
         sys.exit(EXIT_NOT_RUNNABLE)
 
 
+def _give_up(*_: object) -> None:
+    _tell(f"not prepared within {_MOST_S // 3600} h")
+    os._exit(EXIT_NOT_PREPARED)
+
+
 def _prepare_patiently(
     caches: Path, folder: Path, env: dict[str, str], argv: list[str]
 ) -> tuple[int, dict[str, str], list[str]]:
@@ -111,13 +133,16 @@ def _prepare_patiently(
     for left in reversed(range(_TRIES)):
         try:
             own, inside = prepare(caches.resolve(), folder, Path.cwd(), env)
-            return 0, own, inside(argv, own)
-        except CannotFetch as error:
+            argv = inside(argv, own)
+            changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+            write_durably(folder / ENVIRONMENT_FILE, changed)
+            return 0, own, argv
+        except (CannotFetch, subprocess.TimeoutExpired) as error:
             _tell(f"not prepared: {error}" + ("; trying again" if left else "; the job is queued again"))
-        except MachineUnable as error:
-            _tell(f"not prepared: {error}; the job goes to another machine")
-            return EXIT_MACHINE_UNABLE, env, argv
-        except (UserError, OSError) as error:
+        except (MachineUnable, UserError, OSError) as error:
+            if isinstance(error, MachineUnable) or (isinstance(error, OSError) and is_of_machine(error)):
+                _tell(f"not prepared: {error}; the job goes to another machine")
+                return EXIT_MACHINE_UNABLE, env, argv
             _tell(f"not prepared: {error}")
             return EXIT_NOT_PREPARED, env, argv
         if left:
@@ -137,15 +162,15 @@ def prepare(
     needs = read_needs(folder)
     done = folder / "prepared.code"
     if needs.git is not None and not done.exists():
-        bring_commit(FolderCache(caches / "git", CODE_BOUNDS), needs.git, work, env)
+        bring_commit(FolderCache(caches / "git", CODE_BOUNDS), needs.git, needs.owner, work, env)
         done.touch()
     if needs.inputs:
-        bring_inputs(FolderCache(caches / "inputs", INPUT_BOUNDS), needs.inputs, folder / "inputs", env)
+        bring_inputs(FolderCache(caches / "inputs", INPUT_BOUNDS), needs.inputs, folder / "inputs", env, needs.owner)
         env = env | {"WALRAS_INPUTS": str(folder / "inputs")}
-    identity = [repr(needs.git), needs.code, ""]
+    identity = [needs.owner, repr(needs.git), needs.code, ""]
     if needs.python is not None:
         cache = FolderCache(caches / "python", ENVIRONMENT_BOUNDS)
-        place = bring_python(cache, needs.python, needs.setup, "".join(identity), work, env)
+        place = bring_python(cache, needs.python, needs.setup, "".join(identity), needs.owner, work, env)
         env, identity[-1] = active_environment(place, env), place.name
     inside = _entrance(needs, caches, folder, work, env)
     if needs.setup:
@@ -165,7 +190,7 @@ def _entrance(
     image = bring_image(FolderCache(caches / "images", IMAGE_BOUNDS), runtime, program, needs.image, env)
 
     def enter(argv: list[str], told: Mapping[str, str]) -> list[str]:
-        place = container_place(work, folder, caches, told)
+        place = container_place(work, folder, told)
         return container_argv(runtime, program, image, place, list(told), argv)
 
     return enter
@@ -190,7 +215,7 @@ class ContainerPlace:
     """What a rank keeps inside an image."""
 
     work: str
-    #: Folders that it can write, and folders that it can only read, under the same paths.
+    #: Folders that it can write, and folders and files that it can only read, under the same paths.
     writable: tuple[str, ...]
     readable: tuple[str, ...]
     uid: int
@@ -199,15 +224,18 @@ class ContainerPlace:
     has_rocm: bool = False
 
 
-def container_place(work: Path, folder: Path, caches: Path, env: Mapping[str, str]) -> ContainerPlace:
-    """Returns what the rank with these variables keeps."""
-    socket = os.path.dirname(env.get("WALRAS_SOCKET", ""))
-    writable = [str(work), env.get("WALRAS_CHECKPOINT_DIR", ""), env.get("WALRAS_SETUP", ""), socket]
-    readable = [str(folder), str(caches), *env.get("PYTHONPATH", "").split(os.pathsep)]
+def container_place(work: Path, folder: Path, env: Mapping[str, str]) -> ContainerPlace:
+    """Returns what the rank with these variables keeps: of the caches, what was brought for it."""
+    socket, setup = os.path.dirname(env.get("WALRAS_SOCKET", "")), env.get("WALRAS_SETUP", "")
+    writable = [str(work), env.get("WALRAS_CHECKPOINT_DIR", ""), socket]
+    if not os.path.exists(f"{setup}.done"):  # it is being made: afterwards it is only read
+        writable.append(setup)
+    brought = [os.path.realpath(link) for link in (folder / "inputs").glob("*")]
+    readable = [str(folder), setup, *brought, *env.get("PYTHONPATH", "").split(os.pathsep)]
     return ContainerPlace(
         work=str(work),
         writable=tuple(dict.fromkeys(path for path in writable if path.startswith("/"))),
-        readable=tuple(dict.fromkeys(path for path in readable if path.startswith("/") and os.path.isdir(path))),
+        readable=tuple(dict.fromkeys(path for path in readable if path.startswith("/") and os.path.exists(path))),
         uid=os.getuid(),
         gid=os.getgid(),
         has_nvidia=bool(env.get("CUDA_VISIBLE_DEVICES")) and os.path.exists("/dev/nvidiactl"),
@@ -240,7 +268,7 @@ def container_argv(
     bound = [word for mount in mounts for word in ("--mount", mount)]
     told = [word for name in sorted(names) if name not in _OF_THE_MACHINE for word in ("--env", name)]
     shared = ["--network", "host", "--ipc", "host", "--pid", "host", "--entrypoint", ""]
-    user = ["--user", f"{place.uid}:{place.gid}"]
+    user = ["--user", f"{place.uid}:{place.gid}", "--env", f"{CONTAINER_VARIABLE}=1"]
     return [
         *(program, "run", "--rm", "--interactive", *shared, *own, *user, *gpu, *bound, "--workdir", place.work),
         *(*told, image.removeprefix(_SCHEME), *argv),
@@ -258,7 +286,7 @@ def find_runtime() -> tuple[str, str]:
 def bring_image(cache: FolderCache, runtime: str, program: str, image: str, env: dict[str, str]) -> str:
     """Fetches the image to this machine; returns its name, or the path of its file.
 
-    Raises ConfigError where the image is not available.
+    Raises ConfigError where the image is not available, CannotFetch or MachineUnable where the image is not at fault.
     """
     if image.startswith("/"):
         if not os.path.exists(image):
@@ -282,4 +310,4 @@ def _pull(argv: list[str], image: str, env: dict[str, str]) -> None:
     done = subprocess.run(argv, env=env, capture_output=True, timeout=_PULL_TIMEOUT_S, check=False)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()[-500:]
-        raise ConfigError(f"the image {image} cannot be had: {said}", field="image")
+        raise tool_failed(f"the image {image} cannot be had: {said}", said, "image")

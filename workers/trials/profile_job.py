@@ -1,4 +1,4 @@
-"""Runs of `walras profile run`: executes a job's script on this machine, watched by `walras.training.probe`.
+"""Runs of `walras cloud profile run`: executes a job's script on this machine, watched by `walras.training.probe`.
 
 A run gets the environment of an attempt (variables, client folder, a folder for checkpoints), but no supervisor: the
 ranks die with the profiler and are always ended, loader workers and their children included; the folder is removed.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from walras.errors import JobSpecError, UserError
 from walras.job_needs import ScriptLaunch
-from walras.profiling.profile_runs import (
+from walras.profiling.profiles import (
     AttributeStalls,
     JobProfile,
     NeverStepped,
@@ -32,8 +32,7 @@ from walras.profiling.profile_runs import (
     TooFewUpdates,
     profile_script,
 )
-from walras.spec.job_groups import global_batch_of
-from walras.spec.job_secrets import secret_values
+from walras.spec.job_groups import global_batch_of, secret_values
 from walras.spec.job_spec import JobSpec
 from walras.spec.spec_request import argv_of, env_of, kind_of
 from walras.training import probe
@@ -226,14 +225,15 @@ class ProfiledJob(ScriptLaunch):
         sampled_files, cached_files = evict_from_page_cache(run.evict)
         ranks = LocalRanks(ScriptFailed)
         env = self._environment(run, extent, folder, ranks.cookie)
-        port = processes.free_port()
+        held = processes.hold_port()
         try:
             for rank in range(run.ranks):
-                ranks.start(self, env | _of_rank(run, rank, port), folder / f"rank-{rank}.log")
+                ranks.start(self, env | _of_rank(run, rank, held.getsockname()[1]), folder / f"rank-{rank}.log")
             _wait(ranks.all, folder, extent)
             _let_end(ranks)
         finally:
             ranks.end()
+            held.close()
         measurements = [_rank_measurement(folder, rank) for rank in range(run.ranks)]
         listing = folder / "files.txt"
         files = sorted(set(listing.read_text(errors="surrogateescape").splitlines())) if listing.exists() else []
@@ -338,6 +338,8 @@ def profile_job(spec: JobSpec, ranks: int | None, extent: ProfilingExtent, attri
         ProfileError: its script cannot be profiled.
         JobSpecError: this machine lacks what the job asks for.
     """
+    if spec.roles:
+        raise JobSpecError("a job with roles has several scripts", field="roles", fix="profile that of one role alone")
     ranks = ranks or _gang_size(spec)
     accelerators = detect_accelerators(os.environ)
     if accelerators.cuda_names and ranks > accelerators.count:

@@ -16,8 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective, TargetFunction
-from optimizer.lp.dual_newton.best_responses import REACH, cheapest_choice, largest_worth, logarithmic_choice
-from optimizer.lp.dual_newton.dual_task import TARGET, PassGoals, PassSums, pass_arrays, unpack_sums
+from optimizer.lp.dual_newton.dual_task import (
+    REACH,
+    TARGET,
+    PassGoals,
+    PassSums,
+    cheapest_choice,
+    largest_worth,
+    logarithmic_choice,
+    pass_arrays,
+    unpack_sums,
+)
 from optimizer.lp.engine_choice import COMPILED_BOUND_COLUMNS, HAS_NUMBA
 from optimizer.problem import FloatArray
 
@@ -36,7 +45,7 @@ Run = Callable[[ClassProblem, PassGoals, FloatArray, FloatArray, FloatArray], Fl
 
 @dataclass(frozen=True, slots=True)
 class PassEngine:
-    """The engine that runs a pass over all classes. The product has one; tests compare it with a pass in numpy."""
+    """The engine that runs a pass over all classes."""
 
     #: The engine's name: "numba".
     name: str

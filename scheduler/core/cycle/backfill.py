@@ -5,7 +5,7 @@ in the queues. `reserve` keeps the machines that will be free earliest; another 
 ends, or can be stopped, before they are needed (EASY backfill).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -19,16 +19,18 @@ from scheduler.core.placement.reservations import (
     free_capacity_bound,
     lend_reserved_place,
     open_reservation,
+    reserved_parts,
     settle_reservation,
 )
 from scheduler.core.placement.retry_waits import waits_for_other_machine
-from scheduler.core.placement.search import find_earliest_place, find_free_place
+from scheduler.core.placement.search import find_earliest_place, find_free_place, waits_for_closer
+from scheduler.core.placement.where import may_hold
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import end_if_started_at, ready_at
-from scheduler.core.state.unsaved_work import may_lose_work
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, Reservation, enqueue_job
 
 #: Number of jobs of a shape that are tried as borrowers of a reservation.
@@ -66,15 +68,11 @@ def fill_free_places(cycle: Cycle) -> None:
         key, job, pool, shape_row = found
         if not strict:
             filling.pass_over(cycle, key, pool)
-        most = cycle.limits.room(job, pool)
-        if cycle.ledger.count_on(job, pool) > most:
-            place = _place_for_smaller_gang(cycle, job, pool, most)
-            if place is None:
-                cycle.limits.hold_back(job, pool)
-                continue  # passed by even under a strict order: it waits for places of its own project only
-        else:
-            shape = cycle.ledger.classes.shapes[shape_row]
-            place = find_free_place(cycle, job, pool, shape) or _place_for_smaller_gang(cycle, job, pool, most)
+        shape = cycle.ledger.classes.shapes[shape_row]
+        place = find_free_place(cycle, job, pool, shape) or _place_for_smaller_gang(cycle, job, pool)
+        if place is None and not may_hold(cycle, job, pool, shape.counts[pool]):
+            cycle.limits.hold_back(job, pool)
+            continue  # passed by even under a strict order: it waits for places of its own project only
         if place is None and cycle.bookings.declared and cycle.bookings.keeps_off(job, pool):
             cycle.solves.problem_changed = True
             continue  # another job of its shape may have the place: it ends sooner, or the place is booked for it
@@ -84,7 +82,7 @@ def fill_free_places(cycle: Cycle) -> None:
                 reserve(cycle, job, pool)
                 filling.look_again()
             continue  # continue with other jobs: this one may not start here because it failed here
-        if place is None:
+        if place is None or (not strict and waits_for_closer(cycle, job, pool, place)):
             filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
                 return
@@ -97,14 +95,36 @@ def fill_free_places(cycle: Cycle) -> None:
         filling.look_again()
 
 
-def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int, room: float) -> Place | None:
-    """Returns a place for the largest smaller gang as which an elastic job may run; None if there is none.
+def fill_rest(cycle: Cycle, left_out: Callable[[], Iterable[JobRecord]]) -> None:
+    """Gives owned places that no planned job could take to waiting jobs that the plan left out, in the order given.
 
-    `room` is the number of accelerators that the job may hold.
+    A plan counts accelerators: what is free may be spread over machines so that the planned gang does not fit. Only
+    jobs that can leave again may have it, and those that are not much slower there than elsewhere.
     """
+    ledger, tried = cycle.ledger, set[tuple[int, int, int]]()
+    pools = [state for state in ledger.fleet.pools if state.free and not state.rented]
+    for job in left_out() if pools else ():
+        job_class, entity = ledger.class_of(job), ledger.columns.entity.item(job.slot)
+        least = max(cycle.policy.rules.opportunistic_rate * job_class.best_rate, 1e-300)
+        for state in sorted(pools, key=lambda state: -job_class.rates[state.row]):
+            if not state.free or job_class.rates[state.row] < least or (job.class_row, entity, state.row) in tried:
+                continue
+            if len(tried) >= BACKFILL_DEPTH:
+                return
+            tried.add((job.class_row, entity, state.row))
+            place = find_free_place(cycle, job, state.row) or _place_for_smaller_gang(cycle, job, state.row)
+            if place is not None and may_be_stopped(ledger, job, StopFor.LENDER) is None:
+                drop_reservation(cycle, job.job_id)
+                start_attempt(cycle, job, state.row, place)
+                tried.discard((job.class_row, entity, state.row))
+                break
+
+
+def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
+    """Returns a place for the largest smaller gang as which an elastic job may run; None if there is none."""
     if not job.request.sizes or not cycle.ordering.shrinks_gangs or cycle.deadlines.sizes_gang_of(job):
         return None
-    classes, most = cycle.ledger.classes, min(cycle.ledger.count_on(job, pool), room + 1)
+    classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
     shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
     places = (find_free_place(cycle, job, pool, shape) for shape in shapes if shape.counts[pool] < most)
     return next((place for place in places if place is not None), None)
@@ -185,13 +205,16 @@ def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tup
     """Returns the fastest pool with a free place under an order; under shares the pool is chosen already."""
     for other in cycle.ordering.alternatives(job, pool):
         found = find_free_place(cycle, job, other)
-        if found is not None and cycle.ledger.count_on(job, other) <= cycle.limits.room(job, other):
+        if found is not None:
             return other, found
     return pool, place
 
 
 def settle_limits(cycle: Cycle) -> None:
-    """Queues jobs again that waited for room below a limit, once there is room. Runs before any start."""
+    """Queues jobs again that waited for room below a limit, once there is room. Runs before any start.
+
+    A place that is complete is taken once a limit allows it, and nothing is reserved beyond what one could allow.
+    """
     limits = cycle.limits
     for job_id in tuple(limits.parked):
         job = cycle.ledger.jobs.get(job_id)
@@ -206,7 +229,10 @@ def settle_limits(cycle: Cycle) -> None:
             if job is not None:
                 enqueue_job(cycle, job)
     for reservation in tuple(cycle.reservations.values()):
-        if not any(reservation.needs.values()):
+        if not limits.can_allow(cycle.ledger.jobs[reservation.job_id], reserved_parts(cycle, reservation)):
+            drop_reservation(cycle, reservation.job_id)
+            cycle.backlog.rebuild_queues = True
+        elif not any(reservation.needs.values()):
             settle_reservation(cycle, reservation)
 
 
@@ -216,7 +242,7 @@ def _fits_limit(cycle: Cycle, job: JobRecord) -> bool:
     shapes = [classes.shapes[cycle.ledger.class_of(job).shape]]
     if job.request.sizes and cycle.ordering.shrinks_gangs:
         shapes += [classes.shapes[classes.classes[row].shape] for row in classes.options(job.class_row)]
-    return min(count for shape in shapes for count in shape.counts if count) <= cycle.limits.room(job)
+    return min((count for shape in shapes for count in shape.counts if count), default=0) <= cycle.limits.room(job)
 
 
 def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass) -> bool:
@@ -263,7 +289,7 @@ def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRec
     """Lends to the first of these jobs that may borrow. They share a shape: if one does not fit, none does."""
     for job in jobs:
         count, pool = cycle.ledger.count_on(job, reservation.pool), reservation.pool
-        if _may_borrow(cycle, job, reservation) and count <= cycle.limits.room(job, pool):
+        if _may_borrow(cycle, job, reservation) and may_hold(cycle, job, pool, count):
             return lend_reserved_place(cycle, reservation, job)
     return False
 
@@ -272,7 +298,7 @@ def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
     """Returns whether the job ends, or can be stopped, before the reservation needs the place."""
     if reservation.job_id == job.job_id:
         return False
-    if cycle.ordering.can_be_stopped(job) and not may_lose_work(cycle.ledger, job):
+    if cycle.ordering.protects(job) is None and may_be_stopped(cycle.ledger, job, StopFor.LENDER) is None:
         return True
     ledger, rules = cycle.ledger, cycle.policy.rules
     end_at = end_if_started_at(ledger, job, reservation.pool, rules)

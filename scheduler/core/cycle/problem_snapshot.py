@@ -17,7 +17,7 @@ import numpy as np
 from optimizer.classes.segments import max_by
 from optimizer.decision import MultiPoolGangs, append_columns
 from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
-from optimizer.renting.spot_lifetimes import RateBelief, pooled_prior, useful_parts
+from optimizer.renting.lifetime_laws import RateBelief, pooled_prior, useful_parts
 from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.job_classes import JobClasses
@@ -29,10 +29,10 @@ from scheduler.core.state.remaining_work import (
     steps_left,
     steps_made,
 )
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from walras.cluster import Market, billed_until
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
-from walras.states import JobState
 
 #: Seconds. A machine that is paid for one round plus this counts as free of charge: jobs can leave before its next
 #: billing step.
@@ -91,8 +91,9 @@ def build_problem(ledger: Ledger) -> Problem:
     size = np.array([float(state.pool.shape.accelerators) for state in pools])
     rentable = np.array([float(_machines_to_be_had(state, ledger.now)) for state in pools]) * size
     way = configurations_of(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
-    if columns.kept_off:
-        way = _without_booked_ways(columns.kept_off, columns.job_id[rows], way)
+    kept_off = columns.kept_off | _kept_off_owned(ledger) if ledger.usage.owned.claims else columns.kept_off
+    if kept_off:
+        way = _without_ways(kept_off, columns.job_id[rows], way)
     job, pool, count = way.job, way.pool, way.count
     in_one_pool = columns.pool[rows]
     if columns.parts:
@@ -233,8 +234,29 @@ def _taken(way: Configurations, capacity: FloatArray, rentable: FloatArray) -> F
     return np.where(lacks, np.maximum(way.count, way.room), way.count)
 
 
-def _without_booked_ways(kept_off: Set[tuple[int, int]], job_ids: IntArray, way: Configurations) -> Configurations:
-    """Returns the configurations except those in pools that are booked for others."""
+def _kept_off_owned(ledger: Ledger) -> set[tuple[int, int]]:
+    """Returns (job, pool) pairs: the job could not leave again, and such jobs have all there that nobody else owns."""
+    lasting = [job for job in ledger if may_be_stopped(ledger, job, StopFor.LOAN) is not None]
+    held = [(job, ledger.parts_of(job)) for job in lasting if job.holds]
+    found = set[tuple[int, int]]()
+    for job in lasting:
+        for pool in ledger.class_of(job).pools if job.waits else ():
+            count = min(job.request.sizes or (ledger.count_on(job, pool),))
+            for tally, most in ledger.usage.owned.lasting_most(ledger, job, pool, count):
+                taken = sum(
+                    many
+                    for other, parts in held
+                    if not tally.claim.is_of(other)
+                    for there, many in parts
+                    if tally.pools[there]
+                )
+                if count > most - taken:
+                    found.add((int(job.job_id), pool))
+    return found
+
+
+def _without_ways(kept_off: Set[tuple[int, int]], job_ids: IntArray, way: Configurations) -> Configurations:
+    """Returns the configurations except those in pools that are booked for others, or that others own."""
     pairs = zip(job_ids[way.job].tolist(), way.pool.tolist(), strict=True)
     able = np.array([pair not in kept_off for pair in pairs], dtype=np.bool_)
     return Configurations(way.job[able], way.pool[able], way.count[able], way.steps_per_s[able], way.room[able])
@@ -256,7 +278,7 @@ def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> Float
 def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobRecord]) -> Problem:
     """Returns the problem with columns for jobs that may run, run or will run over several pools."""
     requests = [job.request for job in records]
-    mixes = np.array([request.mixed for request in requests], dtype=np.bool_)
+    mixes = np.array([request.mixed and not request.shares for request in requests], dtype=np.bool_)
     forks = np.array([float(request.fork_max) for request in requests])
     extended = replace(problem, jobs=replace(problem.jobs, mixes=mixes, fork_max=forks))
     rows, rates, uses = [], [], []
@@ -274,16 +296,20 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
         extended, _ = append_columns(
             replace(extended, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
         )
-    return _with_stated_plans(ledger, extended, records, dict(zip(rows, uses, strict=True)))
+    return _with_listed_gangs(ledger, extended, records, dict(zip(rows, uses, strict=True)))
 
 
-def _with_stated_plans(
+def _with_listed_gangs(
     ledger: Ledger, problem: Problem, records: list[JobRecord], held: Mapping[int, list[int]]
 ) -> Problem:
-    """Returns the problem with the plans that jobs state, except those that they hold (accelerators by pool)."""
+    """Returns the problem with the plans that jobs state, and with gangs over several pools of jobs that share their
+    batches, except those that they hold (accelerators by pool).
+    """
     rows, rates, uses = [], [], []
+    most = [state.capacity for state in ledger.fleet.pools]
     for row, job in enumerate(records):
-        for parts, steps_per_s in ledger.classes.plan_ways(job.class_row) if job.request.plans else ():
+        stated = ledger.classes.plan_ways(job.class_row) if job.request.plans else ()
+        for parts, steps_per_s in stated or ledger.classes.mixes(job.class_row, most):
             use = [0] * len(problem.pools)
             for pool, count in parts:
                 use[pool] = count
@@ -293,11 +319,11 @@ def _with_stated_plans(
                 uses.append(use)
     if not rows:
         return problem
-    stated = _gangs(rows, rates, uses)
+    listed = _gangs(rows, rates, uses)
     gang = np.where(np.isin(np.arange(len(records)), problem.columns.job), problem.jobs.gang, inf)
-    np.minimum.at(gang, stated.job, stated.use.sum(axis=1))
+    np.minimum.at(gang, listed.job, listed.use.sum(axis=1))
     gang = np.where(np.isfinite(gang), gang, problem.jobs.gang)
-    return append_columns(replace(problem, jobs=replace(problem.jobs, gang=gang)), stated.columns)[0]
+    return append_columns(replace(problem, jobs=replace(problem.jobs, gang=gang)), listed.columns)[0]
 
 
 def _gangs(rows: list[int], rates: list[float], uses: list[list[int]]) -> MultiPoolGangs:
@@ -315,7 +341,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
     slots = np.array([job.slot for job in records], dtype=np.int64)
     stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
     pinned = [
-        (there and (job.is_secured or not (job.state is JobState.RUNNING and ordering.can_be_stopped(job))))
+        (there and bool(may_be_stopped(ledger, job, StopFor.PLACE) or ordering.protects(job)))
         or job.job_id in ordering.awaiting_lease
         for job, there in zip(records, stays.tolist(), strict=True)
     ]
@@ -326,13 +352,26 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
             length_s=guesses_by_record(ledger, slots),
             restart_s=np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64),
             pinned=np.array(pinned, dtype=np.bool_),
-            unstoppable=_unstoppable(records) if problem.pools.held.any() else problem.jobs.unstoppable,
+            unstoppable=_unstoppable(ledger, records) if problem.pools.held.any() else problem.jobs.unstoppable,
             usual_weight=_usual_weights(ledger, problem, slots),
         ),
         columns=replace(problem.columns, running=_running_columns(ledger, problem, slots, stays)),
+        pools=replace(problem.pools, capacity=problem.pools.capacity + _free_beside_pairs(ledger, records)),
         finished_s=np.array(ledger.finished_s, dtype=np.float64),
     )
     return with_multi_pool_columns(ledger, extended, records) if ledger.spreading else extended
+
+
+def _free_beside_pairs(ledger: Ledger, records: list[JobRecord]) -> FloatArray:
+    """Returns the free accelerators of each pool that count as taken, because each of two jobs on one holds it (p,)."""
+    found, known = np.zeros(len(ledger.fleet.pools)), {job.job_id for job in records}
+    for row in {row for job in records if job.request.shared is not None for row, _ in job.place}:
+        machine = ledger.fleet.machines[row]
+        if machine is not None:
+            for devices in machine.shared:
+                holders = {job_id for job_id, held in machine.holders.items() if held == devices}
+                found[machine.pool] += len(devices) * (holders <= known)
+    return np.minimum(found, [float(state.free) for state in ledger.fleet.pools])
 
 
 def _usual_weights(ledger: Ledger, problem: Problem, slots: IntArray) -> FloatArray:
@@ -348,9 +387,9 @@ def _usual_weights(ledger: Ledger, problem: Problem, slots: IntArray) -> FloatAr
     return ledger.weights.ask(tuple(ledger.entities), jobs.entity, jobs.weight, needs_s, ledger.now)
 
 
-def _unstoppable(records: list[JobRecord]) -> BoolArray:
+def _unstoppable(ledger: Ledger, records: list[JobRecord]) -> BoolArray:
     """Returns which jobs could not be asked to leave a machine that is paid for (n,)."""
-    return np.array([not job.request.preemptible or job.loses_work for job in records], dtype=np.bool_)
+    return np.array([may_be_stopped(ledger, job, StopFor.MARKET) is not None for job in records], dtype=np.bool_)
 
 
 def _running_columns(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:

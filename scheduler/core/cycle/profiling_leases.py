@@ -10,16 +10,17 @@ from math import erfc, exp, inf, log, sqrt
 
 import numpy as np
 
-from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_preemptible, take_place
+from scheduler.core.placement.preemption import INCUMBENTS_MAX, take_place
 from scheduler.core.placement.reservations import shape_of
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
+from scheduler.core.placement.where import may_hold
 from scheduler.core.state.job_classes import JobClass
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import unreported_on_best_of_all_s, unreported_on_best_s
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.throughput import BelievedSpeed
-from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle, JobOrdering
-from walras.job_request import JobId
+from walras.job_request import JobId, Kind, plain_kind
 
 #: Cells tried in one round, and jobs tried for each cell. The limit bounds the work of a round.
 CELLS_MAX = 8
@@ -73,7 +74,9 @@ def _budget(cycle: Cycle) -> float:
 
 
 def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
-    """Returns (class, pool) of every unmeasured cell worth a lease, most remaining work first."""
+    """Returns (class, pool) of every unmeasured cell worth a lease, those that tell most of a new type first, then
+    by remaining work.
+    """
     ledger, rules = cycle.ledger, cycle.policy.rules
     columns, classes = ledger.columns, ledger.classes.classes
     rows = np.flatnonzero(columns.active & columns.eligible)
@@ -96,14 +99,17 @@ def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
                 continue
             if not rules.weigh_intervals or work_s[class_row] * _hoped_saving_on(ledger, job_class, pool) >= least_s:
                 cells.append((class_row, pool))
-    return cells
+    return sorted(cells, key=lambda cell: not ledger.table.is_first(*_cell_key(ledger, classes[cell[0]], cell[1])))
+
+
+def _cell_key(ledger: Ledger, job_class: JobClass, pool: int) -> tuple[Kind, str, int]:
+    count = ledger.classes.shapes[job_class.shape].counts[pool]
+    return job_class.kind, ledger.fleet.pools[pool].pool.shape.accelerator, count
 
 
 def _hoped_saving_on(ledger: Ledger, job_class: JobClass, pool: int) -> float:
     """Returns `hoped_saving` of jobs of the class on the pool."""
-    accelerator = ledger.fleet.pools[pool].pool.shape.accelerator
-    count = ledger.classes.shapes[job_class.shape].counts[pool]
-    return hoped_saving(ledger.table.speed(job_class.kind, accelerator, count, ledger.classes.nominal))
+    return hoped_saving(ledger.table.speed(*_cell_key(ledger, job_class, pool), ledger.classes.nominal))
 
 
 def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) -> list[JobRecord]:
@@ -127,15 +133,16 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
         return False  # a lease of a co-located job would measure its speed alone
     if unreported_on_best_s(cycle.ledger, job) < rules.profiling_s + cycle.ledger.restart_s(job, rules):
         return False
-    if job.waits:
-        return not may_lose_work(cycle.ledger, job)  # it could not be moved away again, however slow the pool is
-    can_leave = is_preemptible(cycle, job) and not job.loses_work
-    return can_leave and cycle.now - job.running_at >= rules.least_run_s and cycle.now >= job.profiling_until
+    ledger = cycle.ledger
+    if job.waits:  # it could not be moved away again, however slow the pool is
+        return may_be_stopped(ledger, job, StopFor.MEASURING) is None
+    can_leave = not (may_be_stopped(ledger, job, StopFor.PLACE) or may_be_stopped(ledger, job, StopFor.TURN))
+    return can_leave and cycle.now - job.protected_from >= rules.least_run_s and cycle.now >= job.profiling_until
 
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Takes a free place for the lease, else that of incumbents past their minimum run. Returns False if none."""
-    if shape_of(cycle, job).counts[pool] > cycle.limits.room(job, pool):
+    if not may_hold(cycle, job, pool, shape_of(cycle, job).counts[pool]):
         return False
     place = find_free_place(cycle, job, pool)
     if place is not None:
@@ -146,7 +153,7 @@ def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     if found is None:
         return False
     pool_id = cycle.ledger.fleet.pools[pool].pool.pool_id
-    detail = f"the speed of {job.request.kind} on {pool_id} is unknown"
+    detail = f"the speed of {plain_kind(job.request.kind)} on {pool_id} is unknown"
     take_place(cycle, job, found, detail, move_detail=f"to learn its speed on {pool_id}")
     return True
 

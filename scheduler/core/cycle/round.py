@@ -12,16 +12,17 @@ if that is positive and free, else it enters the queues. Under a plan it waits i
 the next plan is nearer than the restart that a hasty start may cost.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from math import inf
 
 import numpy as np
 
 from optimizer.decision import Quote
-from optimizer.policy import Newcomer, OrderPolicy, PlanPolicy, Policy, best_configuration_at
+from optimizer.policy import AskedPlans, Newcomer, OrderPolicy, PlanPolicy, Policy, best_configuration_at
 from optimizer.problem import FloatArray, Problem
 from scheduler.core.cycle import solve_requests
-from scheduler.core.cycle.backfill import fill_free_places
+from scheduler.core.cycle.backfill import fill_free_places, fill_rest
 from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, plan_problem
 from scheduler.core.cycle.profiling_leases import open_profiling_leases
 from scheduler.core.cycle.slow_pools import sort_slow_machines
@@ -34,10 +35,11 @@ from scheduler.core.placement.co_location import settle_sharing
 from scheduler.core.placement.planned_gangs import defragment, place_multi_pool_jobs
 from scheduler.core.placement.preemption import compare_with_running, preempt_now
 from scheduler.core.placement.reservations import drop_reservation, offer_freed_machine, settle_reservation
-from scheduler.core.placement.search import find_free_place
+from scheduler.core.placement.search import find_free_place, waits_for_closer
 from scheduler.core.rules import OWED, RoundRules
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import guesses_by_record, unreported_steps
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.cluster import Market
 from walras.contract import HIGH_PRIORITY_CLASS
@@ -50,12 +52,40 @@ _NO_UNIT = "none"
 MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
 
 
-class OwedRounds:
+class _Rounds(ABC):
+    """One round: collect, order, place, and solve for the next; what differs is what is placed, and what is asked."""
+
+    def settle(self, cycle: Cycle) -> None:
+        """Does what is due now, and requests a solve."""
+        is_new = self._collect(cycle)
+        rebuild_queues(cycle)
+        self._place(cycle, is_new=is_new)
+        if cycle.sharing.willing:
+            settle_sharing(cycle)
+        set_slow_machines_apart(cycle)
+        self._ask(cycle)
+        set_round_timer(cycle)
+
+    def _collect(self, cycle: Cycle) -> bool:
+        """Takes in what was decided elsewhere; returns whether a plan is new."""
+        return False
+
+    @abstractmethod
+    def _place(self, cycle: Cycle, *, is_new: bool) -> None:
+        """Starts and stops jobs."""
+
+    @abstractmethod
+    def _ask(self, cycle: Cycle) -> None:
+        """Requests what the next event should know."""
+
+
+class OwedRounds(_Rounds):
     """Runs the jobs that are owed most: fills free places at once, compares running with waiting jobs once a round."""
 
     def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
+        self._ranks: RankOrdering | None = None
         if isinstance(policy, OrderPolicy):
-            cycle.ordering = RankOrdering(cycle.ledger, rules, policy)
+            cycle.ordering = self._ranks = RankOrdering(cycle.ledger, rules, policy)
         else:
             cycle.ordering = ShareOrdering(cycle.ledger, rules)
         #: Jobs of the high class that may be kept waiting by protected ones where no round compares them, in order of
@@ -63,11 +93,9 @@ class OwedRounds:
         self._held_up: dict[JobId, JobRecord] = {}
         self._protected_until = inf
 
-    def settle(self, cycle: Cycle) -> None:
-        """Handles freed machines and arrivals, fills places, once a round preempts and profiles; requests a solve."""
+    def _place(self, cycle: Cycle, *, is_new: bool) -> None:
+        """Handles freed machines and arrivals, fills places, once a round preempts and profiles."""
         backlog, rules = cycle.backlog, cycle.policy.rules
-        if backlog.rebuild_queues:
-            rebuild_queues(cycle)
         arrivals = process_freed_and_arrivals(cycle) if backlog.freed or backlog.arrived else ()
         if not rules.idle_to_round_end or cycle.due.compares:
             fill_free_places(cycle)
@@ -81,12 +109,12 @@ class OwedRounds:
                 open_profiling_leases(cycle)
             process_freed_and_arrivals(cycle)
             fill_free_places(cycle)
-        if cycle.sharing.willing:
-            settle_sharing(cycle)
-        set_slow_machines_apart(cycle)
-        if cycle.solves.problem_changed and cycle.policy.pricing is not None:
+
+    def _ask(self, cycle: Cycle) -> None:
+        if self._ranks is not None:
+            self._ranks.request_keys(cycle)
+        elif cycle.solves.problem_changed:
             solve_requests.request_solve_if_due(cycle)
-        set_round_timer(cycle)
 
     def _try_again_for_high_class(self, cycle: Cycle, arrivals: Iterable[JobRecord]) -> None:
         """Lets jobs of the high class take places once those there are protected no longer, and sets the timer."""
@@ -104,7 +132,7 @@ class OwedRounds:
         if self._held_up:
             columns = cycle.ledger.columns
             lower = columns.active & (columns.pool >= 0) & (columns.priority_class < HIGH_PRIORITY_CLASS)
-            ends_at = columns.running_at[lower] + cycle.policy.rules.protected_s
+            ends_at = columns.protected_from(lower) + cycle.policy.rules.protected_s
             until = float(ends_at[ends_at > cycle.now].min(initial=inf))
         if until != self._protected_until:
             self._protected_until = until
@@ -116,12 +144,12 @@ class OwedRounds:
         Preemptions by shares that are about to be replaced would cost restarts in vain. If no answer is there when the
         next round ends, jobs are compared without it.
         """
-        if not cycle.due.solve_ended and cycle.solves.problem_changed and cycle.policy.pricing is not None:
-            solve_requests.request_solve_if_due(cycle)
+        if not cycle.due.solve_ended:
+            self._ask(cycle)
         return not cycle.due.solve_ended and cycle.solves.in_flight > 0 and cycle.solves.requested_at == cycle.now
 
 
-class PlanRounds:
+class PlanRounds(_Rounds):
     """Carries out plans. Requests one at events, and at round ends as time has passed, unless the last plan holds."""
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
@@ -132,8 +160,7 @@ class PlanRounds:
         #: When the next profiling lease ends, as far as is known.
         self._lease_ends_at = inf
 
-    def settle(self, cycle: Cycle) -> None:
-        """Carries out a new plan, gives free places to the jobs planned there, and requests the next plan."""
+    def _collect(self, cycle: Cycle) -> bool:
         proposal = cycle.policy.proposal
         is_new = proposal is not None and proposal is not self._carried_out
         if is_new:
@@ -145,7 +172,10 @@ class PlanRounds:
         self._ordering.awaiting_lease.intersection_update(cycle.reservations)
         if is_new or cycle.backlog.freed:
             self._drop_stale_reservations(cycle)
-        rebuild_queues(cycle)
+        return is_new
+
+    def _place(self, cycle: Cycle, *, is_new: bool) -> None:
+        """Carries out a new plan, and gives free places to the jobs planned there."""
         process_freed_and_arrivals(cycle)
         if is_new:
             compare_with_running(cycle)
@@ -153,13 +183,31 @@ class PlanRounds:
             defragment(cycle)
         place_multi_pool_jobs(cycle, self._ordering.multi_pool_plans(), may_displace=is_new)
         fill_free_places(cycle)
+        self._pass_on(cycle)
         if is_new:
+            if self._ordering.moves:
+                fill_rest(cycle, self._ordering.unplanned)
             self._open_leases(cycle)
-        if cycle.sharing.willing:
-            settle_sharing(cycle)
-        set_slow_machines_apart(cycle)
+
+    def _ask(self, cycle: Cycle) -> None:
         solve_requests.request_solve_if_due(cycle, self._problem, self._renews)
-        set_round_timer(cycle)
+
+    def _pass_on(self, cycle: Cycle) -> None:
+        """Gives places that were left soon to the next jobs of the same class, as long plans come too late for them.
+
+        A class has one price, and the order is the plan's.
+        """
+        left, cycle.backlog.left_soon = cycle.backlog.left_soon, []
+        ledger = cycle.ledger
+        for pool, class_row in left:
+            state = ledger.fleet.pools[pool] if pool < len(ledger.fleet.pools) else None
+            if state is None or not state.free or state.rented:
+                continue
+            job = self._ordering.next_unplanned(class_row)
+            place = None if job is None else find_free_place(cycle, job, pool)
+            if job is not None and place is not None:
+                entitle_until_next_plan(cycle, job, pool, ledger.count_on(job, pool))
+                start_attempt(cycle, job, pool, place)
 
     def _watch_leases(self, cycle: Cycle) -> None:
         """Requests another plan when a profiling lease ends, because a profiling job cannot be stopped before."""
@@ -285,16 +333,21 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
     place = find_free_place(cycle, job, pool)
-    if place is None or ways.count[best] > cycle.limits.room(job, pool):
+    if place is None or waits_for_closer(cycle, job, pool, place):
         return False
     if pools[pool].rented and _would_hold_up_payers(cycle, job):
         return False
-    # Until the next solve the job is entitled to the configuration that it took.
-    ledger.columns.settle(job.slot, cycle.now)
-    ledger.columns.entitled[job.slot] = 0.0
-    ledger.columns.entitled[job.slot, pool] = ways.count[best]
+    entitle_until_next_plan(cycle, job, pool, float(ways.count[best]))
     start_attempt(cycle, job, pool, place)
     return True
+
+
+def entitle_until_next_plan(cycle: Cycle, job: JobRecord, pool: int, count: float) -> None:
+    """Entitles a job that starts before the next solve to the accelerators that it takes, and to no others."""
+    columns = cycle.ledger.columns
+    columns.settle(job.slot, cycle.now)
+    columns.entitled[job.slot] = 0.0
+    columns.entitled[job.slot, pool] = count
 
 
 def _waits_for_plan(cycle: Cycle, job: JobRecord, *, is_wanted: bool) -> bool:
@@ -313,7 +366,7 @@ def _waits_for_plan(cycle: Cycle, job: JobRecord, *, is_wanted: bool) -> bool:
 
 def _would_hold_up_payers(cycle: Cycle, job: JobRecord) -> bool:
     """Returns whether the job has no stated value and could not be asked to leave a machine that others pay for."""
-    can_leave = job.request.preemptible and not job.loses_work
+    can_leave = may_be_stopped(cycle.ledger, job, StopFor.MARKET) is None
     return cycle.policy.plans and not can_leave and cycle.policy.rules.value_of(job.request)[0] <= 0
 
 
@@ -338,7 +391,7 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
     )
 
 
-def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
+def judge_arrival(cycle: Cycle, job: JobRecord, *, may_start: bool = True) -> None:
     """Judges a job that may start from now on at current prices, and queues it if it is not started."""
     took_part = cycle.ledger.columns.eligible.item(job.slot)
     cycle.ledger.set_eligible(job)
@@ -350,9 +403,8 @@ def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
     if reservation is not None:
         settle_reservation(cycle, reservation)
         return
-    if admit_arrival(cycle, job):
-        return
-    enqueue_job(cycle, job)
+    if not (may_start and admit_arrival(cycle, job)):
+        enqueue_job(cycle, job)
 
 
 def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
@@ -369,7 +421,7 @@ def renew_plan(cycle: Cycle, ordering: PlanOrdering, asked: Problem | None) -> b
 
     Most rounds of a cluster that is not full end like this: nothing has happened, each job runs where it was planned,
     and only time has passed. The policy states until when time alone does not change its plan (`Plan.holds_until_at`;
-    for `walras`, `optimizer.assignment.plan_duration` derives it). What only the scheduler knows is added here, so that
+    for `walras`, `optimizer.assignment.column_values` derives it). What only the scheduler knows is added here, so that
     the renewed plan is exactly the one that a solve would have given, with the same memory, and carrying that one out
     would have done nothing:
 
@@ -389,7 +441,7 @@ def renew_plan(cycle: Cycle, ordering: PlanOrdering, asked: Problem | None) -> b
 
     `asked`: the problem that it answers; None if there was none.
     """
-    if asked is None or not plan_still_holds(cycle):
+    if asked is None or isinstance(cycle.policy.pricing, AskedPlans) or not plan_still_holds(cycle):
         return False
     if not cycle.due.round_ended:  # the round's end has settled what each job is owed, as a solve would
         cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)

@@ -21,12 +21,13 @@ from statistics import median
 
 import numpy as np
 
-from scheduler.core.restore_events import RememberedPace
+from scheduler.core.events import RememberedPace
 from scheduler.core.rules import OWED
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.working_set import Cycle, refresh_pools
 from walras.cluster import NodeId, Placement
+from walras.job_request import project_of
 
 #: Difference of the machines' median pace from the pool's at which the pool's is set anew.
 _PACE_BAND = 0.05
@@ -46,7 +47,8 @@ def sort_slow_machines(cycle: Cycle) -> bool:
     known.is_due = False
     fleet = cycle.ledger.fleet
     slow: dict[int, list[FleetMachine]] = {row: [] for row in known.pools}
-    for node_id in known.slow:
+    known.met = {project_of(job.request.kind) for job in cycle.ledger} if known.slow else set()
+    for node_id in known.slow_for_all(known.met):
         machine = fleet.machine(node_id)
         if machine is not None:
             slow.setdefault(fleet.declared_row(machine.pool), []).append(machine)
@@ -63,9 +65,9 @@ def restore_slow_pools(cycle: Cycle, told: tuple[RememberedPace, ...]) -> None:
     known, fleet = cycle.ledger.slow_machines, cycle.ledger.fleet
     known.recall(told, fleet)
     apart: dict[int, list[FleetMachine]] = {}
-    for node_id, pace, is_apart, _ in told:
+    for node_id in dict.fromkeys(each[0] for each in told if each[1] is not None and each[2]):
         machine = fleet.machine(node_id)
-        if machine is not None and pace is not None and is_apart:
+        if machine is not None:
             apart.setdefault(machine.pool, []).append(machine)
     for row, machines in sorted(apart.items()):
         if _may_be_apart(cycle, row, machines):
@@ -160,7 +162,7 @@ def _sort_pool(cycle: Cycle, row: int, slow: list[FleetMachine]) -> bool:
         _reassign(cycle, machine, beside)
     state, whole = fleet.pools[beside], fleet.pools[row].pool
     pool = whole if state.members else replace(whole, removed=True)
-    pace = round(median(known.slow[each.node_id] for each in slow), 2) if slow else state.pace
+    pace = round(median(known.pace(each.node_id) for each in slow), 2) if slow else state.pace
     is_stale = pool != state.pool or abs(pace - state.pace) > _PACE_BAND
     if is_stale:
         state.pool, state.pace, state.lives = pool, pace, fleet.pools[row].lives

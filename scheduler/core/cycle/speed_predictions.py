@@ -7,16 +7,17 @@ known. The bandwidth between machines of a type is the median that gangs measure
 measured anywhere.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
 
-from optimizer.prediction.boosted_trees import BoostedTrees
-from optimizer.prediction.ensemble import Ensemble, PredictionOutcome, predictions_by_model
+from optimizer.prediction.ensemble import Ensemble, EnsembleModel, PredictionOutcome, predictions_by_model
 from optimizer.prediction.predictor import (
     AcceleratorSpecs,
     CannotPredict,
+    CellChooser,
     KindFacts,
     Layout,
     Observation,
@@ -29,7 +30,7 @@ from optimizer.prediction.table_predictors import MatrixCompletion, RatioPredict
 from scheduler.core.speed_events import Guess, PredictedSpeed
 from scheduler.core.state.ledger import Ledger
 from scheduler.core.state.throughput import MeasuredCell, ScoredBelief, SpeedSource
-from walras.job_request import Kind
+from walras.job_request import Kind, project_of
 from walras.model_facts import ModelFacts
 from walras.spec.accelerator_names import sheet_names
 
@@ -48,8 +49,8 @@ class ModelKnowledge:
     declared: tuple[MeasuredCell, ...] = ()
     #: Cells whose gangs need more than one machine, and how many machines.
     machines: tuple[tuple[CellKey, int], ...] = ()
-    #: Bandwidth between machines with this accelerator, bytes per second.
-    networks: tuple[tuple[str, float], ...] = ()
+    #: Bandwidth that the project measured between machines with this accelerator, bytes per second.
+    networks: tuple[tuple[str, str, float], ...] = ()
 
 
 def model_knowledge(ledger: Ledger, known: Sequence[MeasuredCell], wanted: Iterable[CellKey]) -> ModelKnowledge:
@@ -67,7 +68,7 @@ def model_knowledge(ledger: Ledger, known: Sequence[MeasuredCell], wanted: Itera
         tuple(kinds.items()),
         declared,
         tuple((key, machines) for key, machines in spread.items() if machines > 1),
-        tuple(sorted(_networks(ledger).items())),
+        tuple((project, *each) for project in ledger.networks.projects() for each in _networks(ledger, project)),
     )
 
 
@@ -91,16 +92,16 @@ class _GangMachines:
         return min(count, max(self._nodes[kind], -(-count // self._sizes.get(accelerator, count))))
 
 
-def _networks(ledger: Ledger) -> dict[str, float]:
+def _networks(ledger: Ledger, project: str) -> list[tuple[str, float]]:
     """Returns bytes per second by accelerator type, rounded to two digits so that noise causes no new question."""
     got: dict[str, list[float]] = {}
     for pool in ledger.fleet.pools:
-        planned = ledger.networks.planned(pool.pool.pool_id)
+        planned = ledger.networks.planned(project, pool.pool.pool_id)
         got.setdefault(pool.pool.shape.accelerator, []).extend([] if planned is None else [planned])
     every = [speed for speeds in got.values() for speed in speeds]
     if not every:
-        return {}
-    return {name: float(f"{median(speeds) if speeds else min(every):.2g}") for name, speeds in got.items()}
+        return []
+    return sorted((name, float(f"{median(speeds) if speeds else min(every):.2g}")) for name, speeds in got.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class _Cells:
     def __init__(self, knowledge: ModelKnowledge, accelerators: Mapping[str, AcceleratorSpecs]) -> None:
         self._kinds: dict[str, ModelFacts] = dict(knowledge.kinds)
         self._machines = dict(knowledge.machines)
-        networks = dict(knowledge.networks)
+        networks = {accelerator: speed for _, accelerator, speed in knowledge.networks}
         self._accelerators = {
             name: replace(facts, network_bytes_per_s=networks.get(name)) for name, facts in accelerators.items()
         }
@@ -187,6 +188,8 @@ class _Cells:
         return SpeedCell(KindFacts.of(kind, facts), own, layout)
 
 
+#: Cells of a new accelerator to measure before others, and of how many they are chosen.
+_FIRST_CELLS, _FIRST_OF_MOST = 3, 300
 #: Limits of one question: cells asked about, measured cells, and past outcomes. They bound a fit to seconds.
 WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 2000, 2000
 #: Peak of an accelerator of nominal speed 1 without a data sheet. Only ratios matter, so the figures are arbitrary.
@@ -256,7 +259,34 @@ def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> Predict
 def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[PredictedSpeed, ...]:
     """Returns predictions of the wanted cells that a predictor can answer. `sheets`: data sheets by canonical name; a
     type that a driver named otherwise (`h100-80gb`) has that of its short name.
+
+    Each project's kinds are predicted from what its own jobs told: no claim of another project moves its jobs.
     """
+    projects = dict.fromkeys(project_of(kind) for kind, _, _ in question.wanted)
+    parts = (_predict_within(_of_project(question, project), sheets) for project in projects)
+    return tuple(speed for part in parts for speed in part)
+
+
+def _of_project(question: PredictionQuestion, project: str) -> PredictionQuestion:
+    """Returns the part of the question that is about kinds of the project."""
+    facts = replace(
+        question.facts,
+        kinds=tuple(each for each in question.facts.kinds if project_of(each[0]) == project),
+        declared=tuple(each for each in question.facts.declared if project_of(each.kind) == project),
+        networks=tuple(each for each in question.facts.networks if each[0] == project),
+    )
+    return replace(
+        question,
+        known=tuple(each for each in question.known if project_of(each.kind) == project),
+        wanted=tuple(each for each in question.wanted if project_of(each[0]) == project),
+        past=tuple(each for each in question.past if project_of(each.kind) == project),
+        facts=facts,
+        data_waits=tuple(each for each in question.data_waits if project_of(each.kind) == project),
+    )
+
+
+def _predict_within(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[PredictedSpeed, ...]:
+    """Returns the predictions of one project's cells."""
     sheets = _by_type(question.types, sheets)
     facts = _Facts(question, sheets)
     observations = [
@@ -270,13 +300,29 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
         return ()
     cells = [facts.cell(*wanted) for wanted in question.wanted]
     predictions = predictions_by_model(model.models, cells)
+    first = _measured_first(model, question, cells)
     found = []
     for place, (wanted, fused) in enumerate(zip(question.wanted, model.fused(predictions, cells), strict=True)):
         if fused is not None:
             each = ((name, predictions[name][place]) for name in sorted(predictions))
             parts = tuple(_guess(name, prediction) for name, prediction in each if prediction is not None)
-            found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts))
+            found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts, place in first))
     return _data_bound(question, found)
+
+
+def _measured_first(model: EnsembleModel, question: PredictionQuestion, cells: Sequence[SpeedCell]) -> set[int]:
+    """Returns the places of the few cells that tell most of each accelerator of which few were measured."""
+    learned = model.models.get("learned")
+    wanted: dict[str, list[int]] = {}
+    for place, (_, accelerator, _) in enumerate(question.wanted):
+        wanted.setdefault(accelerator, []).append(place)
+    measured = Counter(each.accelerator for each in question.known)
+    found: set[int] = set()
+    for accelerator, places in wanted.items():
+        if isinstance(learned, CellChooser) and (left := _FIRST_CELLS - measured[accelerator]) > 0:
+            few = places[:_FIRST_OF_MOST]
+            found.update(few[each] for each in learned.most_telling([cells[place] for place in few], left))
+    return found
 
 
 def _by_type(types: Iterable[str], sheets: Mapping[str, AcceleratorSpecs]) -> dict[str, AcceleratorSpecs]:
@@ -331,7 +377,7 @@ def _predictors(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSp
     if len(rated) < len(question.types) or len(set(nominal.values())) > 1:
         analytic.append(RatioPredictor("nominal", nominal))
     by_facts = [_roofline(question, sheets)] if question.facts.kinds else []
-    return (*analytic, *by_facts, MatrixCompletion(), GaussianProcess(), BoostedTrees())
+    return (*analytic, *by_facts, MatrixCompletion(), GaussianProcess())
 
 
 def _roofline(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> ModelFactsPredictor:

@@ -7,26 +7,40 @@ this moment.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.placement.preemption import is_preemptible
-from scheduler.core.placement.reservations import most_that_fit
-from scheduler.core.state.fleet import Fleet, FleetMachine, MachineCondition, PoolState, is_enough, split_gang
+from scheduler.core.state.fleet import (
+    Fleet,
+    FleetMachine,
+    MachineCondition,
+    PoolState,
+    is_enough,
+    most_that_fit,
+    split_gang,
+)
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import freed_at
 from scheduler.core.state.shared_accelerators import freed_by
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Reservation
-from walras.cluster import Pool, PoolId, Shape
+from walras.cluster import Market, Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
-from walras.job_request import Demand, GangPlan, JobRequest, can_prepare
+from walras.job_request import Demand, GangPlan, JobRequest, RoleUse, can_prepare
 from walras.spec.file_model import nearest_word
 from walras.states import Reason
 from walras.units import format_length
 
 _GIB = 2**30
+#: What to change for a gang that several pools hold together.
+_MIXED_FIX = (
+    "write `mixed: shares` if its script shares batches (walras.training.Shares), else `mixed: true` to run at the "
+    "pace of the slowest, and it runs over several pools; or "
+)
+#: The same under a policy that does not plan.
+_PLANS_FIX = "have a policy that plans, such as `walras`: others place a gang in one pool; or "
 #: Separates two remedies in a text.
 _OR = "; or "
 #: The priority that `--priority high` sets.
@@ -79,13 +93,19 @@ def _largest_size(state: PoolState, expected: int) -> float:
     return float(machines * size) if machines else inf
 
 
-def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibility | None:
-    """Returns what keeps the job from ever running on these pools; None if nothing does, or if there is no pool yet."""
+def infeasibility(request: JobRequest, pools: Iterable[PoolLimit], *, over_pools: bool = True) -> Infeasibility | None:
+    """Returns what keeps the job from ever running on these pools; None if nothing does, or if there is no pool yet.
+
+    `over_pools`: the policy in force places gangs over several pools too.
+    """
     pools = list(pools)
     if not pools:
         return None
-    if any(_plan_fits(request, plan, pools) for plan in request.plans):
+    fits = [_fits_together(request, pools), *(_plan_fits(request, plan, pools) for plan in request.plans)]
+    if over_pools and any(fits):
         return None
+    if request.has_roles:
+        return _roles_do_not_fit(request, pools, only_planned=any(fits))
     wanted = request.text
     typed = [limit for limit in pools if request.accepts(limit.pool)]
     if not typed:
@@ -96,20 +116,69 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
     if not any(_is_large_enough(request, limit) for limit in fitting):
         spread = f" over {request.nodes} machines" if request.nodes > 1 else ""
         sizes = ", ".join(f"{limit.pool.pool_id}: {limit.most:g}" for limit in fitting)
+        where = "in owned pools together" if request.mixed and over_pools else "in one pool"
+        better = _PLANS_FIX * any(fits) or _MIXED_FIX * _could_mix(request, pools)
         return Infeasibility(
             Reason.CONFIG_EXCEEDS_FLEET,
             "resources.accelerators",
-            f"wants {wanted}{spread} in one pool; the most there can be is {sizes}",
-            "ask for fewer accelerators, or have machines (or quota) added first",
+            f"wants {wanted}{spread} {where}; the most there can be is {sizes}",
+            better + "ask for fewer accelerators, or have machines (or quota) added first",
         )
     return None
 
 
 def _plan_fits(request: JobRequest, plan: GangPlan, pools: list[PoolLimit]) -> bool:
-    """Returns whether owned pools, one for each type, may come to hold this plan."""
-    return all(
+    """Returns whether owned pools, one for each type, may come to hold this plan, and machines its roles' processes."""
+    fits = (
         any(limit.most >= use.count and request.accepts_part(use, limit.pool) for limit in pools) for use in plan.uses
     )
+    return all(fits) and all(_role_fits(request, role, pools) for role in plan.roles)
+
+
+def _role_fits(request: JobRequest, role: RoleUse, pools: list[PoolLimit]) -> bool:
+    """Returns whether machines of one pool may come to hold the role's processes, each of them whole."""
+    form = ResourceShape((), 1, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
+    return not role.each or any(
+        limit.most // limit.pool.shape.accelerators * (limit.pool.shape.accelerators // role.each) >= role.count
+        and request.accepts_part(Demand(role.accelerator, role.each), limit.pool)
+        and is_enough(limit.pool.shape.cpus, limit.pool.shape.memory_bytes, role.each, form)
+        for limit in pools
+    )
+
+
+def _roles_do_not_fit(request: JobRequest, pools: list[PoolLimit], *, only_planned: bool) -> Infeasibility:
+    """Returns which role the fleet cannot hold, or that its policy places no roles."""
+    if only_planned:
+        detail = f"wants {request.text} together; the policy in force places a gang in one pool"
+        return Infeasibility(Reason.CONFIG_EXCEEDS_FLEET, "roles", detail, _PLANS_FIX.removesuffix(_OR))
+    fewest = min(request.plans, key=lambda plan: sum(use.count for use in plan.uses))
+    lacks = next((role for role in fewest.roles if not _role_fits(request, role, pools)), None)
+    sizes = ", ".join(f"{limit.pool.pool_id}: {limit.most:g}" for limit in pools)
+    wanted = f"wants {request.text} together"
+    if lacks is not None:
+        each = f"{lacks.count} times {lacks.each} x {lacks.accelerator}"
+        wanted = f"{lacks.name} wants {each}, each on one machine, of one owned pool"
+    fix = "ask for fewer or others, or have machines added first"
+    return Infeasibility(Reason.CONFIG_EXCEEDS_FLEET, "roles", f"{wanted}; the most there can be is {sizes}", fix)
+
+
+def _fits_together(request: JobRequest, pools: list[PoolLimit]) -> bool:
+    """Returns whether owned pools together may come to hold the gang, if it may be over several; its parts are single
+    accelerators, so any machine may hold some.
+    """
+    if not request.mixed:
+        return False
+    alone = replace(request, demands=tuple(replace(each, count=1) for each in request.demands))
+    owned = [limit for limit in pools if limit.pool.market is Market.OWNED and _fits_machines(alone, limit.pool)]
+    gang = max((request.size_on(limit.pool) for limit in owned), default=0)
+    return gang > 0 and sum(limit.most for limit in owned) >= gang
+
+
+def _could_mix(request: JobRequest, pools: list[PoolLimit]) -> bool:
+    """Returns whether the gang would fit over several pools, were it a gang that may be mixed."""
+    is_one_gang = request.nodes == 1 and not (request.sizes or request.spreads)
+    same = len({demand.count for demand in request.demands}) == 1
+    return is_one_gang and same and _fits_together(replace(request, mixed=True), pools)
 
 
 def _no_such_type(request: JobRequest, wanted: str, pools: list[PoolLimit]) -> Infeasibility:
@@ -181,7 +250,7 @@ def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
             continue
         free_at = freed_at(ledger, machine, missing, core.cycle.policy.rules)
         if free_at == inf:
-            return f"when jobs on {machine.node_id} end is not known: they state no `steps`"
+            return f"when jobs on {machine.node_id} end is not known: they state no `steps`, duration or limit"
         longest_s = max(longest_s, free_at - ledger.now)
     return f"free in {format_length(longest_s)} if those there take as long as foreseen"
 
@@ -250,7 +319,7 @@ def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
         for machine in state.members.values() if count else ():
             holders = [jobs[job_id] for job_id in machine.holders if job_id != job.job_id]
             lower = [each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS]
-            weaker = [each for each in lower if is_preemptible(core.cycle, each)]
+            weaker = [each for each in lower if may_be_stopped(core.ledger, each, StopFor.PLACE) is None]
             room = _free_for(machine, job, shape) + freed_by(machine, {each.job_id for each in weaker})
             is_open = machine.condition is MachineCondition.UP and can_prepare(machine.tools, shape.tools)
             if is_open and room >= count:

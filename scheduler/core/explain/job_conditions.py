@@ -4,18 +4,21 @@ Computed on demand from the ledger alone.
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.slow_pools import slow_machine_text
 from scheduler.core.explain.pending_reasons import account_text
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
+from scheduler.core.placement.search import find_free_place, ready_closer_at
+from scheduler.core.state.crossings import crossing_of
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import fetch_time, warmest_place
-from scheduler.core.state.throughput import BelievedSpeed
-from scheduler.core.state.unsaved_work import why_unmovable
+from scheduler.core.state.stopping import why_unmovable
+from scheduler.core.state.throughput import BelievedSpeed, SpeedSource
 from walras.cluster import PoolId
-from walras.job_request import JobId
-from walras.units import format_size
+from walras.job_request import JobId, plain_kind
+from walras.units import format_length, format_size
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
 CANNOT_BE_MOVED, SPENDS_SLACK, FETCHES_INPUTS = "cannot_be_moved", "spends_slack", "fetches_inputs"
@@ -37,7 +40,7 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     if (job := core.ledger.jobs.get(job_id)) is None:
         return ()
     found = []
-    deadline, spending = deadline_outlook(core.ledger, job), core.cycle.spending
+    deadline, spending = deadline_outlook(core.cycle, job), core.cycle.spending
     hold = core.cycle.deadlines.market.holds.get(job_id)
     holding = "" if hold is None else hold.why
     if deadline is not None and (not deadline.is_feasible if holding else deadline.is_at_risk):
@@ -47,8 +50,10 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     for account in spending.accounts_of(job):
         if any(spent >= account.warn_at * limit for spent, limit, _ in spending.spent_now(account)):
             found.append(JobCondition(BUDGET_LOW, account_text(spending, account)))
-    if core.ledger.kind_of(job) != job.request.kind:
-        detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
+    if detail := _crossing_text(core, job):
+        found.append(JobCondition(SPEED_DIFFERS, detail))
+    elif core.ledger.kind_of(job) != job.request.kind:
+        detail = f"counted as {plain_kind(core.ledger.kind_of(job))!r}; give jobs that differ a `profile` each"
         found.append(JobCondition(SPEED_DIFFERS, detail))
     elif detail := _slow_machines_text(core.ledger, job):
         found.append(JobCondition(SPEED_DIFFERS, detail))
@@ -66,6 +71,23 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     if job.request.data and core.ledger.policy.rules.count_fetches and (told := _fetches_text(core.ledger, job)):
         found.append(JobCondition(FETCHES_INPUTS, told))
     return tuple(found)
+
+
+def _crossing_text(core: SchedulerCore, job: JobRecord) -> str:
+    """Returns how much slower the job is where it runs, or could start now, than on machines that are closer together,
+    and when such are free; empty if it is not slower.
+    """
+    cycle, pools = core.cycle, core.ledger.class_of(job).fastest[:_POOLS_TOLD]
+    places = [job.place] if job.holds else [find_free_place(cycle, job, pool) or () for pool in pools if job.waits]
+    for place in filter(None, places):
+        crossing = crossing_of(core.ledger, job, place)
+        machine = core.ledger.fleet.machines[place[0][0]]
+        if crossing is not None and machine is not None:
+            free_s = ready_closer_at(cycle, job, machine.pool) - core.ledger.now
+            when = f"; closer ones are free in about {format_length(free_s)}" if free_s < inf else ""
+            return f"{crossing.over}: {1.0 - crossing.pace:.0%} slower than on machines close together{when}"
+    longest_s = job.declines_until - core.ledger.now
+    return f"waits for machines close together, {format_length(longest_s)} at most" if 0 < longest_s < inf else ""
 
 
 def _corrected_length_text(ledger: Ledger, job: JobRecord) -> str:
@@ -116,7 +138,7 @@ class PoolSpeed:
 
 
 def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]:
-    """Returns the speeds on every pool where the job can run, fastest first; empty for an unknown job."""
+    """Returns what is known of the job's speed on each pool where it can run, fastest first; empty for unknown jobs."""
     if (job := core.ledger.jobs.get(job_id)) is None:
         return ()
     ledger, found = core.ledger, list[PoolSpeed]()
@@ -125,6 +147,8 @@ def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]
     for row in job_class.fastest:
         state = ledger.fleet.pools[row]
         speed = ledger.table.speed(job_class.kind, state.pool.shape.accelerator, counts[row], nominal)
+        if speed.source is SpeedSource.ASSUMED:
+            continue
         if state.slow_of is not None:
             low, high = (None if each is None else each * state.pace for each in (speed.low, speed.high))
             speed = replace(speed, steps_per_s=speed.steps_per_s * state.pace, low=low, high=high)

@@ -3,20 +3,26 @@
 Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first. The values that a
 plan compares are in the policy's own unit: they rank the places of one solve and mean little to people. So reasons say
 in words who has a place and who goes first, and carry these figures beside.
+
+The reason that keeps a job waiting, as one sentence for people: who goes first, who holds places, how long.
+
+It says which constraint decides, and names the jobs
+behind it and their times. Every active job that does not run has such a sentence. Nothing here changes the core.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 from types import MappingProxyType
 
 import numpy as np
 
-from scheduler.core.booking_events import NOBODY, Booking
 from scheduler.core.budget_limits import BudgetUnit
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.problem_snapshot import configurations_of
 from scheduler.core.cycle.round import describe_newcomer
+from scheduler.core.events import NOBODY, Booking
 from scheduler.core.explain.feasibility import (
     expected_free_text,
     infeasibility,
@@ -24,17 +30,22 @@ from scheduler.core.explain.feasibility import (
     remedies,
     removed_pools_text,
 )
+from scheduler.core.explain.share_standing import owned_text
+from scheduler.core.placement.search import find_free_place
+from scheduler.core.placement.where import Obstacle, obstacles
 from scheduler.core.rules import Backfill, RoundRules
+from scheduler.core.state.bookings import runtime_limit_at
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import remaining_here_s, remaining_on_best_s
 from scheduler.core.state.retry_places import INSISTS_AFTER
-from scheduler.core.state.spending import SpendingMeter
-from scheduler.core.state.spending_accounts import SpendingAccount
-from scheduler.core.state.unsaved_work import is_fixed, may_lose_work, why_fixed
-from walras.cluster import PoolId, gang_usd_per_h
-from walras.job_request import JobId, JobRequest
+from scheduler.core.state.spending import SpendingAccount, SpendingMeter
+from scheduler.core.state.stopping import Protection, StopFor, may_be_stopped
+from walras.cluster import Placement, PoolId, gang_usd_per_h
+from walras.job_request import Demand, JobId, JobRequest, place_roles, roles_of
+from walras.spec.accelerator_names import covers
 from walras.states import JobState, Reason
-from walras.units import format_length
+from walras.units import format_jobs, format_length
 
 _NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
 #: Maximum up to which jobs ahead are counted.
@@ -116,7 +127,8 @@ def _infeasible(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, i
     if all(state.pool.removed for state in fleet.pools):
         detail = f"there is no pool{gone}" if gone else "no machine has joined this cluster yet"
         return PendingReason(Reason.WAIT_CAPACITY, detail, "start a `walras agent`")
-    found = infeasibility(job.request, pool_limits(fleet, expected))
+    limits, over_pools = pool_limits(fleet, expected), core.ledger.policy.places_over_pools
+    found = infeasibility(job.request, limits, over_pools=over_pools)
     if (
         found is None
         and job.request.tools
@@ -134,7 +146,7 @@ def _held_reason(core: SchedulerCore, job: JobRecord) -> PendingReason:
     account = core.cycle.spending.closed_to(job) if job.hold_reason is Reason.HOLD_BUDGET else None
     if account is None:
         detail = "held: its accelerators stood idle" if job.hold_reason is Reason.HOLD_IDLE else "held"
-        return PendingReason(job.hold_reason or Reason.HOLD_USER, detail, f"walras release {job.job_id}")
+        return PendingReason(job.hold_reason or Reason.HOLD_USER, detail, f"walras hold --off {job.job_id}")
     return _budget_reason(core, account, Reason.HOLD_BUDGET)
 
 
@@ -185,9 +197,10 @@ def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason
     limit, least = core.cycle.limits.reached_everywhere(job, counts)
     if limit is None:
         return
-    what = "user" if "/" in limit.name else "project"
-    detail = f"needs {least}; {what} {limit.name} holds {limit.held}, and {limit.words}"
-    if least > limit.allowed:
+    detail = f"needs {least}; {limit.words}"
+    if limit.limit.is_of_lasting:
+        fix = f"{limit.raised_by}; {'it never fits' if least > limit.allowed else 'or wait until they end'} otherwise"
+    elif least > limit.allowed:
         fix = f"ask for fewer, or raise the limit of {limit.name} (`{limit.raised_by}`): this never fits"
     else:
         fix = f"it goes on as jobs of {limit.name} end, or when the limit is raised (`{limit.raised_by}`)"
@@ -215,15 +228,42 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
             detail += f"; {expected_free_text(core, reservation)}"
         yield PendingReason(reason, detail, fix)
         fix = ""
+    if job.request.has_roles:
+        yield from _role_reasons(core, job)
+        return
     job_class, worth = ledger.class_of(job), values_and_costs(core, job)
     counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
+    place = _place_in_queue(core, job) if counts_ahead else ""
     # Pools where the job has a share come first, then the fastest.
     for row in np.lexsort((-job_class.rates, -entitled)).tolist():
         if counts[row]:
-            line = _pool_reason(core, job, ledger.fleet.pools[row], counts_ahead=counts_ahead)
+            line = _pool_reason(core, job, ledger.fleet.pools[row], is_asked=counts_ahead)
             line = line if row not in worth else _with_price(line, *worth[row])
-            yield replace(line, fix="; or ".join(filter(None, (line.fix, fix))))
-            fix = ""
+            detail = "; ".join(filter(None, (line.detail, place)))
+            yield replace(line, detail=detail, fix="; or ".join(filter(None, (line.fix, fix))))
+            fix = place = ""
+
+
+def _role_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
+    """Yields what each role waits for; those that lack nothing last, as all are placed at once."""
+    fewest = min(job.request.plans, key=lambda plan: sum(use.count for use in plan.uses))
+    free = []
+    for role in (role for role in fewest.roles if role.each):
+        here = [state for state in core.ledger.fleet.pools if covers(role.accelerator, state.pool.shape.accelerator)]
+        use = Demand(role.accelerator, role.each * role.count)
+        state = max((each for each in here if job.request.accepts_part(use, each.pool)), key=lambda each: each.free)
+        need = (
+            f"{role.name} needs {use.count} x {use.accelerator}: {state.free} of {state.capacity} free on {state.name}"
+        )
+        fitting = sum(len(machine.free) // role.each for machine in state.members.values())
+        if state.free < use.count:
+            reason, *more = _capacity_reason(state, use.count, core.ledger.now)
+            yield PendingReason(reason, "; ".join((need, *more, *_machines(core, job, state))))
+        elif fitting < role.count:
+            yield PendingReason(Reason.WAIT_FRAGMENTED, f"{need}, but each process needs {role.each} on one machine")
+        else:
+            free.append(need)
+    yield PendingReason(Reason.WAIT_NOT_EVALUATED, f"roles start together, as the next plan decides; {'; '.join(free)}")
 
 
 def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
@@ -232,7 +272,7 @@ def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
     if not (cycle.ordering.strict or rules.backfill is Backfill.NONE) or cycle.policy.plans:
         return None
     shape, fleet = core.ledger.classes.shapes[core.ledger.class_of(job).shape], core.ledger.fleet
-    if all(fleet.find(state.row, shape) is None for state in fleet.pools if shape.counts[state.row]):
+    if all(find_free_place(core.cycle, job, state.row) is None for state in fleet.pools if shape.counts[state.row]):
         return None
     pools = range(len(core.ledger.fleet.pools))
     heads = [
@@ -262,7 +302,7 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
     return PendingReason(Reason.WAIT_PRIORITY, detail, fix)
 
 
-def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> PendingReason:
+def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, is_asked: bool) -> PendingReason:
     """Returns why the job does not run on one pool."""
     ledger, columns = core.ledger, core.ledger.columns
     shape = ledger.classes.shapes[ledger.class_of(job).shape]
@@ -279,32 +319,47 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, count
         share = float(columns.entitled[job.slot, state.row]) / count
         owed = float(columns.owed[job.slot, state.row])
         facts.append(f"share {share:.2f}, owed {owed:.0f} accelerator-seconds")
-    if counts_ahead:
-        ahead = _jobs_ahead(core, job, state.row)
-        facts.append(f"{ahead}{'+' if ahead >= _AHEAD_MAX else ''} ahead")
     if state.free < count:
         reason, *more = _capacity_reason(state, count, ledger.now)
         not_rented, remedy = why_not_rented(core.cycle.policy.rules, job.request, state, count)
         if reason is Reason.WAIT_CAPACITY and state.capacity < count and not_rented:
             reason, more = Reason.WAIT_PRICE, [not_rented]
-        if counts_ahead:
-            more += _machines(core, job, state)
-        fix = "; or ".join(filter(None, (_taking_jobs_again(state), remedy))) if counts_ahead else ""
+        if is_asked:
+            more += [each for each in _machines(core, job, state) if not any(each in said for said in more)]
+        fix = "; or ".join(filter(None, (_taking_jobs_again(state) if is_asked else "", remedy)))
         return PendingReason(reason, "; ".join((need, *more, *facts)), fix)
-    if told := _failed_there(core, job, state):
-        return PendingReason(Reason.WAIT_CAPACITY, "; ".join((f"{need}, but only on {told}", *facts)))
-    if ledger.fleet.find(state.row, shape) is None:
-        where = "on few enough machines" + (" that have what it needs" if job.request.tools else "")
-        return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not {where}", *facts)))
+    if (limit := core.cycle.limits.reached(job, count, state.row)) is not None:
+        return PendingReason(Reason.WAIT_QUOTA, "; ".join((need, limit.words, *facts)))
+    if find_free_place(core.cycle, job, state.row) is None:
+        reason, why = _what_keeps_it_off(core, job, state)
+        return PendingReason(reason, "; ".join((f"{need}, but {why}", *facts)))
     reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
     figures = "" if is_planned else price_figure(core, state.row)
     return PendingReason(reason, "; ".join((need, *facts)), figures=figures)
 
 
+#: Reasons of jobs that an obstacle keeps from what is free; others leave too little on one machine.
+_REASONS = {
+    Obstacle.BOOKED: Reason.WAIT_BOOKED,
+    Obstacle.RESERVED: Reason.WAIT_RESERVATION,
+    Obstacle.FAILED: Reason.WAIT_CAPACITY,
+}
+
+
+def _what_keeps_it_off(core: SchedulerCore, job: JobRecord, state: PoolState) -> tuple[Reason, str]:
+    """Returns why the job cannot have what is free in the pool: the obstacle that keeps most of it from the job."""
+    shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
+    found = obstacles(core.cycle, job, state.row, shape).most_common(1)
+    if not found:
+        return Reason.WAIT_FRAGMENTED, "not on few enough machines"
+    (obstacle, node_id), _ = found[0]
+    if obstacle is Obstacle.FAILED:
+        return Reason.WAIT_CAPACITY, f"only on {_failed_there(core, job, state)}"
+    return _REASONS.get(obstacle, Reason.WAIT_FRAGMENTED), f"{node_id} {obstacle}"
+
+
 def _failed_there(core: SchedulerCore, job: JobRecord, state: PoolState) -> str:
-    """Returns the machines on which the job failed and which it therefore avoids; empty if there are none."""
-    if (job.job_id, state.row) not in core.ledger.retries.waiting:
-        return ""
+    """Returns the machines on which the job failed and which it therefore avoids."""
     fleet, failed = core.ledger.fleet, core.ledger.retries.failed.get(job.job_id, {})
     here = [node_id for node_id in failed if (machine := fleet.machine(node_id)) and machine.pool == state.row]
     ends = max((inf if failed[each][0] >= INSISTS_AFTER else failed[each][1] for each in here), default=inf)
@@ -332,7 +387,9 @@ def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, 
     if state.capacity < count:
         if state.rented:
             return Reason.WAIT_CAPACITY, "the policy rents no more machines at this price"
-        return Reason.WAIT_CAPACITY, "more of its machines must join, or take jobs again"
+        away = next((each for each in state.members.values() if each.condition is not MachineCondition.UP), None)
+        said = "" if away is None else f": {_away_text(away)}"
+        return Reason.WAIT_CAPACITY, f"more of its machines must join, or take jobs again{said}"
     return (Reason.WAIT_CAPACITY,)
 
 
@@ -341,33 +398,27 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
     machines = state.members.values()
     holders = sorted({job_id for each in machines for job_id in each.holders} - {job.job_id})
     away = [_away_text(each) for each in machines if each.condition is not MachineCondition.UP]
-    more = ", ..." if len(holders) > _NAMED_MAX else ""
-    held = [f"held by job {', '.join(map(str, holders[:_NAMED_MAX]))}{more}"] if holders else []
-    return held + _unstoppable(core, holders) + away[:_NAMED_MAX]
+    held = [f"held by {format_jobs(holders, _NAMED_MAX)}{_unstoppable(core, holders)}"] if holders else []
+    return held + away[:_NAMED_MAX]
 
 
-def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """Returns which holders cannot be stopped now; under shares and orders only those that would lose their work."""
-    ordering, jobs, plans = core.cycle.ordering, core.ledger.jobs, core.cycle.policy.plans
-    if not plans:
-        return _losing(core, holders)
-    staying = [job_id for job_id in holders if jobs[job_id].holds and not ordering.can_be_stopped(jobs[job_id])]
+def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> str:
+    """Returns which holders cannot be stopped now, and what protects the first of them.
+
+    Under shares and orders these are only the ones that no other job could stop.
+    """
+    ledger, ordering, staying = core.ledger, core.cycle.ordering, dict[JobId, Protection]()
+    for job in (ledger.jobs[job_id] for job_id in holders):
+        found = ordering.protects(job) if core.cycle.policy.plans else may_be_stopped(ledger, job, StopFor.RETURN)
+        if job.holds and found is not None:
+            staying[job.job_id] = found
     if not staying:
-        return []
-    named = ", ".join(map(str, staying[:_NAMED_MAX])) + (", ..." if len(staying) > _NAMED_MAX else "")
-    return [
-        f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, a private machine, being measured, or"
-        " protected by the policy's rules)"
-    ]
-
-
-def _losing(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """Returns the jobs that keep their places because their work would be lost."""
-    fixed = [job_id for job_id in holders if is_fixed(core.ledger, core.ledger.jobs[job_id])]
-    if not fixed:
-        return []
-    named = ", ".join(map(str, fixed[:_NAMED_MAX])) + (", ..." if len(fixed) > _NAMED_MAX else "")
-    return [f"job {named} {why_fixed(core.ledger, core.ledger.jobs[fixed[0]])}"]
+        return ""
+    why = next(iter(staying.values()))
+    same = [job_id for job_id, found in staying.items() if found is why]
+    if same == list(holders):
+        return f", which {why.said_of(len(same))}"
+    return f"; {format_jobs(same, _NAMED_MAX)} {why.said_of(len(same))}"
 
 
 def _away_text(machine: FleetMachine) -> str:
@@ -378,20 +429,21 @@ def _away_text(machine: FleetMachine) -> str:
 def _taking_jobs_again(state: PoolState) -> str:
     """Returns the command by which an administrator could let machines take jobs again; empty if there is none."""
     if state.pool.drained:
-        return f"walras admin pool drain {state.pool.pool_id} --off"
+        return f"walras admin drain --pool {state.pool.pool_id} --off"
     aside = [each for each in state.members.values() if each.condition is MachineCondition.QUARANTINED]
-    fix = "see why jobs fail there, then: walras admin resume"
+    fix = "see why jobs fail there, then: walras admin drain --off"
     return f"{fix} {aside[0].whole or aside[0].node_id}" if aside else ""
 
 
-def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
-    """Returns the number of waiting jobs ahead in the pool's queues, counted up to `_AHEAD_MAX`."""
-    ordering, columns = core.cycle.ordering, core.ledger.columns
-    # Computing a key settles the job's row. This is undone, because a question must not change later decisions.
-    before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
-    mine = dict(ordering.keys(job)).get(pool)
-    columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
-    return 0 if mine is None else core.cycle.queues.ahead(pool, mine, _AHEAD_MAX)
+def _place_in_queue(core: SchedulerCore, job: JobRecord) -> str:
+    """Returns how many jobs are ahead in the one queue that listings show; empty if the job waits outside of it."""
+    if not core.cycle.queues.is_waiting(job.job_id):
+        return ""
+    ahead = 0
+    for ahead, job_id in enumerate(core.cycle.queues.in_order(_AHEAD_MAX)):
+        if job_id == job.job_id:
+            return f"{ahead} ahead"
+    return f"{ahead + 1}+ ahead" if ahead + 1 >= _AHEAD_MAX else ""
 
 
 # ------------------------------------------------------------------------------------------ bookings
@@ -418,10 +470,10 @@ def deciding_booking(core: SchedulerCore, job: JobRecord) -> tuple[Booking, int]
 
 def _would_have_place(core: SchedulerCore, job: JobRecord, booking: Booking, row: int, count: int) -> bool:
     """Returns whether the idle accelerators of the booked machines, with those free beside them, would suffice."""
-    if (job.job_id, row) in core.cycle.bookings.barred:
-        return True
     if not booking.is_active(core.ledger.now):
-        return False  # an upcoming booking only blocks a job while places are free, and then the job is in `barred`
+        shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
+        is_kept_off = find_free_place(core.cycle, job, row) is None
+        return is_kept_off and core.ledger.fleet.find(row, shape) is not None
     state = core.ledger.fleet.pools[row]
     idle = sum(len(each.free) for each in core.cycle.bookings.machines(booking) if each.pool == row)
     return state.free < count <= state.free + idle
@@ -442,21 +494,18 @@ def booking_reason(core: SchedulerCore, job: JobRecord) -> Iterator[tuple[str, s
     if booking.is_active(now):
         whom = "nobody" if booking.project == NOBODY else f"jobs of project {booking.project} alone"
         detail = f"{booking.words}{because} keeps {what} for {whom}; {ends}"
-        yield detail, "wait for its end, or have it cancelled: walras reserve --cancel " + str(booking.booking_id)
+        yield detail, f"wait for its end, or have it cancelled: walras admin remove reservation {booking.booking_id}"
         return
     begins = format_length(booking.from_at - now)
     detail = f"{booking.words}{because} takes {what} in {begins}; {ends}; this job {_why_not_before(core, job)}"
-    yield detail, "state `steps` or `max_runtime` if it ends before; a job that saves its work may start, and is moved"
+    remedy = "state `steps`, `estimated_duration` or `max_runtime` if it ends before; a job that saves may start anyway"
+    yield detail, remedy
 
 
 def _why_not_before(core: SchedulerCore, job: JobRecord) -> str:
-    if not job.request.preemptible:
-        why = "may not be stopped"
-    elif job.loses_work or may_lose_work(core.ledger, job):
-        why = "would lose its work if it were stopped"
-    else:
-        why = "would have to be stopped as soon as it had started"
-    is_known = job.request.steps is not None or job.request.max_runtime_s < inf
+    why = may_be_stopped(core.ledger, job, StopFor.LENDER) or "would have to be stopped as soon as it had started"
+    stated = job.request
+    is_known = stated.steps is not None or stated.duration_s is not None or stated.max_runtime_s < inf
     return f"{why}, and {'would not have ended by then' if is_known else 'is not known to end before'}"
 
 
@@ -488,17 +537,35 @@ def values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[flo
 
 
 def plan_taken(core: SchedulerCore, job: JobRecord) -> str:
-    """Returns which of its stated plans the job runs; empty for a job without plans, or while it waits."""
+    """Returns which of its stated plans the job runs, or what it holds in several pools and the speed planned there;
+    empty for other jobs, and while it waits.
+    """
     menu, ledger = job.request.plans, core.ledger
-    held: dict[str, int] = {}
-    for pool, count in ledger.parts_of(job) if menu else ():
-        name = ledger.fleet.pools[pool].pool.shape.accelerator
-        held[name] = held.get(name, 0) + count
+    if job.request.has_roles and job.placement is not None:
+        return f"has {_roles_text(core, job, job.placement)}, planned at {ledger.rate_of(job):.3g} steps/s"
+    held = ledger.classes.types_of(ledger.parts_of(job))
+    if not menu and ledger.is_spread(job):
+        named = " + ".join(f"{count} x {name}" for name, count in held.items())
+        return f"has {named}, planned at {ledger.rate_of(job):.3g} steps/s"
     taken = job.request.plan_of(held)
     if taken is None:
         return ""
     row = menu.index(taken)
     return f"has {taken.text}: plans[{row}] of {len(menu)}, which states {taken.steps_per_s:.3g} steps/s"
+
+
+def _roles_text(core: SchedulerCore, job: JobRecord, placement: Placement) -> str:
+    """Returns which machine has which processes of a job with roles, and the rank under which they log."""
+    fleet = core.ledger.fleet
+    rows = [fleet.pool_row(part.pool_id or placement.pool_id) for part in placement.parts]
+    types = ["" if row is None else fleet.pools[row].pool.shape.accelerator for row in rows]
+    machines = list(zip(types, (len(part.devices) for part in placement.parts), strict=True))
+    places = place_roles(roles_of(job.request, machines), machines)
+    named = (", ".join(f"{role.name} {index}" for role, index in here) for here in places)
+    return ", ".join(
+        f"{roles} on {part.node_id} (log of rank {rank})"
+        for rank, (roles, part) in enumerate(zip(named, placement.parts, strict=True))
+    )
 
 
 def price_figure(core: SchedulerCore, pool: int) -> str:
@@ -524,7 +591,168 @@ def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, cou
         f"the policy rents no more machines at this price: {says}, and {count} accelerators here cost {price:g} USD/h"
     )
     fix = (
-        f"state a value above {price:g} USD/h: `value_usd_per_h` of the job, `rules.values` of the policy file for "
-        f"project {request.project}, or `rules.delay_usd_per_h` for all"
+        f"state a value above {price:g} USD/h: submit it again with `value_usd_per_h`, or set `rules.values` of the"
+        f" policy for project {request.project}, or `rules.delay_usd_per_h` for all"
     )
     return detail, fix
+
+
+#: Number of jobs that are named, and number of jobs ahead that are examined.
+_AHEAD_NAMED_MAX, _AHEAD_LOOKED_AT = 3, 500
+#: Reasons about places: the sentence says who holds them and who goes first. Other reasons explain themselves.
+_OF_PLACES = frozenset(
+    {
+        Reason.WAIT_CAPACITY,
+        Reason.WAIT_FRAGMENTED,
+        Reason.WAIT_PRICE,
+        Reason.WAIT_PRIORITY,
+        Reason.WAIT_FAIRSHARE,
+        Reason.WAIT_RESERVATION,
+        Reason.WAIT_PREEMPTING,
+    }
+)
+
+
+def dominant_reason(core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] | None = None) -> str:
+    """Returns why an active job does not run; for a running job with several plans, which plan it runs; else ""."""
+    job = core.ledger.jobs.get(job_id)
+    first = first_pending_reason(core, job_id, expected or {})
+    if job is None or first is None:
+        return "" if job is None else plan_taken(core, job)
+    if job.holds or first.reason not in _OF_PLACES:
+        return _in_words(core, job, first)
+    pools = _pools_by_preference(core, job)
+    return "; ".join(filter(None, (_of_places(core, job, first, pools), owned_text(core, job))))
+
+
+def _of_places(core: SchedulerCore, job: JobRecord, first: PendingReason, pools: Sequence[PoolState]) -> str:
+    """Returns the sentence for reasons about places."""
+    ahead = _ahead(core, job, pools)
+    holders = _holders(core, job, pools)
+    is_renting = any(state.awaited for state in pools)
+    if is_renting:
+        return f"machines for it are on their way: {_sizes(core, job, pools)}"
+    if ahead:
+        return f"{_go_first(core, job, ahead)}{_and_hold(core, holders)}"
+    if holders:
+        return _held_by(core, job, pools, holders)
+    return f"{_sizes(core, job, pools)}; {first.detail.split('; ')[0]}"
+
+
+def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
+    """Returns the sentence for reasons that are not about places."""
+    if first.reason is Reason.WAIT_DEPENDENCY:
+        return f"it waits for {format_jobs(sorted(job.blocked_by))} to end{_times(core, job.blocked_by)}"
+    if first.reason in (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE):
+        why = "it failed recently, and restarts" if first.reason is Reason.WAIT_BACKOFF else "it was submitted to start"
+        return f"{why} in {format_length(max(job.ready_at - core.ledger.now, 0.0))}"
+    if first.reason is Reason.HOLD_USER:
+        return "its owner holds it; it cannot start before it is released"
+    if first.reason is Reason.HOLD_ADMIN:
+        return "an operator holds it; it cannot start before it is released"
+    if first.reason is Reason.HOLD_REPEATED_FAILURE:
+        return "it failed repeatedly in the same way; it cannot start before it is released"
+    return first.detail or str(first.reason)
+
+
+def _pools_by_preference(core: SchedulerCore, job: JobRecord) -> list[PoolState]:
+    """Returns the pools that can hold the job: where it has a share first, then by speed."""
+    ledger = core.ledger
+    job_class = ledger.class_of(job)
+    counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
+    rows = np.lexsort((-job_class.rates, -entitled)).tolist()
+    return [ledger.fleet.pools[row] for row in rows if counts[row]]
+
+
+def _ahead(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> list[JobRecord]:
+    """Returns waiting jobs that go before this one on its best pool, the most urgent first; [] if none does."""
+    ordering, columns, queues = core.cycle.ordering, core.ledger.columns, core.cycle.queues
+    # Computing a key settles the job's row. This is undone, because a question must not change later decisions.
+    before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
+    keys = dict(ordering.keys(job))
+    columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
+    for state in pools:
+        if state.row not in keys or not queues.busy([state.row]):
+            continue
+        mine = keys[state.row]
+        found = sorted(
+            entry
+            for _, queue in queues.of(state.row)
+            for entry in queue.first(_AHEAD_LOOKED_AT)
+            if entry[0] < mine and entry[1] != job.job_id and queues.is_waiting(entry[1])
+        )
+        if found:
+            return [core.ledger.jobs[job_id] for job_id in dict.fromkeys(job_id for _, job_id in found)]
+    return []
+
+
+def _holders(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> list[JobRecord]:
+    """Returns the jobs that hold machines of the pools that this job could use; those that end first come first."""
+    jobs = core.ledger.jobs
+    found = {job_id for state in pools for machine in state.members.values() for job_id in machine.holders}
+    holding = [jobs[job_id] for job_id in found if job_id != job.job_id and jobs[job_id].holds]
+    return sorted(holding, key=lambda each: (remaining_here_s(core.ledger, each), each.job_id))
+
+
+def _go_first(core: SchedulerCore, job: JobRecord, ahead: Sequence[JobRecord]) -> str:
+    """Returns a text such as `jobs 18 and 19 go first: they need 20 min, you 9 h`."""
+    verb = "goes" if len(ahead) == 1 else "go"
+    slots = np.array([each.slot for each in (*ahead[:_AHEAD_NAMED_MAX], job)])
+    needs = remaining_on_best_s(core.ledger, slots)
+    theirs, own = float(needs[:-1].max()), float(needs[-1])
+    text = f"{format_jobs([each.job_id for each in ahead])} {verb} first"
+    if theirs < inf and own < inf:
+        need = "it needs" if len(ahead) == 1 else "they need"
+        return f"{text}: {need} {format_length(theirs)}, you {format_length(own)}"
+    higher = [each for each in ahead if each.request.priority_class > job.request.priority_class]
+    if higher:
+        return f"{text}: {'its' if len(ahead) == 1 else 'their'} priority is higher"
+    return text
+
+
+def _and_hold(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
+    if not holders:
+        return ""
+    verb = "has" if len(holders) == 1 else "have"
+    return f"; {format_jobs([each.job_id for each in holders])} {verb} the places now{_first_ends(core, holders)}"
+
+
+def _held_by(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState], holders: Sequence[JobRecord]) -> str:
+    verb = "holds" if len(holders) == 1 else "hold"
+    named = format_jobs([each.job_id for each in holders])
+    return f"{named} {verb} what it needs ({_sizes(core, job, pools)}){_first_ends(core, holders)}"
+
+
+def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
+    left_s = remaining_here_s(core.ledger, holders[0])
+    if left_s < inf:
+        subject = "it" if len(holders) == 1 else f"job {holders[0].job_id}, the first of them,"
+        return f"; {subject} ends in about {format_length(left_s)}"
+    limit_at, first = min((runtime_limit_at(core.ledger, each), each.job_id) for each in holders)
+    if limit_at < inf:
+        subject = "its" if len(holders) == 1 else f"job {first}'s"
+        return f"; {subject} limit of run time ends in {format_length(limit_at - core.ledger.now)}"
+    return "; their remaining times are unknown" if len(holders) > 1 else "; its remaining time is unknown"
+
+
+def _sizes(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> str:
+    """Returns what the job needs and what is free of it; only its need if no pool can hold it or it has plans."""
+    if not pools:
+        return f"it needs {job.request.text}"
+    counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
+    free: dict[tuple[int, str], int] = {}
+    for state in pools:
+        way = counts[state.row], state.pool.shape.accelerator
+        free[way] = free.get(way, 0) + state.free
+    if job.request.plans:
+        names = dict.fromkeys(accelerator for _, accelerator in free)
+        idle = (f"{sum(free[way] for way in free if way[1] == name)} x {name}" for name in names)
+        return f"it needs {job.request.text}; {', '.join(idle)} free"
+    told = (f"{count} x {accelerator}, {idle} free" for (count, accelerator), idle in free.items())
+    return f"it needs {' or '.join(islice(told, _AHEAD_NAMED_MAX))}"
+
+
+def _times(core: SchedulerCore, job_ids: Iterable[JobId]) -> str:
+    known = [core.ledger.jobs[job_id] for job_id in job_ids if job_id in core.ledger.jobs]
+    left_s = max((remaining_here_s(core.ledger, each) for each in known), default=inf)
+    return f", in about {format_length(left_s)}" if left_s < inf else ""

@@ -2,6 +2,7 @@
 
 entitled   by weight among those with work, guarantees first, at most what it asks for and may hold
 nominal    by weight if all had work
+owned      of a type or pool: its jobs' use of it, what others have of it on loan, and the credit for loans
 borrowed   held above nominal; from whom: siblings by what they leave of their nominal part
 
 Also the standing of budgets: for each limit what is used and left, its present rate, and when it is refilled.
@@ -17,12 +18,17 @@ from optimizer.assignment.fair_standing import entitlements
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.budget_limits import BudgetOwner, BudgetUnit
 from scheduler.core.core import SchedulerCore
-from scheduler.core.share_events import EntityShare
+from scheduler.core.events import EntityShare
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.spending_accounts import SpendingAccount
+from scheduler.core.state.spending import SpendingAccount
+from walras.contract import SECONDS_PER_HOUR
+from walras.job_request import JobId
+from walras.units import format_jobs
 
 #: Amounts below this count as zero, accelerators.
 _NOTHING = 1e-6
+#: Credits below this many accelerator-hours are not shown; number of jobs that are named.
+_TOLD_H = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,33 @@ class HeldThere:
     accelerator: str
     accelerators: float
     units: float
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedStanding:
+    """What a project owns of a type or pool: numbers of accelerators."""
+
+    scope: str
+    owned: int
+    #: Those of machines that take jobs now, up to `owned`; those that its own jobs use of them, and those lent.
+    here: int
+    used: int
+    lent: float
+    #: Accelerator-hours lent and not had back.
+    credit_h: float
+    #: Jobs of others on machines of the scope, by when they started, while any are lent.
+    borrowers: tuple[JobId, ...]
+
+    @property
+    def text(self) -> str:
+        """Returns it as a sentence without a subject."""
+        parts = [f"{self.used} used by its own jobs"]
+        parts += [f"{self.lent:.3g} lent (to {format_jobs(self.borrowers)})"] if self.lent > 0 else []
+        idle = self.here - self.used - self.lent
+        parts += [f"{idle:.3g} idle"] if idle > _NOTHING else []
+        parts += [f"{self.owned - self.here} not here"] if self.here < self.owned else []
+        credit = f"; a credit of {self.credit_h:.1f} accelerator-hours" if self.credit_h >= _TOLD_H else ""
+        return f"{self.owned} x {self.scope}: {', '.join(parts)}{credit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +84,7 @@ class ShareStanding:
     used_part: float
     #: (sibling, accelerators) of what it holds above its nominal part.
     borrowed: tuple[tuple[str, float], ...]
+    owned: tuple[OwnedStanding, ...] = ()
 
     @property
     def accelerators(self) -> float:
@@ -64,16 +98,17 @@ class ShareStanding:
 
     @property
     def because(self) -> str:
-        """Returns a sentence on why its units differ from its accelerators; empty if it holds nothing."""
+        """Returns sentences on what it owns, and on why its units differ from its accelerators; may be empty."""
+        owned = [f"{self.name} owns {each.text}" for each in self.owned]
         if not self.held:
-            return ""
+            return "; ".join(owned)
         parts = [
             f"{each.accelerators:g} {each.accelerator} at {each.units / each.accelerators:.2g} times the fleet's "
             f"average speed for its jobs count {each.units:.3g}"
             for each in self.held
         ]
-        told = f"{self.units:.3g} units with {self.accelerators:g} accelerators"
-        return f"{self.name} holds {told} because {', '.join(parts)}"
+        told = f"{self.name} holds {self.accelerators:g} accelerators, which count as {self.units:.3g} of its share"
+        return "; ".join([*owned, f"{told}: {', '.join(parts)}"])
 
 
 def share_standings(core: SchedulerCore, at: float) -> list[ShareStanding]:
@@ -107,9 +142,40 @@ def share_standings(core: SchedulerCore, at: float) -> list[ShareStanding]:
             units_s=used[number][1],
             used_part=_part(used, parent, number),
             borrowed=_borrowed(names, parent, held, nominal, number),
+            owned=tuple(owned_standings(ledger, name)),
         )
         for number, name in sorted(enumerate(names), key=lambda each: each[1])
     ]
+
+
+def owned_standings(ledger: Ledger, name: str) -> Iterator[OwnedStanding]:
+    """Yields what the project owns by scope, and how it stands."""
+    usage, jobs = ledger.usage, ledger.jobs
+    for tally in usage.owned.tallies(ledger):
+        claim = tally.claim
+        if claim.owner != name:
+            continue
+        lent, here = usage.owned.lent(ledger, tally), min(claim.accelerators, tally.capacity)
+        there = (job for job in jobs.values() if job.holds and not claim.is_of(job)) if lent else ()
+        found = [job for job in there if any(tally.pools[pool] for pool, _ in ledger.parts_of(job))]
+        yield OwnedStanding(
+            claim.scope, claim.accelerators, here, min(tally.held, here), lent,
+            usage.owned.credit_s(claim) / SECONDS_PER_HOUR,
+            tuple(job.job_id for job in sorted(found, key=lambda job: (job.leased_at, job.job_id))),
+        )  # fmt: skip
+
+
+def owned_text(core: SchedulerCore, job: JobRecord) -> str:
+    """Returns how those accelerators stand that the job's project owns and the job may use; empty if it owns none."""
+    ledger = core.ledger
+    able = set(ledger.class_of(job).pools)
+    usable = {
+        tally.claim.scope
+        for tally in ledger.usage.owned.tallies(ledger)
+        if tally.claim.is_of(job) and able & set(np.flatnonzero(tally.pools).tolist())
+    }
+    told = [each.text for each in owned_standings(ledger, job.request.project) if each.scope in usable]
+    return f"your project owns {'; '.join(told)}" if told else ""
 
 
 def _everybody(ledger: Ledger) -> tuple[list[str], list[int]]:

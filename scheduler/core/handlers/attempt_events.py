@@ -20,7 +20,7 @@ from scheduler.core.events import (
     RoundEnded,
 )
 from scheduler.core.handlers.quarantine import blame, clear_failures
-from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave, command_start, limit_runtime, release_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
@@ -29,11 +29,15 @@ from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import note_length
 from scheduler.core.state.standing import is_jobs_fault
-from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
+from scheduler.core.state.stopping import StopFor, begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
 from walras.contract import EXIT_CHECKPOINTED, EXIT_MACHINE_UNABLE, EXIT_NOT_PREPARED, SIGKILL
+from walras.job_request import project_of
 from walras.states import AttemptState, JobState, Reason
+
+#: A place was left soon if its job ran for no longer than this many of the shortest times between two plans.
+LEFT_SOON = 10.0
 
 
 def on_prepared(cycle: Cycle, job: JobRecord, event: Prepared) -> None:
@@ -60,6 +64,10 @@ def _mark_running(cycle: Cycle, job: JobRecord) -> None:
     if job.state is JobState.STARTING:
         job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
+        limit_runtime(cycle, job)
+        for row, _ in job.place if job.request.max_runtime_s < inf else ():
+            if (machine := cycle.ledger.fleet.machines[row]) is not None:
+                machine.ends_version = -1
         cycle.sharing.is_due = cycle.sharing.is_due or job.request.shared is not None
         begin_unsaved_run(cycle.ledger, job, cycle.policy.rules)
         cycle.set_job_state(job, JobState.RUNNING)
@@ -77,7 +85,10 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     if event.start_s is not None and not job.start_reported:
         job.start_reported = True  # once per start: reports repeat the value
         ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
-    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
+    if event.steps_per_s is None or job.placement is None:
+        return
+    if ledger.is_spread(job):
+        _saw_mix(cycle, job, event.steps_per_s)
         return  # a speed over several pools is no measurement of either
     if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
         return
@@ -92,6 +103,18 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     if ledger.table.measure(kind, accelerator, job.placement.accelerators, event.steps_per_s, ledger.classes.nominal):
         ledger.classes.refresh_kind(kind)
         cycle.solves.problem_changed = cycle.sharing.is_due = True
+    if kind == job.request.kind:
+        gang = accelerator, job.placement.accelerators
+        ledger.table.programs.saw(job.request.program, project_of(kind), gang, event.steps_per_s)
+
+
+def _saw_mix(cycle: Cycle, job: JobRecord, steps_per_s: float) -> None:
+    """Records the speed of a gang over several pools, if it shares its batches, or has roles."""
+    ledger, kind = cycle.ledger, cycle.ledger.kind_of(job)
+    held = ledger.classes.types_of(ledger.parts_of(job))
+    if (job.request.shares or job.request.has_roles) and ledger.table.measure_mix(kind, held, steps_per_s):
+        ledger.classes.refresh_kind(kind)
+        cycle.solves.problem_changed = True
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
@@ -123,8 +146,8 @@ def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
     cycle.solves.problem_changed = True
     machines = (cycle.ledger.fleet.machines[row] for row, _ in job.place)
     drained = [each.node_id for each in machines if each is not None and each.gentle_until > cycle.now]
-    if drained and job.revoked is None and job.request.preemptible:
-        revoke_attempt(cycle, job, Reason.HOLD_ADMIN, detail=f"{drained[0]} leaves")
+    if drained:
+        ask_to_leave(cycle, job, StopFor.MACHINE, Reason.HOLD_ADMIN, detail=f"{drained[0]} leaves")
 
 
 def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
@@ -181,6 +204,8 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     succeeded = is_clean and (not event.unfinished or _has_all_steps(job))
     if succeeded:
         clear_failures(cycle, job)
+        if cycle.policy.plans and cycle.now - job.running_at <= LEFT_SOON * cycle.policy.rules.resolve_min_s:
+            cycle.backlog.left_soon.append((cycle.ledger.columns.pool.item(job.slot), job.class_row))
     release_attempt(cycle, job)
     if succeeded:
         end_job(cycle, job, JobState.SUCCEEDED, AttemptState.SUCCEEDED)
@@ -215,11 +240,11 @@ def _end_as_asked(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
 
 
 def _machine_was_unable(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
-    """Requeues a job whose machine lacked a tool, at no cost to its retries; after several in a row it has failed."""
+    """Requeues a job whose machine lacked a tool or room, at no cost to its retries; after several it has failed."""
     job.idle_yields += 1
     _back_off(cycle, job, job.idle_yields)
     blame(cycle, job, event.node_id)
-    detail = f"{event.node_id} lacks a tool to prepare it: its log says which"
+    detail = f"{event.node_id} lacks a tool or room to prepare it: its log says which"
     blamed = _place_of(job, event.node_id)
     requeue_after_infra_failure(cycle, job, AttemptState.FAILED, Reason.INFRA_START_REFUSED, detail, blamed)
 
@@ -412,7 +437,8 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
     rule = job.request.retry
     if event.exit_code == EXIT_NOT_PREPARED:
         detail = f"its setup, environment, data or code could not be prepared on {event.node_id}: its log says why"
-    allowed = event.exit_code in rule.on_exit_codes or (not rule.on_exit_codes and event.exit_code != EXIT_NOT_PREPARED)
+    code = event.exit_code if event.signal is None else 128 + event.signal  # as shells have it
+    allowed = code in rule.on_exit_codes or (not rule.on_exit_codes and code != EXIT_NOT_PREPARED)
     if job.restarts < rule.max_restarts and allowed:
         job.restarts += 1
         cycle.set_attempt_state(job, AttemptState.FAILED, reason)

@@ -1,35 +1,200 @@
 """Bookings in effect: machines are cleared when a booking begins, its project's jobs run there, and they return.
 
-Before a booking begins, jobs that it excludes and that may be stopped are asked to leave its machines, as long before
-as that takes (`bookings.notice_s`). While it lasts its machines are BOOKED: they are not in the capacity that the
-policy shares out, so every kind of policy respects it. The project's waiting jobs get them here, by priority and then
-by age; their use is apart from the fleet's capacity (`JobRecord.is_aside`) and does not count against the project's
-share in the next problem. When the booking ends, jobs that run there continue as any other job.
+Before a booking begins, jobs that it excludes, that may be stopped and that do not end by themselves in time are asked
+to leave its machines, as long before as that takes (`bookings.leaves_at`). While it lasts its machines are BOOKED: they
+are not in the capacity that the policy shares out, so every kind of policy respects it. The project's waiting jobs get
+them here, by priority and then by age; their use is apart from the fleet's capacity (`JobRecord.is_aside`) and does not
+count against the project's share in the next problem. When the booking ends, jobs that run there continue as any other
+job.
 
 A booked machine that is lost, or leaves, is replaced by the machine of its type that can be empty soonest. Jobs whose
-owners do not let them be stopped are never stopped for a booking; `booking_choice` refuses bookings that would need it.
+owners do not let them be stopped are never stopped for a booking; bookings that would need it are refused.
+
+Which machines a booking gets, whether it can be honoured, and which jobs are in its way; used before booking.
+
+Only machines of owned pools can be booked: rented ones come and go with their price. A machine is open to a booking if
+nothing else is booked on it in that period and all jobs that run there will be gone when it begins: they end, or may be
+stopped. A job that may be stopped loses at most its unsaved work. Among open machines those come first on which no job
+loses work, then those that are empty soonest.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
 import numpy as np
 
-from scheduler.core.booking_events import Booking, BookingsDeclared
+from scheduler.core.events import Booking, BookingsDeclared
 from scheduler.core.handlers.attempt_events import abort_start
-from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt, start_attempt
-from scheduler.core.placement.booking_choice import best_machines
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave, is_prepared, start_attempt
 from scheduler.core.placement.reservations import drop_reservation, drop_reservations_on, shape_of
-from scheduler.core.placement.search import MachineCandidate, cheapest_machines
-from scheduler.core.state.bookings import STAYING, notice_s
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough
+from scheduler.core.placement.search import MachineCandidate, cheapest_machines, find_free_place
+from scheduler.core.placement.where import PlaceOf, may_hold, may_place
+from scheduler.core.state.bookings import STAYING, leaves_at, notice_s, sure_end_at
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, PoolState, is_enough
 from scheduler.core.state.job_classes import ResourceShape
-from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, enqueue_job
-from walras.job_request import JobId, can_prepare
+from walras.cluster import NodeId
+from walras.job_request import JobId
+from walras.spec.accelerator_names import covers
 from walras.states import JobState, Reason
+
+#: Number of jobs that are named.
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOutlook:
+    """State of one machine for a booking."""
+
+    node_id: NodeId
+    accelerators: int
+    #: Jobs running there that the booking excludes.
+    others: tuple[JobId, ...]
+    #: Those of them that will still be there when it begins and may not be stopped.
+    blocking: tuple[JobId, ...]
+    #: Those of them that would lose work by being stopped.
+    losing: tuple[JobId, ...]
+    #: When they are gone at the latest; inf: unknown.
+    empty_at: float
+    #: Another booking of the machine that overlaps in time; None: there is none.
+    booked: Booking | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Returns whether the booking could be honoured on the machine."""
+        return self.booked is None and not self.blocking
+
+
+@dataclass(frozen=True, slots=True)
+class BookingOutlook:
+    """What becomes of a booking in the present state."""
+
+    booking: Booking
+    machines: tuple[MachineOutlook, ...]
+    #: Its machines that are not in the fleet, or take no jobs.
+    away: tuple[NodeId, ...]
+
+    @property
+    def accelerators(self) -> int:
+        """Returns the accelerators on its machines that are present."""
+        return sum(each.accelerators for each in self.machines)
+
+    @property
+    def ready_at(self) -> float:
+        """Returns when the last of its machines is free of other jobs."""
+        return max((each.empty_at for each in self.machines), default=self.booking.from_at)
+
+
+def machine_outlook(
+    ledger: Ledger, bookings: Iterable[Booking], wanted: Booking, machine: FleetMachine
+) -> MachineOutlook:
+    """Returns which jobs must leave the machine for the `wanted` booking, and whether they do.
+
+    `bookings`: all others.
+    """
+    from_at = max(wanted.from_at, ledger.now)
+    jobs = [ledger.jobs[job_id] for job_id in machine.holders]
+    others = [job for job in jobs if job.holds and not wanted.is_open_to(job.request.project)]
+    blocking, losing, empty_at = [], [], from_at
+    for job in others:
+        ends_at = sure_end_at(ledger, job)
+        if ends_at <= from_at:
+            continue
+        if may_be_stopped(ledger, job, StopFor.BOOKING) is not None:
+            blocking.append(job.job_id)
+            empty_at = max(empty_at, ends_at)
+            continue
+        empty_at = max(empty_at, ledger.now + notice_s(job))
+        if may_be_stopped(ledger, job, StopFor.TURN) is not None:
+            losing.append(job.job_id)
+    overlapping = (each for each in bookings if machine.node_id in each.node_ids)
+    booked = next((each for each in overlapping if each.overlaps(wanted.from_at, wanted.until_at)), None)
+    ids = tuple(job.job_id for job in others)
+    return MachineOutlook(machine.node_id, machine.size, ids, tuple(blocking), tuple(losing), empty_at, booked)
+
+
+def best_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking) -> list[MachineOutlook]:
+    """Returns machines of the wanted type that the booking does not have yet, the best first."""
+    found = []
+    for state in ledger.fleet.pools:
+        if state.rented or state.pool.removed or not covers(wanted.accelerator, state.pool.shape.accelerator):
+            continue
+        for machine in state.members.values():
+            if machine.condition in STAYING and machine.node_id not in wanted.node_ids:
+                outlook = machine_outlook(ledger, bookings, wanted, machine)
+                found.append((_rank(ledger, outlook, machine), outlook))
+    return [outlook for _, outlook in sorted(found, key=lambda each: each[0])]
+
+
+def _rank(ledger: Ledger, outlook: MachineOutlook, machine: FleetMachine) -> tuple[float, ...]:
+    held = sum(len(machine.holders[job_id]) for job_id in outlook.others)
+    return not outlook.is_open, len(outlook.losing), outlook.empty_at, held, machine.row
+
+
+def choose_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking) -> tuple[tuple[NodeId, ...], str]:
+    """Chooses whole machines for `wanted.accelerators` of a type. Returns them, or none and why, with numbers."""
+    chosen: list[NodeId] = []
+    candidates, missing = best_machines(ledger, bookings, wanted), wanted.accelerators
+    for each in candidates:
+        if missing > 0 and each.is_open:
+            chosen.append(each.node_id)
+            missing -= each.accelerators
+    if missing <= 0:
+        return tuple(chosen), ""
+    there = sum(each.accelerators for each in candidates)
+    can_be_had = sum(each.accelerators for each in candidates if each.is_open)
+    parts = [f"{can_be_had} of {there} {wanted.accelerator} on owned machines can be had for that time"]
+    return (), "; ".join([*parts, *_obstacles(candidates)])
+
+
+def check_machines(ledger: Ledger, bookings: Sequence[Booking], wanted: Booking, *, is_patient: bool = False) -> str:
+    """Returns why exactly these machines cannot be booked, with numbers; empty if they can.
+
+    `is_patient` accepts jobs that may not be stopped: the booking waits for them.
+    """
+    machines = {node_id: ledger.fleet.machine(node_id) for node_id in wanted.node_ids}
+    unknown = [node_id for node_id, machine in machines.items() if machine is None]
+    if unknown:
+        return f"there is no machine {', '.join(unknown)}"
+    here = [machine for machine in machines.values() if machine is not None]
+    pools: list[PoolState] = ledger.fleet.pools
+    rented = [machine.node_id for machine in here if pools[machine.pool].rented]
+    if rented:
+        return f"{', '.join(rented)} is rented: it comes and goes with its price"
+    outlooks = [machine_outlook(ledger, bookings, wanted, machine) for machine in here]
+    return "; ".join(_obstacles([each for each in outlooks if each.booked or (each.blocking and not is_patient)]))
+
+
+def _obstacles(outlooks: Iterable[MachineOutlook]) -> list[str]:
+    """Returns which bookings and jobs keep machines from being booked, with numbers of accelerators."""
+    found: dict[str, int] = {}
+    for each in outlooks:
+        if each.booked is not None:
+            words = f"are booked by {each.booked.words}"
+        elif each.blocking:
+            named = ", ".join(map(str, each.blocking[:_NAMED_MAX]))
+            words = f"are on a machine with job {named}, which may not be stopped and is not known to end before"
+        else:
+            continue
+        found[words] = found.get(words, 0) + each.accelerators
+    return [f"{count} {words}" for words, count in found.items()][:_NAMED_MAX]
+
+
+def booking_outlooks(ledger: Ledger, bookings: Sequence[Booking]) -> list[BookingOutlook]:
+    """Returns what becomes of each booking in the present state."""
+    found = []
+    for booking in bookings:
+        others = [each for each in bookings if each is not booking]
+        machines = [(node_id, ledger.fleet.machine(node_id)) for node_id in booking.node_ids]
+        away = [name for name, machine in machines if machine is None or machine.condition not in STAYING]
+        here = [machine for name, machine in machines if machine is not None and name not in away]
+        outlooks = tuple(machine_outlook(ledger, others, booking, machine) for machine in here)
+        found.append(BookingOutlook(booking, outlooks, tuple(away)))
+    return found
 
 
 def on_bookings_declared(cycle: Cycle, event: BookingsDeclared) -> None:
@@ -141,20 +306,21 @@ def _those_to_leave(cycle: Cycle, booking: Booking) -> Iterator[JobRecord]:
     """Yields jobs on the booking's machines that it excludes and that may be stopped."""
     for machine in cycle.bookings.machines(booking):
         for job in _jobs_with_parts_on(cycle, machine):
-            if job.request.preemptible and not booking.is_open_to(job.request.project) and job.revoked is None:
+            is_free = job.revoked is None and may_be_stopped(cycle.ledger, job, StopFor.BOOKING) is None
+            if is_free and not booking.is_open_to(job.request.project):
                 yield job
 
 
 def _ask_others_to_leave(cycle: Cycle, booking: Booking) -> None:
     """Asks excluded jobs to leave in time for the booking's begin. On an unreachable machine they leave later."""
     for job in list(_those_to_leave(cycle, booking)):
-        if cycle.now < booking.from_at - notice_s(job) or job.revoked is not None:
+        if cycle.now < leaves_at(cycle.ledger, job, booking) or job.revoked is not None:
             continue
         detail = f"{booking.words} {'begins' if cycle.now < booking.from_at else 'has begun'} here"
         if not is_prepared(job):
             abort_start(cycle, job, Reason.POLICY_PREEMPTED, None, detail)
         elif job.state in (JobState.STARTING, JobState.RUNNING):
-            revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED, detail=detail)
+            ask_to_leave(cycle, job, StopFor.BOOKING, Reason.POLICY_PREEMPTED, detail=detail)
 
 
 def _drop_claims(cycle: Cycle) -> None:
@@ -180,7 +346,7 @@ def _start_in_booked_places(cycle: Cycle) -> None:
             for booking in cycle.bookings.declared
             if booking.project == project and booking.is_active(cycle.now)
             for machine in cycle.bookings.machines(booking)
-            if machine.condition is MachineCondition.BOOKED and machine.free
+            if machine.free
         ]
         for job in _waiting_jobs_of(cycle, project) if rows else ():
             found = _place_among(cycle, job, rows)
@@ -197,7 +363,9 @@ def _waiting_jobs_of(cycle: Cycle, project: str) -> list[JobRecord]:
     below = [each for each, parent in enumerate(ledger.entity_parents) if parent == row]
     slots = np.flatnonzero(columns.active & (columns.pool < 0) & np.isin(columns.entity, below))
     jobs = (ledger.jobs[JobId(job_id)] for job_id in columns.job_id[slots].tolist())
+    nominated = cycle.queues.nominated  # a place was cleared for them elsewhere
     able = [job for job in jobs if job.waits and job.hold_reason is None and job.ready_at <= cycle.now]
+    able = [job for job in able if job.job_id not in nominated]
     return sorted(able, key=lambda job: (-job.request.priority, float(columns.submitted_at[job.slot]), job.job_id))
 
 
@@ -210,11 +378,10 @@ def _place_among(cycle: Cycle, job: JobRecord, rows: Iterable[int]) -> tuple[int
             ledger.classes.shapes[ledger.classes.classes[row].shape] for row in ledger.classes.options(job.class_row)
         ]
     for pool in job_class.fastest:
-        closed = cycle.closed_to(job, pool)
-        machines = [m for row in rows if row not in closed and (m := ledger.fleet.machines[row]) and m.pool == pool]
-        room = cycle.limits.room(job, pool) if machines else 0
+        here = [m for row in rows if (m := ledger.fleet.machines[row]) and m.pool == pool]
+        machines = [machine for machine in here if may_place(cycle, job, machine, PlaceOf.BOOKED) is None]
         most = shapes[0].counts[pool]
-        able = (shape for shape in shapes if 0 < shape.counts[pool] <= min(most, room))
+        able = (each for each in shapes if 0 < (n := each.counts[pool]) <= most and may_hold(cycle, job, pool, n))
         for shape in sorted(able, key=lambda shape: -shape.counts[pool]) if machines else ():
             parts = ledger.fleet.gang_parts(pool, shape)
             found = cheapest_machines(parts, machines, partial(_offer_of, shape))
@@ -224,20 +391,19 @@ def _place_among(cycle: Cycle, job: JobRecord, rows: Iterable[int]) -> tuple[int
 
 
 def _offer_of(shape: ResourceShape, machine: FleetMachine, part: int) -> MachineCandidate | None:
-    is_able = len(machine.free) >= part and not machine.closed and can_prepare(machine.tools, shape.tools)
-    if not is_able or not is_enough(machine.free_cpus, machine.free_memory_bytes, part, shape):
+    if len(machine.free) < part or not is_enough(machine.free_cpus, machine.free_memory_bytes, part, shape):
         return None
     return MachineCandidate(machine.row, part, (float(len(machine.free)), float(machine.row)))
 
 
 def _let_barred_jobs_go_on(cycle: Cycle) -> None:
     """Queues jobs again that a booking kept out of a queue, where they have a place now."""
-    fleet, bookings = cycle.ledger.fleet, cycle.bookings
+    bookings = cycle.bookings
     for job_id, pool in sorted(bookings.barred - cycle.ledger.retries.waiting):
         job = cycle.ledger.jobs.get(JobId(job_id))
         if job is not None and job.waits:
             closed = bookings.closed_to(job, pool)
-            if closed and fleet.find(pool, shape_of(cycle, job), closed=closed) is None:
+            if closed and find_free_place(cycle, job, pool) is None:
                 continue
         bookings.barred.discard((job_id, pool))
         cycle.solves.problem_changed = True
@@ -251,7 +417,7 @@ def _set_timer(cycle: Cycle) -> None:
     for booking in cycle.bookings.declared:
         marks = [booking.from_at, booking.until_at]
         if cycle.now < booking.from_at:
-            marks += [booking.from_at - notice_s(job) for job in _those_to_leave(cycle, booking)]
+            marks += [leaves_at(cycle.ledger, job, booking) for job in _those_to_leave(cycle, booking)]
         at = min([at, *(mark for mark in marks if mark > cycle.now)])
     if at != cycle.bookings.timer_at:
         cycle.bookings.timer_at = at

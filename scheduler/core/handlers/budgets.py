@@ -13,7 +13,7 @@ from scheduler.core.events import MoneyRestated
 from scheduler.core.handlers import job_events, machine_events
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import MachineCondition
-from scheduler.core.state.spending_accounts import NOTHING_USED, SpendingAccount
+from scheduler.core.state.spending import NOTHING_USED, SpendingAccount
 from scheduler.core.state.working_set import Cycle
 from walras.states import JobState, Reason
 

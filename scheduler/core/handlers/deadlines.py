@@ -16,25 +16,28 @@ from heapq import heapify, heappop, heappush
 from math import ceil, inf
 
 from scheduler.core.commands import Rent
-from scheduler.core.job_change_events import JobDeadlineChanged
-from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
+from scheduler.core.events import JobDeadlineChanged
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave, start_attempt
 from scheduler.core.placement.reservations import drop_reservation, open_reservation
 from scheduler.core.placement.search import find_free_place, find_victims
+from scheduler.core.placement.where import may_hold
 from scheduler.core.state.fleet import Place, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
-from scheduler.core.state.unsaved_work import is_fixed
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
-from walras.states import JobState, Reason
+from walras.states import Reason
 
 #: Margin beyond one restart: a fraction of the time needed, plus a constant (seconds).
 _MARGIN_PART = 0.05
 _MARGIN_S = 30.0
 #: Minimum of seconds before a deadline is checked again.
 _RECHECK_S = 5.0
+#: Seconds after which a job is asked again that the plan gave an owned place.
+_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +79,18 @@ class DeadlineOutlook:
 
 def settle_deadlines(cycle: Cycle) -> None:
     """Runs before other starts: jobs whose last moment has come get machines that cannot be reclaimed."""
-    heap = cycle.deadlines.heap
+    heap, secured = cycle.deadlines.heap, cycle.deadlines.secured
     while heap and heap[0][0] <= cycle.now:
         job = cycle.ledger.jobs.get(heappop(heap)[1])
         if job is not None and job.deadline_pool < 0:
             _check_deadline(cycle, job)
-    for job_id in sorted(cycle.deadlines.secured):
-        job = cycle.ledger.jobs.get(job_id)
-        if job is None:
-            cycle.deadlines.secured.discard(job_id)
-            cycle.deadlines.stranded.pop(job_id, None)
-        else:
-            _reconsider(cycle, job)
+    for job_id in secured - cycle.ledger.jobs.keys():
+        secured.discard(job_id)
+        cycle.deadlines.stranded.pop(job_id, None)
+    jobs = map(cycle.ledger.jobs.__getitem__, secured)
+    for job in sorted(jobs, key=lambda job: (-job.request.priority_class, job.job_id)):
+        _reconsider(cycle, job)
+        if job.deadline_pool >= 0:
             _move(cycle, job)
 
 
@@ -95,12 +98,25 @@ def entitle_secured_jobs(cycle: Cycle) -> None:
     """Runs after a solve: jobs that were moved stay entitled to that pool and to nothing else."""
     for job_id in sorted(cycle.deadlines.secured):
         job = cycle.ledger.jobs.get(job_id)
-        if job is not None:
+        if job is not None and _has_a_better_place(cycle, job):
+            let_go(cycle, job)
+            heappush(cycle.deadlines.heap, (cycle.now + _AGAIN_S, job_id))
+            cycle.timers.set(cycle.now + _AGAIN_S, "deadline")
+        elif job is not None:
             _entitle(cycle, job)
 
 
+def _has_a_better_place(cycle: Cycle, job: JobRecord) -> bool:
+    """Returns whether a plan gives the job an owned place while no machine is free, or on its way, in its safe pool."""
+    pools, columns = cycle.ledger.fleet.pools, cycle.ledger.columns
+    owned = [row for row in columns.entitled[job.slot].nonzero()[0].tolist() if not pools[row].rented]
+    if not (cycle.policy.plans and job.waits and owned) or pools[job.deadline_pool].awaited:
+        return False
+    return find_free_place(cycle, job, job.deadline_pool) is None
+
+
 def deadline_outlook(
-    ledger: Ledger, job: JobRecord, without: int = -1, class_row: int | None = None
+    cycle: Cycle, job: JobRecord, without: int = -1, class_row: int | None = None
 ) -> DeadlineOutlook | None:
     """Returns the cheapest safe pool where the job would end in time, with some reserve if there is one.
 
@@ -109,19 +125,20 @@ def deadline_outlook(
     Returns None without a deadline, or if length or speed are unknown.
 
     Args:
-    ledger: what is known.
+    cycle: what the handlers work with.
     job: whose deadline it is.
     without: row of a pool to leave out.
     class_row: the one class as which it may run; None: any size that an elastic job may have.
     """
     if job.request.deadline_at == inf or job.request.steps is None:
         return None
+    ledger = cycle.ledger
     sizes = gang_classes(ledger, job) if class_row is None else (class_row,)
     pools = [state for state in ledger.fleet.pools if state.row != without]
-    found = [each for row in sizes for state in pools if (each := _outlook_on(ledger, job, state, row)) is not None]
+    found = [each for row in sizes for state in pools if (each := _outlook_on(cycle, job, state, row)) is not None]
     in_time = [each for each in found if each.is_safe] or [each for each in found if each.is_feasible]
     if not in_time and job.request.preemptible:
-        risky = [_outlook_on(ledger, job, state, row, on_spot=True) for row in sizes for state in pools]
+        risky = [_outlook_on(cycle, job, state, row, on_spot=True) for row in sizes for state in pools]
         in_time = [each for each in risky if each is not None and each.is_feasible]
     if in_time:
         return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
@@ -139,11 +156,12 @@ def gang_classes(ledger: Ledger, job: JobRecord) -> tuple[int, ...]:
 
 
 def _outlook_on(
-    ledger: Ledger, job: JobRecord, state: PoolState, class_row: int, *, on_spot: bool = False
+    cycle: Cycle, job: JobRecord, state: PoolState, class_row: int, *, on_spot: bool = False
 ) -> DeadlineOutlook | None:
     """Returns the job's outlook on this pool as one of this class; None if it cannot run there, or the pool is not one
     of spot machines where those are asked for (`on_spot`), or is one where they are not.
     """
+    ledger = cycle.ledger
     job_class = ledger.classes.classes[class_row]
     shape = ledger.classes.shapes[job_class.shape]
     rate, count = float(job_class.rates[state.row]), int(shape.counts[state.row])
@@ -159,7 +177,7 @@ def _outlook_on(
         margin_s = 2 * restart_s + state.pool.boot_s + reserve_s(needs_s)
         usd = needs_s * usd_per_s
         return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, True, class_row)
-    is_free = ledger.fleet.find(state.row, shape) is not None
+    is_free = find_free_place(cycle, job, state.row, shape) is not None
     if not is_free and (not state.rented or state.pool.drained):
         return None  # other jobs hold the owned ones
     stop_s = job.request.grace_s if job.holds else 0.0
@@ -181,9 +199,12 @@ def _may_have(state: PoolState, count: int) -> bool:
 
 def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
     """Secures the job if its last moment has come, else sets the next check."""
-    found, left_s = deadline_outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
+    found, left_s = deadline_outlook(cycle, job), job.request.deadline_at - cycle.now
     is_risky = found is not None and cycle.ledger.fleet.pools[found.pool].pool.market is Market.SPOT
     is_due = found is not None and (found.slack_s <= 0 or is_risky) and left_s > 0
+    reservation = cycle.reservations.get(job.job_id)
+    if reservation is not None and job.waits and not cycle.ledger.fleet.pools[reservation.pool].rented:
+        is_due = False  # others leave an owned place for it
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
         secure(cycle, job, found.pool, found.class_row)
         return
@@ -213,14 +234,19 @@ def resize_gang(cycle: Cycle, job: JobRecord, class_row: int) -> None:
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
     """Checks a job whose machines have not come: it takes a free place where it ends no later, and at the last moment
-    to take other machines, secures those instead.
+    to take other machines, secures those instead. After its deadline the policy decides about it as about all.
     """
     state = cycle.ledger.fleet.pools[job.deadline_pool]
     if job.is_secured or _takes_free_place(cycle, job):
         return
+    if job.waits and job.request.deadline_at <= cycle.now and not state.awaited:
+        drop_reservation(cycle, job.job_id)
+        let_go(cycle, job)
+        cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
+        return
     if not state.rent_failures or state.awaited or state.pool.market is Market.SPOT:
         return
-    found = deadline_outlook(cycle.ledger, job, job.deadline_pool)
+    found = deadline_outlook(cycle, job, job.deadline_pool)
     if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
         return
     if found.slack_s <= 0 < found.left_s:
@@ -236,18 +262,44 @@ def _reconsider(cycle: Cycle, job: JobRecord) -> None:
 
 def _takes_free_place(cycle: Cycle, job: JobRecord) -> bool:
     """Secures a waiting job on a pool with a free place, if it ends there no later than where it waits for machines."""
-    ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
+    pools = cycle.ledger.fleet.pools
     if not job.waits or job.ready_at > cycle.now or job.job_id in cycle.reservations:
         return False
-    awaited = _outlook_on(ledger, job, pools[job.deadline_pool], job.class_row)
-    coming = bool(pools[job.deadline_pool].awaited)
-    found = deadline_outlook(ledger, job, job.deadline_pool)
+    state = pools[job.deadline_pool]
+    awaited = _outlook_on(cycle, job, state, job.class_row, on_spot=state.pool.market is Market.SPOT)
+    coming = bool(state.awaited)
+    found = deadline_outlook(cycle, job, job.deadline_pool)
     if found is None or (coming and awaited is not None and found.needs_s > awaited.needs_s):
         return False
-    if found.class_row != job.class_row or find_free_place(cycle, job, found.pool) is None:
+    if found.class_row != job.class_row and not found.is_feasible:
+        return False
+    classes = cycle.ledger.classes
+    shape = classes.shapes[classes.classes[found.class_row].shape]
+    if find_free_place(cycle, job, found.pool, shape) is None:
+        return False
+    if not may_hold(cycle, job, found.pool, shape.counts[found.pool], lasts=True):
+        return False
+    if not pools[found.pool].rented and _is_wanted_above(cycle, job, found.pool):
         return False
     secure(cycle, job, found.pool, found.class_row)
     return True
+
+
+def _is_wanted_above(cycle: Cycle, job: JobRecord, pool: int) -> bool:
+    """Returns whether a job of a higher class waits that a free place of the pool would hold."""
+    columns, failed = cycle.ledger.columns, cycle.ledger.retries.failed
+    slots, tried = columns.waiting_above(job.request.priority_class), set[tuple[int, int]]()
+    rows = (each[slots].tolist() for each in (columns.job_id, columns.class_row, columns.entity))
+    for job_id, class_row, entity in zip(*rows, strict=True):
+        # Jobs of one class and user find the same place, unless machines are closed to one of them alone.
+        if (class_row, entity) in tried and job_id not in failed and not cycle.bookings.declared:
+            continue
+        each = cycle.ledger.jobs[JobId(job_id)]
+        if each.waits and each.job_id not in cycle.reservations:
+            tried.add((class_row, entity))
+            if find_free_place(cycle, each, pool) is not None:
+                return True
+    return False
 
 
 def leave_pool(cycle: Cycle, row: int) -> None:
@@ -277,7 +329,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None and reservation.pool == row:
         return
-    if ledger.count_on(job, row) > cycle.limits.room(job, row):
+    if not may_hold(cycle, job, row, ledger.count_on(job, row)):
         return  # its project holds all that its limit allows
     place = place_with_own(cycle, job, row) if is_there else find_free_place(cycle, job, row)
     if place is None:
@@ -285,13 +337,14 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     elif job.waits and job.ready_at <= cycle.now:
         drop_reservation(cycle, job.job_id)
         start_attempt(cycle, job, row, place)
-    elif job.state is JobState.RUNNING and job.request.preemptible and not is_fixed(ledger, job):
+    elif may_be_stopped(ledger, job, StopFor.OWN_DEADLINE) is None:
         drop_reservation(cycle, job.job_id)
         open_reservation(cycle, job, row, place, preempting=True)
         where = f"to {ledger.fleet.pools[row].pool.pool_id}"
         if is_there:
             where = f"from {ledger.columns.count[job.slot]:g} to {ledger.count_on(job, row)} accelerators"
-        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"{where}, to end before its deadline")
+        detail = f"{where}, to end before its deadline"
+        ask_to_leave(cycle, job, StopFor.OWN_DEADLINE, Reason.POLICY_MOVED, detail=detail)
 
 
 def place_with_own(cycle: Cycle, job: JobRecord, row: int) -> Place | None:

@@ -10,22 +10,32 @@ from heapq import heappush
 from math import inf, nan
 
 from scheduler.core.cycle.slow_pools import row_of_gang
-from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobSubmitted, StartRefused
+from scheduler.core.events import (
+    JobBudgetChanged,
+    JobCancelled,
+    JobHeld,
+    JobProjectChanged,
+    JobRedirected,
+    JobReleased,
+    JobReprioritised,
+    JobRestored,
+    JobSubmitted,
+    StartRefused,
+)
 from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.handlers.deadlines import let_go
 from scheduler.core.handlers.machine_facts import keep_where_it_runs
 from scheduler.core.handlers.restored_state import recall_job
-from scheduler.core.job_change_events import JobBudgetChanged, JobProjectChanged, JobRedirected, JobReprioritised
-from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
+from scheduler.core.placement.attempt_lifecycle import is_prepared, limit_runtime, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
-from scheduler.core.restore_events import JobRestored
 from scheduler.core.speed_events import WorkRestated
+from scheduler.core.state.crossings import count_crossing
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.shared_accelerators import hold_beside, sole_holder
-from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
+from scheduler.core.state.stopping import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Placement
-from walras.job_request import GangRequest, group_fields
+from walras.job_request import GangRequest, group_fields, project_of
 from walras.states import JobState, Reason
 
 
@@ -36,6 +46,9 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
     if request.declared:
         ledger.classes.declare(request)
     job = ledger.add(request, event.at)
+    ledger.table.programs.ran(request.kind, request.program)
+    if ledger.slow_machines.slow:
+        ledger.slow_machines.meet(project_of(request.kind))
     cycle.spending.take_job(job)
     cycle.sharing.take_job(job)
     if request.deadline_at < inf:
@@ -149,6 +162,10 @@ def on_job_project_changed(cycle: Cycle, job: JobRecord, event: JobProjectChange
     job.request = replace(
         job.request, project=event.project, priority=event.priority, weight=event.weight, value_usd_per_h=worth
     )
+    if event.kind is not None:
+        job.request = replace(job.request, kind=event.kind)
+        cycle.ledger.change_kind(job, event.kind)
+        cycle.ledger.table.programs.ran(event.kind, job.request.program)
     columns.settle(slot, cycle.now)
     columns.entity[slot] = cycle.ledger.entity_of(job.request)
     columns.priority_class[slot] = job.request.priority_class
@@ -181,7 +198,11 @@ def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
 
 
 def on_job_ready(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """Lets the job start again, because its backoff or its `not_before` is over."""
+    """Lets the job start again: its backoff, its `not_before` or its wait for machines close together is over."""
+    if -inf < job.declines_until <= cycle.now:
+        job.declines_until = -inf
+        if job.job_id not in cycle.queues.nominated:
+            drop_reservation(cycle, job.job_id)
     if job.waits and job.ready_at <= cycle.now:
         cycle.backlog.arrived.append(job.job_id)
     reservation = cycle.reservations.get(job.job_id)
@@ -198,13 +219,10 @@ def on_max_queue_time(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 
 def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
-    """Stops an attempt that has held accelerators for the job's `max_runtime`."""
+    """Stops a job whose attempts have run for its `max_runtime`."""
     if job.attempt != attempt or not job.holds or job.revoked is Reason.USER_CANCELLED:
         return
-    if is_prepared(job):
-        revoke_attempt(cycle, job, Reason.POLICY_MAX_RUNTIME)
-    else:
-        _give_up_preparing(cycle, job)
+    revoke_attempt(cycle, job, Reason.POLICY_MAX_RUNTIME)
 
 
 def on_start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
@@ -215,11 +233,7 @@ def on_start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
 def on_prepare_timeout(cycle: Cycle, job: JobRecord, attempt: int) -> None:
     """Ends the start of a gang whose machines did not all answer in time."""
     if job.attempt == attempt and job.holds and not is_prepared(job):
-        _give_up_preparing(cycle, job)
-
-
-def _give_up_preparing(cycle: Cycle, job: JobRecord) -> None:
-    abort_start(cycle, job, Reason.INFRA_START_TIMEOUT, None, "the gang was not prepared in time")
+        abort_start(cycle, job, Reason.INFRA_START_TIMEOUT, None, "the gang was not prepared in time")
 
 
 def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
@@ -229,18 +243,20 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
     if request.declared:
         ledger.classes.declare(request)
     job = ledger.add(request, event.submitted_at)
+    ledger.table.programs.ran(request.kind, request.program)
     cycle.spending.take_job(job, event.spent_usd)
     cycle.sharing.take_job(job)
     if request.deadline_at < inf:
         heappush(cycle.deadlines.heap, (event.at, request.job_id))
     columns.settled_at[job.slot] = event.at
     columns.attained_s[job.slot] = event.attained_s
+    columns.worked_s[job.slot] = event.attained_s / columns.gang.item(job.slot)
     job.attempt, job.restarts, job.hold_reason = event.attempt, event.restarts, event.hold_reason
     recall_job(cycle, job)
     if event.saves:
         saw_saving(ledger, job)
     job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps
-    job.state = event.state
+    job.state, job.held_s = event.state, event.held_s
     if event.hold_reason is Reason.HOLD_BUDGET:
         cycle.spending.held.add(job.job_id)
     if event.placement is not None:
@@ -270,6 +286,9 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None} | {*event.lost}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
+    if event.profiling:
+        job.profiling_until = event.leased_at + cycle.policy.rules.profiling_s
+        ledger.profiling.add(job.job_id)
     parts = ledger.fleet.parts_of(job.place) if job.request.spreads else ()
     held = parts or ((pool, placement.accelerators),)
     columns.hold(job.slot, held)
@@ -277,13 +296,16 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     cycle.sharing.started(job)
     ledger.usage.started(job.request, held, ledger.units_of(job, held), ledger.fleet.pools, cycle.now)
     columns.runs_as[job.slot] = ledger.class_over(job, held)
+    count_crossing(ledger, job)
     columns.since_at[job.slot] = event.leased_at
+    here_s = placement.accelerators * (event.at - event.leased_at)
+    columns.worked_s[job.slot] = max(0.0, event.attained_s - here_s) / columns.gang.item(job.slot)
     if host is not None:
         cycle.sharing.pair(host, job, ledger.fleet.pools[pool].pool.shape.accelerator)
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at
         begin_unsaved_run(ledger, job, cycle.policy.rules)
-    cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
+        limit_runtime(cycle, job)
     if not is_prepared(job):
         timeout_s = cycle.policy.rules.prepare_timeout_s
         cycle.timers.set(event.at + timeout_s, "prepare", job.job_id, job.attempt)

@@ -25,20 +25,19 @@ from scheduler.core.events import (
     PoolRemoved,
     Proposal,
     RentFailed,
+    RentRestored,
 )
 from scheduler.core.handlers import deadlines, quarantine
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
 from scheduler.core.handlers.deadlines import leave_pool
-from scheduler.core.handlers.machine_facts import join_parts, settle_tools, take_tools
-from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
+from scheduler.core.handlers.machine_facts import join_parts, take_tools
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave, is_prepared
 from scheduler.core.placement.checkpoint_intervals import replan_intervals_of
-from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.placement.reservations import drop_reservations_on
-from scheduler.core.restore_events import RentRestored
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.unsaved_work import is_on_private, may_lose_work
-from scheduler.core.state.working_set import Cycle, refresh_pools
+from scheduler.core.state.stopping import StopFor, may_be_stopped
+from scheduler.core.state.working_set import Cycle, refresh_pools, settle_tools
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
 
@@ -145,9 +144,8 @@ def _give_back(cycle: Cycle, machine: FleetMachine, state: PoolState, target: in
     cycle.backlog.emptied[machine.row] = None
     cycle.solves.problem_changed = True
     for job in _jobs_on(cycle, machine):
-        if job.revoked is None:
-            detail = f"{machine.node_id} is given back: nobody who pays wants it at its price"
-            revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED, detail=detail)
+        detail = f"{machine.node_id} is given back: nobody who pays wants it at its price"
+        ask_to_leave(cycle, job, StopFor.PLACE, Reason.POLICY_PREEMPTED, detail=detail)
 
 
 def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
@@ -180,7 +178,11 @@ def _has_riders_only(cycle: Cycle, machine: FleetMachine) -> bool:
     jobs, riders = (cycle.ledger.jobs[job_id] for job_id in machine.holders), cycle.policy.riders
     return all(
         job.revoked is not None
-        or (job.job_id in riders and is_preemptible(cycle, job) and cycle.ordering.can_be_stopped(job))
+        or (
+            job.job_id in riders
+            and may_be_stopped(cycle.ledger, job, StopFor.PLACE) is None
+            and cycle.ordering.protects(job) is None
+        )
         for job in jobs
     )
 
@@ -282,8 +284,7 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "was lost")
     for job in end_attempts_on_lost_machine(cycle, machine, event.reason):
-        if job.revoked is None:
-            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} is lost")
+        ask_to_leave(cycle, job, StopFor.LOSS, event.reason, detail=f"{machine.node_id} is lost")
     # A machine that the scheduler returned was not reclaimed, though a provider may report one as the other.
     taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
     state = cycle.ledger.fleet.pools[machine.pool]
@@ -317,15 +318,10 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
     if event.gentle:
         cycle.timers.set(event.gone_at, "drain", machine.row)
     for job in _jobs_on(cycle, machine):
-        job.is_aside = job.revoked is None and event.gentle and _runs_to_its_end(cycle, job)
+        why = StopFor.MACHINE if event.gentle else StopFor.LOSS
+        job.is_aside = job.revoked is None and may_be_stopped(cycle.ledger, job, why) is not None
         cycle.ledger.set_eligible(job)
-        if job.revoked is None and not job.is_aside:
-            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
-
-
-def _runs_to_its_end(cycle: Cycle, job: JobRecord) -> bool:
-    """Returns whether a gentle drain waits for the job: a stop would lose its work, or its owner forbids it."""
-    return not job.request.preemptible or may_lose_work(cycle.ledger, job) or is_on_private(cycle.ledger, job)
+        ask_to_leave(cycle, job, why, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
 
 
 def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
@@ -335,8 +331,8 @@ def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
         return
     machine.gentle_until = -inf
     for job in _jobs_on(cycle, machine):
-        if job.revoked is None:
-            revoke_attempt(cycle, job, Reason.HOLD_ADMIN, detail=f"{machine.node_id} leaves: its time is over")
+        detail = f"{machine.node_id} leaves: its time is over"
+        ask_to_leave(cycle, job, StopFor.LOSS, Reason.HOLD_ADMIN, detail=detail)
 
 
 def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from scheduler.core.events import NodeData, NodePrivate, NodeTools
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.unsaved_work import mark_private
-from scheduler.core.state.working_set import Cycle
-from walras.job_request import ToolNeeds
+from scheduler.core.state.stopping import mark_private
+from scheduler.core.state.working_set import Cycle, count_tools
 
 
 def parts_of_its_machine(cycle: Cycle, machine: FleetMachine) -> list[FleetMachine]:
@@ -40,8 +39,7 @@ def take_tools(cycle: Cycle, machine: FleetMachine, tools: Iterable[str] | None)
     fleet = cycle.ledger.fleet
     fleet.knows_tools = fleet.knows_tools or tools is not None
     machine.tools = None if tools is None else frozenset(tools)
-    jobs = (cycle.ledger.jobs[job_id] for job_id in machine.holders)
-    _count(cycle, machine, [job.request.tools for job in jobs])
+    count_tools(cycle, machine)
 
 
 def keep_where_it_runs(cycle: Cycle, job: JobRecord) -> None:
@@ -50,21 +48,6 @@ def keep_where_it_runs(cycle: Cycle, job: JobRecord) -> None:
         machine = cycle.ledger.fleet.machines[row]
         if machine is not None and machine.tools is not None:
             take_tools(cycle, machine, machine.tools)
-
-
-def _count(cycle: Cycle, machine: FleetMachine, in_use: Iterable[ToolNeeds]) -> None:
-    """Counts the machine in its pool's tool statistics, together with the tools in use there."""
-    used = {name for needs in in_use for any_of in needs for name in any_of}
-    before, now = machine.counted_tools, None if machine.tools is None else machine.tools | used
-    cycle.ledger.fleet.pools[machine.pool].tools.recount(before, now)
-    machine.counted_tools = now
-    settle_tools(cycle)
-
-
-def settle_tools(cycle: Cycle) -> None:
-    """Updates which pools fit jobs that need tools, after machines came, left or reported."""
-    if cycle.ledger.classes.tools_changed([state.tool_sets for state in cycle.ledger.fleet.pools]):
-        cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
 
 
 def on_node_data(cycle: Cycle, machine: FleetMachine, event: NodeData) -> None:

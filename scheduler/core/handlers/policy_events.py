@@ -6,10 +6,10 @@ from math import inf
 from optimizer.policy import DeclaresLimits, FollowsWeights, OrderPolicy, Policy
 from scheduler.core.cycle.round import MakeMechanism
 from scheduler.core.cycle.solve_requests import apply_proposal
-from scheduler.core.events import PolicyChanged, Solved, SolveFailed, Woke
+from scheduler.core.events import JobsRanked, PolicyChanged, SharesDeclared, Solved, SolveFailed, Woke
 from scheduler.core.handlers.deadlines import entitle_secured_jobs
 from scheduler.core.handlers.machine_events import rent_for_proposal
-from scheduler.core.share_events import SharesDeclared
+from scheduler.core.ordering.rank_ordering import RankOrdering
 from scheduler.core.state.ledger import ActivePolicy
 from scheduler.core.state.policy_faults import PolicyFault
 from scheduler.core.state.working_set import Cycle, NoOrdering
@@ -62,15 +62,31 @@ def on_solved(cycle: Cycle, event: Solved) -> None:
         cycle.due = replace(cycle.due, solve_ended=True)
 
 
+def on_jobs_ranked(cycle: Cycle, event: JobsRanked) -> None:
+    """Orders jobs by the keys that a policy in another process answers, unless another policy is in force by now."""
+    solves, ordering = cycle.solves, cycle.ordering
+    if event.request_id != solves.in_flight:
+        return
+    solves.in_flight = 0
+    if event.request_id > solves.void_up_to and isinstance(ordering, RankOrdering):
+        cycle.due = replace(cycle.due, solve_ended=ordering.take_keys(event))
+        cycle.backlog.rebuild_queues = True
+
+
 def on_solve_failed(cycle: Cycle, event: SolveFailed) -> None:
-    """Requests a solve again when its interval allows; jobs are compared by the last answer until then."""
+    """Requests a solve again when its interval allows; jobs are compared by the last answer until then.
+
+    An order that was not answered has failed at once, as one that raises in this process has.
+    """
     if event.request_id == cycle.solves.in_flight:
         cycle.solves.in_flight = 0
         cycle.solves.problem_changed = True
         cycle.due = replace(cycle.due, solve_ended=True)
-        policy = cycle.policy
-        policy.failed_solves += event.request_id > cycle.solves.void_up_to
-        if policy.failed_solves >= SOLVES_UNTIL_FAULT:
+        policy, is_void = cycle.policy, event.request_id <= cycle.solves.void_up_to
+        policy.failed_solves += not is_void
+        if policy.pricing is None and not is_void:
+            policy.failed(PolicyFault("key", event.where, event.reason))
+        elif policy.failed_solves >= SOLVES_UNTIL_FAULT:
             policy.failed(PolicyFault("decide", "", f"{policy.failed_solves} times in a row, the last: {event.reason}"))
 
 

@@ -9,12 +9,12 @@ devices is put aside until the agent reports that they passed its check; jobs th
 from scheduler.core.commands import NodeCordoned, NodeReadmitted
 from scheduler.core.events import NodeFit, NodeQuarantined, NodeUnfit
 from scheduler.core.handlers.machine_facts import parts_of_its_machine
-from scheduler.core.placement.attempt_lifecycle import revoke_attempt
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.standing import failed_jobs
-from scheduler.core.state.unsaved_work import may_lose_work
+from scheduler.core.state.stopping import StopFor
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import NodeId
 from walras.states import Reason
@@ -100,9 +100,9 @@ def on_node_unfit(cycle: Cycle, machine: FleetMachine, event: NodeUnfit) -> None
     for job_id in tuple(machine.holders):
         job = cycle.ledger.jobs[job_id]
         is_here = any(row == machine.row for row, _ in job.place)
-        if is_here and job.revoked is None and job.request.preemptible and not may_lose_work(cycle.ledger, job):
+        if is_here:
             detail = f"{machine.node_id}: {event.detail}"
-            revoke_attempt(cycle, job, Reason.INFRA_DEVICE_FAULT, detail=detail)
+            ask_to_leave(cycle, job, StopFor.MACHINE, Reason.INFRA_DEVICE_FAULT, detail=detail)
 
 
 def on_node_fit(cycle: Cycle, machine: FleetMachine, event: NodeFit) -> None:

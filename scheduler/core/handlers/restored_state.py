@@ -13,12 +13,11 @@ import numpy as np
 
 from optimizer.decision import Quote
 from scheduler.core.cycle.slow_pools import restore_slow_pools
+from scheduler.core.events import RememberedJob, RememberedUse, StateRestored
 from scheduler.core.placement.checkpoint_intervals import watched_machines
-from scheduler.core.restore_events import RememberedJob, StateRestored
-from scheduler.core.share_events import RememberedUse
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.machine_lifetimes import dump_lifetimes, recall_lifetimes
-from scheduler.core.state.unsaved_work import know_saving_kind, saw_saving
+from scheduler.core.state.stopping import know_saving_kind, saw_saving
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import PoolId
 
@@ -70,6 +69,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         lengths=ledger.lengths.remembered(_ENTITIES_MAX),
         weights=ledger.weights.remembered(_ENTITIES_MAX),
         paces=ledger.slow_machines.remembered(ledger.fleet),
+        programs=ledger.table.programs.remembered(),
     )
 
 
@@ -78,7 +78,7 @@ def _remembered_use(ledger: Ledger) -> tuple[RememberedUse, ...]:
     memory = ledger.policy.memory
     fair = memory.get("fair") if isinstance(memory, Mapping) else None
     deficit, rate, at = (fair["deficit"], fair["rate"], fair["at"]) if isinstance(fair, Mapping) else ({}, {}, 0.0)
-    found = {each.name: each for each in ledger.usage.remembered()}
+    found = {each.name: each for each in (*ledger.usage.remembered(), *ledger.usage.owned.remembered(ledger))}
     for name in {*deficit, *rate}:
         known = found.get(name, RememberedUse(name, ledger.now, 0.0, 0.0, 0.0, 0.0))
         found[name] = known._replace(behind_at=at, behind_s=deficit.get(name, 0.0), behind_rate=rate.get(name, 0.0))
@@ -145,6 +145,7 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
         row = ledger.fleet.pool_row(pool_id)
         if row is not None:
             recall_lifetimes(ledger.fleet.pools[row].lives, told)
+    ledger.table.programs.recall(event.programs)
     restore_slow_pools(cycle, event.paces)
     _recall_prices(cycle, event)
 

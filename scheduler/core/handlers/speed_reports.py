@@ -7,7 +7,7 @@ true speed, and its measurements do not affect other jobs of the kind.
 
 from math import isfinite, log2
 
-from optimizer.prediction.step_time import ObtainedNetwork
+from optimizer.prediction.step_time import ObtainedNetwork, pace_over
 from scheduler.core.speed_events import (
     FactsTold,
     NetworkKnown,
@@ -19,7 +19,8 @@ from scheduler.core.speed_events import (
 )
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from walras.job_request import Kind
+from walras.cluster import PoolId
+from walras.job_request import Kind, plain_kind, project_of
 
 
 def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:
@@ -46,7 +47,8 @@ def on_model_facts(cycle: Cycle, event: FactsTold) -> None:
 
 def on_network_known(cycle: Cycle, event: NetworkKnown) -> None:
     """Restores a network bandwidth that was measured before the core was restarted."""
-    cycle.ledger.networks.saw(event.pool_id, event.bytes_per_s)
+    project, pool_id = project_of(Kind(event.pool_id)), PoolId(plain_kind(Kind(event.pool_id)))
+    cycle.ledger.networks.saw(project, pool_id, event.bytes_per_s)
 
 
 def on_restart_measured(cycle: Cycle, event: RestartMeasured) -> None:
@@ -89,8 +91,6 @@ def on_speed_differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
     cycle.solves.problem_changed = True
 
 
-#: Fraction of a step assumed to be spent on exchanging gradients, until it is measured.
-EXCHANGE_PART = 0.5
 #: Bandwidths are rounded to this fraction of the usual one, so that there are few kinds and noise makes no new ones.
 _NETWORK_BUCKET = 0.1
 
@@ -100,21 +100,17 @@ def on_network_measured(cycle: Cycle, job: JobRecord, event: NetworkMeasured) ->
     ledger, bytes_per_s = cycle.ledger, event.bytes_per_s
     if job.placement is None or not (isfinite(bytes_per_s) and bytes_per_s > 0):
         return
-    pool_id = job.placement.pool_id
-    planned = ledger.networks.planned(pool_id)
-    ledger.networks.saw(pool_id, bytes_per_s)
-    if planned is None or ledger.kind_of(job) != job.request.kind:
+    pool_id, project = job.placement.pool_id, project_of(job.request.kind)
+    if ledger.kind_of(job) != job.request.kind or ledger.is_spread(job):
+        return  # its machines are known to be further apart than others, or in several pools
+    planned = ledger.networks.planned(project, pool_id)
+    ledger.networks.saw(project, pool_id, bytes_per_s)
+    if planned is None:
         return
     obtained = ObtainedNetwork(planned, bytes_per_s)
     if not obtained.replan:
         return
     part = max(_NETWORK_BUCKET, round(bytes_per_s / planned / _NETWORK_BUCKET) * _NETWORK_BUCKET)
     kind = Kind(f"{job.request.kind} at {part:.0%} of the network of {pool_id}")
-    accelerator = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape.accelerator
-    count = job.placement.accelerators
-    slower = 1.0 / (1.0 + EXCHANGE_PART * (1.0 / part - 1.0))
-    usual = ledger.table.speed(job.request.kind, accelerator, count, ledger.classes.nominal)
-    ledger.table.derive(kind, job.request.kind)
-    ledger.table.guess(kind, accelerator, count, slower * usual.steps_per_s)
-    ledger.change_kind(job, kind)
+    ledger.slow_down(job, kind, pace_over(part))
     cycle.solves.problem_changed = True

@@ -13,13 +13,12 @@ from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.policy_faults import fault_of
-from scheduler.core.state.remaining_work import Progress, progress_of, with_progress
-from scheduler.core.state.unsaved_work import is_fixed
+from scheduler.core.state.remaining_work import Progress, progress_of, remaining_here_s, with_progress
+from scheduler.core.state.restart_account import CUT_PART, is_outclassed
+from scheduler.core.state.stopping import Protection, StopFor, may_be_stopped
 from scheduler.core.state.working_set import Incumbents, Reservation
+from walras.cluster import gang_usd_per_h
 from walras.job_request import JobId
-
-#: The most that restarts may take of the time of a job that plans stop again and again.
-CUT_PART = 0.05
 
 
 class PlanOrdering:
@@ -28,13 +27,13 @@ class PlanOrdering:
     compares = True
     strict = False
     profiles = True
-    shrinks_gangs = False
+    shrinks_gangs = True
     preempt_reason = "is worth more in this place"
     move_reason = "planned on"
 
     def __init__(self, ledger: Ledger, moves: bool) -> None:
         self._ledger = ledger
-        self._moves = moves
+        self.moves = moves
         self._ranked: Proposal | None = None
         self._rank: dict[JobId, int] = {}
         #: The proposal that was last found to hold still, what it answers, and what its jobs had done then.
@@ -121,6 +120,25 @@ class PlanOrdering:
         alone: BoolArray = there & (planned.sum(axis=1) == 1)
         return alone
 
+    def next_unplanned(self, class_row: int) -> JobRecord | None:
+        """Returns the first in the plan's order of the waiting jobs of a class that have no place in it; None: none."""
+        ledger, columns = self._ledger, self._ledger.columns
+        waits = columns.active & columns.eligible & (columns.pool < 0) & (columns.class_row == class_row)
+        rows = np.flatnonzero(waits & (columns.entitled.max(axis=1, initial=0.0) <= 0))
+        jobs = (ledger.jobs[JobId(int(job_id))] for job_id in columns.job_id[rows])
+        found = (job for job in jobs if not (job.request.sizes or job.request.plans))
+        return min(found, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id), default=None)
+
+    def unplanned(self) -> list[JobRecord]:
+        """Returns the waiting jobs to which the plan gives no place, the most important first."""
+        ledger, columns = self._ledger, self._ledger.columns
+        waits = columns.active & columns.eligible & (columns.pool < 0)
+        rows = np.flatnonzero(waits & (columns.entitled.max(axis=1, initial=0.0) <= 0))
+        jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[rows].tolist()]
+        jobs = [job for job in jobs if job.waits and job.ready_at <= ledger.now and not job.request.plans]
+        jobs = [job for job in jobs if self._rank_of(job) < len(self._rank)]  # others came since it was asked for
+        return sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id))
+
     def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
         """Returns (job, parts) of jobs planned over several pools or as several gangs, the most important first."""
         if not self._ledger.spreading:
@@ -145,7 +163,7 @@ class PlanOrdering:
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
         jobs.sort(key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
         jobs = jobs[:most]
-        return _PlanIncumbents(jobs, [job for job in jobs if self._leaves(job, pool) and self.can_be_stopped(job)])
+        return _PlanIncumbents(jobs, [job for job in jobs if self._leaves(job, pool) and self.protects(job) is None])
 
     def _leaves(self, job: JobRecord, pool: int) -> bool:
         """Returns whether the plan gives the job another place than the one it has on the pool, or none."""
@@ -158,24 +176,55 @@ class PlanOrdering:
         return job.request.priority_class, -self._rank_of(job), -job.job_id
 
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
-        return self.is_entitled(job, pool) and self.can_be_stopped(job)
+        return self.is_entitled(job, pool) and self.protects(job) is None
 
-    def can_be_stopped(self, job: JobRecord) -> bool:
-        can_save = job.request.preemptible and not job.loses_work and not is_fixed(self._ledger, job)
-        return self._moves and can_save and self._ledger.now >= max(self.lease_ends_at(job), self._protected_until(job))
+    def protects(self, job: JobRecord) -> Protection | None:
+        if not self.moves:
+            return Protection.POLICY
+        protection = may_be_stopped(self._ledger, job, StopFor.TURN)
+        if protection is None and self._ledger.now < self.lease_ends_at(job):
+            return Protection.MEASURED
+        if protection is None and self._ledger.now < self._protected_until(job):
+            return Protection.RAN_TOO_SHORT
+        return protection
 
     def _protected_until(self, job: JobRecord) -> float:
         """Returns until when the job keeps its place.
 
-        Where machines are rented, arrivals change who is worth which machine for minutes only, so a restarted job stays
-        until its restart is a small part of the run. What a change of size costs an elastic job, its policy weighs.
+        Where machines are rented, arrivals change who is worth which machine for minutes only: a restarted job, and a
+        payer that no other place suits better, stays until a restart is a small part of the run, a higher class waits,
+        or a free place repays the move. What a change of size costs an elastic job, its policy weighs.
         """
-        rules, pools = self._ledger.policy.rules, self._ledger.fleet.pools
-        protected_s = rules.protected_s
-        is_settled = job.attempt > 1 and not job.request.sizes and any(state.rented for state in pools)
-        if is_settled and not self._rides(job):
-            protected_s = max(protected_s, self._ledger.restart_s(job, rules) / CUT_PART)
-        return job.running_at + protected_s if protected_s > 0 else -inf
+        rules, protected_s = self._ledger.policy.rules, self._ledger.policy.rules.protected_s
+        if not job.request.sizes and any(state.rented for state in self._ledger.fleet.pools):
+            settles = not self._rides(job) and (job.attempt > 1 or self._gains_most_here(job))
+            if settles and not is_outclassed(self._ledger, job) and not self._gains_by_moving(job):
+                protected_s = max(protected_s, self._ledger.restart_s(job, rules) / CUT_PART)
+        return job.protected_from + protected_s if protected_s > 0 else -inf
+
+    def _gains_by_moving(self, job: JobRecord) -> bool:
+        """Returns whether a free owned place shortens the job's rest by several restarts."""
+        ledger, rules, job_class = self._ledger, self._ledger.policy.rules, self._ledger.class_of(job)
+        rate, left_s = ledger.rate_of(job), remaining_here_s(ledger, job)
+        gains_s = rules.hysteresis * ledger.restart_s(job, rules)
+        for pool in job_class.fastest:
+            if left_s == inf or left_s * (1 - rate / job_class.speeds[pool]) <= gains_s:
+                return False
+            is_owned = not ledger.fleet.pools[pool].rented
+            if is_owned and ledger.fleet.find(pool, ledger.classes.shapes[job_class.shape]) is not None:
+                return True
+        return False
+
+    def _gains_most_here(self, job: JobRecord) -> bool:
+        """Returns whether the job is a payer and no other place leaves it more of its value, in USD."""
+        ledger, job_class = self._ledger, self._ledger.class_of(job)
+        value, here = ledger.policy.rules.value_of(job.request)[0], int(ledger.columns.pool[job.slot])
+        net = [
+            value * job_class.rates[state.row]
+            - job_class.best_rate * gang_usd_per_h(state.pool, ledger.count_on(job, state.row)) * state.rented
+            for state in ledger.fleet.pools
+        ]
+        return value > 0 and here >= 0 and net[here] >= max(net)
 
     def _rides(self, job: JobRecord) -> bool:
         """Returns whether the job is on a machine that others pay for, where payers do not wait for it."""
@@ -187,12 +236,12 @@ class PlanOrdering:
         """Returns when the job's profiling lease, counted from when all ranks run, ends; -inf if it has none."""
         if job.profiling_until == -inf:
             return -inf
-        return max(job.profiling_until, job.running_at + self._ledger.policy.rules.profiling_s)
+        return max(job.profiling_until, job.protected_from + self._ledger.policy.rules.profiling_s)
 
     def may_profile(self, job: JobRecord, pool: int) -> bool:
         job_class = self._ledger.class_of(job)
         enough = self._ledger.policy.rules.opportunistic_rate * job_class.best_rate
-        return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
+        return self.moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
 
     def grant_lease(self, job: JobRecord, pool: int) -> None:
         """Entitles the job to the pool until it has run there for the length of a lease, whatever plans come."""
@@ -222,10 +271,12 @@ class PlanOrdering:
 
 @dataclass(slots=True)
 class _PlanIncumbents:
-    """Incumbents of a pool. All that can be stopped and are not planned there yield to a planned job."""
+    """Incumbents of a pool. All of its class or below that can be stopped and are not planned there yield to a planned
+    job. One of a higher class leaves for its own planned place alone.
+    """
 
     jobs: list[JobRecord]
     stoppable: list[JobRecord]
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return self.stoppable
+        return [job for job in self.stoppable if job.request.priority_class <= challenger.request.priority_class]

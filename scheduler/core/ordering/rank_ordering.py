@@ -3,27 +3,102 @@
 The key of a waiting job changes only at round ends; the key of a running job changes as it runs and is computed when
 another job wants its place. Jobs of equal rank do not preempt each other: the first column of the policy's key decides
 which job outranks which. `LedgerOrderFacts` is what the policy may read of the jobs.
+
+Keys of an order policy that runs in another process: asked for in batches, and known as it last answered.
+
+Jobs without a key are asked about as soon as nothing else is under way, all of them at the end of a round. Until the
+answer a job without a key comes last in its priority class, by submission; so a place is never left free for one.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, compress
 from math import inf, nan
+from typing import Protocol
 
 import numpy as np
 
-from optimizer.policy import OrderPolicy
+from optimizer.policy import AskedOrder, GivenOrderFacts, OrderFacts, OrderPolicy, ResetsService
 from optimizer.problem import BoolArray, FloatArray, IntArray
+from optimizer.registry import make
+from scheduler.core.commands import RankJobs
+from scheduler.core.events import JobsRanked
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.policy_faults import GuardedOrder
+from scheduler.core.state.policy_faults import GuardedOrder, checked_key, checked_renewal
 from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_on_best_s
-from scheduler.core.state.unsaved_work import is_fixed
-from scheduler.core.state.working_set import Incumbents
+from scheduler.core.state.stopping import Protection, StopFor, is_stopped_often, may_be_stopped
+from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
+
+#: The most columns of a key that crosses processes.
+_MOST_COLUMNS = 16
+
+
+class _OfJobs(Protocol):
+    """Facts that know whose they are."""
+
+    @property
+    def job_id(self) -> IntArray: ...
+
+
+class AskedKeys:
+    """An order as its policy last answered."""
+
+    def __init__(self, policy: AskedOrder) -> None:
+        self.preemptive, self.strict, self.aware = policy.preemptive, policy.strict, policy.aware
+        #: Jobs whose key was wanted and is not known; whether a round has ended since all were asked about.
+        self.missing: set[JobId] = set()
+        self.all_due = False
+        #: The request about all jobs that a round's end waits for; 0: none.
+        self.about_all = 0
+        self._keys: dict[JobId, tuple[float, ...]] = {}
+        self._width = 1
+
+    def key(self, facts: _OfJobs, n: int) -> list[FloatArray]:
+        """Returns key columns of n jobs."""
+        last = (inf,) * self._width
+        found = np.full((n, self._width), inf)
+        for row, job_id in enumerate(facts.job_id.tolist()):
+            key = self._keys.get(job_id)
+            if key is None:
+                self.missing.add(job_id)
+            found[row] = last if key is None else key
+        return list(found.T)
+
+    def renews(self, facts: object, n: int) -> BoolArray | None:
+        """Returns None: whose service counts anew is part of an answer."""
+        return None
+
+    def take(self, answer: JobsRanked) -> bool:
+        """Takes over an answer. Returns whether it is about all jobs, so that they may be compared."""
+        about_all = answer.request_id == self.about_all
+        keys = dict(zip(answer.job_ids, zip(*answer.key, strict=True), strict=True))
+        self._keys = keys if about_all else self._keys | keys
+        self._width = max(len(answer.key), self._width)
+        if any(len(key) < self._width for key in self._keys.values()):
+            self._keys = {job: (*key, *(0.0,) * (self._width - len(key))) for job, key in self._keys.items()}
+        self.missing -= keys.keys()
+        return about_all
+
+
+def run_rank(command: RankJobs) -> JobsRanked:
+    """Asks the policy, in its own process. Raises what it raises, and ValueError for answers that are none."""
+    policy, facts, n = make(command.policy), command.facts, len(command.job_ids)
+    assert isinstance(policy, OrderPolicy)
+    renewed: list[JobId] = []
+    if command.waiting.any() and isinstance(policy, ResetsService):
+        again = checked_renewal(policy, facts, n) & command.waiting
+        renewed = command.job_ids[again].tolist()
+        facts = replace(facts, served_s=np.where(again, 0.0, facts.served_s))
+    key = checked_key(policy, facts, n)
+    if len(key) > _MOST_COLUMNS:
+        raise ValueError(f"a key has {_MOST_COLUMNS} columns at most; this one has {len(key)}")
+    columns = tuple(tuple(column.tolist()) for column in key)
+    return JobsRanked(0.0, command.request_id, tuple(command.job_ids.tolist()), columns, tuple(renewed))
 
 
 class LedgerOrderFacts:
@@ -39,6 +114,10 @@ class LedgerOrderFacts:
         self._rows = rows
         self._attained_s: FloatArray | None = None
         self._remaining_s: FloatArray | None = None
+
+    @property
+    def job_id(self) -> IntArray:
+        return self._columns.job_id[self._rows]
 
     @property
     def submitted_at(self) -> FloatArray:
@@ -79,8 +158,14 @@ class LedgerOrderFacts:
     def remaining_s(self) -> FloatArray:
         """Returns the remaining seconds by steps and speed, else by the submitter's guess; inf without either."""
         if self._remaining_s is None:
-            self._remaining_s = remaining_on_best_s(self._ledger, self._rows, self.attained_s)
+            self._remaining_s = remaining_on_best_s(self._ledger, self._rows)
         return self._remaining_s
+
+
+def copied_facts(facts: OrderFacts) -> GivenOrderFacts:
+    """Returns the facts as arrays of their own."""
+    names = [field.name for field in fields(GivenOrderFacts)]
+    return GivenOrderFacts(**{name: np.array(getattr(facts, name)) for name in names})
 
 
 class RankOrdering:
@@ -94,7 +179,9 @@ class RankOrdering:
     def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
         self._ledger = ledger
         self._rules = rules
-        self._policy = GuardedOrder(policy, ledger.policy.failed)
+        #: What is known of the order where its policy runs in another process.
+        self.asked = AskedKeys(policy) if isinstance(policy, AskedOrder) else None
+        self._policy = self.asked or GuardedOrder(policy, ledger.policy.failed)
         self.compares = self._policy.preemptive
         self.strict = self._policy.strict
         #: Ranks of jobs that were compared at this instant.
@@ -138,6 +225,41 @@ class RankOrdering:
             order = np.lexsort(keys[::-1])
             self._ranking = _Ranking(event_number, rows[order], [column[order] for column in keys])
         return self._ranking
+
+    # ------------------------------------------------------------------------------------------ keys from elsewhere
+
+    def request_keys(self, cycle: Cycle) -> None:
+        """Sends `RankJobs` for jobs without a key, after a round's end for all, if a policy elsewhere is idle."""
+        asked, solves, columns = self.asked, cycle.solves, self._ledger.columns
+        if asked is None:
+            return
+        asked.all_due |= cycle.due.round_ended
+        if not (asked.all_due or asked.missing) or solves.in_flight or cycle.policy.fault is not None:
+            return
+        rows = columns.active.nonzero()[0]
+        if not asked.all_due:
+            rows = columns.slots_of(np.array(sorted(asked.missing), np.int64))
+            rows = rows[rows >= 0]
+        asked.missing.clear()
+        waiting = self._waiting()[rows] & asked.all_due
+        if len(rows):
+            solves.last_request += 1
+            solves.in_flight, solves.requested_at = solves.last_request, cycle.now
+            asked.about_all = solves.in_flight if asked.all_due else 0
+            facts = copied_facts(LedgerOrderFacts(self._ledger, rows))
+            spec, job_ids = cycle.policy.spec, columns.job_id[rows].copy()
+            cycle.commands.append(RankJobs(solves.in_flight, spec, job_ids, facts, waiting))
+        asked.all_due = False
+
+    def take_keys(self, answer: JobsRanked) -> bool:
+        """Takes over keys and whose service counts anew; returns whether all jobs may now be compared."""
+        assert self.asked is not None, "only a policy in another process answers"
+        slots = self._ledger.columns.slots_of(np.array(answer.renewed, np.int64))
+        slots = slots[slots >= 0]
+        slots = slots[self._waiting()[slots]]
+        self._ledger.columns.renewed_at_s[slots] = LedgerOrderFacts(self._ledger, slots).attained_s
+        self._ranking, self._ranked_at = None, nan
+        return self.asked.take(answer)
 
     # ------------------------------------------------------------------------------------------ queues
 
@@ -225,14 +347,16 @@ class RankOrdering:
         here = (columns.pool[ranking.rows] == pool) & (columns.fixed_at[ranking.rows] >= now)
         last = here.nonzero()[0][::-1][:most]
         slots = ranking.rows[last]
+        jobs = [ledger.jobs[job_id] for job_id in columns.job_id[slots].tolist()]
+        often = np.array([is_stopped_often(ledger, job) for job in jobs], np.bool_)
         return _RankedIncumbents(
-            [ledger.jobs[job_id] for job_id in columns.job_id[slots].tolist()],
+            jobs,
             self,
             priority_class=columns.priority_class[slots].tolist(),
             before=(-ranking.keys[1][last]).tolist(),
-            settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
-            protected=columns.running_at[slots] + rules.protected_s > now,
-            ran_s=now - columns.running_at[slots],
+            settled=~columns.loses_work[slots] & ~often & (now >= columns.profiling_until[slots]),
+            protected=columns.protected_from(slots) + rules.protected_s > now,
+            ran_s=now - columns.protected_from(slots),
             stop_s=ledger.stop_costs_s(slots, rules),
             left_s=remaining_here_of_all_s(ledger, slots),
         )
@@ -259,9 +383,8 @@ class RankOrdering:
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         return False
 
-    def can_be_stopped(self, job: JobRecord) -> bool:
-        can_save = job.request.preemptible and not job.loses_work
-        return self.compares and can_save and not is_fixed(self._ledger, job)
+    def protects(self, job: JobRecord) -> Protection | None:
+        return may_be_stopped(self._ledger, job, StopFor.TURN) if self.compares else Protection.POLICY
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return True
@@ -297,7 +420,7 @@ class _RankedIncumbents:
     #: Ascending by class; inside a class, the policy's first column, negated, ascending too.
     priority_class: list[int]
     before: list[float]
-    #: Whether the job is not profiling and does not lose its work when stopped.
+    #: Whether the job is not profiling, was not stopped too often, and does not lose its work when stopped.
     settled: BoolArray
     #: Whether the job keeps its place whoever wants it, if the rules protect jobs at all.
     protected: BoolArray

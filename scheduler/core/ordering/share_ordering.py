@@ -15,7 +15,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import fetching_on_pool_s, remaining_here_of_all_s, remaining_here_s
-from scheduler.core.state.unsaved_work import is_fixed, without_fixed
+from scheduler.core.state.stopping import Protection, StopFor, is_stopped_often, may_be_stopped, without_fixed
 from scheduler.core.state.working_set import Incumbents
 from walras.job_request import JobId
 
@@ -180,6 +180,7 @@ class ShareOrdering:
         )
         ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
         jobs = list(map(ledger.jobs.__getitem__, columns.job_id[slots].tolist()))
+        often = np.array([is_stopped_often(ledger, job) for job in jobs], np.bool_)
         # A job that was never entitled to its place gains no protection from running there.
         scavenger = np.array([job.scavenger for job in jobs], np.bool_) & ~columns.loses_work[slots]
         return _OwedIncumbents(
@@ -188,10 +189,10 @@ class ShareOrdering:
             pool,
             priority_class=columns.priority_class[slots],
             owed=columns.owed[slots, pool],
-            learns=now < columns.profiling_until[slots],
+            stays=(now < columns.profiling_until[slots]) | often,
             guest=scavenger & (columns.entitled[slots, pool] <= 0),
-            protected=columns.running_at[slots] + self._rules.protected_s > now,
-            ran_s=now - columns.running_at[slots],
+            protected=columns.protected_from(slots) + self._rules.protected_s > now,
+            ran_s=now - columns.protected_from(slots),
             stop_s=ledger.stop_costs_s(slots, self._rules),
             left_s=remaining_here_of_all_s(ledger, slots),
             gang=columns.gang[slots],
@@ -207,7 +208,7 @@ class ShareOrdering:
         pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, self._price_s(challenger, there, count * cost_s))
         # A job that is about to end frees its place sooner than a preemption could.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
-        equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
+        equal = (there.priority_class == own_class) & ~there.stays & (there.guest | (ripe & pays))
         found: BoolArray = (there.priority_class < own_class) | equal
         if rules.protected_s > 0:
             # A guest was promised nothing: it makes room at once.
@@ -233,7 +234,11 @@ class ShareOrdering:
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
         here = int(columns.pool[job.slot])
-        if now - job.running_at < rules.min_runtime_s or now < job.profiling_until:
+        if (
+            now - job.protected_from < rules.min_runtime_s
+            or now < job.profiling_until
+            or is_stopped_often(self._ledger, job)
+        ):
             return False
         if remaining_here_s(self._ledger, job) <= rules.hysteresis * self._ledger.restart_s(job, rules):
             return False  # too near its end for another start to pay
@@ -244,8 +249,8 @@ class ShareOrdering:
         cost = self._ledger.stop_cost_s(job, rules) + fetch_s
         return _whole_seconds(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
 
-    def can_be_stopped(self, job: JobRecord) -> bool:
-        return job.request.preemptible and not job.loses_work and not is_fixed(self._ledger, job)
+    def protects(self, job: JobRecord) -> Protection | None:
+        return may_be_stopped(self._ledger, job, StopFor.TURN)
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
@@ -266,8 +271,8 @@ class _OwedIncumbents:
     pool: int
     priority_class: IntArray
     owed: FloatArray
-    #: Whether the job's speed on this pool is being profiled.
-    learns: BoolArray
+    #: Whether its speed on this pool is being profiled, or it was stopped too often.
+    stays: BoolArray
     #: Whether the job has no share of the pool and had none when it started.
     guest: BoolArray
     #: Whether the job keeps its place whoever wants it, if the rules protect jobs at all.

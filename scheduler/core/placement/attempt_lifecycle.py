@@ -9,18 +9,22 @@ from math import inf
 
 from scheduler.core.commands import Prepare, Revoke, Start
 from scheduler.core.placement.checkpoint_intervals import planned_interval_s
+from scheduler.core.state.bookings import runtime_limit_at
+from scheduler.core.state.crossings import count_crossing
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import lacks_inputs
+from scheduler.core.state.remaining_work import lacks_inputs, note_worked
+from scheduler.core.state.restart_account import note_stop
 from scheduler.core.state.shared_accelerators import hold_beside
-from scheduler.core.state.working_set import Cycle
+from scheduler.core.state.stopping import StopFor, may_be_stopped
+from scheduler.core.state.working_set import Cycle, count_tools
 from walras.states import AttemptState, JobState, Reason
 
 
 def restore_own_kind(cycle: Cycle, job: JobRecord) -> None:
-    """Gives the job its original kind back when it leaves its machines, since its own speed held only there."""
+    """Gives the job its original kind back from now on: it leaves its machines, or has an accelerator alone again."""
     if cycle.ledger.kind_of(job) != job.request.kind:
-        cycle.ledger.change_kind(job, job.request.kind)
+        cycle.ledger.change_kind(job, job.request.kind, cycle.now)
 
 
 def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobRecord | None = None) -> None:
@@ -47,9 +51,9 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     cycle.sharing.started(job)
     ledger.usage.started(job.request, parts, ledger.units_of(job, parts), ledger.fleet.pools, cycle.now)
     cycle.spending.close_full()
-    job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
+    job.leased_at, job.running_at, job.start_steps, job.ahead_steps = cycle.now, inf, job.steps, 0.0
     job.revoked, job.rendezvous, job.start_reported, job.saved = None, None, False, False
-    job.ends_version, job.lost_checkpoint = -1, False
+    job.ends_version, job.lost_checkpoint, job.declines_until = -1, False, inf
     job.is_cold = rules.count_fetches and lacks_inputs(ledger, job, place)
     job.prepared.clear()
     job.lost.clear()
@@ -61,6 +65,7 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
     if unknown:
         ledger.profiling.add(job.job_id)
+    count_crossing(ledger, job)
     cycle.set_job_state(job, JobState.STARTING)
     cycle.set_attempt_state(job, AttemptState.LEASED, placement=job.placement)
     if len(place) > 1:
@@ -68,7 +73,11 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
         cycle.timers.set(cycle.now + rules.prepare_timeout_s, "prepare", job.job_id, job.attempt)
     else:
         command_start(cycle, job, beside)
-    cycle.timers.set(cycle.now + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
+
+
+def limit_runtime(cycle: Cycle, job: JobRecord) -> None:
+    """Sets the timer after which the job has run for its `max_runtime`, over all attempts."""
+    cycle.timers.set(runtime_limit_at(cycle.ledger, job), "max_runtime", job.job_id, job.attempt)
 
 
 def command_start(cycle: Cycle, job: JobRecord, beside: JobRecord | None = None) -> None:
@@ -103,21 +112,37 @@ def revoke_attempt(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str 
         cycle.set_job_state(job, JobState.PREEMPTING, reason, detail)
 
 
+def ask_to_leave(
+    cycle: Cycle, job: JobRecord, why: StopFor, reason: Reason, *, detail: str = "", grace_s: float = inf
+) -> None:
+    """Asks a job that holds its place to leave it, unless it was asked before or is protected from such a stop."""
+    if job.holds and job.revoked is None and may_be_stopped(cycle.ledger, job, why) is None:
+        if why is StopFor.PLACE:
+            note_stop(cycle.ledger, job)
+        revoke_attempt(cycle, job, reason, detail=detail, grace_s=grace_s)
+
+
 def release_attempt(cycle: Cycle, job: JobRecord) -> None:
     """Frees the accelerators of an attempt of which no rank is alive."""
     ledger, columns = cycle.ledger, cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
+    note_worked(ledger, job)
     shape = ledger.classes.shapes[ledger.class_of(job).shape]
     for row, _ in job.place:
+        for lender in cycle.reserved_on.get(row, ()):
+            cycle.reservations[lender].lent.pop(job.job_id, None)
         machine = ledger.fleet.machines[row]
         if machine is not None:
             ledger.fleet.give_back(job.job_id, machine, shape, cycle.now)
+            if machine.counted_tools != machine.tools:
+                count_tools(cycle, machine)
             cycle.backlog.freed[row] = None
             if machine.token:
                 cycle.backlog.emptied[row] = None
                 if job.job_id not in cycle.policy.riders:
                     machine.unpaid_since = inf  # a paying job held it until now
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
+    job.held_s += max(cycle.now - job.running_at, 0.0)
     columns.fixed_at[job.slot] = inf
     cycle.spending.ended(job)
     ledger.usage.ended(job.request, cycle.now)

@@ -25,6 +25,7 @@ from scheduler.core.commands import CheckpointEvery
 from scheduler.core.state.fleet import FleetMachine, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.machine_lifetimes import MachineLifetimes, learnt_law
+from scheduler.core.state.stopping import may_lose_work
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
@@ -159,20 +160,19 @@ def replan_intervals_of(cycle: Cycle, state: PoolState) -> None:
 
 
 def checkpoint_text(ledger: Ledger, job: JobRecord) -> str:
-    """Returns in words how often the attempt saves, and why; empty for a job that has no machines."""
+    """Returns in words how often the attempt saves, and why; empty without machines, or where nothing shows that."""
     if job.request.checkpoint_every_s is not None:
         return f"every {format_length(job.request.checkpoint_every_s)}, as its job file states"
     plan = plan_interval(ledger, job)
-    if plan is None or job.checkpoint_every_s is None:
+    if plan is None or job.checkpoint_every_s is None or may_lose_work(ledger, job):
         return ""
     machines = [machine for row, _ in job.place if (machine := ledger.fleet.machines[row]) is not None]
     state = ledger.fleet.pools[machines[0].pool]
     seen = state.lives.record.ends(unwarned=plan.is_warned)
     ended = "ended without a warning" if plan.is_warned else "ended"
-    lived_h = state.lives.lived_s(ledger.now) / SECONDS_PER_HOUR
     parts = [
         f"writing one {'takes' if plan.is_measured else 'may take'} {plan.write_s:.3g} s",
-        f"{seen} machines of {state.pool.pool_id} {ended} in {lived_h:.3g} h",
+        f"{seen or 'no'} machines of {state.pool.pool_id} {ended} in {format_length(state.lives.lived_s(ledger.now))}",
     ]
     if state.pool.lifetime:
         parts.append(f"the pool states {state.pool.lifetime}")

@@ -16,15 +16,17 @@ from collections.abc import Iterable
 from itertools import islice
 from math import inf
 
-from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave, start_attempt
+from scheduler.core.placement.preemption import take_place
 from scheduler.core.placement.reservations import shape_of
-from scheduler.core.placement.search import find_free_place, is_open_to
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, is_enough
+from scheduler.core.placement.search import FoundPlace, find_free_place
+from scheduler.core.placement.where import PlaceOf, may_hold, may_place
+from scheduler.core.state.fleet import FleetMachine, is_enough
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import UNKNOWN_LENGTH_S
 from scheduler.core.state.shared_accelerators import pair_gain
-from scheduler.core.state.unsaved_work import is_fixed, may_lose_work
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle
 from walras.job_request import JobRequest
 from walras.states import JobState, Reason
@@ -78,7 +80,8 @@ def _guests(cycle: Cycle) -> list[JobRecord]:
     """Returns the jobs that could be guests, most urgent first; under a strict order only the head of the queue."""
     jobs = cycle.ledger.jobs
     found = [job for job in map(jobs.__getitem__, cycle.sharing.willing) if _waits_for_place(cycle, job)]
-    found = [job for job in found if may_share(job.request) and _can_be_stopped(cycle, job)]
+    found = [job for job in found if may_share(job.request)]
+    found = [job for job in found if may_be_stopped(cycle.ledger, job, StopFor.LENDER) is None]
     if found and cycle.ordering.strict:
         first = min((job for job in jobs.values() if _waits_for_place(cycle, job)), key=lambda job: _rank(cycle, job))
         return [job for job in found if job is first]
@@ -88,11 +91,6 @@ def _guests(cycle: Cycle) -> list[JobRecord]:
 def _waits_for_place(cycle: Cycle, job: JobRecord) -> bool:
     is_free = job.job_id not in cycle.reservations and job.job_id not in cycle.limits.parked
     return job.waits and job.ready_at <= cycle.now and is_free
-
-
-def _can_be_stopped(cycle: Cycle, job: JobRecord) -> bool:
-    """Returns whether a guest could be stopped without losing its work, because a pair may have to be separated."""
-    return job.request.preemptible and not may_lose_work(cycle.ledger, job)
 
 
 def _rank(cycle: Cycle, job: JobRecord) -> tuple[QueueKey, int]:
@@ -112,15 +110,9 @@ def _hosts(cycle: Cycle) -> list[tuple[JobRecord, FleetMachine]]:
         if job.is_secured or job_id in lent or not may_share(job.request) or ledger.kind_of(job) != job.request.kind:
             continue
         machine = ledger.fleet.machines[job.place[0][0]]
-        if machine is not None and _takes_guests(cycle, machine):
+        if machine is not None:
             found.append((job, machine))
     return found
-
-
-def _takes_guests(cycle: Cycle, machine: FleetMachine) -> bool:
-    """Returns whether the machine takes jobs that can leave it again, and no job waits for what is free there."""
-    is_open = machine.condition is MachineCondition.UP and not machine.closed and not machine.is_private
-    return is_open and machine.row not in cycle.reserved_on
 
 
 def _best_host(
@@ -131,14 +123,14 @@ def _best_host(
     shape, known = shape_of(cycle, guest), dict[tuple[str, str, float], float | None]()
     for host, machine in islice(hosts, HOSTS_MAX):
         device = ledger.fleet.pools[machine.pool].pool.shape
-        if shape.counts[machine.pool] != 1 or cycle.limits.room(guest, machine.pool) < 1:
+        if shape.counts[machine.pool] != 1 or not may_hold(cycle, guest, machine.pool, 1):
             continue
         assert guest.request.shared is not None, f"job {guest.job_id} did not agree to share"
         assert host.request.shared is not None, f"job {host.job_id} did not agree to share"
         if guest.request.shared.memory_bytes + host.request.shared.memory_bytes > device.accelerator_memory_bytes:
             continue
         has_room = is_enough(machine.free_cpus, machine.free_memory_bytes, 1, shape)
-        if not has_room or not is_open_to(cycle, machine, guest):
+        if not has_room or may_place(cycle, guest, machine, PlaceOf.SHARED) is not None:
             continue
         key = device.accelerator, str(host.request.kind), host.request.shared.busy or 0.0
         if key not in known:
@@ -161,11 +153,11 @@ def _separate_losing_pairs(cycle: Cycle) -> None:
         gain = pair_gain(cycle.ledger, pair.accelerator, guest, host)
         if gain is not None and gain < GAIN_KEPT and _may_be_asked(cycle, guest) and host.revoked is None:
             detail = f"shared an accelerator with job {pair.host}: together they ran at {gain:.2f} of one's speed"
-            revoke_attempt(cycle, guest, Reason.POLICY_MOVED, detail=detail)
+            ask_to_leave(cycle, guest, StopFor.PLACE, Reason.POLICY_MOVED, detail=detail)
 
 
 def _may_be_asked(cycle: Cycle, guest: JobRecord) -> bool:
-    return guest.state is JobState.RUNNING and guest.revoked is None and not is_fixed(cycle.ledger, guest)
+    return not (may_be_stopped(cycle.ledger, guest, StopFor.PLACE) or may_be_stopped(cycle.ledger, guest, StopFor.TURN))
 
 
 def _move_guests_out(cycle: Cycle) -> None:
@@ -178,17 +170,20 @@ def _move_guests_out(cycle: Cycle) -> None:
         here, rate = int(ledger.columns.pool[guest.slot]), ledger.rate_of(guest)
         for pool, state in enumerate(ledger.fleet.pools):
             alone = ledger.table.measured(guest.request.kind, state.pool.shape.accelerator, 1)
-            if alone is None or left.get(pool, state.free) < 1 or cycle.limits.room(guest, pool) < 1:
+            if alone is None or left.get(pool, state.free) < 1:
                 continue
             if state.rented and pool != here:
                 continue  # the policy decides whether it is worth another price
+            if cycle.policy.plans and not cycle.ordering.is_entitled(guest, pool):
+                continue  # nothing is given there to a job that the plan leaves out
             if _saved_s(guest, rate, alone) <= ledger.restart_s(guest, cycle.policy.rules):
                 continue
-            if find_free_place(cycle, guest, pool) is None:
+            place = find_free_place(cycle, guest, pool)
+            if place is None:
                 continue
             left[pool] = left.get(pool, state.free) - 1
             detail = f"has an accelerator of {state.pool.pool_id} alone, which it shared with job {pair.host}"
-            revoke_attempt(cycle, guest, Reason.POLICY_MOVED, detail=detail)
+            take_place(cycle, guest, FoundPlace(pool, place), "", move_detail=detail)
             break
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import start_attempt
-from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_movable, is_preemptible, take_place
+from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_movable, take_place
 from scheduler.core.placement.reservations import drop_reservation, shape_of
 from scheduler.core.placement.search import (
     MachineCandidate,
@@ -27,16 +27,18 @@ from scheduler.core.placement.search import (
     find_free_place,
     found_place,
     has_room_after,
-    is_open_to,
     open_machines,
 )
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, split_gang
+from scheduler.core.placement.where import may_hold, may_place
+from scheduler.core.state.fleet import FleetMachine, split_gang
 from scheduler.core.state.job_classes import PoolParts, is_fork
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import ready_at
 from scheduler.core.state.shared_accelerators import freed_by
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, JobOrdering
-from walras.job_request import can_prepare
+from walras.job_request import GangPlan
+from walras.spec.accelerator_names import covers
 
 #: Maximum of gangs examined after each plan, of machines for each of them, and of sets of machines tried.
 GANGS_MAX = 16
@@ -57,7 +59,7 @@ def defragment(cycle: Cycle) -> None:
         if not cycle.queues.is_waiting(job.job_id):
             continue
         shape = shape_of(cycle, job)
-        if shape.counts[pool] < 2 or shape.counts[pool] > cycle.limits.room(job, pool):
+        if shape.counts[pool] < 2 or not may_hold(cycle, job, pool, shape.counts[pool]):
             continue
         if find_free_place(cycle, job, pool) is not None:
             continue
@@ -109,7 +111,10 @@ class _Defragmentation:
     def _can_leave(self, job: JobRecord) -> bool:
         if self._cycle.ledger.is_spread(job):
             return False  # its parts in other pools would need new places too
-        return is_preemptible(self._cycle, job) and self._ordering.can_be_stopped(job)
+        if not self._is_planned(job) and job.request.priority_class > self._job.request.priority_class:
+            return False
+        stops = may_be_stopped(self._cycle.ledger, job, StopFor.PLACE) is None
+        return stops and self._ordering.protects(job) is None
 
     def _cost(self, job: JobRecord) -> float:
         """Returns the accelerator-seconds lost by stopping the job; 0 for a job that must leave the pool anyhow."""
@@ -122,18 +127,7 @@ class _Defragmentation:
 
     def _unreserved(self) -> list[FleetMachine]:
         """Returns machines for the gang on which no job has a reservation, most free accelerators first."""
-        needs, closed = self._job.request.tools, self._cycle.closed_to(self._job, self._pool)
-        return emptiest(
-            (
-                machine
-                for machine in self._cycle.ledger.fleet.pools[self._pool].members.values()
-                if machine.condition is MachineCondition.UP
-                and machine.row not in self._cycle.reserved_on
-                and machine.row not in closed
-                and can_prepare(machine.tools, needs)
-            ),
-            MACHINES_MAX,
-        )
+        return emptiest(open_machines(self._cycle, self._pool, self._job, 0), MACHINES_MAX)
 
     def _holders(self, machine: FleetMachine) -> list[JobRecord]:
         return [self._cycle.ledger.jobs[job_id] for job_id in machine.holders]
@@ -237,7 +231,7 @@ def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: 
         return
     ordering = cycle.ordering
     search = _MultiPoolPlace(cycle, ordering, job, may_displace=may_displace)
-    if not all(search.find(pool, count, parts) for pool, count in parts):
+    if not all(search.find(pool, count, parts) for pool, count in search.leading_first(parts)):
         return
     found = found_place(parts[0][0], search.chosen.values())
     if job.waits and not found.victims:
@@ -257,8 +251,22 @@ class _MultiPoolPlace:
         self._ordering = ordering
         self._job = job
         self._may_displace = may_displace
-        #: Machines found so far by row, in the order of the pools.
+        #: The plan, if the job has roles.
+        self._plan: GangPlan | None = None
+        #: Machines found so far by row, in the order in which they were searched.
         self.chosen: dict[int, MachineCandidate] = {}
+
+    def leading_first(self, parts: PoolParts) -> PoolParts:
+        """Returns the parts in the order of the search: the job's first machine is that of its leading role."""
+        request, ledger = self._job.request, self._cycle.ledger
+        if not request.has_roles:
+            return parts
+        self._plan = plan = request.plan_of(ledger.classes.types_of(parts))
+        leading = "" if plan is None else plan.roles[0].accelerator
+        return tuple(sorted(parts, key=lambda part: not covers(leading, self._type_in(part[0]))))
+
+    def _type_in(self, pool: int) -> str:
+        return self._cycle.ledger.fleet.pools[pool].pool.shape.accelerator
 
     def find(self, pool: int, count: int, parts: PoolParts) -> bool:
         """Finds `count` accelerators in one of the pools. Returns False if there are not enough."""
@@ -266,18 +274,25 @@ class _MultiPoolPlace:
         gang = shape.counts[pool]
         is_forked = not self._job.request.plans and is_fork(parts, shape.counts)
         pieces = split_gang(gang, shape.nodes, size) * (count // gang) if is_forked else [1] * count
+        if self._job.request.has_roles:
+            pieces = [] if self._plan is None else self._plan.pieces_on(self._type_in(pool))
+            if sum(pieces) != count:
+                return False  # capacity was lost since it was planned
         leaving = self._leaving(pool)
         open_ones = emptiest(open_machines(self._cycle, pool, self._job, 0))
         machines = {each.row: each for each in open_ones}
         machines.update((row, machine) for row in leaving if (machine := self._open(row)) is not None)
         return all(self._take(piece, list(machines.values()), leaving) for piece in pieces)
 
+    def _stops(self, job: JobRecord) -> bool:
+        return may_be_stopped(self._cycle.ledger, job, StopFor.PLACE) is None
+
     def _leaving(self, pool: int) -> dict[int, list[JobRecord]]:
         """Returns the jobs that may be asked to leave, by machine of the pool, weakest first."""
         found: dict[int, list[JobRecord]] = {}
         if self._may_displace:
             for other in self._ordering.incumbents(pool, INCUMBENTS_MAX).weaker_than(self._job):
-                for row, _ in other.place if other is not self._job and is_preemptible(self._cycle, other) else ():
+                for row, _ in other.place if other is not self._job and self._stops(other) else ():
                     machine = self._cycle.ledger.fleet.machines[row]
                     if machine is not None and machine.pool == pool:
                         found.setdefault(row, []).append(other)
@@ -286,7 +301,7 @@ class _MultiPoolPlace:
     def _open(self, row: int) -> FleetMachine | None:
         """Returns the machine if it is open to the job, else None."""
         machine = self._cycle.ledger.fleet.machines[row]
-        return machine if machine is not None and is_open_to(self._cycle, machine, self._job) else None
+        return machine if machine is not None and may_place(self._cycle, self._job, machine) is None else None
 
     def _take(self, piece: int, machines: list[FleetMachine], leaving: dict[int, list[JobRecord]]) -> bool:
         """Takes `piece` more accelerators of the machine that fewest jobs must leave; returns False if none has them.

@@ -8,15 +8,15 @@ and `take_place` asks them to leave. The parameters (hysteresis, minimum runtime
 from collections import Counter
 from collections.abc import Container
 
-from scheduler.core.placement.attempt_lifecycle import revoke_attempt
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave
 from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import fetching_s
-from scheduler.core.state.unsaved_work import is_fixed
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
-from walras.states import JobState, Reason
+from walras.states import Reason
 
 #: Maximum of challengers per pool and round. More would hardly fit, and this bounds the work.
 CHALLENGERS_MAX = 64
@@ -28,18 +28,12 @@ FAILURES_MAX = 8
 # ------------------------------------------------------------------------------------------------ who may be stopped
 
 
-def is_preemptible(cycle: Cycle, job: JobRecord) -> bool:
-    """Returns whether a job runs, may be stopped without losing its work, and was not asked to leave yet."""
-    may_leave = job.request.preemptible and not job.is_secured and not is_fixed(cycle.ledger, job)
-    return job.revoked is None and job.state is JobState.RUNNING and may_leave
-
-
 def is_movable(cycle: Cycle, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
     """Returns whether a running job may be stopped, and gains enough from leaving its place for one on this pool.
 
     `fetch_s` is the time that the new place needs to download the job's inputs, seconds.
     """
-    return is_preemptible(cycle, job) and cycle.ordering.may_move(job, pool, fetch_s)
+    return may_be_stopped(cycle.ledger, job, StopFor.PLACE) is None and cycle.ordering.may_move(job, pool, fetch_s)
 
 
 def take_place(
@@ -59,9 +53,8 @@ def take_place(
     reservation = open_reservation(cycle, job, found.pool, found.place, preempting=True)
     for victim in found.victims:
         reason = Reason.POLICY_MOVED if victim.job_id in moved else Reason.POLICY_PREEMPTED
-        revoke_attempt(cycle, victim, reason, detail=detail)
-    if job.holds:
-        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=move_detail)
+        ask_to_leave(cycle, victim, StopFor.PLACE, reason, detail=detail)
+    ask_to_leave(cycle, job, StopFor.PLACE, Reason.POLICY_MOVED, detail=move_detail)
     settle_reservation(cycle, reservation)
 
 
@@ -114,11 +107,14 @@ def _preempt_for(
     ordering = cycle.ordering
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
-    limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool), pool)
+    count = cycle.ledger.count_on(job, pool)
+    if not count:
+        return False  # the pool's machines have lost what it needs since its share was computed
+    limit = cycle.limits.reached(job, count, pool)
     is_kept_off = bool(cycle.closed_to(job, pool))  # other jobs of its class may not be
     if limit is None and job.waits and (job.class_row, pool) in fitting and not is_kept_off:
         return True
-    place = None if limit is not None else find_free_place(cycle, job, pool)
+    place = find_free_place(cycle, job, pool)
     if place is not None and job.waits:
         fitting.add((job.class_row, pool))
         return True  # the fill pass will start it
@@ -131,19 +127,16 @@ def _preempt_for(
         if limit is not None:  # only jobs counted against the same limit make room
             weaker = [each for each in weaker if cycle.limits.counts_against(each, limit)]
         found = find_victims(cycle, job, pool, weaker)
-    if found is None or (limit is not None and not _frees_enough(cycle, job, pool, found)):
+    if found is None:
         return False
+    if cycle.policy.plans and any(ordering.protects(victim) for victim in found.victims):
+        return False  # stops since the incumbents were read have had what restarts may take
     if job.holds and not is_movable(cycle, job, pool, fetching_s(cycle.ledger, job, found.place)):
         return True  # it gains too little for a place without its inputs; other jobs may gain enough
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
     fitting.clear()
     take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
     return True
-
-
-def _frees_enough(cycle: Cycle, job: JobRecord, pool: int, found: FoundPlace) -> bool:
-    """Returns whether the job stays below its limits once these victims have left."""
-    return cycle.ledger.count_on(job, pool) <= cycle.limits.room_after(job, found.victims, pool)
 
 
 def _move_detail(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:

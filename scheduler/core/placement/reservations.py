@@ -2,22 +2,24 @@
 
 What is free on a reserved machine is held in the job's name at once; what becomes free there goes to the oldest
 reservation first. A backfill reservation may lend what it holds to jobs that end, or can be stopped, before it needs
-the place (EASY backfill); once only borrowers keep a job from its start, they are asked to leave. So a freed place
-cannot be taken from the job it was freed for, and a gang cannot starve behind a stream of small jobs.
+the place (EASY backfill); once only borrowers of its class or below keep a job from its start, they are asked to
+leave. So a freed place cannot be taken from the job it was freed for, and a gang cannot starve behind a stream of small
+jobs of its class.
 `free_capacity_bound` bounds what may start on a pool, so that backfill skips queues that cannot fit.
 """
 
 from math import inf
 from typing import NamedTuple
 
-from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough
+from scheduler.core.placement.attempt_lifecycle import ask_to_leave, start_attempt
+from scheduler.core.placement.where import PlaceOf, may_place
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough, most_that_fit
 from scheduler.core.state.job_classes import PoolParts, ResourceShape
 from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.unsaved_work import is_fixed
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, Reservation
-from walras.job_request import JobId, can_prepare
+from walras.job_request import JobId
 from walras.states import Reason
 
 
@@ -28,6 +30,7 @@ def shape_of(cycle: Cycle, job: JobRecord) -> ResourceShape:
 def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, preempting: bool) -> Reservation:
     """Reserves these accelerators of these machines, taking what is free there now."""
     assert job.job_id not in cycle.reservations
+    assert place
     wanted = dict(place)
     reservation = Reservation(job.job_id, pool, wanted, dict(wanted), preempting)
     cycle.reservations[job.job_id] = reservation
@@ -78,19 +81,23 @@ def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
     """Starts the job once all reserved accelerators are free; preempts the borrowers if only theirs are not."""
     job = cycle.ledger.jobs[reservation.job_id]
     if not any(reservation.needs.values()):
-        parts = reserved_parts(cycle, reservation)
-        if job.waits and job.ready_at <= cycle.now and cycle.limits.allows(job, parts, kept=False):
+        parts, machines = reserved_parts(cycle, reservation), cycle.ledger.fleet.machines
+        # A machine that fell silent while others were waited for takes no jobs until it is back.
+        is_up = all(
+            each is not None and each.condition is MachineCondition.UP
+            for each in map(machines.__getitem__, reservation.wanted)
+        )
+        if is_up and job.waits and job.ready_at <= cycle.now and cycle.limits.allows(job, parts, kept=False):
             _start_reserved(cycle, reservation, job)
         return
     if not waits_for_non_borrowers(cycle, reservation):
-        for borrower_id in reservation.lent:
-            borrower = cycle.ledger.jobs.get(borrower_id)
-            if borrower is None or is_fixed(cycle.ledger, borrower):
-                continue  # expected to end in time; its unsaved work is not thrown away because it did not
-            if borrower.holds and borrower.revoked is None:
-                revoke_attempt(
-                    cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {reservation.job_id} has reserved this place"
-                )
+        borrowers = [cycle.ledger.jobs[borrower_id] for borrower_id in reservation.lent]
+        if not cycle.limits.allows(job, reserved_parts(cycle, reservation), borrowers, kept=False):
+            return
+        for borrower in borrowers:
+            if _returns(cycle, borrower, job):
+                detail = f"job {reservation.job_id} has reserved this place"
+                ask_to_leave(cycle, borrower, StopFor.RETURN, Reason.POLICY_PREEMPTED, detail=detail)
 
 
 def reserved_parts(cycle: Cycle, reservation: Reservation) -> PoolParts:
@@ -100,13 +107,21 @@ def reserved_parts(cycle: Cycle, reservation: Reservation) -> PoolParts:
 
 def waits_for_non_borrowers(cycle: Cycle, reservation: Reservation) -> bool:
     """Returns whether something is missing besides what borrowers hold."""
-    missing = dict(reservation.needs)
+    missing, claimant = dict(reservation.needs), cycle.ledger.jobs[reservation.job_id]
     for borrower_id, row in reservation.lent.items():
-        borrower = cycle.ledger.jobs.get(borrower_id)
-        machine = cycle.ledger.fleet.machines[row]
-        if borrower is not None and machine is not None:
-            missing[row] -= len(machine.holders.get(borrower_id, ()))
+        borrower = cycle.ledger.jobs[borrower_id]
+        if _returns(cycle, borrower, claimant):
+            missing[row] -= dict(borrower.place)[row]
     return any(count > 0 for count in missing.values())
+
+
+def _returns(cycle: Cycle, borrower: JobRecord, claimant: JobRecord) -> bool:
+    """Returns whether the borrower leaves, or may be asked to: one of a higher class, protected or an owner stays."""
+    if borrower.revoked is not None:
+        return True
+    may = may_be_stopped(cycle.ledger, borrower, StopFor.RETURN) is None
+    may = may and not cycle.ledger.usage.owned.keeps(cycle.ledger, borrower, claimant)
+    return may and borrower.request.priority_class <= claimant.request.priority_class
 
 
 def drop_reservations_on(cycle: Cycle, machine: FleetMachine) -> None:
@@ -131,11 +146,7 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
     for row, wanted in reservation.wanted.items():
         held = wanted - reservation.needs[row]
         machine = cycle.ledger.fleet.machines[row]
-        if machine is None or held < count or machine.condition is not MachineCondition.UP:
-            continue
-        if row in cycle.closed_to(borrower, machine.pool):
-            continue
-        if not can_prepare(machine.tools, shape.tools):
+        if machine is None or held < count or may_place(cycle, borrower, machine, PlaceOf.LENT) is not None:
             continue
         cycle.ledger.fleet.give_back(reservation.job_id, machine, shape_of(cycle, claimant), cycle.now)
         reservation.needs[row] = wanted
@@ -248,10 +259,3 @@ def free_capacity_bound(cycle: Cycle, pool: int) -> FreeCapacityBound:
         return UNBOUNDED_CAPACITY
     lends = held and any(waits_for_non_borrowers(cycle, reservation) for reservation in reserved)
     return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0)
-
-
-def most_that_fit(machine: FleetMachine, most: int, shape: ResourceShape) -> int:
-    """Returns the largest number up to `most` for which the machine's free processors and memory suffice."""
-    while most > 0 and not is_enough(machine.free_cpus, machine.free_memory_bytes, most, shape):
-        most -= 1
-    return most

@@ -1,8 +1,9 @@
 """Where a gang can run, and what it costs to have those machines: nothing, waiting, or stopping other jobs.
 
-All searches ask the same questions, which only this module answers:
+All searches ask the same questions:
 
-    is_open_to, can_take_freed   may the job have what is free, or becomes free, on this machine?
+    where.may_hold               may the job have so many accelerators of this pool?
+    where.may_place              may it have what is free, or becomes free, on this machine?
     has_room_after               is there room for a part of the gang once these jobs have left?
     cheapest_machines            which machine for each part of the gang?
 
@@ -16,24 +17,29 @@ or come last where the place is free (`state/retry_places.py`). The searches dif
     planned_gangs: defragmentation       accelerator-seconds lost by stopped jobs   joined first
     planned_gangs: several pools         jobs stopped, then best fit                most free accelerators
 
+Where switches join the machines (`Pool.topology`), the first three look for a place below one switch before others.
+
 `find_victims` reads the incumbents only as far as it must and takes the first machine that they clear: it is a scan in
-their order, and has no cost by machine (docs/decisions/0010-search-for-machines.md).
+their order, and has no cost by machine.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from heapq import nsmallest
 from itertools import groupby
+from math import inf
 from typing import NamedTuple
 
 from scheduler.core.placement.reservations import shape_of
+from scheduler.core.placement.where import PlaceOf, may_hold, may_place
+from scheduler.core.state.crossings import crossing_of
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import ready_at
+from scheduler.core.state.remaining_work import freed_at, ready_at, work_ends_if_started_at
 from scheduler.core.state.shared_accelerators import freed_by
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle
-from walras.job_request import JobId, can_prepare
-from walras.states import JobState
+from walras.job_request import JobId, project_of
 
 #: Maximum of machines compared for one place.
 MACHINES_MAX = 64
@@ -42,46 +48,23 @@ MACHINES_MAX = 64
 # ------------------------------------------------------------------------------------------------ which machines
 
 
-def is_open_to(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Returns whether the machine takes jobs, can prepare this one, and no other job has a reservation there.
-
-    A job's own reservation there does not count.
-    """
-    if not _takes(cycle, machine, job):
-        return False
-    reserved = cycle.reserved_on.get(machine.row)
-    return not reserved or all(job_id == job.job_id for job_id in reserved)
-
-
-def _takes(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Returns whether the machine takes jobs, can prepare this one, and is not closed to it (`Cycle.closed_to`)."""
-    is_up = machine.condition is MachineCondition.UP
-    if not is_up or not can_prepare(machine.tools, job.request.tools):
-        return False
-    return machine.row not in cycle.closed_to(job, machine.pool)
-
-
-def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Returns whether the job can have what others free on the machine beyond what is nominated already.
-
-    A backfill reservation of another job takes all that becomes free; `has_room_after` deducts what preemptions need.
-    """
-    if not _takes(cycle, machine, job):
-        return False
-    reserved = cycle.reserved_on.get(machine.row)
-    return not reserved or all(job_id == job.job_id or cycle.reservations[job_id].preempting for job_id in reserved)
-
-
 def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape | None = None) -> Place | None:
-    """Returns free accelerators of the pool for the job's gang; None if there are none, or they are closed to it.
+    """Returns free accelerators of the pool for the job's gang; None if there are none, or it may not have them.
 
     Machines on which it has not failed come first, of these the ones that are not slow. `shape` is another gang as
     which it may run.
     """
-    fleet, retries, closed = cycle.ledger.fleet, cycle.ledger.retries, cycle.closed_to(job, pool)
     shape = shape_of(cycle, job) if shape is None else shape
+    place = _open_place(cycle, job, pool, shape)
+    return place if place is not None and may_hold(cycle, job, pool, shape.counts[pool]) else None
+
+
+def _open_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape) -> Place | None:
+    """Returns free accelerators for such a gang on machines that are open to the job."""
+    fleet, retries, closed = cycle.ledger.fleet, cycle.ledger.retries, cycle.closed_to(job, pool)
     avoided = retries.rows(job.job_id, fleet, pool) - closed if job.job_id in retries.failed else frozenset[int]()
-    slow = cycle.ledger.slow_machines.rows(fleet, pool) - closed if cycle.ledger.slow_machines.slow else avoided
+    known = cycle.ledger.slow_machines
+    slow = known.rows(fleet, pool, project_of(job.request.kind)) - closed if known.slow else avoided
     for passed_over in dict.fromkeys((avoided | slow, avoided)):
         place = fleet.find(pool, shape, job.request.data, closed | passed_over) if passed_over else None
         if place is not None:
@@ -91,17 +74,9 @@ def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShap
 
 def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
     """Returns the machines open to the job that have `least` accelerators free, or hold the job."""
-    reserved, job_id, is_up, needs = cycle.reserved_on, job.job_id, MachineCondition.UP, job.request.tools
-    closed = cycle.closed_to(job, pool)
-    return [
-        machine
-        for machine in cycle.ledger.fleet.pools[pool].members.values()
-        if machine.condition is is_up
-        and (not needs or can_prepare(machine.tools, needs))
-        and (len(machine.free) >= least or job_id in machine.holders)
-        and machine.row not in closed
-        and (machine.row not in reserved or is_open_to(cycle, machine, job))
-    ]
+    members = cycle.ledger.fleet.pools[pool].members.values()
+    enough = (each for each in members if len(each.free) >= least or job.job_id in each.holders)
+    return [machine for machine in enough if may_place(cycle, job, machine) is None]
 
 
 def emptiest(machines: Iterable[FleetMachine], most: int = MACHINES_MAX) -> list[FleetMachine]:
@@ -211,12 +186,11 @@ def cheapest_machines(
 def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
     """Returns the machines that have room for the gang earliest if no job is stopped; None if too few are large enough.
 
-    Every machine is checked for the largest part. One for which the instant is unknown counts as last.
+    Every machine is checked for the largest part. One for which the instant is unknown counts as last. Machines in one
+    block come first if that instant is known.
     """
     parts = cycle.ledger.fleet.gang_parts(pool, shape_of(cycle, job))
-    machines = open_machines(cycle, pool, job, 0)
-    if len(machines) > MACHINES_MAX:
-        machines = emptiest(machines)
+    everywhere = open_machines(cycle, pool, job, 0)
     ledger, rules = cycle.ledger, cycle.policy.rules
 
     def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:
@@ -224,8 +198,58 @@ def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None
             return None
         return MachineCandidate(machine.row, part, (ready_at(ledger, machine, part, rules), machine.row))
 
-    found = cheapest_machines([parts[0]] * len(parts), machines, offer_of)
-    return None if found is None else tuple((offer.row, part) for offer, part in zip(found, parts, strict=True))
+    best: list[MachineCandidate] | None = None
+    for outside in cycle.ledger.fleet.outside_blocks(pool, parts):
+        if not outside and best is not None and _last(best) < inf:
+            break
+        machines = [machine for machine in everywhere if machine.row not in outside]
+        if len(machines) > MACHINES_MAX:
+            machines = emptiest(machines)
+        found = cheapest_machines([parts[0]] * len(parts), machines, offer_of)
+        if found is not None and (best is None or _last(found) < _last(best)):
+            best = found
+    return None if best is None else tuple((offer.row, part) for offer, part in zip(best, parts, strict=True))
+
+
+def _last(offers: list[MachineCandidate]) -> float:
+    return max(offer.cost[0] for offer in offers)
+
+
+def ready_closer_at(cycle: Cycle, job: JobRecord, pool: int) -> float:
+    """Returns when machines as close as such a gang could be are free if no job is stopped; inf if unknown."""
+    ledger, rules, at = cycle.ledger, cycle.policy.rules, cycle.now
+    place = find_earliest_place(cycle, job, pool)
+    if place is None or crossing_of(ledger, job, place) is not None:
+        return inf
+    for row, part in place:
+        machine = ledger.fleet.machines[row]
+        assert machine is not None, "it was found"
+        missing = part - len(machine.free)
+        free_at = freed_at(ledger, machine, missing, rules) if missing > 0 else cycle.now
+        if free_at < cycle.now:
+            return inf  # jobs there have overstayed, so nothing says when they end
+        at = max(at, free_at)
+    return at
+
+
+def waits_for_closer(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> bool:
+    """Returns whether the job loses less by waiting for machines close together than by running in this place.
+
+    Only where exchanged bytes, its work and the ends of jobs there are known; and in all for no longer than what it
+    would have lost in the first such place, however often those ends move.
+    """
+    found = crossing_of(cycle.ledger, job, place)
+    if found is None or not found.is_known:
+        return False
+    rules = cycle.policy.rules
+    left_s = work_ends_if_started_at(cycle.ledger, job, pool, rules) - cycle.now - cycle.ledger.restart_s(job, rules)
+    until_at = min(job.declines_until, cycle.now + left_s * (1.0 / found.pace - 1.0))
+    if not ready_closer_at(cycle, job, pool) < until_at < inf:
+        return False
+    if job.declines_until == inf:
+        job.declines_until = until_at
+        cycle.timers.set(until_at, "ready", job.job_id)
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ cost: weakest jobs
@@ -235,20 +259,29 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
     """Returns a place for the job and the incumbents who have to leave it; None if they do not make enough room.
 
     `incumbents` are jobs that may be displaced, weakest first. A machine is taken as soon as the incumbents read so far
-    make room for the next part there; all of these leave it.
+    make room for the next part there; all of these leave it. Places in one block come first.
     """
+    outsides = cycle.ledger.fleet.outside_blocks(pool, cycle.ledger.fleet.gang_parts(pool, shape_of(cycle, job)))
+    incumbents = incumbents if len(outsides) == 1 else list(incumbents)
+    found = (_find_victims(cycle, job, pool, incumbents, outside) for outside in outsides)
+    return next((place for place in found if place is not None), None)
+
+
+def _find_victims(
+    cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[JobRecord], outside: Set[int]
+) -> FoundPlace | None:
+    """Returns what `find_victims` does, leaving out the machines in these rows."""
     fleet = cycle.ledger.fleet
     parts = fleet.gang_parts(pool, shape_of(cycle, job))
-    place = _place_without_victims(cycle, job, pool, parts)
-    closed = {row for row, _ in place}  # machines chosen already, or that no job has to leave
+    place = _place_without_victims(cycle, job, pool, parts, outside)
+    closed = {*outside, *(row for row, _ in place)}  # machines chosen already, or that no job has to leave
     leaving: dict[int, list[JobRecord]] = {}
     room: dict[int, int] = {}  # accelerators that would be free, leaving nominations aside, by row
     halves: set[JobId] = set()  # incumbents whose accelerator is free once the job sharing it may be displaced too
-    running = JobState.RUNNING
     for incumbent in incumbents:
-        if incumbent.revoked is not None or incumbent.state is not running or not incumbent.request.preemptible:
-            continue  # like `preemption.is_preemptible`, without a call for each of many
-        if incumbent is job or incumbent.is_secured:
+        if incumbent is job or may_be_stopped(cycle.ledger, incumbent, StopFor.PLACE) is not None:
+            continue
+        if cycle.ledger.usage.owned.keeps(cycle.ledger, incumbent, job):
             continue
         partner = cycle.sharing.partner_of(incumbent.job_id) if cycle.sharing.pairs else None
         if partner is not None and partner.revoked is None and partner.job_id not in halves:
@@ -259,7 +292,7 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
             if row in closed or (machine_here := fleet.machines[row]) is None or machine_here.pool != pool:
                 continue
             if row not in room:
-                if not can_take_freed(cycle, machine_here, job):
+                if may_place(cycle, job, machine_here, PlaceOf.FREED) is not None:
                     closed.add(row)
                     continue
                 room[row] = len(machine_here.free) + len(machine_here.holders.get(job.job_id, ()))
@@ -271,22 +304,26 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
                 place.append((row, wanted))
                 closed.add(row)
         if len(place) == len(parts):
-            victims = {victim.job_id: victim for row, _ in place for victim in leaving.get(row, ())}
-            return FoundPlace(pool, tuple(place), list(victims.values()))
-    return FoundPlace(pool, tuple(place)) if job.holds and len(place) == len(parts) else None
+            victims = list({victim.job_id: victim for row, _ in place for victim in leaving.get(row, ())}.values())
+            return FoundPlace(pool, tuple(place), victims) if may_hold(cycle, job, pool, sum(parts), victims) else None
+    is_enough_free = job.holds and len(place) == len(parts) and may_hold(cycle, job, pool, sum(parts))
+    return FoundPlace(pool, tuple(place)) if is_enough_free else None
 
 
-def _place_without_victims(cycle: Cycle, job: JobRecord, pool: int, parts: list[int]) -> list[tuple[int, int]]:
+def _place_without_victims(
+    cycle: Cycle, job: JobRecord, pool: int, parts: list[int], outside: Set[int]
+) -> list[tuple[int, int]]:
     """Returns as many parts of a place as need no job to leave.
 
     The machines on which the job runs itself come first; then, for a gang over several machines, the others with most
     free accelerators. A machine that lacks room for a part is not tried for a smaller one.
     """
     place: list[tuple[int, int]] = []
-    machines = _own_machines(cycle, pool, job) if job.place else []
+    machines = [each for each in _own_machines(cycle, pool, job) if each.row not in outside] if job.place else []
     if len(parts) > 1:
         own = {machine.row for machine in machines}
-        likely = emptiest(open_machines(cycle, pool, job, parts[-1]))
+        inside = (each for each in open_machines(cycle, pool, job, parts[-1]) if each.row not in outside)
+        likely = emptiest(inside)
         machines.extend(machine for machine in likely if machine.row not in own)
     for machine in machines:
         if len(place) == len(parts):

@@ -9,11 +9,11 @@ without losing work. A booking of the job's own project never excludes it. While
 from dataclasses import dataclass, field
 from math import inf
 
-from scheduler.core.booking_events import Booking
+from scheduler.core.events import Booking
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import OVERDUE, end_if_started_at, expected_end_at
-from scheduler.core.state.unsaved_work import is_fixed, may_lose_work
+from scheduler.core.state.remaining_work import OVERDUE, work_ends_at, work_ends_if_started_at
+from scheduler.core.state.stopping import StopFor, may_be_stopped
 from walras.job_request import JobId
 
 #: Seconds that an attempt has beyond its grace to be gone: a heartbeat, the last upload, the end of its ranks.
@@ -29,17 +29,38 @@ def notice_s(job: JobRecord) -> float:
     return job.request.grace_s + STOP_WITHIN_S
 
 
-def sure_end_at(ledger: Ledger, job: JobRecord) -> float:
-    """Returns the instant by which a job that holds places has certainly ended; inf if unknown."""
-    now, rules = ledger.now, ledger.policy.rules
-    ends_at = expected_end_at(ledger, job, rules)
-    by_work = now + OVERDUE * (ends_at - now) if ends_at > now else inf  # beyond it the stated length was wrong
-    return min(by_work, job.leased_at + job.request.max_runtime_s + notice_s(job))
+def sure_end_at(ledger: Ledger, job: JobRecord, pool: int = -1) -> float:
+    """Returns the instant by which a job has certainly ended; inf if unknown.
+
+    Either its work is done, with a margin beyond which the stated length was wrong, or its limit of run time stops it.
+    A job keeps the instant while it runs, unless speeds or restart costs change.
+
+    Args:
+    ledger: what is known.
+    job: it holds places, or would be started on `pool` now.
+    pool: row of the pool on which it would be started; -1: it stays where it is.
+    """
+    rules, since = ledger.policy.rules, job.leased_at if pool < 0 else ledger.now
+    ends_at = work_ends_at(ledger, job, rules) if pool < 0 else work_ends_if_started_at(ledger, job, pool, rules)
+    by_work = since + OVERDUE * (ends_at - since) if since < ends_at < inf else inf
+    return min(by_work if by_work > ledger.now else inf, runtime_limit_at(ledger, job) + notice_s(job))
 
 
-def leaves_without_loss(ledger: Ledger, job: JobRecord) -> bool:
-    """Returns whether a job that holds places may be stopped, and can resume elsewhere from what it has saved."""
-    return job.request.preemptible and not job.loses_work and not is_fixed(ledger, job)
+def runtime_limit_at(ledger: Ledger, job: JobRecord) -> float:
+    """Returns when the job will have run for its `max_runtime` over all attempts, if it runs from now on."""
+    since = min(job.running_at, ledger.now) if job.holds else ledger.now
+    return since + max(job.request.max_runtime_s - job.held_s, 0.0)
+
+
+def leaves_at(ledger: Ledger, job: JobRecord, booking: Booking) -> float:
+    """Returns when to ask a job to leave the booking's machines: in time, or once it has not ended as it surely would.
+
+    A job whose limit of run time stops it in time is never asked.
+    """
+    ends_at = sure_end_at(ledger, job)
+    if ends_at > booking.from_at:
+        return booking.from_at - notice_s(job)
+    return inf if ends_at == runtime_limit_at(ledger, job) + notice_s(job) else ends_at
 
 
 @dataclass(slots=True)
@@ -103,23 +124,17 @@ class Bookings:
         if booking.until_at <= self.ledger.now or booking.is_open_to(job.request.project):
             return []
         machines = [machine for machine in self.machines(booking) if machine.pool == pool]
-        if not machines or (not booking.is_active(self.ledger.now) and self._ends_by(job, pool, booking.from_at)):
+        if not machines or (
+            not booking.is_active(self.ledger.now) and sure_end_at(self.ledger, job, pool) <= booking.from_at
+        ):
             return []
         may_leave = not booking.is_active(self.ledger.now) and self._can_leave_by(job, booking.from_at)
         return [machine.row for machine in machines if machine.is_private or not may_leave]
 
-    def _ends_by(self, job: JobRecord, pool: int, at: float) -> bool:
-        """Returns whether the job, started on the pool now, is known to be gone by then."""
-        now, rules = self.ledger.now, self.ledger.policy.rules
-        ends_at = end_if_started_at(self.ledger, job, pool, rules)
-        is_known = now < ends_at < inf
-        by_work = now + OVERDUE * (ends_at - now) if is_known else inf
-        return min(by_work, now + job.request.max_runtime_s + notice_s(job)) <= at
-
     def _can_leave_by(self, job: JobRecord, at: float) -> bool:
         """Returns whether a stop in time would lose no work, and the job could work long enough to be worth a start."""
         ledger = self.ledger
-        if not job.request.preemptible or job.loses_work or may_lose_work(ledger, job):
+        if may_be_stopped(ledger, job, StopFor.LENDER) is not None:
             return False
         worth_s = _WORTH_RESTARTS * ledger.restart_s(job, ledger.policy.rules)
         return ledger.now + worth_s + notice_s(job) <= at

@@ -5,7 +5,7 @@ number of free accelerators (heaps with lazy deletion), so the cost of a search 
 the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in `placement/search.py`.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -19,12 +19,15 @@ from scheduler.core.state.tools_and_data import DataCaches, PoolTools
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId, ToolNeeds, can_prepare
+from walras.machines.topology import FreeMachine, blocks_of, holds, tightest_machines
 
 #: Ending of the names of pools of slow machines.
 SLOW_ENDING = "~slow"
 #: Maximum of machines examined in a bucket where processors or memory (not accelerators) are lacking.
 _TRIES = 32
 _NONE: Set[int] = frozenset()
+#: Maximum of blocks of one level that are searched for a gang.
+_BLOCKS_MAX = 32
 
 
 class MachineCondition(Enum):
@@ -91,6 +94,11 @@ class FleetMachine:
     standing: MachineStanding = field(default_factory=MachineStanding)
     #: Failures that may be the machine's fault.
     failures: deque[MachineFailure] = field(default_factory=lambda: deque(maxlen=16))
+
+    @property
+    def host(self) -> str:
+        """Returns the name by which a topology knows the machine."""
+        return self.whole or self.node_id
 
     def age_h(self, at: float) -> float:
         """Returns hours since a rented machine was first paid for, or an owned one joined."""
@@ -294,12 +302,33 @@ class Fleet:
             return None
         parts: list[tuple[int, int]] = []
         warm = self.caches.rows_with(data, state.members) if data else ()
-        for wanted in split_gang(count, shape.nodes, state.pool.shape.accelerators):
+        split = split_gang(count, shape.nodes, state.pool.shape.accelerators)
+        if state.pool.topology is not None and len(split) > 1:
+            return self._tightest(state, split, shape, closed, warm)
+        for wanted in split:
             machine = self._best_fit(state, wanted, shape, closed | {row for row, _ in parts}, warm)
             if machine is None:
                 return None
+            if state.pool.topology is not None and machine.row not in warm:
+                machine = self._in_fullest_block(state, machine, wanted, shape, closed)
             parts.append((machine.row, wanted))
         return tuple(parts)
+
+    def outside_blocks(self, pool: int, parts: Sequence[int]) -> list[Set[int]]:
+        """Returns what to leave out of a pool to have such a gang close together, one set of rows after the other.
+
+        They leave the lowest blocks that could hold it, those with most free first; the last one leaves everything.
+        """
+        state = self.pools[pool]
+        found = list[Set[int]]()
+        if state.pool.topology is not None and len(parts) > 1:
+            links, members = state.pool.topology.links, state.members
+            level = links.closest_level(parts, ((each.host, each.size) for each in members.values()))
+            machines = [FreeMachine(row, each.size, 0, links.path(each.host)) for row, each in members.items()]
+            blocks = [block for block in blocks_of(machines, level).values() if holds(parts, block)]
+            blocks.sort(key=lambda block: -sum(len(members[each.row].free) for each in block))
+            found = [members.keys() - {each.row for each in block} for block in blocks[:_BLOCKS_MAX]]
+        return [*filter(None, found), _NONE]
 
     def gang_parts(self, pool: int, shape: ResourceShape) -> list[int]:
         """Returns the accelerators that a gang of this shape takes of each machine of the pool, largest first."""
@@ -349,6 +378,40 @@ class Fleet:
                 return found
         return None
 
+    def _tightest(
+        self, state: PoolState, parts: Sequence[int], shape: ResourceShape, closed: Set[int], warm: Sequence[int]
+    ) -> Place | None:
+        """Returns the machines that are nearest to each other, and of these the best fit (`tightest_machines`)."""
+        assert state.pool.topology is not None
+        links, rank = state.pool.topology.links, {row: place for place, row in enumerate(warm)}
+        able = [
+            FreeMachine(machine.row, most, rank.get(machine.row, len(rank)), links.path(machine.host))
+            for machine in state.members.values()
+            if self._is_open(machine, shape, closed) and (most := most_that_fit(machine, len(machine.free), shape))
+        ]
+        found = tightest_machines(parts, able)
+        return None if found is None else tuple(found)
+
+    def _in_fullest_block(
+        self, state: PoolState, machine: FleetMachine, wanted: int, shape: ResourceShape, closed: Set[int]
+    ) -> FleetMachine:
+        """Returns the machine with as many accelerators free whose blocks have fewest: so whole blocks stay free."""
+        assert state.pool.topology is not None
+        many, path, free = len(machine.free), state.pool.topology.links.path, defaultdict[str, int](int)
+        alike = [each for each in map(self.machines.__getitem__, {*state.buckets[many]}) if each is not None]
+        alike = [each for each in alike if len(each.free) == many and self._is_open(each, shape, closed)]
+        alike = [each for each in alike if is_enough(each.free_cpus, each.free_memory_bytes, wanted, shape)]
+        for each in state.members.values() if len(alike) > 1 else ():
+            for block in dict.fromkeys(path(each.host)):
+                free[block] += len(each.free)
+        return min(alike, key=lambda each: ([free[block] for block in path(each.host)], each.row))
+
+    @staticmethod
+    def _is_open(machine: FleetMachine, shape: ResourceShape, closed: Set[int]) -> bool:
+        """Returns whether such a gang may have what is free on the machine, if that is enough."""
+        is_up = machine.condition is MachineCondition.UP and machine.row not in closed and not machine.closed
+        return is_up and bool(machine.free) and can_prepare(machine.tools, shape.tools)
+
     def _first_warm(
         self, rows: Iterable[int], size: int, wanted: int, shape: ResourceShape, taken: Set[int]
     ) -> FleetMachine | None:
@@ -387,13 +450,13 @@ class Fleet:
         return devices
 
     def parts_of(self, place: Iterable[tuple[int, int]]) -> PoolParts:
-        """Returns (pool, accelerators) of each pool of a place, in its order; machines that are gone are left out."""
+        """Returns (pool, accelerators) of each pool of a place, ascending; machines that are gone are left out."""
         found: dict[int, int] = {}
         for row, count in place:
             machine = self.machines[row]
             if machine is not None:
                 found[machine.pool] = found.get(machine.pool, 0) + count
-        return tuple(found.items())
+        return tuple(sorted(found.items()))
 
     def take_again(
         self, job_id: JobId, placement: Placement, shape: ResourceShape, lost: Collection[NodeId] = ()
@@ -451,3 +514,10 @@ def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
 def is_enough(cpus: float, memory_bytes: int, accelerators: int, shape: ResourceShape) -> bool:
     """Returns whether these processors and this memory suffice for this many accelerators of a gang of this shape."""
     return cpus + 1e-9 >= accelerators * shape.cpus and memory_bytes >= accelerators * shape.memory_bytes
+
+
+def most_that_fit(machine: FleetMachine, most: int, shape: ResourceShape) -> int:
+    """Returns the largest number up to `most` for which the machine's free processors and memory suffice."""
+    while most > 0 and not is_enough(machine.free_cpus, machine.free_memory_bytes, most, shape):
+        most -= 1
+    return most

@@ -6,11 +6,19 @@ decision that gives the job another size puts it into another class.
 Classes make large problems small (equal jobs are solved as one) and events cheap: a new speed changes a class, not its
 jobs. A *resource shape* is coarser: classes of one shape take the same accelerators, processors and memory on every
 pool, so their jobs compete for a place on equal terms, whatever their speed.
+
+The gangs over several pools that are listed for a job.
+
+Any accelerators of the pools would make one, and there are far too many sets of them. Listed are at most `GANGS_MAX`:
+those over the fewest pools first, because each link costs, and of these the fastest first. Large gangs are cut into an
+eighth at the smallest, or into all that a pool has.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import combinations, islice, product
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +37,69 @@ from walras.job_request import (
     can_prepare,
 )
 from walras.spec.accelerator_names import covers
+
+#: (pool row, accelerators) of each pool of a gang, ascending by pool.
+_Parts = tuple[tuple[int, int], ...]
+
+#: Maximum of gangs over several pools considered for a class of jobs, and of pools among which every set is tried.
+GANGS_MAX = 32
+POOLS_MAX = 6
+#: Over up to so many pools every cut is tried; over more, all that each pool has but for one.
+_EVERY_CUT = 3
+_CUTS = 8
+
+
+def gangs_over_pools(gang: int, speeds: Sequence[float], most: Sequence[int]) -> list[_Parts]:
+    """Returns the gangs over two pools or more that are considered.
+
+    Args:
+        gang: accelerators of the whole gang.
+        speeds: of the whole gang in each pool alone, in steps per second; 0 where no part of it may be.
+        most: accelerators that each pool has.
+    """
+    able = sorted((row for row in range(len(speeds)) if speeds[row] > 0 < most[row]), key=lambda row: -speeds[row])
+    found = set[_Parts]()
+    ranked: list[_Parts] = []
+
+    def take(gangs: Iterator[_Parts]) -> None:
+        new = set(gangs) - found
+        found.update(new)
+        ranked.extend(sorted(new, key=lambda parts: (-sum(speeds[row] * count for row, count in parts), parts)))
+
+    for pools in range(2, min(len(able), gang, POOLS_MAX) + 1):
+        if len(ranked) >= GANGS_MAX:
+            break
+        take(each for rows in combinations(able[:POOLS_MAX], pools) for each in _cuts(gang, rows, most))
+    if not ranked:
+        take(_fastest(gang, able, most))
+    return ranked[:GANGS_MAX]
+
+
+def _cuts(gang: int, rows: Sequence[int], most: Sequence[int]) -> Iterator[_Parts]:
+    """Yields the gangs that have a part in each of these pools."""
+    step = -(-gang // _CUTS)
+    if len(rows) <= _EVERY_CUT:
+        counts = [sorted({*range(step, min(most[row], gang - 1) + 1, step), min(most[row], gang - 1)}) for row in rows]
+    else:
+        counts = [[most[row]] for row in rows]
+    for rest in range(len(rows)):
+        others = [*rows[:rest], *rows[rest + 1 :]]
+        for chosen in product(*counts[:rest], *counts[rest + 1 :]):
+            left = gang - sum(chosen)
+            if 0 < left <= most[rows[rest]]:
+                yield tuple(sorted([*zip(others, chosen, strict=True), (rows[rest], left)]))
+
+
+def _fastest(gang: int, able: Sequence[int], most: Sequence[int]) -> Iterator[_Parts]:
+    """Yields the gang with as many accelerators of the fastest pools as there are, if that is one over several."""
+    left, parts = gang, list[tuple[int, int]]()
+    for row in able:
+        if left > 0:
+            parts.append((row, min(left, most[row])))
+            left -= parts[-1][1]
+    if left <= 0 and len(parts) > 1:
+        yield tuple(sorted(parts))
+
 
 #: Maximum of placements considered for one plan of several types: choices of an owned pool for each type.
 PLAN_PLACES_MAX = 16
@@ -59,7 +130,7 @@ class JobClass:
     shape: int
     #: Steps per second by pool; 0 where it cannot run.
     rates: NDArray[np.float64]
-    #: Whether that speed was measured, by pool.
+    #: Whether that speed was measured, or shared and bounded by one that its project knows, by pool.
     measured: tuple[bool, ...] = ()
     #: Speed on the best pool that exists; 0 if there is none.
     best_rate: float = 0.0
@@ -118,6 +189,9 @@ class JobClasses:
         self._all_measured: bool | None = None
         self._options: dict[int, tuple[int, ...]] = {}
         self._plan_ways: dict[int, tuple[tuple[PoolParts, float], ...]] = {}
+        #: Cache of `mixes`, for the `version` and the accelerators for which it holds.
+        self._mixes: dict[int, tuple[tuple[PoolParts, float], ...]] = {}
+        self._mixes_for: tuple[int, tuple[int, ...]] = (-1, ())
         #: Cache of `option_table`, and the number of classes when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
         self._option_classes = 0
@@ -126,6 +200,15 @@ class JobClasses:
         self._ways: ClassWays | None = None
         #: Changes whenever a speed may have changed.
         self.version = 0
+
+    def copy(self) -> "JobClasses":
+        """Returns these classes, to which others can be added."""
+        found = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (list, dict, set)):
+                setattr(found, name, value.copy())
+        found._by_kind = {kind: list(rows) for kind, rows in self._by_kind.items()}
+        return found
 
     def row(self, job: JobRequest) -> int:
         """Returns the row of the class of a job that runs as it requested; makes the class if it is new."""
@@ -140,7 +223,7 @@ class JobClasses:
 
     def of_kind(self, row: int, kind: Kind) -> int:
         """Returns the row of the class that differs from this one in its kind only."""
-        return self._row(kind, self.classes[row].request)
+        return self._row(kind, self.classes[row].request, self.classes[row].parts)
 
     def spread(self, row: int, parts: PoolParts) -> int:
         """Returns the row of the class as which a job of this class runs over these parts."""
@@ -167,10 +250,10 @@ class JobClasses:
         """
         found = self._plan_ways.get(row)
         if found is None:
-            found = self._plan_ways[row] = tuple(self._ways_of_plans(self.classes[row].request))
+            found = self._plan_ways[row] = tuple(self._ways_of_plans(self.classes[row].kind, self.classes[row].request))
         return found
 
-    def _ways_of_plans(self, request: GangRequest) -> Iterator[tuple[PoolParts, float]]:
+    def _ways_of_plans(self, kind: Kind, request: GangRequest) -> Iterator[tuple[PoolParts, float]]:
         able = {
             use.accelerator: [
                 row
@@ -184,7 +267,34 @@ class JobClasses:
             for rows in islice(choices, PLAN_PLACES_MAX):
                 parts = tuple(sorted((row, use.count) for row, use in zip(rows, plan.uses, strict=True)))
                 if len(parts) > 1 or request.size_on(self._pools[parts[0][0]]) != parts[0][1]:
-                    yield parts, plan.steps_per_s
+                    yield parts, self._rate_over(kind, request, parts, ())
+
+    def mixes(self, row: int, most: Sequence[int]) -> tuple[tuple[PoolParts, float], ...]:
+        """Returns the gangs over several pools that are listed for a job of this class: parts, steps per second.
+
+        None where whole gangs leave no accelerator of their pools over: then gangs over several only fragment them.
+        Those at the pace of the slowest only where a pool does not hold a whole gang: policies make the others at their
+        prices. `most`: accelerators of each pool.
+        """
+        request = self.classes[row].request
+        if not request.mixed:
+            return ()
+        if self._mixes_for != (self.version, tuple(most)):
+            self._mixes, self._mixes_for = {}, (self.version, tuple(most))
+        found = self._mixes.get(row)
+        if found is None:
+            gangs, kind = [request.mixes_on(pool) for pool in self._pools], self.classes[row].kind
+            speeds = [speed * (gang > 0) for speed, gang in zip(self.classes[row].speeds, gangs, strict=True)]
+            here = [(gang, many) for gang, many in zip(gangs, most, strict=True) if gang and many]
+            leaves = (
+                any(many % gang for gang, many in here) if request.shares else any(gang > many for gang, many in here)
+            )
+            several = gangs_over_pools(max(gangs, default=0), speeds, most) if leaves else []
+            if not request.shares:
+                several.reverse()  # of equal pace, those with the fewest fast accelerators first
+            rated = ((parts, self._rate_over(kind, request, parts, gangs)) for parts in several)
+            found = self._mixes[row] = tuple(rated)
+        return found
 
     def count(self, row: int, pool: int) -> int:
         """Returns the accelerators that a gang of the class takes of the pool; 0 where it cannot run."""
@@ -337,6 +447,7 @@ class JobClasses:
 
     def refresh_kind(self, kind: Kind) -> None:
         """Recomputes the classes of a kind whose published speed changed."""
+        self._plan_ways.clear()
         for each in (kind, *self._table.derived(kind)):
             for row in self._by_kind.get(each, ()):
                 self._refresh(self.classes[row])
@@ -361,14 +472,16 @@ class JobClasses:
         measured = [False] * len(self._pools)
         if parts:
             first = parts[0][0]
-            job_class.rates[first], measured[first] = self._rate_over(job_class, gangs), True
+            rate = self._rate_over(job_class.kind, request, parts, gangs)
+            job_class.rates[first], measured[first] = rate, True
         for p, pool in enumerate(self._pools):
             if counts[p] and request.plans and not parts:
                 job_class.rates[p], measured[p] = _planned_rate(request, {pool.shape.accelerator: counts[p]}), True
             elif counts[p] and not parts:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
-                measured[p] = speed.source is SpeedSource.MEASURED
+                is_bounded = speed.source is SpeedSource.SHARED and self._table.is_measured_or_declared(job_class.kind)
+                measured[p] = is_bounded or speed.source is SpeedSource.MEASURED
         for p, pace in enumerate(self._paces):
             job_class.rates[p] *= pace if not parts else 1.0
         job_class.measured = tuple(measured)
@@ -379,20 +492,44 @@ class JobClasses:
         self._rates = self._counts = self._shape_rows = self._all_measured = self._ways = None
         self.version += 1
 
-    def _rate_over(self, job_class: JobClass, gangs: Sequence[int]) -> float:
-        """Returns steps/s over several parts, estimated from each pool's speed alone, because it is not measured."""
-        if job_class.request.plans:
-            held: dict[str, int] = {}
-            for pool, count in job_class.parts:
-                name = self._pools[pool].shape.accelerator
-                held[name] = held.get(name, 0) + count
-            return _planned_rate(job_class.request, held)
+    def _rate_over(self, kind: Kind, request: GangRequest, parts: PoolParts, gangs: Sequence[int]) -> float:
+        """Returns steps/s over several parts: of a gang that shares batches as measured, if it was; else estimated
+        from each pool's speed alone.
+        """
+        held = self.types_of(parts)
+        if request.has_roles:
+            return self._rate_of_roles(kind, request, held)
+        if request.plans:
+            return _planned_rate(request, held)
+        if request.shares and (known := self._table.measured_mix(kind, held)) is not None:
+            return known
         alone = []
-        for pool, _ in job_class.parts:
+        for pool, _ in parts:
             accelerator = self._pools[pool].shape.accelerator
-            speed = self._table.speed(job_class.kind, accelerator, gangs[pool], self._nominal).steps_per_s
+            speed = self._table.speed(kind, accelerator, gangs[pool], self._nominal).steps_per_s
             alone.append(speed * self._paces[pool] if self._paces else speed)
-        return multi_pool_rate(job_class.parts, gangs, alone)
+        if request.shares and not is_fork(parts, gangs):
+            shared = sum(rate * count / gangs[pool] for (pool, count), rate in zip(parts, alone, strict=True))
+            return shared * self._table.mixing_part(kind, self._nominal)
+        return multi_pool_rate(parts, gangs, alone)
+
+    def _rate_of_roles(self, kind: Kind, request: GangRequest, held: Mapping[str, int]) -> float:
+        """Returns steps/s of the plan with these accelerators: as measured, else as assumed, corrected by the plans
+        that were measured.
+        """
+        ran = self._table.measured_mixes(kind)
+        ratios = [
+            speed / _planned_rate(request, dict(each)) for each, speed in ran.items() if request.plan_of(dict(each))
+        ]
+        return ran.get(tuple(sorted(held.items())), _planned_rate(request, held) * (median(ratios) if ratios else 1.0))
+
+    def types_of(self, parts: PoolParts) -> dict[str, int]:
+        """Returns the accelerators of each type in these parts."""
+        held: dict[str, int] = {}
+        for pool, count in parts:
+            name = self._pools[pool].shape.accelerator
+            held[name] = held.get(name, 0) + count
+        return held
 
 
 def _planned_rate(request: GangRequest, counts: Mapping[str, int]) -> float:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from scheduler.core.state.job_classes import PoolParts
 
+#: Seconds after which a start counts as a run where runs are protected: what a job brings may take hours.
+START_S = 600.0
+
 
 class JobColumns:
     """The columns, grown by doubling. Rows of free slots hold leftovers and have `active` False."""
@@ -52,11 +55,13 @@ class JobColumns:
         self.profiling_until: NDArray[np.float64] = np.full(size, -inf)
         #: True if it was stopped once and had saved nothing.
         self.loses_work: NDArray[np.bool_] = np.zeros(size, bool)
-        #: Instant from which stopping its attempt would lose more than a move may cost; inf: never (`unsaved_work`).
+        #: Instant from which stopping its attempt would lose more than a move may cost; inf: never (`stopping`).
         self.fixed_at: NDArray[np.float64] = np.full(size, inf)
         #: Attained accelerator-seconds, and the instant up to which the row is settled.
         self.attained_s: NDArray[np.float64] = np.zeros(size)
         self.settled_at: NDArray[np.float64] = np.zeros(size)
+        #: What its time on accelerators is worth in seconds on the fastest pool, without the attempt that runs.
+        self.worked_s: NDArray[np.float64] = np.zeros(size)
         #: Attained accelerator-seconds when an order policy last reset its attained service.
         self.renewed_at_s: NDArray[np.float64] = np.zeros(size)
         #: When it last began, or ended, to hold accelerators; else its submission.
@@ -71,6 +76,10 @@ class JobColumns:
         self._forgotten_at = 0.0
         self._free = list(range(size - 1, -1, -1))
 
+    def protected_from(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Returns from when on the jobs' present runs are protected: when all ranks were up, or should have been."""
+        return np.minimum(self.running_at[rows], self.since_at[rows] + START_S)
+
     def new_slot(self) -> int:
         if not self._free:
             self._grow()
@@ -80,6 +89,11 @@ class JobColumns:
         self.active[slot] = False
         self.eligible[slot] = False
         self._free.append(slot)
+
+    def waiting_above(self, priority_class: int) -> NDArray[np.int64]:
+        """Returns the slots of the jobs of higher classes that may start and hold nothing."""
+        waits = self.active & self.eligible & (self.pool < 0)
+        return np.flatnonzero(waits & (self.priority_class > priority_class))
 
     def slots_of(self, job_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the slots of these jobs; -1 for jobs that have ended."""

@@ -83,9 +83,14 @@ class ShapeQueue:
 
     def first(self, most: int) -> Iterator[tuple[QueueKey, JobId]]:
         """Yields the first entries in order, stale ones included and counted."""
-        self._planned.extend(islice(self._coming, max(0, self._at + most - len(self._planned))))
-        planned = self._planned[self._at : self._at + most]
-        yield from islice(merge(planned, _ascending(self._late)), most)
+        yield from islice(merge(self._read(), _ascending(self._late)), most)
+
+    def _read(self) -> Iterator[tuple[QueueKey, JobId]]:
+        """Yields the sorted entries as far as they are asked for; ends if they are replaced meanwhile."""
+        planned, at = self._planned, self._at
+        while planned is self._planned and (at < len(planned) or self._draws()):
+            yield planned[at]
+            at += 1
 
     def is_stale(self, key: QueueKey, job_id: JobId) -> bool:
         """Returns whether the job came again with another key."""

@@ -11,21 +11,22 @@ shares was delivered.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf
+from itertools import product
+from math import exp2, inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
-from optimizer.policy import Newcomer, PlanPolicy, PolicySpec, PricingPolicy
+from optimizer.policy import Newcomer, PlanPolicy, PolicySpec, PricingPolicy, places_over_pools
 from optimizer.problem import FloatArray
-from scheduler.core.events import Proposal
-from scheduler.core.restore_events import RememberedJob
+from scheduler.core.events import Proposal, RememberedJob
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
-from scheduler.core.state.job_columns import JobColumns
+from scheduler.core.state.job_columns import START_S, JobColumns
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
@@ -36,6 +37,8 @@ from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import JobState, Reason
 
+#: Seconds after which what restarts took, and ended jobs had, counts half.
+RESTARTS_HALF_LIFE_S = 86_400.0
 #: Number of finished jobs whose lengths are kept.
 FINISHED_MAX = 512
 #: States of jobs that wait for accelerators or run.
@@ -65,12 +68,16 @@ class JobRecord:
     saves: bool = False
     #: Whether it runs on a drained or booked machine, which does not count as the fleet's capacity.
     is_aside: bool = False
+    #: Seconds that its ended attempts ran, which count against `max_runtime`.
+    held_s: float = 0.0
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
 
     # -- of the current attempt; meaningless while `place` is empty
     place: Place = ()
+    #: Steps that it has made beyond those of its present speed from its start, because its speed was another before.
+    ahead_steps: float = 0.0
     placement: Placement | None = None
     leased_at: float = 0.0
     prepared: set[NodeId] = field(default_factory=set)
@@ -104,6 +111,9 @@ class JobRecord:
     #: Instant before which it must not start (backoff, not_before).
     ready_at: float = -inf
     blocked_by: set[JobId] = field(default_factory=set)
+    #: Until when it may decline places with machines further apart than they could be; inf: it has declined none; -inf:
+    #: it takes any.
+    declines_until: float = inf
     #: Whether it waits because the maximum of jobs of its sweep runs already (`SweepTurns`).
     awaits_turn: bool = False
     #: Whether a budget for it is used up, so that it may not start.
@@ -151,6 +161,11 @@ class JobRecord:
         self.columns.running_at[self.slot] = at
 
     @property
+    def protected_from(self) -> float:
+        """Returns from when on its run is protected, as `JobColumns.protected_from`."""
+        return min(self.running_at, self.columns.since_at.item(self.slot) + START_S)
+
+    @property
     def profiling_until(self) -> float:
         """Returns until when a profiling attempt is protected from preemption; -inf if it is not profiling."""
         return self.columns.profiling_until.item(self.slot)
@@ -189,6 +204,10 @@ class ActivePolicy:
     #: Consecutive solves without an answer.
     failed_solves: int = 0
 
+    def weighs_stops_of(self, request: JobRequest) -> bool:
+        """Returns whether the policy alone bounds how often the job is stopped: an elastic one, by its sizes."""
+        return bool(request.sizes) and self.plans and not getattr(self.pricing, "bounds_resizes", False)
+
     def failed(self, fault: PolicyFault) -> None:
         """Records a fault; only the first one counts."""
         self.fault = self.fault or fault
@@ -211,6 +230,30 @@ class ActivePolicy:
     def plans(self) -> bool:
         """Returns whether the policy plans: it states which job runs where, event by event."""
         return isinstance(self.pricing, PlanPolicy)
+
+    @property
+    def places_over_pools(self) -> bool:
+        return places_over_pools(self.pricing)
+
+
+@dataclass(slots=True)
+class RestartAccount:
+    """What restarts for others took, and ended jobs had, in accelerator-seconds (`restart_account`)."""
+
+    taken_s: float = 0.0
+    ended_s: float = 0.0
+    at: float = 0.0
+    #: What active jobs had and need, as of this event.
+    known_s: float = 0.0
+    known_at_event: int = -1
+
+    def add(self, now: float, *, taken_s: float = 0.0, ended_s: float = 0.0) -> None:
+        kept = self.kept(now)
+        self.taken_s, self.ended_s, self.at = self.taken_s * kept + taken_s, self.ended_s * kept + ended_s, now
+
+    def kept(self, now: float) -> float:
+        """Returns the part of what is recorded that counts now."""
+        return exp2(-max(now - self.at, 0.0) / RESTARTS_HALF_LIFE_S)
 
 
 class Ledger:
@@ -250,6 +293,7 @@ class Ledger:
         self.retries = RetryPlaces()
         self.slow_machines = SlowMachines()
         self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`
+        self.restarts = RestartAccount()
         #: Lengths of the newest jobs that succeeded, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
         #: Restart costs by class, and the versions of the data from which they were computed.
@@ -307,6 +351,11 @@ class Ledger:
             return inf
         (pool, _), *_ = parts
         there, best = self.classes.classes[self.class_over(job, parts)].speeds[pool], self.class_of(job).best_rate
+        if job.request.sizes:  # at its best means as the largest gang that some pool could hold
+            most = [max(state.capacity, state.pool.quota * state.pool.shape.accelerators) for state in self.fleet.pools]
+            classes, ways = self.classes, product(self.classes.options(job.class_row), range(len(most)))
+            fitting = (classes.classes[row].speeds[at] for row, at in ways if classes.count(row, at) <= most[at])
+            best = max(fitting, default=0.0)
         relative = min(there / best, 1.0) if best > 0 else 1.0
         return self.policy.rules.most_usd_per_h(job.request, relative, sum(count for _, count in parts))
 
@@ -324,9 +373,11 @@ class Ledger:
         return bool(self.classes.classes[self.columns.runs_as[job.slot]].parts) and job.holds
 
     def is_resized(self, job: JobRecord) -> bool:
-        """Returns whether it holds another number of accelerators than it is to have there."""
+        """Returns whether it holds something other than the one gang that it is to have there."""
         pool = int(self.columns.pool[job.slot])
-        return pool >= 0 and self.count_on(job, pool) != int(self.columns.count[job.slot])
+        if pool < 0:
+            return False
+        return job.slot in self.columns.parts or self.count_on(job, pool) != int(self.columns.count[job.slot])
 
     def resize(self, job: JobRecord, chosen: Mapping[str, int]) -> None:
         """Changes the job's counts (by accelerator type) from its next start on."""
@@ -337,16 +388,29 @@ class Ledger:
         self.columns.class_row[job.slot] = row
         self.columns.gang[job.slot] = self.classes.classes[row].gang
 
-    def change_kind(self, job: JobRecord, kind: Kind) -> None:
-        """Changes the kind whose speeds are used for the job, where it runs and elsewhere."""
-        columns, slot = self.columns, job.slot
+    def change_kind(self, job: JobRecord, kind: Kind, since: float = -inf) -> None:
+        """Changes the kind whose speeds are used for the job, where it runs and elsewhere.
+
+        `since`: it had its former speed until then; by default, the new one from the start of its attempt.
+        """
+        columns, slot, before = self.columns, job.slot, self.rate_of(job)
         columns.class_row[slot] = self.classes.of_kind(job.class_row, kind)
         columns.runs_as[slot] = self.classes.of_kind(columns.runs_as.item(slot), kind)
+        job.ahead_steps += max(0.0, since - job.leased_at) * (before - self.rate_of(job))
         job.ends_version = -1
         for row, _ in job.place:
             machine = self.fleet.machines[row]
             if machine is not None:
                 machine.ends_version = -1
+
+    def slow_down(self, job: JobRecord, kind: Kind, pace: float) -> None:
+        """Gives a job a kind of its own where it runs: this part of its kind's speed there, until that is measured."""
+        accelerator = self.fleet.pools[int(self.columns.pool[job.slot])].pool.shape.accelerator
+        count = sum(count for _, count in job.place)
+        usual = self.table.speed(job.request.kind, accelerator, count, self.classes.nominal)
+        self.table.derive(kind, job.request.kind)
+        self.table.guess(kind, accelerator, count, pace * usual.steps_per_s)
+        self.change_kind(job, kind)
 
     def kind_of(self, job: JobRecord) -> Kind:
         """Returns the kind whose speeds it has: its own, unless its speed or machines differ (`speed_reports.py`)."""
@@ -416,7 +480,7 @@ class Ledger:
         columns.profiling_until[slot] = -inf
         columns.loses_work[slot] = False
         columns.fixed_at[slot] = inf
-        columns.attained_s[slot] = 0.0
+        columns.attained_s[slot] = columns.worked_s[slot] = 0.0
         columns.settled_at[slot] = at
         columns.renewed_at_s[slot] = 0.0
         columns.since_at[slot] = at
@@ -438,10 +502,29 @@ class Ledger:
     def remove(self, job: JobRecord) -> None:
         """Removes a job that has ended, and its row."""
         assert not job.place, f"job {job.job_id} ended while holding {job.place}"
+        if had_s := self.columns.attained_s.item(job.slot):
+            self.restarts.add(self.now, ended_s=had_s)
         self.columns.free_slot(job.slot)
         del self.jobs[job.job_id]
         self.slow_machines.own.pop(job.job_id, None)
         self.spreading -= job.request.spreads
+
+    @contextmanager
+    def trying(self, request: JobRequest) -> Iterator[JobRecord]:
+        """Has the job as if it were submitted, for a question about it; afterwards everything is as before. Its number
+        must be nobody's.
+        """
+        assert request.job_id not in self.jobs, f"job {request.job_id} is there already"
+        before = self.classes, self.entities, self.entity_parents
+        self.classes, self.entities, self.entity_parents = before[0].copy(), dict(before[1]), list(before[2])
+        job = self.add(request, self.now)
+        job.blocked_by = set(request.depends_on) & self.jobs.keys()
+        job.ready_at = max(job.ready_at, request.not_before_at)
+        try:
+            yield job
+        finally:
+            self.remove(job)
+            self.classes, self.entities, self.entity_parents = before
 
     def set_eligible(self, job: JobRecord) -> None:
         """Recomputes whether the job takes part in the next problem."""

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from optimizer.renting.lifetime_laws import (
     MACHINES_REMEMBERED,
     CheckpointSchedule,
+    ExponentialLifetime,
     LearntLifetime,
+    Lifetime,
     LifetimeRecord,
     RememberedLives,
     WatchedLife,
     lifetime_of,
 )
-from optimizer.renting.spot_lifetimes import ExponentialLifetime, Lifetime
 from walras.cluster import Market, Pool
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import Kind
-from walras.machine_lifetime import parse_lifetime
+from walras.machines.machine_lifetime import parse_lifetime
 
 #: Prior rates before any observation, ends per machine-hour: of spot machines, and of machines that are not reclaimed.
 _SPOT_PER_H, _FAILURES_PER_H = 1 / 24, 1 / 2160

@@ -1,7 +1,7 @@
 """What is known of spot markets by requesting machines, and the jobs that hold machines by their slack.
 
 A market is a set of spot pools, the zones in which a job may run. Whether it has machines is observed when one is held,
-arrives, or is refused; `optimizer.planning.slack_grid` models what follows for the next hours. All jobs share the
+arrives, or is refused; `optimizer.planning.slack_policy` models what follows for the next hours. All jobs share the
 observations.
 """
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from walras.job_request import JobId
 
 if TYPE_CHECKING:  # loaded by the first job that spends its slack: most clusters have none
-    from optimizer.planning.slack_grid import SlackPlans
-    from optimizer.planning.slack_policy import MarketBelief
+    from optimizer.planning.slack_policy import MarketBelief, SlackPlans
 
 #: An observation made at this fraction of a slot or later counts as one slot later.
 _EARLY = 0.9
@@ -88,7 +87,7 @@ class SpotWatch:
     def plans(self) -> "SlackPlans":
         """Returns the plans of what to hold by slack, shared by equal jobs."""
         if self._plans is None:
-            from optimizer.planning.slack_grid import SlackPlans
+            from optimizer.planning.slack_policy import SlackPlans
 
             self._plans = SlackPlans()
         return self._plans
@@ -97,7 +96,7 @@ class SpotWatch:
         """Returns these pools (rows, ascending) as one market; makes it on first use."""
         known = self._markets.get(zones)
         if known is None:
-            from optimizer.planning.slack_grid import WATCH_S, market_belief
+            from optimizer.planning.slack_policy import WATCH_S, market_belief
 
             if len(self._markets) >= _MARKETS_MOST:
                 del self._markets[next(iter(self._markets))]
@@ -106,6 +105,6 @@ class SpotWatch:
 
     def may_ask(self, row: int, now: float) -> bool:
         """Returns whether a pool that refused a machine may be asked again, which is once a slot."""
-        from optimizer.planning.slack_grid import WATCH_S
+        from optimizer.planning.slack_policy import WATCH_S
 
         return now >= self.asked_at.get(row, -inf) + _EARLY * WATCH_S

@@ -4,24 +4,26 @@ A policy may state that a project, or a user of it, holds at most a fraction l o
 (`optimizer.policy.DeclaresLimits`); an administrator, that it holds at most a number of accelerators of the fleet, of a
 type, or of a pool (`SharesDeclared`). With N accelerators that take jobs, its jobs hold at most floor(l N) at once,
 including jobs that are being stopped; with a limit below one accelerator they hold none, even if accelerators are idle.
-All code that places jobs calls `room`: the arrival rule, backfill, lending, reservations, preemption, profiling leases,
-moves for a deadline, larger gangs. Accelerators that are reserved for a job count as held by its project: otherwise
-smaller jobs of the project could overtake a gang for ever.
+Who places jobs asks `where.may_hold`, or a search that does. Accelerators that are reserved for a job count as
+held by its project: otherwise smaller jobs of the project could overtake a gang for ever.
+
+Jobs that could not leave again (`StopFor.LOAN`) hold of a type or pool at most what no other project owns there.
 
 If N falls, or a limit is lowered, running jobs continue, and nothing below that limit starts until it fits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf
 from typing import Protocol
 
 import numpy as np
 
-from scheduler.core.share_events import FLEET, EntityShare, scope_covers
+from scheduler.core.events import FLEET, EntityShare, scope_covers
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.ledger import JobRecord, Ledger
-from walras.cluster import Pool
+from scheduler.core.state.stopping import StopFor, may_be_stopped
+from walras.cluster import Market, Pool
 from walras.job_request import JobId
 
 
@@ -44,10 +46,12 @@ class PlacementLimit:
     scope: str = FLEET
     fraction: float | None = None
     accelerators: int = 0
+    #: Whether `name` owns the others of the scope: the limit is of all jobs that could not leave them again.
+    is_of_lasting: bool = False
 
     def covers(self, pool: Pool) -> bool:
         """Returns whether accelerators of the pool count against this limit."""
-        return scope_covers(self.scope, pool)
+        return scope_covers(self.scope, pool) and (not self.is_of_lasting or pool.market is Market.OWNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +71,28 @@ class LimitReached:
 
     @property
     def words(self) -> str:
-        """Returns the limit as a sentence, without its owner."""
+        """Returns the limit, and what is held below it, as a sentence."""
+        name, scope = self.name, self.limit.scope
+        if self.limit.is_of_lasting:
+            return (
+                f"project {name} lends its {scope} to jobs that can be stopped without loss; {self.allowed} are not its"
+                f" own, {self.held} of them held by jobs like this"
+            )
+        who = f"{'user' if '/' in name else 'project'} {name} holds {self.held}"
         if self.limit.fraction is not None:
-            return f"its limit of {self.limit.fraction:g} of {self.capacity} accelerators allows {self.allowed}"
-        return f"its limit allows {self.allowed}" + ("" if self.limit.scope == FLEET else f" of {self.limit.scope}")
+            part = f"{self.limit.fraction:g} of {self.capacity} accelerators"
+            return f"{who}, and its limit of {part} allows {self.allowed}"
+        return f"{who}, and its limit allows {self.allowed}" + ("" if scope == FLEET else f" of {scope}")
 
     @property
     def raised_by(self) -> str:
-        """Returns the command that changes it."""
+        """Returns what changes it."""
+        if self.limit.is_of_lasting:
+            return "save its work (walras.training.Checkpoint), or submit it with `preemptible: always`"
         if self.limit.fraction is not None:
             return "walras policy apply"
         project, _, user = self.name.partition("/")
-        return f"walras admin project set {project}{f' --user {user}' if user else ''} --limit {self.limit.scope}=N"
+        return f"walras admin set project {project} {f'users.{user}.' if user else ''}limits.{self.limit.scope}=N"
 
 
 class PlacementLimits:
@@ -100,6 +114,11 @@ class PlacementLimits:
         """Returns whether there are limits at all; if not, nothing needs to be asked."""
         return bool(self._limits)
 
+    @property
+    def are_asked(self) -> bool:
+        """Returns whether any job may be kept from accelerators by a limit, or by what others own."""
+        return bool(self._limits or self._ledger.usage.owned.claims)
+
     def declare(self, fractions: Mapping[str, float]) -> None:
         """Sets the policy's limits, by project or project/user, as fractions of the fleet."""
         limited = [(name, fraction) for name, fraction in fractions.items() if fraction < 1.0]
@@ -120,37 +139,47 @@ class PlacementLimits:
         for limit in (*self._of_policy, *self._of_people):
             self._limits.setdefault(limit.name, []).append(limit)
 
-    def room(self, job: JobRecord, pool: int | None = None, *, kept: bool = True) -> float:
+    def room(
+        self, job: JobRecord, pool: int | None = None, leaving: Sequence[JobRecord] = (), *, lasts: bool = False
+    ) -> float:
         """Returns the accelerators that the job may hold in total if all were of this pool; inf without a limit.
 
         Args:
         job: the job that wants accelerators.
         pool: its row; None: only limits of the whole fleet are considered.
-        kept: places reserved for others count as held. False for a job whose own place is complete.
+        leaving: jobs that will have left by then.
+        lasts: it is to stay there.
         """
-        found = self._above(job, pool) if self._limits else ()
-        return min((self._room_below(limit, job, kept=kept) for limit in found), default=inf)
-
-    def allows(self, job: JobRecord, parts: PoolParts, *, kept: bool = True) -> bool:
-        """Returns whether the job may hold exactly this, over one pool or several."""
-        pools = self._ledger.fleet.pools
-        for limit in self._owned(job) if self._limits else ():
-            count = sum(count for pool, count in parts if limit.covers(pools[pool].pool))
-            if count and count > self._room_below(limit, job, kept=kept):
-                return False
-        return True
-
-    def room_after(self, job: JobRecord, leaving: Sequence[JobRecord], pool: int) -> float:
-        """Returns the accelerators of the pool that the job may hold in total once these jobs have left."""
         rooms = [inf]
-        for limit in self._above(job, pool):
-            freed = sum(self._count_of(each, limit) for each in leaving if self.is_below(each, limit.name))
-            rooms.append(self._room_below(limit, job, kept=True) + freed)
+        for limit in self._above(job, pool, lasts=lasts):
+            rooms.append(self._room_below(limit, job, kept=True) + self._freed(limit, leaving))
         return min(rooms)
+
+    def allows(self, job: JobRecord, parts: PoolParts, leaving: Sequence[JobRecord] = (), *, kept: bool = True) -> bool:
+        """Returns whether the job may hold exactly this, over one pool or several, once these jobs have left."""
+        return not any(
+            count > self._room_below(limit, job, kept=kept) + self._freed(limit, leaving)
+            for limit, count in self._counts(job, parts)
+        )
+
+    def can_allow(self, job: JobRecord, parts: PoolParts) -> bool:
+        """Returns whether the job may hold this when its project and user hold nothing else."""
+        return not any(count > self._allowed(limit) for limit, count in self._counts(job, parts))
+
+    def _counts(self, job: JobRecord, parts: PoolParts) -> Iterator[tuple[PlacementLimit, int]]:
+        """Yields each limit that covers something of this, and how much."""
+        pools = self._ledger.fleet.pools
+        for limit in (*self._owned(job), *(each for pool, _ in parts for each in self._of_lasting(job, pool))):
+            count = sum(count for pool, count in parts if limit.covers(pools[pool].pool))
+            if count:
+                yield limit, count
+
+    def _freed(self, limit: PlacementLimit, leaving: Sequence[JobRecord]) -> int:
+        return sum(self._count_of(each, limit) for each in leaving if self._is_under(each, limit))
 
     def reached(self, job: JobRecord, count: int, pool: int | None = None) -> LimitReached | None:
         """Returns the tightest limit that keeps the job from `count` accelerators there now; None if none does."""
-        found = self._above(job, pool) if self._limits else []
+        found = self._above(job, pool)
         rooms = [(self._room_below(limit, job, kept=True), number) for number, limit in enumerate(found)]
         left, tightest = min(rooms, default=(inf, 0))
         if left >= count:
@@ -163,7 +192,7 @@ class PlacementLimits:
 
         `counts` are accelerators that it takes of each pool, 0 where it cannot run (p,).
         """
-        ways = sorted((count, pool) for pool, count in enumerate(counts) if count) if self._limits else []
+        ways = sorted((count, pool) for pool, count in enumerate(counts) if count) if self.are_asked else []
         found = [(self.reached(job, count, pool), count) for count, pool in ways]
         if not found or any(limit is None for limit, _ in found):
             return None, 0
@@ -175,7 +204,7 @@ class PlacementLimits:
 
     def counts_against(self, job: JobRecord, reached: LimitReached) -> bool:
         """Returns whether something that the job holds counts against the limit."""
-        return self.is_below(job, reached.name) and self._count_of(job, reached.limit) > 0
+        return self._is_under(job, reached.limit) and self._count_of(job, reached.limit) > 0
 
     def hold_back(self, job: JobRecord, pool: int) -> None:
         """Takes the job out of this pool's queues until there is room; out of all if a fleet limit is reached."""
@@ -199,14 +228,33 @@ class PlacementLimits:
     def _allowed(self, limit: PlacementLimit) -> int:
         return limit.accelerators if limit.fraction is None else floor(limit.fraction * self._capacity + 1e-9)
 
-    def _owned(self, job: JobRecord) -> list[PlacementLimit]:
-        return [limit for name in job.request.owners for limit in self._limits.get(name, ())]
+    def _is_under(self, job: JobRecord, limit: PlacementLimit) -> bool:
+        """Returns whether what the job holds counts against the limit."""
+        if not limit.is_of_lasting:
+            return self.is_below(job, limit.name)
+        return not self.is_below(job, limit.name) and may_be_stopped(self._ledger, job, StopFor.LOAN) is not None
 
-    def _above(self, job: JobRecord, pool: int | None) -> list[PlacementLimit]:
+    def _owned(self, job: JobRecord) -> list[PlacementLimit]:
+        return [limit for name in job.request.owners for limit in self._limits.get(name, ())] if self._limits else []
+
+    def _of_lasting(self, job: JobRecord, pool: int, *, lasts: bool = False) -> list[PlacementLimit]:
+        """Returns what a job that could not leave again may hold beside what others own in the pool."""
+        owned = self._ledger.usage.owned
+        lasts = lasts or job.deadline_pool == pool
+        if not owned.claims or not (lasts or may_be_stopped(self._ledger, job, StopFor.LOAN)):
+            return []
+        return [
+            PlacementLimit(tally.claim.owner, tally.claim.scope, None, most, is_of_lasting=True)
+            for tally, most in owned.lasting_most(self._ledger, job, pool, self._ledger.count_on(job, pool))
+        ]
+
+    def _above(self, job: JobRecord, pool: int | None, *, lasts: bool = False) -> list[PlacementLimit]:
         """Returns the limits that hold for the job in the pool; without a pool, those of the fleet."""
-        there = None if pool is None else self._ledger.fleet.pools[pool].pool
         limits = self._owned(job)
-        return [each for each in limits if (each.scope == FLEET if there is None else each.covers(there))]
+        if pool is None:
+            return [each for each in limits if each.scope == FLEET]
+        there = self._ledger.fleet.pools[pool].pool
+        return [*(each for each in limits if each.covers(there)), *self._of_lasting(job, pool, lasts=lasts)]
 
     def _room_below(self, limit: PlacementLimit, job: JobRecord, *, kept: bool) -> float:
         return self._allowed(limit) - self._held_below(limit, job, kept=kept)
@@ -218,6 +266,9 @@ class PlacementLimits:
 
     def _held_below(self, limit: PlacementLimit, but: JobRecord | None, *, kept: bool) -> int:
         """Returns the accelerators held by, or reserved for, jobs of the project or user, except `but`."""
+        if limit.is_of_lasting:
+            those = (each for each in self._ledger if each.place and each is not but and self._is_under(each, limit))
+            return sum(self._count_of(each, limit) for each in those)
         ledger, columns, name = self._ledger, self._ledger.columns, limit.name
         row = ledger.entities.get(name)
         if row is None:

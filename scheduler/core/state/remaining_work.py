@@ -1,24 +1,26 @@
 """How much work a job has left: one function for each estimate that the core needs, and what it assumes.
 
     function                     steps counted as done          speed                unknown  used for
-    remaining_here_s             reported, and made since then  of its attempt       inf      is it too near its end to
+    remaining_here_s             reported, and made since then  of its attempt       guess    is it too near its end to
     remaining_here_of_all_s      (the same of many jobs)                                      be moved or displaced?
-    expected_end_at              at the start of its attempt    of its attempt       inf      reservations: reports must
+    expected_end_at              at the start of its attempt    of its attempt       guess    reservations: reports must
     expected_ends_on, ready_at   (the same, by machine)                                       not move them
-    end_if_started_at            reported                       on the given pool    inf      may it borrow a place?
+    end_if_started_at            reported                       on the given pool    guess    may it borrow a place?
     from_checkpoint_s            at its newest checkpoint       as given             -        deadlines: the safe bound
     unreported_on_best_s         reported                       on the fastest pool  1 hour   is enough work left for a
     unreported_on_best_of_all_s  (the same of many jobs)                                      profiling lease?
     remaining_on_best_s          reported, and made since then  on the fastest pool  guess    orders of jobs by length
+    worked_on_best_s             its time on accelerators       of each attempt      -        what is left of a guess
     steps_made                   reported, and made since then  -                    -        policies: of active jobs
     unreported_steps             reported                       -                    inf      policies: of an arrival
 
 Speeds are those of the job's kind, measured or predicted; 0 steps per second counts as unknown. "Unknown" is the result
-for a job that states no steps; a guess is its submitter's. Stated lengths are corrected by the record of the user's
-former statements (`statement_records`; `stated_by_record`), except in `from_checkpoint_s`: a deadline is its user's own
-risk. `expected_end_at`, `end_if_started_at` and `ready_at` return instants, include the cost of a restart, and assume
-that no job is stopped; all other results in seconds are time of work alone. `fetching_s` is the additional time of a
-start where inputs are not cached. Nothing here changes the ledger, except that ends are cached on jobs and machines.
+for a job that states no steps; a guess is its submitter's, inf without one. Stated lengths are corrected by the record
+of the user's former statements (`statement_records`; `stated_by_record`), except in `from_checkpoint_s`: a deadline is
+its user's own risk. `expected_end_at`, `end_if_started_at` and `ready_at` return instants, include the cost of a
+restart, are no later than the job's limit of run time, and assume that no job is stopped; all other results in seconds
+are time of work alone. `fetching_s` is the additional time of a start where inputs are not cached. Nothing here changes
+the ledger, except that ends are cached on jobs and machines.
 """
 
 from dataclasses import dataclass, replace
@@ -32,6 +34,7 @@ from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.statement_records import KEPT
 from scheduler.core.state.tools_and_data import FetchTime
+from walras.job_request import JobId
 
 #: A job that has made this many times the steps it stated is treated as of unknown length. Otherwise it would keep its
 #: place for ever, because it would always seem about to end.
@@ -89,7 +92,9 @@ def _come_to(ledger: Ledger, rows: IntArray) -> FloatArray:
     columns = ledger.columns
     total, has_steps = columns.steps_total[rows], np.isfinite(columns.steps_total[rows])
     stated = np.where(has_steps, total, columns.duration_s[rows])
-    came_to = np.where(has_steps, columns.steps[rows], columns.attained_s[rows] / columns.gang[rows])
+    came_to = columns.steps[rows]
+    if np.isfinite(stated[~has_steps]).any():
+        came_to = np.where(has_steps, came_to, worked_on_best_s(ledger, rows))
     found: FloatArray = np.divide(came_to, stated, out=np.zeros(len(rows)), where=stated > 0)
     return found
 
@@ -100,8 +105,10 @@ def _come_to(ledger: Ledger, rows: IntArray) -> FloatArray:
 def remaining_here_s(ledger: Ledger, job: JobRecord) -> float:
     """Returns the seconds that a running job has left where it runs; inf if unknown or overdue."""
     total, rate = stated_by_record(ledger, job), ledger.rate_of(job)
-    if total == inf or rate <= 0:
+    if rate <= 0:
         return inf
+    if total == inf:
+        return _guessed_left_s(ledger, job, rate, ledger.now - job.leased_at)
     done = job.steps + rate * max(0.0, ledger.now - float(ledger.columns.steps_at[job.slot]))
     if done > OVERDUE * total:
         return inf  # the job did not state its true length
@@ -115,7 +122,61 @@ def remaining_here_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
     is_known = (rate > 0) & (done <= OVERDUE * total)
     steps = np.maximum(0.0, total - done)
     left: FloatArray = np.divide(steps, rate, out=np.full(len(rows), inf), where=is_known)
+    columns = ledger.columns
+    for at in np.flatnonzero((rate > 0) & np.isinf(total) & np.isfinite(columns.duration_s[rows])).tolist():
+        job = ledger.jobs[JobId(columns.job_id.item(rows[at]))]
+        left[at] = _guessed_left_s(ledger, job, rate.item(at), ledger.now - job.leased_at)
     return left
+
+
+def _guessed_left_s(ledger: Ledger, job: JobRecord, rate: float, here_s: float = 0.0) -> float:
+    """Returns the seconds left at `rate` > 0 by the submitter's guess, which is of the best pool; inf if it was wrong.
+
+    `here_s`: how long the attempt has run at this speed.
+    """
+    columns, slot, best = ledger.columns, job.slot, max(rate, _best_alone(ledger, job))
+    guess = columns.duration_s.item(slot) * ledger.lengths.factor(job.request.owners[-1])
+    done_s = columns.worked_s.item(slot) + _on_best_s(here_s, rate, best)
+    if job.place:
+        done_s += job.ahead_steps / best
+    if guess == inf or done_s > OVERDUE * guess:
+        return inf
+    return max(0.0, guess - done_s) * best / rate
+
+
+def _best_alone(ledger: Ledger, job: JobRecord) -> float:
+    """Returns the job's speed on its best pool; while it shares an accelerator, what it would be alone."""
+    row = job.class_row
+    machine = ledger.fleet.machines[job.place[0][0]] if len(job.place) == 1 else None
+    if machine is not None and machine.holders.get(job.job_id) in machine.shared:
+        row = ledger.classes.of_kind(row, job.request.kind)
+    return ledger.classes.classes[row].best_rate
+
+
+def _on_best_s(seconds: float, rate: float, best: float) -> float:
+    """Returns the seconds on the fastest pool that `seconds` at this speed are worth; as many while it is unknown."""
+    return max(seconds, 0.0) * (rate / best if 0 < rate < best else 1.0)
+
+
+def worked_on_best_s(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
+    """Returns the seconds on the fastest pool that the time on accelerators of these jobs is worth (n,)."""
+    columns = ledger.columns
+    worked_s: FloatArray = columns.worked_s[rows]
+    holds = columns.pool[rows] >= 0
+    if not holds.any():
+        return worked_s
+    best = ledger.classes.rates[columns.class_row[rows]].max(axis=1, initial=0.0)
+    rate = _rates_here(ledger, rows)
+    part = np.divide(rate, best, out=np.ones(len(best)), where=(rate > 0) & (rate < best))
+    return worked_s + np.where(holds, np.maximum(ledger.now - columns.since_at[rows], 0.0) * part, 0.0)
+
+
+def note_worked(ledger: Ledger, job: JobRecord) -> None:
+    """Records what the attempt that ends now was worth (`worked_on_best_s`)."""
+    rate = ledger.rate_of(job)
+    best = max(rate, _best_alone(ledger, job))
+    here_s = _on_best_s(ledger.now - job.leased_at, rate, best) + (job.ahead_steps / best if best > 0 else 0.0)
+    ledger.columns.worked_s[job.slot] += max(here_s, 0.0)
 
 
 def _rates_here(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
@@ -137,19 +198,30 @@ def _steps_at_rate(ledger: Ledger, rows: IntArray | slice, rate: FloatArray) -> 
 
 
 def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
-    """Returns the instant at which a running job ends if no one stops it; inf if unknown.
+    """Returns the instant at which a running job ends if no one stops it but its limit of run time; inf if unknown."""
+    ran_from = job.running_at if job.running_at < inf else job.leased_at + ledger.restart_s(job, rules)
+    return min(work_ends_at(ledger, job, rules), ran_from + _limit_left_s(job))
+
+
+def _limit_left_s(job: JobRecord) -> float:
+    """Returns the seconds that attempts from the present one on may run."""
+    return max(job.request.max_runtime_s - job.held_s, 0.0)
+
+
+def work_ends_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
+    """Returns the instant at which a running job's work is done if no one stops it; inf if unknown.
 
     The instant stays the same while the attempt lasts and no speed or restart cost changes, so it is computed once.
     """
     known = _version(ledger)
     if job.ends_version != known:
         total, rate = stated_by_record(ledger, job), ledger.rate_of(job)
-        job.ends_version = known
-        if total == inf or rate <= 0:
-            job.ends_at = inf
-        else:
-            began, left = job.leased_at + ledger.restart_s(job, rules), total - job.start_steps
-            job.ends_at = began + left / rate if left > 0 else began
+        job.ends_version, job.ends_at = known, inf
+        if rate > 0:
+            known_length = total < inf
+            made = job.start_steps + job.ahead_steps
+            left_s = max(0.0, total - made) / rate if known_length else _guessed_left_s(ledger, job, rate)
+            job.ends_at = job.leased_at + ledger.restart_s(job, rules) + left_s
     return job.ends_at
 
 
@@ -204,10 +276,20 @@ def end_if_started_at(ledger: Ledger, job: JobRecord, pool: int, rules: RoundRul
 
     The instant is in the past for a job that has reported more steps than it stated.
     """
+    limit_at = ledger.now + ledger.restart_s(job, rules) + _limit_left_s(job)
+    return min(work_ends_if_started_at(ledger, job, pool, rules), limit_at)
+
+
+def work_ends_if_started_at(ledger: Ledger, job: JobRecord, pool: int, rules: RoundRules) -> float:
+    """Returns `end_if_started_at` without the job's limit of run time."""
     rate = float(ledger.class_of(job).rates[pool])
-    if job.request.steps is None or rate <= 0:
+    if rate <= 0:
         return inf
-    return ledger.now + ledger.restart_s(job, rules) + (stated_by_record(ledger, job) - job.steps) / rate
+    if job.request.steps is None:
+        left_s = _guessed_left_s(ledger, job, rate)
+    else:
+        left_s = (stated_by_record(ledger, job) - job.steps) / rate
+    return ledger.now + ledger.restart_s(job, rules) + left_s
 
 
 def from_checkpoint_s(job: JobRecord, rate: float) -> float:
@@ -236,10 +318,10 @@ def unreported_on_best_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
     return np.where(np.isfinite(seconds), seconds, UNKNOWN_LENGTH_S)
 
 
-def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice, attained_s: FloatArray) -> FloatArray:
+def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
     """Returns the seconds that the jobs in these slots would have left on the fastest pool (n,).
 
-    For a job that states no steps this is its submitter's guess less `attained_s` over its gang; inf without a guess.
+    For a job that states no steps this is its submitter's guess less `worked_on_best_s`; inf without a guess.
     """
     columns = ledger.columns
     if not columns.pools:
@@ -248,7 +330,10 @@ def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice, attained_s: Floa
     done = _steps_at_rate(ledger, rows, _rates_here(ledger, rows))
     by_steps = np.full(len(best), inf)
     np.divide(np.maximum(_stated_by_records(ledger, rows) - done, 0.0), best, out=by_steps, where=best > 0)
-    by_guess = np.maximum(guesses_by_record(ledger, rows) - attained_s / columns.gang[rows], 0.0)
+    guess = guesses_by_record(ledger, rows)
+    if not np.isfinite(guess).any():
+        return by_steps
+    by_guess = np.maximum(guess - worked_on_best_s(ledger, rows), 0.0)
     return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from optimizer.assignment.fair_standing import entitlements
 from optimizer.problem import Entities, EntityLimits, FloatArray
-from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, scope_covers
+from scheduler.core.events import FLEET, EntityShare, RememberedUse, scope_covers
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import PoolParts
+from scheduler.core.state.owned_places import OwnedPlaces
 from walras.cluster import Market, Pool
 from walras.job_request import JobId, JobRequest
 
@@ -65,6 +66,8 @@ class ShareUsage:
     spot_factor: float = 1.0
     #: Whether the policy in force divides time by weights, so that an entity that is behind gets a larger weight.
     makes_up: bool = False
+    #: What projects own by type or pool.
+    owned: OwnedPlaces = field(default_factory=OwnedPlaces)
     _meters: dict[str, _Meter] = field(default_factory=dict)
     #: What each running job adds to the meters: accelerators, units.
     _running: dict[JobId, tuple[float, float]] = field(default_factory=dict)
@@ -72,6 +75,7 @@ class ShareUsage:
     def declare(self, shares: Iterable[EntityShare]) -> None:
         """Replaces all declared shares by these."""
         self.shares = {each.name: each for each in shares}
+        self.owned.declare(self.shares.values())
 
     def count_by(self, half_life_s: float, spot_factor: float, at: float) -> None:
         """Sets half-life and spot factor from now on; running jobs on spot keep the factor of their start."""
@@ -85,11 +89,13 @@ class ShareUsage:
         plain = sum(count for _, count in held)
         added = (counted, units * counted / plain if plain else 0.0)
         self._running[request.job_id] = added
+        self.owned.changes += 1
         self._change(request, *added, at)
 
     def ended(self, request: JobRequest, at: float) -> None:
         """Stops counting for a job that holds nothing any more."""
         accelerators, units = self._running.pop(request.job_id, (0.0, 0.0))
+        self.owned.changes += 1
         self._change(request, -accelerators, -units, at)
 
     def scale(self, request: JobRequest, by: float, at: float) -> None:
@@ -143,7 +149,7 @@ class ShareUsage:
 
         Jobs that hold accelerators now are counted when they are restored.
         """
-        for each in remembered:
+        for each in self.owned.recall(remembered, self.half_life_s, at):
             meter = _Meter(each.at, each.used_s, each.units_s, each.held, each.units)
             if self.makes_up and (each.behind_s or each.behind_rate):
                 meter.behind_s, meter.entitled = each.behind_s, each.held + each.behind_rate

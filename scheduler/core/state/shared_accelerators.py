@@ -15,7 +15,7 @@ from scheduler.core.state.fleet import Fleet, FleetMachine, Place
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord, Ledger
 from walras.cluster import NodeShare, Placement
-from walras.job_request import DeviceShare, JobId, Kind
+from walras.job_request import DeviceShare, JobId, Kind, project_of
 
 #: Maximum of windows in the median of a job's report (`walras.training` keeps as many).
 _WINDOWS_KEPT = 60
@@ -131,7 +131,7 @@ class AcceleratorSharing:
                 assert other.request.shared is not None, f"job {other.job_id} did not agree to share"
                 slowed = foreseen_part(job.request.shared, other.request.shared)
                 self.ledger.table.guess(beside, accelerator, 1, alone * (1.0 if slowed is None else slowed))
-            self.ledger.change_kind(job, beside)
+            self.ledger.change_kind(job, beside, guest.leased_at)
             self.ledger.usage.scale(job.request, 0.5, self.ledger.now)
 
     def part(self, job_id: JobId) -> JobRecord | None:
@@ -193,19 +193,21 @@ def pair_gain(ledger: Ledger, accelerator: str, one: JobRecord, other: JobRecord
     """Returns the sum of the fractions of their speeds that two jobs keep on one accelerator; None if unknown.
 
     Above 1 the two end sooner together than one after the other. Both kinds must have been measured alone on this type.
-    Measurements of pairs of their kinds are used first, what the jobs state second.
+    Measurements of pairs of their kinds are used first, what the jobs state second. Jobs of two projects gain by
+    measurements as the one that keeps less says, twice: no project's reports make a job of another stay.
     """
     assert one.request.shared is not None, f"job {one.job_id} did not agree to share"
     assert other.request.shared is not None, f"job {other.job_id} did not agree to share"
-    table, gain, is_measured = ledger.table, 0.0, True
+    table, parts = ledger.table, list[float | None]()
     for own, beside in ((one.request.kind, other.request.kind), (other.request.kind, one.request.kind)):
         alone = table.measured(own, accelerator, 1)
         if alone is None:
             return None
         together = table.measured(beside_kind(own, beside), accelerator, 1)
-        is_measured = is_measured and together is not None
-        gain += (together or 0.0) / alone
-    if is_measured:
-        return gain
+        parts.append(None if together is None else together / alone)
+    kept = [part for part in parts if part is not None]
+    if len(kept) == len(parts):
+        alike = project_of(one.request.kind) == project_of(other.request.kind)
+        return sum(kept) if alike else 2.0 * min(kept)
     part = foreseen_part(one.request.shared, other.request.shared)
     return None if part is None else 2.0 * part

@@ -6,21 +6,22 @@ machine is slow once the newest two jobs with a pace were both slower by more th
 the usual deviation of the others. One job alone proves nothing, because it may be another program under the same name;
 and the next two jobs at the usual pace end the mark.
 
-The scheduler places gangs on other machines of the pool if these have room, and does not count reports from a slow
-machine for the kind. A restarted core, and a copy of a core, know the same machines as slow, and the paces that count
-for or against it; the reports with which others are compared are collected anew.
+What a project's jobs report makes a machine slow for that project: the scheduler places its gangs on other machines of
+the pool if these have room, and does not count reports from there for its kinds. For all it is slow only once it is so
+for each project that has jobs. A restarted core, and a copy of a core, know the same machines as slow, and the paces
+that count for or against it; the reports with which others are compared are collected anew.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
-from scheduler.core.restore_events import RememberedPace
+from scheduler.core.events import RememberedPace
 from scheduler.core.state.fleet import SLOW_ENDING, Fleet
 from walras.cluster import NodeId, Placement, PoolId
-from walras.job_request import JobId, JobRequest, Kind
+from walras.job_request import DEFAULT_PROJECT, JobId, JobRequest, Kind, project_of
 
 #: Minimum fraction by which a slow machine is slower than others.
 SLOW = 0.15
@@ -45,16 +46,18 @@ Cell = tuple[Kind, int, int]
 class SlowMachines:
     """Paces of machines, from reports of jobs."""
 
-    #: Pace of each slow machine relative to others of its pool.
-    slow: dict[NodeId, float] = field(default_factory=dict)
+    #: Pace of each slow machine relative to others of its pool, by the project whose jobs found it slow.
+    slow: dict[NodeId, dict[str, float]] = field(default_factory=dict)
     #: Row of the pool of slow machines by that of the declared pool (`cycle.slow_pools`).
     pools: dict[int, int] = field(default_factory=dict)
     #: Whether machines are to be sorted into these pools, or out of them, before jobs are placed again.
     is_due: bool = False
-    #: By machine: job -> its pace, and whether that is significantly slow; the newest jobs last.
-    _paces: dict[NodeId, dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
-    #: Machines with such a pace.
-    _suspected: set[NodeId] = field(default_factory=set)
+    #: Projects with jobs when that was done last.
+    met: set[str] = field(default_factory=set)
+    #: By machine and project: job -> its pace, and whether that is significantly slow; the newest jobs last.
+    _paces: dict[tuple[NodeId, str], dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
+    #: Those with such a pace.
+    _suspected: set[tuple[NodeId, str]] = field(default_factory=set)
     #: By active job: the machine and cell of its newest reports, and their speeds. Dropped as the job ends; what they
     #: told of its machine stays.
     own: dict[JobId, tuple[NodeId, Cell, deque[float]]] = field(default_factory=dict)
@@ -71,7 +74,7 @@ class SlowMachines:
         self.own[job_id] = known
         known[2].append(steps_per_s)
         seen = self._seen.setdefault(cell, deque(maxlen=_OTHERS_MOST))
-        self._judge(job_id, node_id, known[2], [each for each in seen if each[0] != node_id])
+        self._judge(job_id, (node_id, project_of(cell[0])), known[2], [each for each in seen if each[0] != node_id])
         seen.append((node_id, job_id, steps_per_s))
         if len(self._seen) > _MOST:
             del self._seen[next(iter(self._seen))]
@@ -81,10 +84,10 @@ class SlowMachines:
         if len(place.parts) == 1:
             cell = request.kind, pool, place.accelerators
             self.saw(request.job_id, place.parts[0].node_id, cell, steps_per_s)
-        return self.any_slow(place)
+        return self.any_slow(place, project_of(request.kind))
 
     def _judge(
-        self, job_id: JobId, node_id: NodeId, own: deque[float], others: list[tuple[NodeId, JobId, float]]
+        self, job_id: JobId, place: tuple[NodeId, str], own: deque[float], others: list[tuple[NodeId, JobId, float]]
     ) -> None:
         jobs = {other for _, other, _ in others} - {job_id}
         speeds = [speed for _, other, speed in others if other != job_id]
@@ -93,33 +96,55 @@ class SlowMachines:
         usual = median(speeds)
         deviation = median(abs(speed / usual - 1.0) for speed in speeds)
         pace = median(own) / usual
-        paces = self._paces.setdefault(node_id, {})
+        paces = self._paces.setdefault(place, {})
         paces.pop(job_id, None)
         paces[job_id] = pace, pace < 1.0 - max(SLOW, _DEVIATIONS * deviation)
         while len(paces) > _JOBS:
             del paces[next(iter(paces))]
         beyond_doubt = [is_slow for _, is_slow in paces.values()]
-        self._suspect(node_id, any(beyond_doubt))
+        self._suspect(place, any(beyond_doubt))
         if len(paces) < _JOBS:
             return
-        before = node_id in self.slow
+        node_id, project = place
+        slow_for = self.slow.get(node_id, {})
+        before = project in slow_for
         if all(beyond_doubt):
-            self.slow[node_id] = median(pace for pace, _ in paces.values())
-        elif not any(beyond_doubt):
-            self.slow.pop(node_id, None)
-        self.is_due = self.is_due or before != (node_id in self.slow)
+            slow_for = self.slow.setdefault(node_id, {})
+            slow_for[project] = median(pace for pace, _ in paces.values())
+        elif before and not any(beyond_doubt):
+            self._unmark(place)
+        self.is_due = self.is_due or before != (project in slow_for)
+
+    def _unmark(self, place: tuple[NodeId, str]) -> None:
+        node_id, project = place
+        del self.slow[node_id][project]
+        if not self.slow[node_id]:
+            del self.slow[node_id]
 
     def forget_machine(self, node_id: NodeId) -> None:
         """Drops a machine that has left."""
         self.slow.pop(node_id, None)
-        self._paces.pop(node_id, None)
-        self._suspect(node_id, False)
+        for place in [each for each in self._paces if each[0] == node_id]:
+            del self._paces[place]
+            self._suspect(place, False)
 
-    def _suspect(self, node_id: NodeId, is_suspected: bool) -> None:
+    def _suspect(self, place: tuple[NodeId, str], is_suspected: bool) -> None:
         if is_suspected:
-            self._suspected.add(node_id)
+            self._suspected.add(place)
         else:
-            self._suspected.discard(node_id)
+            self._suspected.discard(place)
+
+    def slow_for_all(self, projects: Collection[str]) -> list[NodeId]:
+        """Returns the machines that are slow for each of these projects; none without a project."""
+        return [node_id for node_id, by in self.slow.items() if projects and by.keys() >= set(projects)]
+
+    def meet(self, project: str) -> None:
+        """Notes that the project has a job: what is slow for others is not to be apart any more."""
+        self.is_due |= project not in self.met and any(project not in by for by in self.slow.values())
+
+    def pace(self, node_id: NodeId) -> float:
+        """Returns the pace of a slow machine: the median over the projects that found it slow."""
+        return median(self.slow[node_id].values())
 
     def remembered(self, fleet: Fleet) -> tuple[RememberedPace, ...]:
         """Returns what a successor needs to know the same machines as slow; paces are rounded to hundredths.
@@ -127,32 +152,34 @@ class SlowMachines:
         A machine without any slow pace is left out: the two paces that make it slow are still to come.
         """
         found = list[RememberedPace]()
-        for node_id in sorted({*self.slow, *self._suspected}):
-            machine, pace = fleet.machine(node_id), self.slow.get(node_id)
+        marked = {(node_id, project) for node_id, by in self.slow.items() for project in by}
+        for node_id, project in sorted(marked | self._suspected):
+            machine, pace = fleet.machine(node_id), self.slow.get(node_id, {}).get(project)
             if machine is not None:
                 is_apart = fleet.pools[machine.pool].slow_of is not None
-                paces = self._paces.get(node_id, {}).items()
+                paces = self._paces.get((node_id, project), {}).items()
                 jobs = tuple((job_id, round(its, 2), is_slow) for job_id, (its, is_slow) in paces)
-                found.append((node_id, None if pace is None else round(pace, 2), is_apart, jobs))
+                found.append((node_id, None if pace is None else round(pace, 2), is_apart, jobs, project))
         return tuple(found)
 
     def recall(self, told: Iterable[RememberedPace], fleet: Fleet) -> None:
         """Takes over what the core before this one knew of machines that are still here."""
-        for node_id, pace, _, jobs in told:
+        for node_id, pace, _, jobs, *project in told:
             if fleet.machine(node_id) is None:
                 continue
+            place = node_id, next(iter(project), DEFAULT_PROJECT)  # the release before did not note projects
             if pace is not None:
-                self.slow[node_id] = pace
-            self._paces[node_id] = {job_id: (its, is_slow) for job_id, its, is_slow in jobs}
-            self._suspect(node_id, any(is_slow for _, _, is_slow in jobs))
+                self.slow.setdefault(node_id, {})[place[1]] = pace
+            self._paces[place] = {job_id: (its, is_slow) for job_id, its, is_slow in jobs}
+            self._suspect(place, any(is_slow for _, _, is_slow in jobs))
 
-    def any_slow(self, place: Placement) -> bool:
-        """Returns whether one of the machines of the place is slow."""
-        return bool(self.slow) and any(part.node_id in self.slow for part in place.parts)
+    def any_slow(self, place: Placement, project: str) -> bool:
+        """Returns whether one of the machines of the place is slow for the project."""
+        return bool(self.slow) and any(project in self.slow.get(part.node_id, ()) for part in place.parts)
 
-    def rows(self, fleet: Fleet, pool: int) -> frozenset[int]:
-        """Returns the rows of the slow machines of a pool."""
-        machines = map(fleet.machine, self.slow)
+    def rows(self, fleet: Fleet, pool: int, project: str) -> frozenset[int]:
+        """Returns the rows of the machines of a pool that are slow for the project."""
+        machines = (fleet.machine(node_id) for node_id, by in self.slow.items() if project in by)
         return frozenset(each.row for each in machines if each is not None and each.pool == pool)
 
     def row_named(self, fleet: Fleet, name: PoolId, *, or_declared: bool = False) -> int | None:
@@ -167,5 +194,6 @@ class SlowMachines:
 
     def told(self, node_id: NodeId) -> str:
         """Returns what `walras nodes` states of the machine; empty if it is not known to be slow."""
-        pace = self.slow.get(node_id)
-        return "" if pace is None else f"{100 * (1.0 - pace):.0f} % slower than others of its pool, by what jobs report"
+        if node_id not in self.slow:
+            return ""
+        return f"{100 * (1.0 - self.pace(node_id)):.0f} % slower than others of its pool, by what jobs report"

@@ -34,7 +34,7 @@ from math import exp, log, sqrt
 import numpy as np
 
 from optimizer.problem import FloatArray, IntArray
-from scheduler.core.share_events import RememberedLengths, RememberedWeights
+from scheduler.core.events import RememberedLengths, RememberedWeights
 
 #: A statement counts as true while the job needs at most this many times what it stated.
 KEPT = 1.1

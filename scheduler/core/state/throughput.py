@@ -1,23 +1,34 @@
 """Known speeds: steps per second of each kind of job on each accelerator, restart costs, networks, model facts.
 
-Several sources may know a speed; the best one is used (measured, then declared, then predicted). A measured speed is
-published again only when the median of the newest samples leaves a band around the published one, since each
-publication may cause a solve. `cycle/profiling_leases.py` decides what to measure.
+Several sources may know a speed; the best one is used (measured, declared, measured by another project, predicted). A
+measured speed is published again only when the median of the newest samples leaves a band around the published one,
+since each publication may cause a solve. `cycle/profiling_leases.py` decides what to measure.
+
+Speeds of a program that several projects run: measured by one, they stand for the kinds of the others.
+
+A *program* is the code that the machines get with its command and environment (`walras.spec.spec_request.program_of`).
+A cell that another project measured in several reports stands until the own project has measured it. It is scaled by
+what both measured elsewhere, and clipped to what data sheets allow beside the other cells of the kind; a type without a
+data sheet takes none. So false reports move jobs of another project by less than data sheets differ, once it measured
+or declared a speed of the kind. Until then the cell counts as unmeasured, and its first job corrects it.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
-from math import sqrt
+from math import inf, isfinite, sqrt
 from statistics import median
+from typing import get_args
 
-from scheduler.core.speed_events import PredictedSpeed
+from optimizer.prediction.predictor import AcceleratorSpecs, peak_of
+from scheduler.core.events import RememberedProgram
+from scheduler.core.speed_events import Guess, PredictedSpeed
 from walras.cluster import PoolId
-from walras.job_request import Kind
-from walras.model_facts import ModelFacts, merge_facts
-from walras.spec.accelerator_names import covers, family_of
+from walras.job_request import Kind, project_of
+from walras.model_facts import ModelFacts, Precision, merge_facts
+from walras.spec.accelerator_names import covers, family_of, sheet_names
 
 #: A published speed changes only when the median of the newest samples leaves this relative band around it. Smaller
 #: noise would make every solve different from the last.
@@ -29,9 +40,13 @@ WINDOW = 9
 class SpeedSource(IntEnum):
     """Source of a speed; a larger value is a better source."""
 
+    #: Nothing is known of the kind: nominal speeds.
+    ASSUMED = -1
     PREDICTED = 0
-    DECLARED = 1
-    MEASURED = 2
+    #: Measured by jobs of another project that ran the same program.
+    SHARED = 1
+    DECLARED = 2
+    MEASURED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +69,9 @@ class ScoredBelief:
     kind: Kind
     accelerator: str
     count: int
-    #: `declared` by a submitter, `fused` from predictors (whose own guesses are listed too, by their names), `scaled`
-    #: from another cell of the kind, `derived` from the kind for a job that differs from it, or `nominal` if nothing of
-    #: the kind was known.
+    #: `declared` by a submitter, `shared` by another project, `fused` from predictors (whose own guesses are listed
+    #: too, by their names), `scaled` from another cell of the kind, `derived` from the kind for a job that differs from
+    #: it, or `nominal` if nothing of the kind was known.
     source: str
     predicted: float
     measured: float
@@ -76,6 +91,8 @@ class MeasuredCell:
     samples: int
 
 
+#: An accelerator type and a number of accelerators.
+Gang = tuple[str, int]
 #: Source, steps per second, and the bounds of the interval if there is one.
 _Belief = tuple[str, float, float | None, float | None]
 
@@ -85,6 +102,23 @@ class _Cell:
     published: float
     source: SpeedSource
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def __deepcopy__(self, _: object) -> "_Cell":
+        return _Cell(self.published, self.source, self.recent.copy())  # a forecast copies all cells for every future
+
+    def publishes(self, steps_per_s: float) -> bool:
+        """Adds a sample. Returns whether the published speed changed."""
+        self.recent.append(steps_per_s)
+        now = median(self.recent)
+        if abs(now - self.published) <= REPUBLISH_BAND * self.published:
+            return False
+        self.published = _three_digits(now)
+        return True
+
+
+def _declared_of_family(cells: Mapping[Gang, _Cell], accelerator: str, count: int) -> _Cell | None:
+    cell = cells.get((family_of(accelerator), count))
+    return cell if cell is not None and cell.source is SpeedSource.DECLARED else None
 
 
 def _three_digits(steps_per_s: float) -> float:
@@ -99,6 +133,86 @@ def _relative_deviation(samples: Sequence[float]) -> float:
     return sqrt(squares / (many - 1)) / mean if many > 1 and mean > 0 else 0.0
 
 
+#: How the guess of a speed is called that another project measured of the program (`state/throughput.py`).
+SHARED = "shared"
+#: Reports of a project after which its speed of a program counts for others.
+REPORTS = 3
+#: The most programs that are kept, and remembered for a successor: those reported last.
+PROGRAMS_MOST, _REMEMBERED_MOST = 2_000, 300
+#: The most kinds of one program, those of its newest jobs; and of all, or whose facts are kept: the one updated longest
+#: ago is dropped.
+_KINDS_OF_PROGRAM, KINDS_MOST = 32, 10_000
+
+
+class ProgramSpeeds:
+    """What each project measured of each program, and the kinds that run it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, dict[Gang, deque[float]]]] = {}
+        #: The program of each kind's newest job, and the kinds of each program.
+        self._program: dict[Kind, str] = {}
+        self._kinds: dict[str, dict[Kind, None]] = {}
+
+    def ran(self, kind: Kind, program: str) -> None:
+        """Notes the program of a new job of the kind; empty: none that could be compared."""
+        self._forget(kind)
+        if program:
+            self._program[kind] = program
+            here = self._kinds.setdefault(program, {})
+            here[kind] = None
+            if len(here) > _KINDS_OF_PROGRAM:
+                self._forget(next(iter(here)))
+            elif len(self._program) > KINDS_MOST:
+                self._forget(next(iter(self._program)))
+
+    def _forget(self, kind: Kind) -> None:
+        program = self._program.pop(kind, "")
+        if program:
+            del self._kinds[program][kind]
+            if not self._kinds[program]:
+                del self._kinds[program]
+
+    def __deepcopy__(self, _: object) -> "ProgramSpeeds":
+        return ProgramSpeeds()  # a forecast shares nothing
+
+    def saw(self, program: str, project: str, gang: Gang, steps_per_s: float) -> None:
+        """Records a report of a job of the project that stands for its kind."""
+        if program and 0.0 < steps_per_s < inf:
+            cells = self._seen.pop(program, {})
+            self._seen[program] = cells
+            cells.setdefault(project, {}).setdefault(gang, deque(maxlen=WINDOW)).append(steps_per_s)
+            if len(self._seen) > PROGRAMS_MOST:
+                del self._seen[next(iter(self._seen))]
+
+    def kinds(self, program: str) -> tuple[Kind, ...]:
+        """Returns the kinds that run the program where another project reported speeds of it."""
+        seen = self._seen.get(program, {}).keys()
+        return tuple(kind for kind in self._kinds.get(program, ()) if seen - {project_of(kind)})
+
+    def told(self, program: str) -> dict[str, dict[Gang, float]]:
+        """Returns the speeds that count for other projects, by the project that measured them."""
+        found: dict[str, dict[Gang, float]] = {}
+        for project, cells in self._seen.get(program, {}).items():
+            for gang, speeds in cells.items():
+                if len(speeds) >= REPORTS:
+                    found.setdefault(project, {})[gang] = median(speeds)
+        return found
+
+    def remembered(self) -> tuple[RememberedProgram, ...]:
+        """Returns what counts for others, for a successor, of the programs reported last."""
+        newest = reversed(list(islice(reversed(self._seen), _REMEMBERED_MOST)))
+        told = ((program, *each) for program in newest for each in self.told(program).items())
+        return tuple(
+            (program, project, *gang, speed) for program, project, cells in told for gang, speed in cells.items()
+        )
+
+    def recall(self, told: tuple[RememberedProgram, ...]) -> None:
+        """Takes over what counted for others in the core before this one."""
+        for program, project, accelerator, count, speed in told:
+            for _ in range(REPORTS):
+                self.saw(program, project, (accelerator, count), speed)
+
+
 class ThroughputTable:
     """Steps per second by (kind, accelerator, count)."""
 
@@ -110,6 +224,9 @@ class ThroughputTable:
         self._like: dict[Kind, tuple[Kind, float]] = {}
         #: For cells used before their first measurement: source, speed and interval assumed until then.
         self._believed: dict[tuple[Kind, str, int], tuple[_Belief, ...]] = {}
+        #: Gangs over several types that share each batch: their measured speed by accelerators of each type.
+        self._mixes: dict[Kind, dict[tuple[tuple[str, int], ...], _Cell]] = {}
+        self.programs = ProgramSpeeds()
 
     def measure(
         self, kind: Kind, accelerator: str, count: int, steps_per_s: float, nominal: dict[str, float] | None = None
@@ -128,12 +245,37 @@ class ThroughputTable:
             cells[accelerator, count] = cell
             cell.recent.append(steps_per_s)
             return True
-        cell.recent.append(steps_per_s)
-        now = median(cell.recent)
-        if abs(now - cell.published) <= REPUBLISH_BAND * cell.published:
-            return False
-        cell.published = _three_digits(now)
-        return True
+        return cell.publishes(steps_per_s)
+
+    def measure_mix(self, kind: Kind, held: Mapping[str, int], steps_per_s: float) -> bool:
+        """Records the speed of a gang over several types that shares each batch. Returns whether the published one
+        changed.
+        """
+        cells, key = self._mixes.setdefault(kind, {}), tuple(sorted(held.items()))
+        if key not in cells:
+            cells[key] = _Cell(_three_digits(steps_per_s), SpeedSource.MEASURED, deque([steps_per_s], WINDOW))
+            return True
+        return cells[key].publishes(steps_per_s)
+
+    def measured_mix(self, kind: Kind, held: Mapping[str, int]) -> float | None:
+        """Returns the published speed of a gang over these types; None if it was not measured."""
+        cell = self._mixes.get(kind, {}).get(tuple(sorted(held.items())))
+        return None if cell is None else cell.published
+
+    def measured_mixes(self, kind: Kind) -> dict[tuple[tuple[str, int], ...], float]:
+        """Returns the published speed of each gang over several types that was measured, by accelerators of a type."""
+        return {held: cell.published for held, cell in self._mixes.get(kind, {}).items()}
+
+    def mixing_part(self, kind: Kind, nominal: dict[str, float]) -> float:
+        """Returns the part of the sum of their parts' speeds at which gangs over several types of the kind ran: the
+        median over those measured, at most 1; 1 if none was.
+        """
+        ran = []
+        for held, cell in self._mixes.get(kind, {}).items():
+            gang = sum(count for _, count in held)
+            whole = sum(self.speed(kind, name, gang, nominal).steps_per_s * count / gang for name, count in held)
+            ran.append(cell.published / whole if whole > 0 else 1.0)
+        return min(1.0, median(ran)) if ran else 1.0
 
     def set_known(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
         """Records a speed that is known from elsewhere and has no noise. Returns whether it is new."""
@@ -163,6 +305,10 @@ class ThroughputTable:
         """Returns whether any cell of the kind was measured."""
         return any(cell.source is SpeedSource.MEASURED for cell in self._cells.get(kind, {}).values())
 
+    def is_measured_or_declared(self, kind: Kind) -> bool:
+        """Returns whether the own project knows a speed of the kind, which bounds those that others share."""
+        return any(cell.source >= SpeedSource.DECLARED for cell in self._cells.get(kind, {}).values())
+
     def derived(self, kind: Kind) -> list[Kind]:
         """Returns the kinds that are derived from this one."""
         return [other for other, (like, _) in self._like.items() if like == kind]
@@ -170,6 +316,12 @@ class ThroughputTable:
     def predict(self, predicted: PredictedSpeed) -> bool:
         """Records a prediction of a cell. Returns whether it changes the cell's published speed."""
         key = (predicted.kind, predicted.accelerator, predicted.count)
+        if predicted.fused.source == SHARED:
+            is_news = self.takes_shared(predicted)
+            if is_news:
+                shared = _Cell(_three_digits(predicted.fused.steps_per_s), SpeedSource.SHARED)
+                self._cells.setdefault(predicted.kind, {})[key[1:]] = shared
+            return is_news
         if key[1:] in self._cells.get(predicted.kind, ()):
             return False
         earlier = self._predicted.get(key)
@@ -179,14 +331,32 @@ class ThroughputTable:
         self._predicted[key] = predicted
         return True
 
+    def takes_shared(self, shared: PredictedSpeed) -> bool:
+        """Returns whether another project's speed of the cell is news, and nothing of the own project stands there."""
+        cells = self._cells.get(shared.kind, {})
+        cell = cells.get((shared.accelerator, shared.count))
+        if cell is None or cell.source < SpeedSource.SHARED:
+            return _declared_of_family(cells, shared.accelerator, shared.count) is None
+        differs = abs(shared.fused.steps_per_s - cell.published) > REPUBLISH_BAND * cell.published
+        return cell.source is SpeedSource.SHARED and differs
+
+    def is_first(self, kind: Kind, accelerator: str, count: int) -> bool:
+        """Returns whether predictions ask for this cell to be measured before others of its accelerator."""
+        predicted = self._predicted.get((kind, accelerator, count))
+        return predicted is not None and predicted.first
+
     def known(self, source: SpeedSource = SpeedSource.MEASURED) -> Iterator[MeasuredCell]:
         """Yields every cell with a speed of this source, of the newest kinds first."""
-        for kind, cells in reversed(self._cells.items()):
-            for (accelerator, count), cell in cells.items():
-                if cell.source is source and cell.published > 0:
-                    recent = cell.recent
-                    spread = _relative_deviation(recent) if recent else 0.0
-                    yield MeasuredCell(kind, accelerator, count, cell.published, spread, max(1, len(recent)))
+        for kind in reversed(self._cells):
+            yield from self.cells_of(kind, source)
+
+    def cells_of(self, kind: Kind, source: SpeedSource = SpeedSource.MEASURED) -> Iterator[MeasuredCell]:
+        """Yields the kind's cells with a speed of this source."""
+        for (accelerator, count), cell in self._cells.get(kind, {}).items():
+            if cell.source is source and cell.published > 0:
+                recent = cell.recent
+                spread = _relative_deviation(recent) if recent else 0.0
+                yield MeasuredCell(kind, accelerator, count, cell.published, spread, max(1, len(recent)))
 
     @property
     def judged(self) -> int:
@@ -210,7 +380,8 @@ class ThroughputTable:
                 (guess.source, guess.steps_per_s, guess.low, guess.high)
                 for guess in (predicted.fused, *predicted.parts)
             )
-        source = "declared" if (accelerator, count) in cells else "scaled" if cells else "nominal"
+        there = cells.get((accelerator, count))
+        source = there.source.name.lower() if there is not None else "scaled" if cells else "nominal"
         source = "derived" if kind in self._like else source
         return ((source, self.speed(kind, accelerator, count, nominal).steps_per_s, None, None),)
 
@@ -220,7 +391,7 @@ class ThroughputTable:
         The figure of a family (`a100`) holds for each of its types that has none of its own.
         """
         cells = self._cells.setdefault(kind, {})
-        if (accelerator, count) in cells:
+        if (accelerator, count) in cells and cells[accelerator, count].source is not SpeedSource.SHARED:
             return False
         cells[accelerator, count] = _Cell(_three_digits(steps_per_s), SpeedSource.DECLARED)
         return True
@@ -233,9 +404,9 @@ class ThroughputTable:
         kind of which nothing is known is assumed to run at nominal speed.
         """
         cells = self._cells.get(kind)
-        if cells and (accelerator, count) not in cells:
-            of_family = cells.get((family_of(accelerator), count))
-            if of_family is not None and of_family.source is SpeedSource.DECLARED:
+        if cells and ((accelerator, count) not in cells or cells[accelerator, count].source is SpeedSource.SHARED):
+            of_family = _declared_of_family(cells, accelerator, count)
+            if of_family is not None:
                 return BelievedSpeed(of_family.published, of_family.source)
         if kind in self._like and (accelerator, count) not in (cells or ()):
             like, factor = self._like[kind]
@@ -251,7 +422,7 @@ class ThroughputTable:
             by = tuple(part.source for part in predicted.parts)
             return BelievedSpeed(_three_digits(guess.steps_per_s), SpeedSource.PREDICTED, guess.low, guess.high, by)
         if not cells:
-            return BelievedSpeed(nominal.get(accelerator, 1.0) * count, SpeedSource.PREDICTED)
+            return BelievedSpeed(nominal.get(accelerator, 1.0) * count, SpeedSource.ASSUMED)
         cell = cells.get((accelerator, count))
         if cell is not None:
             return BelievedSpeed(cell.published, cell.source)
@@ -326,10 +497,6 @@ class RestartCosts:
         return self._known.get(kind, default_s)
 
 
-#: Maximum of kinds whose facts are kept; the one updated longest ago is dropped.
-KINDS_MOST = 10_000
-
-
 class ModelFactsTable:
     """Model facts by kind."""
 
@@ -374,18 +541,101 @@ _NETWORK_SAMPLES = 15
 
 
 class NetworkTable:
-    """Bandwidths that gangs over several machines measured, by pool."""
+    """Bandwidths that gangs over several machines of a pool measured, by project: what a project's jobs report counts
+    for that project's.
+    """
 
     def __init__(self) -> None:
-        self._got: dict[PoolId, deque[float]] = {}
+        self._got: dict[tuple[str, PoolId], deque[float]] = {}
         #: Changes with every measurement.
         self.version = 0
 
-    def planned(self, pool_id: PoolId) -> float | None:
+    def planned(self, project: str, pool_id: PoolId) -> float | None:
         """Returns bytes per second; None if nothing was measured yet."""
-        got = self._got.get(pool_id)
+        got = self._got.get((project, pool_id))
         return median(got) if got else None
 
-    def saw(self, pool_id: PoolId, bytes_per_s: float) -> None:
-        self._got.setdefault(pool_id, deque(maxlen=_NETWORK_SAMPLES)).append(bytes_per_s)
+    def saw(self, project: str, pool_id: PoolId, bytes_per_s: float) -> None:
+        self._got.setdefault((project, pool_id), deque(maxlen=_NETWORK_SAMPLES)).append(bytes_per_s)
         self.version += 1
+
+    def projects(self) -> list[str]:
+        """Returns the projects whose gangs measured a network."""
+        return list(dict.fromkeys(project for project, _ in self._got))
+
+
+def shared_news(
+    table: ThroughputTable, program: str, sheets: Mapping[str, AcceleratorSpecs]
+) -> tuple[PredictedSpeed, ...]:
+    """Returns what the program's kinds learn of other projects' measurements that the table does not have yet."""
+    kinds = table.programs.kinds(program)
+    told = table.programs.told(program) if kinds else {}
+    return tuple(each for kind in kinds for each in _for_kind(table, kind, told, sheets) if table.takes_shared(each))
+
+
+def _for_kind(
+    table: ThroughputTable,
+    kind: Kind,
+    told_by: Mapping[str, Mapping[Gang, float]],
+    sheets: Mapping[str, AcceleratorSpecs],
+) -> Iterator[PredictedSpeed]:
+    """Yields what other projects measured where the kind was not measured."""
+    own = {(each.accelerator, each.count): each.steps_per_s for each in table.cells_of(kind)}
+    others = [told for project, told in told_by.items() if project != project_of(kind)]
+    declared = table.cells_of(kind, SpeedSource.DECLARED)
+    known = own | {(each.accelerator, each.count): each.steps_per_s for each in declared}
+    for gang in sorted({gang for told in others for gang in told} - known.keys()):
+        if _sheet(sheets, gang[0]) is not None:
+            said = median(told[gang] * _factor(own, told) for told in others if gang in told)
+            least, most = allowed_speeds(known, *gang, sheets)
+            speed = known[gang] = min(most, max(least, said))
+            if 0.0 < speed < inf:
+                yield PredictedSpeed(kind, *gang, Guess(SHARED, speed, speed, speed))
+
+
+def _factor(own: Mapping[Gang, float], told: Mapping[Gang, float]) -> float:
+    """Returns how much faster the own project's jobs are than another's where both were measured; 1: nowhere."""
+    ratios = [speed / told[gang] for gang, speed in own.items() if gang in told]
+    return median(ratios) if ratios else 1.0
+
+
+def _sheet(sheets: Mapping[str, AcceleratorSpecs], accelerator: str) -> AcceleratorSpecs | None:
+    return next((sheets[name] for name in sheet_names(accelerator) if name in sheets), None)
+
+
+#: How many times as fast as another a type of the same data sheet may be.
+_SIBLING = 1.5
+
+
+def times_at_most(sheets: Mapping[str, AcceleratorSpecs], accelerator: str, other: str) -> float:
+    """Returns how many times as fast as another type a type is at most, by data sheets; inf where none says.
+
+    That is the largest ratio of their peaks and memory bandwidths. The lesser type may be as fast (a job that waits for
+    its data), but no faster.
+    """
+    own, its = _sheet(sheets, accelerator), _sheet(sheets, other)
+    if accelerator == other:
+        return 1.0
+    if own is None or its is None:
+        return inf
+    if own is its:
+        return _SIBLING
+    # Jobs are written for the arithmetic of training; where the other type lacks one, it does what it is rated for.
+    known = ((peak, name) for name, peak in own.peaks if name in get_args(Precision))
+    peaks = (peak / (peak_of(its.peaks, name) or its.flops_per_s) for peak, name in known)
+    return max(1.0, own.memory_bytes_per_s / its.memory_bytes_per_s, *peaks)
+
+
+def allowed_speeds(
+    known: Mapping[Gang, float], accelerator: str, count: int, sheets: Mapping[str, AcceleratorSpecs]
+) -> tuple[float, float]:
+    """Returns the least and the most steps per second of a gang beside known speeds of the kind, by data sheets.
+
+    A larger gang is faster at most by its size.
+    """
+    least, most = 0.0, inf
+    for (other, many), speed in known.items():
+        most = min(most, speed * times_at_most(sheets, accelerator, other) * max(1.0, count / many))
+        slower = times_at_most(sheets, other, accelerator) * max(1.0, many / count)
+        least = max(least, speed / slower if isfinite(slower) else 0.0)
+    return least, most

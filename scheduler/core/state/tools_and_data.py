@@ -6,7 +6,7 @@
 without them only if the move also pays for downloading them (`remaining_work.fetching_s`). No job waits for a machine
 with its inputs. If a machine has reported the size of an input, a download is estimated from it and the rate measured
 on the machine, else in its pool. Data is known by keys that the server and the agents compute from the job file
-(`walras.machine_tools.data_key`), so that neither sends the other a URL.
+(`walras.machines.machine_facts.data_key`), so that neither sends the other a URL.
 """
 
 from collections import Counter

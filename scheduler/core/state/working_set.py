@@ -14,12 +14,14 @@ from typing import ClassVar, Protocol
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.events import RoundEnded
 from scheduler.core.state.bookings import Bookings
+from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
 from scheduler.core.state.market_watch import SpotWatch
 from scheduler.core.state.placement_limits import PlacementLimits
 from scheduler.core.state.shared_accelerators import AcceleratorSharing
 from scheduler.core.state.spending import SpendingMeter
+from scheduler.core.state.stopping import Protection
 from walras.cluster import Placement
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason, check_job_transition
@@ -140,8 +142,8 @@ class JobOrdering(Protocol):
         """Returns whether a running job gains enough by moving to this pool, where downloads take `fetch_s` seconds."""
         ...
 
-    def can_be_stopped(self, job: JobRecord) -> bool:
-        """Returns whether a running job may be asked to checkpoint and leave."""
+    def protects(self, job: JobRecord) -> Protection | None:
+        """Returns what keeps a job from being asked to checkpoint and leave for others' turn; None if nothing does."""
         ...
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
@@ -183,7 +185,7 @@ class Reservation:
     needs: dict[int, int]
     #: True: running jobs were revoked for it. False (backfill): it waits for jobs to end, and may lend meanwhile.
     preempting: bool
-    #: Jobs that borrow places of the reservation, by machine row.
+    #: Jobs that hold places of the reservation until they end or it is to start, with the row of the machine.
     lent: dict[JobId, int] = field(default_factory=dict)
 
 
@@ -244,8 +246,8 @@ class NoOrdering:
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         return False
 
-    def can_be_stopped(self, job: JobRecord) -> bool:
-        return True
+    def protects(self, job: JobRecord) -> Protection | None:
+        return None
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return True
@@ -295,6 +297,8 @@ class Backlog:
     freed: dict[int, None] = field(default_factory=dict)
     #: Rows of rented machines that may be released: freed, newly joined, or quarantined.
     emptied: dict[int, None] = field(default_factory=dict)
+    #: Places that jobs left soon after they had started, since the last round: (pool, class of the job).
+    left_soon: list[tuple[int, int]] = field(default_factory=list)
     #: Jobs that may start from now on and have not been judged by the arrival rule, in order.
     arrived: list[JobId] = field(default_factory=list)
     #: Pools in which something became free, or for which a job came, since they were last filled.
@@ -460,3 +464,19 @@ def refresh_pools(cycle: Cycle) -> None:
     paces = [state.pace for state in pools] if ledger.slow_machines.pools else ()
     ledger.classes.pools_changed([state.pool for state in pools], tools, paces)
     cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
+
+
+def count_tools(cycle: Cycle, machine: FleetMachine) -> None:
+    """Counts the machine in its pool's tool statistics, together with the tools in use there."""
+    jobs = (cycle.ledger.jobs[job_id] for job_id in machine.holders)
+    used = {name for job in jobs for any_of in job.request.tools for name in any_of}
+    before, now = machine.counted_tools, None if machine.tools is None else machine.tools | used
+    cycle.ledger.fleet.pools[machine.pool].tools.recount(before, now)
+    machine.counted_tools = now
+    settle_tools(cycle)
+
+
+def settle_tools(cycle: Cycle) -> None:
+    """Updates which pools fit jobs that need tools, after machines came, left or reported."""
+    if cycle.ledger.classes.tools_changed([state.tool_sets for state in cycle.ledger.fleet.pools]):
+        cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True

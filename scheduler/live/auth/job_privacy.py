@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from scheduler.live.auth.access_control import Caller, JobCaller, UserCaller, UserRole
 from walras.contract import HIDDEN
-from walras.spec.job_secrets import SecretSource
+from walras.spec.job_groups import SecretSource
 from walras.spec.job_spec import JobSpec
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scheduler.core.share_events import EntityShare, ShareLimit
+from scheduler.core.events import EntityShare, ShareLimit
 from scheduler.live.auth.access_control import ALL_PROJECTS, RECOVERED, UserCaller, UserRole, caller_of_token
 from scheduler.live.store.table_rows import PeopleRow, TokenRow
 from walras.errors import Forbidden
-from walras.people import CAPPED_FIELDS, FIRST_ROLES, Caps, ProjectSettings, RoleSettings, ShareTerms, UserSettings
+from walras.resources.people import (
+    CAPPED_FIELDS,
+    FIRST_ROLES,
+    Caps,
+    ProjectSettings,
+    ProjectShare,
+    RoleSettings,
+    UserSettings,
+)
 
 USER, PROJECT, ROLE = "user", "project", "role"
 
@@ -90,8 +98,10 @@ class People:
             named = {project: settings.share, **{f"{project}/{user}": each for user, each in settings.users.items()}}
             for name, share in named.items():
                 limits = tuple(ShareLimit(scope, most) for scope, most in sorted(share.limits.items()))
-                if share != ShareTerms():
-                    found.append(EntityShare(name, share.weight, share.guaranteed, limits))
+                owned = share.owned if isinstance(share, ProjectShare) else {}
+                own = tuple(ShareLimit(scope, count) for scope, count in sorted(owned.items()))
+                if share.model_dump(exclude_defaults=True):
+                    found.append(EntityShare(name, share.weight, share.guaranteed, limits, own))
         return tuple(found)
 
     def is_operator(self, user: str) -> bool:
@@ -128,12 +138,13 @@ class People:
             told = f"{asked} {value:g} is above the cap of {cap:g}"
         by_role = getattr(self._role_caps(caller.role), CAPPED_FIELDS[asked]) == cap
         whose = f"the role {caller.role.word}" if by_role else f"project {project}"
-        changed = f"role set {caller.role.word}" if by_role else f"project set {project}"
+        changed = f"role {caller.role.word}" if by_role else f"project {project}"
+        raised = f"{CAPPED_FIELDS[asked]}={'true' if asked == 'preemptible' else 'N'}"
         return Refusal(
             asked,
             f"{told} for {whose}",
             f"{'leave it out' if asked == 'preemptible' else f'ask for at most {cap:g}'}, or have an administrator "
-            f"raise it: walras admin {changed} {_OPTIONS[asked]}",
+            f"raise it: walras admin set {changed} {raised}",
         )
 
     def may_user(self, caller: UserCaller, project: str, asked: str, value: Any) -> bool:
@@ -170,14 +181,6 @@ class People:
                     field=f"caps.{name}",
                     fix="ask an administrator",
                 )
-
-
-_OPTIONS = {
-    "priority": "--max-priority N",
-    "preemptible": "--may-pin",
-    "weight": "--max-weight N",
-    "value_usd_per_h": "--max-value USD",
-}
 
 
 def _common_projects(token: tuple[str, ...], user: tuple[str, ...]) -> tuple[str, ...]:

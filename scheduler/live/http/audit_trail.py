@@ -9,17 +9,16 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from aiohttp import web
-
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.http.requests import RequestContext, json_list
+from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.departures import departure_text
 from scheduler.live.loop.live_state import LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.views import view_of
 from scheduler.live.store.store_interface import AuditQuery
 from scheduler.live.store.table_rows import AuditRow
 from walras.errors import UserError
-from walras.people import AuditView
+from walras.resources.people import AuditView, PeopleCalls
 from walras.spec.field_types import parse_instant
 
 T = TypeVar("T")
@@ -51,7 +50,7 @@ def note_write(
         before=_bounded(before),
         after=_bounded(after),
     )
-    transaction.batch.audit.append(row)
+    transaction.batch.put(row)
 
 
 def _bounded(value: Any) -> str:
@@ -90,7 +89,8 @@ def node_standing(node: LiveNode) -> dict[str, Any]:
     return {"state": node.shown_state, "detail": departure_text(node)}
 
 
-async def list_audit(call: RequestContext) -> web.StreamResponse:
+@serves(PeopleCalls.audit)
+async def list_audit(call: RequestContext) -> list[AuditView]:
     """Lists the audit rows that the caller may see, newest first. Raises UserError where `since` is no instant."""
     clock, written = call.server.loop.clock, call.request.query.get("since", "")
     since_at = 0.0
@@ -107,19 +107,7 @@ async def list_audit(call: RequestContext) -> web.StreamResponse:
         limit=call.number("limit", _PAGE, 1, _PAGE_MOST),
     )
     rows = await call.server.read(call.server.store.audit, query)
-    return json_list(
-        [
-            AuditView(
-                at=clock.shown(row.at),
-                user=row.user,
-                role=row.role,
-                address=row.address,
-                action=row.action,
-                subject=row.subject,
-                project=row.project,
-                before=json.loads(row.before),
-                after=json.loads(row.after),
-            )
-            for row in rows
-        ]
-    )
+    return [
+        view_of(AuditView, row, at=clock.shown(row.at), before=json.loads(row.before), after=json.loads(row.after))
+        for row in rows
+    ]

@@ -4,26 +4,39 @@ A machine that will not return is forgotten (its row, its credential, its place 
 on it: it is lost, or it is silent and everything granted there has ended. A machine whose agent is heard stays, and so
 does a rented one that is still a member, which its provider has to give back. Attempts, charges and the journal keep
 what the machine did. Should it return after all, it joins anew by the join token.
+
+The overview of the cluster, once (`GET /overview`) and as a stream of changes (`GET /overview/events`); and the web
+page in front of the table: its files, sign-in and sign-out, which need no token.
+
+Endpoints about the policy: which one is in force, which ones were, and another one in its place.
 """
 
+import contextlib
+import json
 import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ValidationError
 
 from scheduler.core.events import NodeLeaving, NodeUncordoned
 from scheduler.core.explain.share_standing import ShareStanding, share_standings
+from scheduler.core.rules import dump_policy
 from scheduler.live.auth.access_control import (
     AgentCaller,
     JoinCaller,
+    UserCaller,
+    UserRole,
+    new_user_token,
 )
+from scheduler.live.auth.single_sign_on import SignInCode, SignInRefused
 from scheduler.live.http.audit_trail import audited, node_standing, note_write
-from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_list
+from scheduler.live.http.requests import RequestContext, check_text, serves
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.billing import spending_report, sum_charges
@@ -31,15 +44,34 @@ from scheduler.live.loop.budget_sums import team_keys
 from scheduler.live.loop.departures import drain_lost, note_return
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.server import Server
 from scheduler.live.services.agent_gateway import check_node_owner, declare_node_lost
-from scheduler.live.services.parts_of_machines import machines_named, nodes_named
+from scheduler.live.services.agent_identity import machines_named, nodes_named
+from scheduler.live.services.policy_service import PolicyInForce, PolicyWish
+from scheduler.live.services.views import view_of
 from scheduler.live.store.store_interface import MONEY_KEYS, TEAM, MoneyQuery
-from scheduler.live.store.table_rows import ChargeKind
-from walras.api import Health, MoneyReport, NodeView, PriceList
+from scheduler.live.store.table_rows import AuditRow, ChargeKind, PolicyRow, TokenRow
+from scheduler.live.web.overview import OverviewStream
+from scheduler.live.web.page import CSRF_HEADER, SIGNED_IN_S, PageFiles, WebSessions, small_body
 from walras.cluster import NodeId, PoolId
-from walras.contract import SECONDS_PER_HOUR
+from walras.contract import SECONDS_PER_HOUR, pinned_token
 from walras.errors import Conflict, Forbidden, NotFound, UserError
-from walras.people import ShareLoan, ShareView, WhoAmI
+from walras.resources.fleet import HEARTBEAT, REGISTER, Drain, FleetCalls, NodeView, Revocation, Revoked
+from walras.resources.money import MoneyCalls, MoneyReport
+from walras.resources.overview import (
+    HEALTH,
+    HEALTH_PROBE,
+    METRICS,
+    OVERVIEW_EVENTS,
+    READINESS,
+    READINESS_PROBE,
+    Health,
+    Overview,
+    OverviewCalls,
+)
+from walras.resources.people import PeopleCalls, ShareLoan, ShareView, WhoAmI
+from walras.resources.policy_views import REASON_LENGTH, PolicyCalls, PolicyView
+from walras.resources.prices import PriceCalls, PriceList
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
@@ -47,48 +79,26 @@ from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 _NodeStep = Callable[[Transaction, LiveNode], None]
 
 
+@serves(REGISTER)
 async def register_agent(call: RequestContext) -> Registered:
     assert isinstance(call.caller, JoinCaller)
     return await call.server.gateway.register(await call.model(Register), call.caller.rent_token)
 
 
+@serves(HEARTBEAT)
 async def agent_heartbeat(call: RequestContext) -> HeartbeatAnswer:
     assert isinstance(call.caller, AgentCaller)
-    message = await call.model(Heartbeat, LARGE_BODY_BYTES)
+    message = await call.model(Heartbeat)
     check_node_owner(call.caller.node_id, message.node_id)
     return await call.server.gateway.heartbeat(message)
 
 
-class Revocation(BaseModel):
-    """`POST /pools:revoke`."""
-
-    model_config = ConfigDict(extra="forbid")
-    pool_id: str
-    #: Warning to the machines before they are taken away, seconds.
-    notice_s: float = Field(default=0.0, ge=0, le=86_400)
+@serves(FleetCalls.nodes)
+async def list_nodes(call: RequestContext) -> list[NodeView]:
+    return call.server.views.nodes()
 
 
-class Drain(BaseModel):
-    """How a machine is emptied. Jobs that can save their work move at once; others run to their ends, unless ..."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    #: All jobs are asked to stop now, those included that cannot save their work.
-    now: bool = False
-    #: After this time, seconds, all jobs that still run there are asked to stop; None: they may run to their ends.
-    deadline_s: float | None = Field(default=None, gt=0, le=366 * 86_400, allow_inf_nan=False)
-
-
-class Revoked(BaseModel):
-    """Machines that will be gone."""
-
-    nodes: list[str]
-
-
-async def list_nodes(call: RequestContext) -> web.StreamResponse:
-    return json_list(call.server.views.nodes())
-
-
+@serves(PriceCalls.prices)
 async def show_prices(call: RequestContext) -> PriceList:
     found = call.server.views.prices()
     seen = [each for each in found.entities if call.user.sees(_project_of(each.name))]
@@ -99,6 +109,7 @@ async def show_prices(call: RequestContext) -> PriceList:
     return found.model_copy(update={"certificate": found.certificate.model_copy(update={"integral_bound": bound})})
 
 
+@serves(FleetCalls.drain_node)
 async def drain_node(call: RequestContext) -> NodeView:
     asked = await call.model(Drain) if call.request.can_read_body else Drain()
 
@@ -116,11 +127,12 @@ async def drain_node(call: RequestContext) -> NodeView:
     return await _change_node(call, step)
 
 
+@serves(FleetCalls.resume_node)
 async def resume_node(call: RequestContext) -> NodeView:
     def check(transaction: Transaction, node: LiveNode) -> None:
         pool_id = node.row.pool_id
         if node.is_member and transaction.state.pools[pool_id].drained:
-            fix = f"walras admin pool drain {pool_id} --off"
+            fix = f"walras admin drain --pool {pool_id} --off"
             raise Conflict(f"its pool {pool_id} is drained", field="node_id", fix=fix)
 
     def step(transaction: Transaction, node: LiveNode) -> None:
@@ -133,6 +145,7 @@ async def resume_node(call: RequestContext) -> NodeView:
     return await _change_node(call, step, check)
 
 
+@serves(FleetCalls.forget_node)
 async def forget_node(call: RequestContext) -> NodeView:
     name = call.request.match_info["node_id"]
     unreachable_s = call.server.loop.settings.unreachable_s
@@ -172,6 +185,7 @@ def _change_part(call: RequestContext, transaction: Transaction, node: LiveNode,
     audited(call, subject, lambda _: node_standing(node), lambda turn: step(turn, node))(transaction)
 
 
+@serves(FleetCalls.revoke_pool)
 async def revoke_pool(call: RequestContext) -> Revoked:
     asked = await call.model(Revocation)
     # The audit row is committed first: a revocation cannot be undone and is no step of the loop.
@@ -183,6 +197,7 @@ async def revoke_pool(call: RequestContext) -> Revoked:
 # ------------------------------------------------------------------------------------------ health
 
 
+@serves(HEALTH, HEALTH_PROBE)
 async def show_health(call: RequestContext) -> web.StreamResponse:
     checks = await call.server.check_health()
     # A dead solver process is replaced by the server itself, and the last decision holds meanwhile: no reason to
@@ -190,22 +205,25 @@ async def show_health(call: RequestContext) -> web.StreamResponse:
     return _health_response(call, checks, all(checks[name] == "ok" for name in ("event_loop", "database")))
 
 
+@serves(PeopleCalls.whoami)
 async def show_caller(call: RequestContext) -> WhoAmI:
     user = call.user
     return WhoAmI(user=user.name, role=user.role.word, projects=list(user.projects))
 
 
+@serves(READINESS, READINESS_PROBE)
 async def show_readiness(call: RequestContext) -> web.StreamResponse:
     checks = {"started": "ok" if call.server.is_ready else "starting", "solver": call.server.solver.state}
     return _health_response(call, checks, call.server.is_ready)
 
 
+@serves(METRICS)
 async def show_metrics(call: RequestContext) -> web.StreamResponse:
     """Returns metrics of the whole cluster in the format of Prometheus, for callers who see all projects."""
     if call.user.visible_projects is not None:
         raise Forbidden(
             "metrics tell of all projects, and this token sees some",
-            fix="walras admin token create monitoring --role viewer --project '*'",
+            fix="walras admin add token monitoring role=viewer 'projects=*'",
         )
     return web.Response(body=await call.server.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -220,6 +238,7 @@ _MOST_USERS = 100_000
 _MONTH = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])$")
 
 
+@serves(MoneyCalls.money)
 async def show_spending(call: RequestContext) -> MoneyReport:
     """Returns what was spent, USD, by the key asked for: charges in the ledger and those still open, at one instant."""
     asked = call.request.query
@@ -253,13 +272,14 @@ async def show_spending(call: RequestContext) -> MoneyReport:
 _OTHERS = "others"
 
 
-async def list_shares(call: RequestContext) -> web.StreamResponse:
+@serves(PeopleCalls.share)
+async def list_shares(call: RequestContext) -> list[ShareView]:
     """Lists the shares of the caller's projects and their users; other projects are one lender, "others"."""
     wanted = call.request.query.get("project", "")
     found = share_standings(call.server.core, call.server.loop.clock.now())
     rules = call.server.core.ledger.policy.rules
     seen = [each for each in found if call.user.sees(_project_of(each.name)) and wanted in ("", _project_of(each.name))]
-    return json_list([_share_view(call, each, rules.usage_half_life_s) for each in seen])
+    return [_share_view(call, each, rules.usage_half_life_s) for each in seen]
 
 
 def _project_of(name: str) -> str:
@@ -271,19 +291,16 @@ def _share_view(call: RequestContext, standing: ShareStanding, half_life_s: floa
     for lender, accelerators in standing.borrowed:
         shown = lender if call.user.sees(_project_of(lender)) else _OTHERS
         loans[shown] = loans.get(shown, 0.0) + accelerators
-    return ShareView(
-        name=standing.name,
+    return view_of(
+        ShareView,
+        standing,
         weight=standing.share.weight,
         guaranteed=standing.share.guaranteed,
         limits={limit.scope: limit.accelerators for limit in standing.share.limits},
-        demand=standing.demand,
-        entitled=standing.entitled,
-        nominal=standing.nominal,
         held={each.accelerator: each.accelerators for each in standing.held},
         held_units=standing.units,
         used_h=standing.used_s / SECONDS_PER_HOUR,
         used_unit_h=standing.units_s / SECONDS_PER_HOUR,
-        used_part=standing.used_part,
         half_life_s=half_life_s,
         borrowed=[ShareLoan(name=name, accelerators=count) for name, count in sorted(loans.items())],
         because=standing.because,
@@ -340,3 +357,175 @@ def check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable
             field="node_id",
             fix="wait until it is lost: `walras nodes` says when",
         )
+
+
+STREAM = web.AppKey("overview_stream", OverviewStream)
+_SESSION_PATH, _SIGN_ON_PATH = "/web/session", "/web/sign-on"
+
+
+class WebFace:
+    """Answers the requests that need no token: files of the page, sign-in and sign-out."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self.sessions = server, WebSessions(server)
+        self._files = PageFiles()
+
+    async def public_answer(self, request: web.Request) -> web.StreamResponse | None:
+        """Returns the answer to a request that needs no token: a file of the page, a sign-out, a sign-in with a valid
+        token.
+
+        Returns None for everything else, a sign-in with a wrong token included: the middleware refuses and counts it.
+        """
+        if request.path == _SESSION_PATH:
+            if request.method == "DELETE":
+                return self.sessions.answer_sign_out()
+            if request.method == "GET":
+                return web.json_response(_session(self.sessions.caller(request)))
+            return await self.sessions.answer_sign_in(request) if request.method == "POST" else None
+        if request.path == _SIGN_ON_PATH and request.method in ("GET", "POST"):
+            return await self._answer_sign_on(request)
+        return self._files.answer(request)
+
+    async def _answer_sign_on(self, request: web.Request) -> web.Response:
+        """Returns where users sign in (GET), or the answer to who comes back from there: a cookie, or a token."""
+        sign_on = self._server.sign_on
+        if sign_on is None:
+            return web.json_response({})
+        try:
+            if request.method == "GET":
+                return web.json_response(await sign_on.start())
+            if CSRF_HEADER not in request.headers:
+                raise SignInRefused(f"a page or a command sends the header {CSRF_HEADER}")
+            asked = SignInCode.model_validate(await small_body(request))
+            token, row = await self._token_of(await sign_on.user_name(asked), request)
+        except ValidationError:
+            return _refused("this is no answer of a provider", "")
+        except SignInRefused as error:
+            return _refused(str(error), error.fix)
+        if asked.token:
+            return web.json_response({"token": pinned_token(token, self._server.secrets.pin), "user": row.user})
+        return self.sessions.signed_in(request, row.sha256)
+
+    async def _token_of(self, name: str, request: web.Request) -> tuple[str, TokenRow]:
+        """Makes a token of a user who signed in, with an audit row. Raises SignInRefused for one nobody has added."""
+        server, people = self._server, self._server.secrets.people
+        user = None if people.is_removed(name) else people.users.get(name)
+        if user is None:
+            fix = f"an administrator adds it: walras admin add user {name} role=user projects=PROJECT"
+            raise SignInRefused(f"there is no user {name!r}", fix=fix)
+        role, projects = UserRole[user.role.upper()], tuple(user.projects)
+        token, row = new_user_token(name, role, projects, "sign-on", SIGNED_IN_S, server.clocks, server.chance)
+        action, subject = f"POST {_SIGN_ON_PATH}", f"token {row.prefix}"
+
+        def keep(transaction: Transaction) -> None:
+            transaction.batch.put(row)
+            at, address = transaction.at, request.remote or ""
+            transaction.batch.put(AuditRow(at, name, role.word, address, action, subject, "", "null", "null"))
+
+        await server.loop.perform(keep)
+        server.secrets.users[row.sha256] = row
+        return token, row
+
+
+def _refused(why: str, fix: str) -> web.Response:
+    return web.json_response({"title": "Not signed in", "detail": why, "fix": fix}, status=403)
+
+
+def _session(caller: UserCaller | None) -> dict[str, Any]:
+    """Returns whether somebody is signed in, and who; both in one answer spare the page a second request."""
+    if caller is None:
+        return {"signed_in": False}
+    who = WhoAmI(user=caller.name, role=caller.role.word, projects=list(caller.projects))
+    return {"signed_in": True, "user": who.model_dump()}
+
+
+def attach_overview(app: web.Application, server: Server) -> None:
+    """Add the stream of overviews to the application, and close it when the application stops."""
+    stream = app[STREAM] = OverviewStream(server)
+    server.loop.effect_handlers.append(stream.builder)
+
+    async def close(_: web.Application) -> None:
+        await stream.close()
+
+    app.on_shutdown.append(close)
+    app.on_response_prepare.append(_forbid_running)
+
+
+async def _forbid_running(_: web.Request, response: web.StreamResponse) -> None:
+    """Forbid scripts in answers beside the page: data may come from jobs, and a signed-in browser must not run it."""
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    response.headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
+
+
+@serves(OverviewCalls.overview)
+async def show_overview(call: RequestContext) -> Overview:
+    """Returns the overview of the cluster as the caller may see it."""
+    return await call.request.app[STREAM].builder.build(call.user.visible_projects)
+
+
+@serves(OVERVIEW_EVENTS)
+async def stream_overview(call: RequestContext) -> web.StreamResponse:
+    """Streams server-sent events: first the whole overview, then the fields that change."""
+    headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(call.request)
+    async with contextlib.aclosing(call.request.app[STREAM].messages(call.user.visible_projects)) as messages:
+        async for message in messages:
+            if call.caller_now() != call.caller:
+                break  # the token was revoked, has expired, or the page was signed out
+            try:
+                await response.write(message)
+            except ConnectionResetError:
+                break  # the page was closed
+    return response
+
+
+_VERSION_MOST = 1 << 53
+
+
+@serves(PolicyCalls.policy)
+async def show_current_policy(call: RequestContext) -> PolicyView:
+    return _policy_view(call, call.server.policies.in_force)
+
+
+@serves(PolicyCalls.policy_versions)
+async def list_policy_versions(call: RequestContext) -> list[PolicyView]:
+    """Lists the versions of the policy, newest first, those included that this release cannot run any more."""
+    rows = await call.server.read(call.server.store.policies)
+    return [_row_view(call, row) for row in rows]
+
+
+@serves(PolicyCalls.set_policy)
+async def put_policy(call: RequestContext) -> PolicyView:
+    data = await call.json()
+    if call.flag("dry_run"):
+        spec, rules, _ = await call.server.policies.try_out(data)
+        now, before = call.server.loop.clock.now(), call.server.policies.in_force.row.version
+        return _policy_view(call, PolicyInForce(PolicyRow(before + 1, "", now, call.user.name), spec, rules))
+    stated = "if_version" in call.request.query
+    wish = PolicyWish(call.user.name, _reason(call), call.number("if_version", 0, 0, _VERSION_MOST) if stated else None)
+
+    def note(transaction: Transaction, replaced: PolicyInForce | None, chosen: PolicyInForce) -> None:
+        was, now = (None if each is None else dump_policy(each.spec, each.rules) for each in (replaced, chosen))
+        note_write(call, transaction, f"policy, version {chosen.row.version}", before=was, after=now)
+
+    return _policy_view(call, await call.server.policies.change(data, wish, note))
+
+
+def _reason(call: RequestContext) -> str:
+    """Returns the stated reason on one line. Control characters stay in it: whoever prints it has to remove them."""
+    text = call.request.query.get("reason", "")
+    check_text(text, "reason")
+    if len(text) > REASON_LENGTH:
+        raise UserError(f"longer than {REASON_LENGTH} characters", field="reason", fix="say it shorter")
+    return " ".join(text.split())
+
+
+def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
+    written: dict[str, Any] = dump_policy(in_force.spec, in_force.rules)
+    said = {"put_back": in_force.put_back, "reason": in_force.reason}
+    return call.server.views.policy(in_force.row, written | said)
+
+
+def _row_view(call: RequestContext, row: PolicyRow) -> PolicyView:
+    return call.server.views.policy(row, json.loads(row.body))

@@ -3,14 +3,18 @@
 A connection is a *stranger's* until a request on it has brought a valid token. Strangers have a few seconds to bring
 one, whatever they send or do not send, the TLS handshake included. Their number is bounded, in all and per address;
 where a bound is reached, the oldest stranger is closed for the newest. So a caller with a token is served within
-moments, however many strangers connect, and the other connections are kept for callers with tokens. Every connection
-must complete the head of a request within seconds of its first byte. Closed connections are counted, and logged once a
-minute.
+moments, however many strangers connect, and the other connections are kept for callers with tokens. Of these each
+holder has a share: beyond it a few new ones wait for seconds, then for each its connection that has waited longest for
+a request is closed: opened again and again at once, they would keep the server from its other callers. Every
+connection must complete the head of a request within seconds of its first byte. Closed connections are counted, and
+logged once a minute.
 """
 
 import asyncio
 import logging
+import os
 import resource
+import socket
 import ssl
 import time
 from collections import Counter
@@ -20,12 +24,18 @@ from typing import cast
 
 from aiohttp import web
 
+from scheduler.live.holder_shares import HolderShares, ShareTaken
+
 log = logging.getLogger(__name__)
 
 #: Open files kept free for the database, logs, and pipes to solvers and machines.
 _OTHER_FILES = 256
 _CONNECTIONS, _STRANGERS, _STRANGERS_PER_ADDRESS = 8192, 1024, 512
 _LEAST_CONNECTIONS = 64
+#: Seconds that a new connection of a holder beyond its share waits, and how many may at a time, of all holders.
+WAY_S, _WAITING = 5.0, 64
+#: Connections that the system keeps until they are accepted, and those accepted in one turn of the event loop.
+_QUEUED, _ACCEPTED = 4096, 8
 _SWEEP_S = 0.5
 _SAY_EVERY_S = 60.0
 _ADDRESSES = 1000
@@ -155,7 +165,14 @@ class ConnectionGuard:
         #: Strangers by address, and all of them; both oldest first.
         self._strangers_at: dict[str, dict[GuardedConnection, None]] = {}
         self._strangers: dict[GuardedConnection, None] = {}
-        self._known: set[GuardedConnection] = set()
+        #: Authenticated connections with their holders, and those of each holder that wait for a request, oldest first.
+        self._known: dict[GuardedConnection, str] = {}
+        self._idle: dict[str, dict[GuardedConnection, None]] = {}
+        self.shares = HolderShares("connections", self.limits.connections, has_reserve=True, fix="close some of them")
+        #: Those that wait because their holder has its share, of which they are no part yet.
+        self._beyond: set[GuardedConnection] = set()
+        waiting = max(1, min(_WAITING, self.limits.connections // 8))
+        self._waiting = HolderShares("waiting connections", waiting, fix="close some of them")
         #: When the first byte of a request's incomplete head arrived, by connection, earliest first.
         self._heads: dict[GuardedConnection, float] = {}
         self._by_transport: dict[asyncio.BaseTransport, GuardedConnection] = {}
@@ -178,14 +195,19 @@ class ConnectionGuard:
         elif len(self._strangers) >= limits.strangers:
             self._close(next(iter(self._strangers)), "too many")
         elif len(self._strangers) + len(self._known) >= limits.connections:
-            if not self._strangers:
+            if not self._strangers and not self._idle:
                 self._count(connection, "no room")
                 return False
-            self._close(next(iter(self._strangers)), "too many")
+            self._close(self._longest_idle() if self._idle else next(iter(self._strangers)), "too many")
         connection.opened_at = self._now()
         self._strangers[connection] = None
         self._strangers_at.setdefault(connection.address, {})[connection] = None
         return True
+
+    def _longest_idle(self) -> GuardedConnection:
+        """Returns the connection that has waited longest, of the holder with most that wait."""
+        most = max(self._idle, key=lambda holder: len(self._idle[holder]))
+        return next(iter(self._idle[most]))
 
     def opened(self, connection: GuardedConnection) -> None:
         """Record that the connection's transport is ready for requests."""
@@ -195,7 +217,10 @@ class ConnectionGuard:
     def lost(self, connection: GuardedConnection) -> None:
         """Record that the connection was closed."""
         self._forget_stranger(connection)
-        self._known.discard(connection)
+        if (holder := self._known.pop(connection, None)) is not None:
+            self._no_longer_idle(connection, holder)
+            (self._waiting if connection in self._beyond else self.shares).give_back(holder)
+        self._beyond.discard(connection)
         self._heads.pop(connection, None)
         if connection.transport is not None:
             self._by_transport.pop(connection.transport, None)
@@ -219,22 +244,68 @@ class ConnectionGuard:
         """Note that bytes of a new request have arrived, while no request was under way."""
         self._heads.setdefault(connection, self._now())
 
-    def request_begins(self, transport: asyncio.BaseTransport | None, *, is_known: bool) -> None:
-        """Note that the head of a request is complete; `is_known`: its token is valid, which ends being a stranger."""
+    def request_begins(
+        self, transport: asyncio.BaseTransport | None, holder: str | None, *, is_reserved: bool = False
+    ) -> bool:
+        """Note that the head of a request is complete. `holder`: whose valid token it has, which ends being a stranger.
+
+        Returns whether the connection is beyond the holder's share: it is to wait for `WAY_S`, then `make_way`. Raises
+        ShareTaken where no connection of the holder waits for a request, or as many as may wait for its share.
+        """
         connection = self._by_transport.get(transport) if transport is not None else None
         if connection is None:
-            return
+            return False
         self._heads.pop(connection, None)
         connection.requests_under_way += 1
-        if is_known and connection not in self._known:
+        if (before := self._known.get(connection)) is not None:
+            self._no_longer_idle(connection, before)
+        elif holder is not None:
+            try:
+                self.shares.check(holder, is_reserved=is_reserved)
+            except ShareTaken:
+                if not self._idle.get(holder):
+                    raise
+                self._waiting.take(holder)
+                self._beyond.add(connection)
             self._forget_stranger(connection)
-            self._known.add(connection)
+            self._known[connection] = holder
+            if connection not in self._beyond:
+                self.shares.put_back(holder)
+        return connection in self._beyond
+
+    def make_way(self, transport: asyncio.BaseTransport | None, holder: str, *, is_reserved: bool = False) -> None:
+        """Take a connection that has waited into its holder's share; if that is full still, the one that has waited
+        longest for a request is closed for it.
+
+        Raises ShareTaken where none of them waits.
+        """
+        connection = self._by_transport.get(transport) if transport is not None else None
+        if connection is None or connection not in self._beyond:
+            return
+        try:
+            self.shares.check(holder, is_reserved=is_reserved)
+        except ShareTaken:
+            if not self._idle.get(holder):
+                raise
+            self._close(next(iter(self._idle[holder])), "too many of one holder")
+        self._beyond.discard(connection)
+        self._waiting.give_back(holder)
+        self.shares.put_back(holder)
+
+    def _no_longer_idle(self, connection: GuardedConnection, holder: str) -> None:
+        here = self._idle.get(holder, {})
+        here.pop(connection, None)
+        if not here:
+            self._idle.pop(holder, None)
 
     def request_ends(self, transport: asyncio.BaseTransport | None) -> None:
         """Note that the answer to a request is ready."""
         connection = self._by_transport.get(transport) if transport is not None else None
         if connection is not None:
             connection.requests_under_way -= 1
+            holder = self._known.get(connection)
+            if holder is not None and not connection.requests_under_way and connection not in self._beyond:
+                self._idle.setdefault(holder, {})[connection] = None
 
     # ---------------------------------------------------------------- closing
 
@@ -309,9 +380,12 @@ class GuardedSite(web.BaseSite):
         make_inner = self._runner.server
         assert make_inner is not None
         context = self._ssl_context
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: GuardedConnection(self._guard, make_inner, context), self._host, self._port, backlog=self._backlog
+        self._server = server = await asyncio.get_running_loop().create_server(
+            lambda: GuardedConnection(self._guard, make_inner, context), self._host, self._port, backlog=_ACCEPTED
         )
+        for each in server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as listening:
+                listening.listen(_QUEUED)  # asyncio's one number for both would accept as many before all else
         await super().start()
 
     async def stop(self) -> None:

@@ -1,7 +1,8 @@
 """Endpoints for content: chunks and trees by their hashes, and the results of jobs, which are such trees.
 
 A sender asks which chunks the server lacks (`missing`), sends these, and then commits the tree that needs them; the
-tree is durable once the commit is answered. Every step may be repeated. Users and machines may send. Only machines may
+tree is durable once the commit is answered. Every step may be repeated. Users and machines may send. A user who asks
+learns only of content of its projects: what others have is sent once more, and found to be there. Only machines may
 fetch by name, since a name opens whatever content it names: users fetch content through the job that it belongs to, and
 only trees that are its results, and the chunks of these trees.
 """
@@ -11,95 +12,106 @@ import os
 from dataclasses import replace
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, UserCaller
+from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.job_api import check_attempt_was_here, visible_job_row
-from scheduler.live.http.requests import LARGE_BODY_BYTES, Audience, RequestContext, Route
+from scheduler.live.http.request_bodies import holder_of, is_reserved_for, read_tree, user_holder
+from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.providers.machine_boot import packed_wheel
+from scheduler.live.services.content_sweep import SUPERSEDED_KEPT_S, sweep_content
+from scheduler.live.services.views import view_of
+from scheduler.live.store.content_store import Holder
 from scheduler.live.store.table_rows import OutputsRow
-from walras.content import (
+from walras.errors import ClusterError, Conflict, NotFound, UserError
+from walras.job_needs import JobOutputs, OutputsCollected, OutputsView
+from walras.job_request import JobId
+from walras.resources.contents import (
+    COMMIT_TREE,
+    GET_CHUNK,
+    GET_PACK,
+    GET_TREE,
+    MISSING_CHUNKS,
+    OUTPUTS_CHUNK,
+    OUTPUTS_TREE,
+    PUT_CHUNK,
+    PUT_PACK,
+    ChunkQuestion,
+    ChunksMissing,
+    ContentCalls,
+    ContentPrune,
+    ContentPruned,
+    PackQuestion,
+    TreeCommitted,
+)
+from walras.resources.fleet import SEND_OUTPUTS, STORE_ACCESS, WHEEL
+from walras.storage.checkpoint_store import StoreAccess, StoreAccessRequest
+from walras.storage.content import (
     CHUNK_BYTES,
-    PACK_CHUNKS,
-    ChunkName,
-    ContentTree,
     DamagedContent,
+    TreeContent,
     join_chunks,
     split_chunks,
     unpack_chunk,
 )
-from walras.errors import ClusterError, Conflict, NotFound, UserError
-from walras.job_needs import JobOutputs, OutputsCollected, OutputsView
-from walras.job_request import JobId
-from walras.store_access import StoreAccess, StoreAccessRequest
 
-#: Names in one question, and bytes of the longest list of files.
-_NAMES_MOST, _TREE_BODY_BYTES = 20_000, 64 * 1024 * 1024
 #: Bytes that are written to the connection at once.
 _SENT_BYTES = 256 * 1024
 
 
-class ChunkQuestion(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    names: list[ChunkName] = Field(max_length=_NAMES_MOST)
-
-
-class PackQuestion(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    names: list[ChunkName] = Field(min_length=1, max_length=PACK_CHUNKS)
-
-
-class ChunksMissing(BaseModel):
-    """The chunks that the server does not have."""
-
-    names: list[str]
-
-
-class TreeCommitted(BaseModel):
-    """The name under which the tree is now durable."""
-
-    name: str
-
-
+@serves(MISSING_CHUNKS)
 async def ask_missing(call: RequestContext) -> ChunksMissing:
-    question = await call.model(ChunkQuestion, LARGE_BODY_BYTES)
-    return ChunksMissing(names=await call.server.read(call.server.content.missing, question.names))
+    question = await call.model(ChunkQuestion)
+    return ChunksMissing(
+        names=await call.server.read(call.server.content.missing, question.names, content_holder(call))
+    )
 
 
-async def put_chunk(call: RequestContext) -> web.StreamResponse:
-    body = await call.body(CHUNK_BYTES + 1024)
+def content_holder(call: RequestContext) -> Holder:
+    """Returns who holds what the caller sends: a user; of a job that runs on the calling machine, the job's user."""
+    caller, is_reserved = call.caller, is_reserved_for(call.caller)
+    if isinstance(caller, UserCaller):
+        return Holder(holder_of(caller, ""), caller.projects, caller.visible_projects is None, is_reserved)
+    job = call.server.state.jobs.get(JobId(call.number("job_id", 0, 0, 10**18 - 1)))
+    parts = {} if job is None or job.attempt is None else job.attempt.parts
+    if job is not None and isinstance(caller, AgentCaller) and caller.node_id in parts:
+        return Holder(user_holder(job.row.user), (job.row.project,), sees_all=True, is_reserved=True)
+    return Holder(holder_of(caller, ""), sees_all=True, is_reserved=is_reserved)
+
+
+@serves(PUT_CHUNK)
+async def put_chunk(call: RequestContext) -> None:
+    body, holder = await call.body(), content_holder(call)
     name, encoding = call.request.match_info["name"], call.request.query.get("encoding", "plain")
 
     def keep() -> None:
         try:
-            call.server.content.put(name, unpack_chunk(body, encoding))
+            call.server.content.put(name, unpack_chunk(body, encoding), holder)
         except OSError as error:
             raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
 
     await asyncio.to_thread(keep)  # it waits for the disk, so it must not take one of the few reader threads
-    return web.Response(status=204)
 
 
-async def put_pack(call: RequestContext) -> web.StreamResponse:
+@serves(PUT_PACK)
+async def put_pack(call: RequestContext) -> None:
     """Takes many small chunks at once: a folder of 100,000 files would take as many requests."""
-    body = await call.body(CHUNK_BYTES + 1024)
+    body, holder = await call.body(), content_holder(call)
     encoding = call.request.query.get("encoding", "plain")
 
     def keep() -> None:
         try:
-            call.server.content.put_many(split_chunks(unpack_chunk(body, encoding)))
+            call.server.content.put_many(split_chunks(unpack_chunk(body, encoding)), holder)
         except OSError as error:
             raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
 
     await asyncio.to_thread(keep)
-    return web.Response(status=204)
 
 
-async def get_pack(call: RequestContext) -> web.StreamResponse:
-    question = await call.model(PackQuestion, LARGE_BODY_BYTES)
+@serves(GET_PACK)
+async def get_pack(call: RequestContext) -> bytes:
+    question = await call.model(PackQuestion)
 
     def read() -> bytes:
         chunks, size = [], 0
@@ -110,9 +122,10 @@ async def get_pack(call: RequestContext) -> web.StreamResponse:
                 raise UserError(f"more than {CHUNK_BYTES:,} bytes in one pack", field="names", fix="ask for fewer")
         return join_chunks(chunks)
 
-    return web.Response(body=await call.server.read(read), content_type="application/octet-stream")
+    return await call.server.read(read)
 
 
+@serves(GET_CHUNK)
 async def get_chunk(call: RequestContext) -> web.StreamResponse:
     # The receiver compares the bytes with their name, which finds what the disk has damaged: not checked here too.
     content = await call.server.read(call.server.content.get, call.request.match_info["name"], check=False)
@@ -126,25 +139,37 @@ async def get_chunk(call: RequestContext) -> web.StreamResponse:
     return response
 
 
+@serves(COMMIT_TREE)
 async def commit_tree(call: RequestContext) -> TreeCommitted:
-    # Checking a long list takes time, so it is not done in the event loop's thread.
-    body = await call.body(_TREE_BODY_BYTES)
-    tree = await asyncio.to_thread(call.checked, ContentTree, body)
-    return TreeCommitted(name=await call.server.read(call.server.content.commit_tree, tree))
+    name, encoded, *sizes = await call.read(read_tree)
+    tree = TreeContent(name.decode(), encoded, dict(sizes))
+    return TreeCommitted(name=await call.server.read(call.server.content.commit_tree, tree, content_holder(call)))
 
 
-async def get_tree(call: RequestContext) -> web.StreamResponse:
+@serves(GET_TREE)
+async def get_tree(call: RequestContext) -> bytes:
     name = call.request.match_info["name"]
-    encoded = await call.server.read(lambda: call.server.content.tree(name).encoded())
-    return web.Response(body=encoded, content_type="application/json")
+    return await call.server.read(lambda: call.server.content.tree(name).encoded())
 
 
-async def get_wheel(call: RequestContext) -> web.StreamResponse:
+@serves(ContentCalls.prune_content)
+async def prune_content(call: RequestContext) -> ContentPruned:
+    asked = await call.model(ContentPrune)
+    swept = await sweep_content(call.server, min_age_s=SUPERSEDED_KEPT_S, is_dry=asked.dry_run)
+    pruned = ContentPruned(size_bytes=swept.size_bytes, holders=dict(swept.of_holders.most_common()))
+    if not asked.dry_run:
+        told = {"size_bytes": pruned.size_bytes}
+        await call.server.loop.perform(lambda transaction: note_write(call, transaction, "content", after=told))
+    return pruned
+
+
+@serves(WHEEL)
+async def get_wheel(call: RequestContext) -> bytes:
     """Returns the wheel of this release, for rented machines. It is all that an enrolment token may fetch."""
-    wheel = await call.server.read(packed_wheel)
-    return web.Response(body=wheel.content, content_type="application/octet-stream")
+    return (await call.server.read(packed_wheel)).content
 
 
+@serves(STORE_ACCESS)
 async def hand_out_access(call: RequestContext) -> StoreAccess:
     """Returns credentials for the place of one of the machine's attempts in an object store."""
     assert isinstance(call.caller, AgentCaller)
@@ -154,35 +179,11 @@ async def hand_out_access(call: RequestContext) -> StoreAccess:
     return await call.server.store_access.open_for(call.caller.node_id, request)
 
 
-def content_routes() -> list[Route]:
-    """Returns the routes about content: users and machines send, machines fetch."""
-    both, agent, base = Audience.USER_OR_AGENT, Audience.AGENT, "/content/v1"
-    chunk = f"{base}/chunks/{{name}}"
-    return [
-        Route("POST", f"{base}/missing", ask_missing, "Which chunks the server does not have", both,
-              role=UserRole.USER, request=ChunkQuestion, response=ChunksMissing),
-        Route("PUT", chunk, put_chunk, "Send a chunk", both, role=UserRole.USER, query=("encoding",), status=204),
-        Route("GET", chunk, get_chunk, "Fetch a chunk", agent, response="application/octet-stream"),
-        Route("POST", f"{base}/packs", put_pack, "Send many small chunks", both, role=UserRole.USER,
-              query=("encoding",), status=204),
-        Route("POST", f"{base}/packs/fetch", get_pack, "Fetch many small chunks", agent, request=PackQuestion,
-              response="application/octet-stream"),
-        Route("POST", f"{base}/trees", commit_tree, "Make a folder's list of files durable", both,
-              role=UserRole.USER, request=ContentTree, response=TreeCommitted),
-        Route("GET", "/agent/v1/wheel", get_wheel, "The release that rented machines install", Audience.JOIN,
-              response="application/octet-stream"),
-        Route("POST", "/agent/v1/store-access", hand_out_access, "What opens a job's place in an object store", agent,
-              request=StoreAccessRequest, response=StoreAccess, query=("cluster_id", "incarnation", "granted_by"),
-              waits=True),
-        Route("GET", f"{base}/trees/{{name}}", get_tree, "A folder's list of files", agent,
-              response=ContentTree),
-    ]  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------ results of jobs
 
 
-async def receive_outputs(call: RequestContext) -> web.StreamResponse:
+@serves(SEND_OUTPUTS)
+async def receive_outputs(call: RequestContext) -> None:
     """Records the results that a machine collected; their tree is kept as long as the job's record.
 
     Raises Conflict for a tree that is not in the content store, and where a later attempt has left results already.
@@ -202,10 +203,9 @@ async def receive_outputs(call: RequestContext) -> web.StreamResponse:
         raise Conflict(f"attempt {before.attempt} of job {job_id} has left results already")
 
     def step(transaction: Transaction) -> None:
-        transaction.batch.outputs.append(_merged(told, before, transaction.at))
+        transaction.batch.put(_merged(told, before, transaction.at))
 
     await call.server.loop.perform(step)
-    return web.Response(status=204)
 
 
 def _merged(told: OutputsCollected, before: OutputsRow | None, at: float) -> OutputsRow:
@@ -216,53 +216,37 @@ def _merged(told: OutputsCollected, before: OutputsRow | None, at: float) -> Out
     return OutputsRow(job_id, rank, told.attempt, told.tree, told.files, told.size_bytes, at, told.problem)
 
 
+@serves(ContentCalls.outputs)
 async def list_outputs(call: RequestContext) -> JobOutputs:
     row = await visible_job_row(call)
     shown = call.server.loop.clock.shown
     return JobOutputs(
         items=[
-            OutputsView(
-                node_rank=each.node_rank, attempt=each.attempt, tree=each.tree, files=each.files,
-                size_bytes=each.size_bytes, collected_at=shown(each.collected_at), problem=each.problem,
-            )
+            view_of(OutputsView, each, collected_at=shown(each.collected_at))
             for each in await call.server.read(call.server.store.outputs, row.job_id)
         ]
     )  # fmt: skip
 
 
-async def get_outputs_tree(call: RequestContext) -> web.StreamResponse:
+@serves(OUTPUTS_TREE)
+async def get_outputs_tree(call: RequestContext) -> bytes:
     """Returns the list of files of one of the job's result trees. Raises NotFound for any other tree."""
     name = call.request.match_info["name"]
     if name not in await _trees_of_job(call):
         raise NotFound(f"no results {name[:12]!r} of this job")
-    encoded = await call.server.read(lambda: call.server.content.tree(name).encoded())
-    return web.Response(body=encoded, content_type="application/json")
+    return await call.server.read(lambda: call.server.content.tree(name).encoded())
 
 
-async def get_outputs_chunk(call: RequestContext) -> web.StreamResponse:
+@serves(OUTPUTS_CHUNK)
+async def get_outputs_chunk(call: RequestContext) -> bytes:
     """Returns a chunk of one of the job's result trees. Raises NotFound for any other chunk."""
     name = call.request.match_info["name"]
     for tree in await _trees_of_job(call):
         if name in await call.server.read(call.server.content.chunks_of, tree):
-            content = await call.server.read(call.server.content.get, name)
-            return web.Response(body=content, content_type="application/octet-stream")
+            return await call.server.read(call.server.content.get, name)
     raise NotFound(f"no chunk {name[:12]!r} in the results of this job")
 
 
 async def _trees_of_job(call: RequestContext) -> list[str]:
     row = await visible_job_row(call)
     return [each.tree for each in await call.server.read(call.server.store.outputs, row.job_id) if each.tree]
-
-
-def outputs_routes() -> list[Route]:
-    """Returns the routes about results: machines report them, users who see the job list and fetch them."""
-    base = "/api/v1/jobs/{job_id:[0-9]+}/outputs"
-    binary = "application/octet-stream"
-    return [
-        Route("POST", "/agent/v1/outputs", receive_outputs, "Results of an attempt, which the content store has",
-              Audience.AGENT, request=OutputsCollected, status=204,
-              query=("cluster_id", "incarnation", "granted_by")),
-        Route("GET", base, list_outputs, "What is kept of a job's results", response=JobOutputs),
-        Route("GET", f"{base}/trees/{{name}}", get_outputs_tree, "The files of results", response=ContentTree),
-        Route("GET", f"{base}/chunks/{{name}}", get_outputs_chunk, "A chunk of results", response=binary),
-    ]  # fmt: skip

@@ -5,28 +5,19 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from scheduler.core.events import JobCancelled, JobHeld, JobReleased
+from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobRedirected, JobReleased, JobReprioritised
 from scheduler.core.explain.feasibility import possible_remedies, without_failing
-from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
+from scheduler.core.explain.job_conditions import AT_RISK, believed_speeds, job_conditions
 from scheduler.core.explain.pending_reasons import pending_reasons
-from scheduler.core.job_change_events import JobBudgetChanged, JobRedirected, JobReprioritised
 from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
 from scheduler.live.http.audit_trail import audited, job_standing, note_write
-from scheduler.live.http.requests import (
-    BODY_BYTES,
-    Audience,
-    RequestContext,
-    Route,
-    json_list,
-    parse_json_body,
-    problem_detail_of,
-)
+from scheduler.live.http.request_bodies import read_file_model
+from scheduler.live.http.requests import RequestContext, problem_detail_of, serves
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
@@ -39,68 +30,65 @@ from scheduler.live.services.job_changes import (
     reassign_job,
     shown_deadline,
 )
-from scheduler.live.services.job_submission import check_feasible, followable
-from scheduler.live.services.views import target_conditions
+from scheduler.live.services.job_submission import check_feasible, followable, paying_project
+from scheduler.live.services.job_watch import why_late
+from scheduler.live.services.views import QUEUE_ORDER, jobs_in_turn, target_conditions
+from scheduler.live.store.data_folder import LogPlace
 from scheduler.live.store.event_journal import dump_request, parse_request
-from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
+from scheduler.live.store.sql_store import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow, SpecRow
-from walras.api import (
+from walras.contract import NEXT_OFFSET_HEADER
+from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.job_request import GangRequest, JobId, JobRequest, Kind, group_fields, kind_within, plain_kind, project_of
+from walras.resources.fleet import SEND_LOG, LogAccepted
+from walras.resources.jobs import (
+    CANCEL,
+    CANCEL_ALL,
+    CHANGE_JOB,
+    JOBS,
+    LARGEST_NUMBER,
+    AttemptView,
     CancelResult,
     CancelResults,
     ConditionView,
     Explanation,
+    FactCalls,
     FactsView,
+    JobCalls,
     JobDetail,
     JobPage,
-    LogAccepted,
+    JobsCancelled,
+    KindStated,
+    Patch,
     ReasonView,
+    Redirection,
 )
-from walras.contract import NEXT_OFFSET_HEADER
-from walras.errors import Conflict, Forbidden, NotFound, UserError
-from walras.job_request import GangRequest, JobId, JobRequest, Kind, group_fields
-from walras.model_facts import MOST_SAMPLES
-from walras.spec.field_types import MAX_NODES, DeclaredThroughput, Number, ShownName, WholeNumber
-from walras.spec.file_model import FileModel, check_model
-from walras.spec.job_groups import FactsSpec, PlanSpec, ResourcesSpec
+from walras.resources.logs import LOG, LOG_START, LogStart
+from walras.spec.job_groups import needs_of
 from walras.spec.job_spec import JobSpec, gang_sizes_of, parse_spec, spec_mapping
-from walras.spec.job_travel import needs_of
 from walras.states import JobState, Reason
 
-_LARGEST_NUMBER = 2**53
-_MOST_CANCELLED = 1000
 _PAGE = 50
 _PAGE_MOST = 1000
 _LONGEST_NAME_PART = 200
 
 
-class Patch(BaseModel):
-    """`PATCH /jobs/{id}`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    priority: int | None = Field(default=None, ge=0, le=100)
-    budget_usd: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)  # over all attempts
-    deadline: str | None = Field(default=None, max_length=64)  # as in a job file; `none`: it has none any more
-    project: str | None = Field(default=None, max_length=200)
-
-    @model_validator(mode="after")
-    def _says_something(self) -> "Patch":
-        if not self.model_dump(exclude_none=True):
-            raise ValueError("say what to change: priority, budget_usd, deadline or project")
-        return self
-
-
 # ------------------------------------------------------------------------------------------ look
 
 
-async def list_jobs(call: RequestContext) -> web.StreamResponse:
+@serves(JOBS)
+async def list_jobs(call: RequestContext) -> bytes:
     query = call.request.query
     states = tuple(word for word in query.get("state", "").upper().split(",") if word)
     for word in states:
         if word not in set(JobState):
             raise UserError(f"no state {word[:40]!r}", field="state", fix=f"one of {', '.join(JobState)}")
     limit = call.number("limit", _PAGE, 1, _PAGE_MOST)
-    sort = check_sort(query.get("sort", NEWEST_FIRST))
+    sort, cursor = query.get("sort", NEWEST_FIRST), query.get("cursor", "")
+    in_turn = sort == QUEUE_ORDER
+    # The order moves while pages are read, so that a page begins behind so many jobs, not behind one.
+    skipped = call.number("cursor", 0, 0, 2**31) if in_turn and cursor else 0
     asked = JobQuery(
         states=states,
         user=query.get("user", ""),
@@ -108,22 +96,26 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
         projects=call.user.visible_projects,
         active=call.flag("active"),
         name_part=query.get("name", "")[:_LONGEST_NAME_PART],
-        sort=sort,
-        after=parse_cursor(query.get("cursor", ""), sort),
+        sort=sort if in_turn else check_sort(sort),
+        after=None if in_turn else parse_cursor(cursor, sort),
         sweep=call.number("sweep", 0, 0, 2**62) or None,
         fold_sweeps=query.get("sweeps") == "folded",
-        limit=limit + 1,
+        limit=skipped + limit + 1,
     )
-    rows = await call.server.read(call.server.store.jobs, asked)
+    if in_turn:
+        rows = (await jobs_in_turn(call.server.core, call.server.state.jobs, asked))[skipped:]
+    else:
+        rows = await call.server.read(call.server.store.jobs, asked)
     shown = rows[:limit]
     usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
-    more = cursor_after(shown[-1], sort) if len(rows) > limit else None
+    more = None
+    if len(rows) > limit:
+        more = str(skipped + limit) if in_turn else cursor_after(shown[-1], sort)
     folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
     sweeps = await call.server.read(call.server.store.sweep_states, folded)
     found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
     # Encoding a thousand jobs takes milliseconds, so it is not done in the loop's thread.
-    body = await call.server.read(found.model_dump_json)
-    return web.Response(body=body.encode(), content_type="application/json")
+    return (await call.server.read(found.model_dump_json)).encode()
 
 
 async def visible_job_row(call: RequestContext) -> JobRow:
@@ -139,6 +131,7 @@ def _sees(caller: Caller | None, project: str) -> bool:
     return caller.sees(project) if isinstance(caller, UserCaller) else caller is not None
 
 
+@serves(JobCalls.job)
 async def show_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
     store, now = call.server.store, call.server.loop.clock.now()
@@ -149,9 +142,10 @@ async def show_job(call: RequestContext) -> JobDetail:
     return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts, newest)
 
 
-async def list_attempts(call: RequestContext) -> web.StreamResponse:
+@serves(JobCalls.attempts)
+async def list_attempts(call: RequestContext) -> list[AttemptView]:
     row, server = await visible_job_row(call), call.server
-    return json_list([server.views.attempt(each) for each in await server.read(server.store.attempts, row.job_id)])
+    return [server.views.attempt(each) for each in await server.read(server.store.attempts, row.job_id)]
 
 
 async def _tried_remedies(call: RequestContext, row: JobRow) -> tuple[frozenset[str], frozenset[str]]:
@@ -171,9 +165,14 @@ async def _written_spec(call: RequestContext, row: JobRow) -> dict[str, Any]:
     return found
 
 
+@serves(JobCalls.explain)
 async def explain_job(call: RequestContext) -> Explanation:
-    row, people = await visible_job_row(call), call.server.secrets.people
-    tried = await _tried_remedies(call, row)
+    asked, people = await visible_job_row(call), call.server.secrets.people
+    tried, written = await _tried_remedies(call, asked), await _written_spec(call, asked)
+    # All that follows is of one instant: the job may have started or ended meanwhile.
+    if (live := call.server.state.jobs.get(asked.job_id)) is None:
+        await call.server.loop.settled()
+    row = await visible_job_row(call) if live is None else live.row
     lines = pending_reasons(call.server.core, row.job_id, call.server.state.expected_machines)
     lines = tuple(replace(line, fix=without_failing(line.fix, *tried)) for line in lines)
     reasons = [
@@ -195,9 +194,16 @@ async def explain_job(call: RequestContext) -> Explanation:
             # The core does not keep why the last attempt ended: the row does.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in job_conditions(call.server.core, row.job_id)]
+    if not row.state.is_final and AT_RISK not in (each.type for each in told):
+        deadline_at = call.server.core.ledger.jobs[row.job_id].request.deadline_at
+        late = why_late(call.server.loop.clock, deadline_at, call.server.start_forecasts.view(row.job_id))
+        told += [ConditionView(type=AT_RISK, detail=late)] if late else []
     told += call.server.views.stalls(row) + call.server.views.idle(row)
+    in_force = call.server.policies.in_force
+    if in_force.put_back and not row.state.is_final:
+        told.append(ConditionView(type="policy_failed", detail=f"{in_force.spec.name} decides: {in_force.put_back}"))
     if row.state is JobState.RUNNING:
-        told += call.server.views.off_plan(row, await _written_spec(call, row))
+        told += call.server.views.off_plan(row, written)
     target = call.server.views.target(row)
     return Explanation(
         job_id=row.job_id,
@@ -213,6 +219,7 @@ async def explain_job(call: RequestContext) -> Explanation:
 # ------------------------------------------------------------------------------------------ change
 
 
+@serves(CANCEL)
 async def cancel_job(call: RequestContext) -> JobDetail:
     """Ends the job, whether it waits or runs. Returns the job as it is then."""
     row = await visible_job_row(call)
@@ -222,13 +229,7 @@ async def cancel_job(call: RequestContext) -> JobDetail:
     return await change_live_job(call, lambda step, job: emit(step, JobCancelled(step.at, job.row.job_id, by)))
 
 
-class JobsCancelled(BaseModel):
-    """`POST /jobs:cancel`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    jobs: list[Annotated[int, Field(ge=1, le=_LARGEST_NUMBER)]] = Field(min_length=1, max_length=_MOST_CANCELLED)
-
-
+@serves(CANCEL_ALL)
 async def cancel_jobs(call: RequestContext) -> CancelResults:
     """Ends many jobs in one batch, in the order given; each is cancelled or refused on its own."""
     wanted = [JobId(number) for number in (await call.model(JobsCancelled)).jobs]
@@ -263,6 +264,7 @@ def _cancel(call: RequestContext, transaction: Transaction, job_id: JobId, row: 
     return job.row.state
 
 
+@serves(JobCalls.hold)
 async def hold_job_endpoint(call: RequestContext) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
@@ -272,6 +274,7 @@ async def hold_job_endpoint(call: RequestContext) -> JobDetail:
     return await change_live_job(call, step)
 
 
+@serves(JobCalls.release)
 async def release_job_endpoint(call: RequestContext) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         if job.held_by is Reason.HOLD_ADMIN and call.user.role < UserRole.OPERATOR:
@@ -281,9 +284,15 @@ async def release_job_endpoint(call: RequestContext) -> JobDetail:
     return await change_live_job(call, step)
 
 
+@serves(CHANGE_JOB)
 async def change_job(call: RequestContext) -> JobDetail:
     """Changes priority, budget, deadline or project of a job that has not ended; returns the job as it is then."""
     patch = await call.model(Patch)
+    async with call.server.changing_specs:
+        return await _changed_job(call, patch)
+
+
+async def _changed_job(call: RequestContext, patch: Patch) -> JobDetail:
     before, people = await show_job(call), call.server.secrets.people
     may = call.user.may_change(before.user, before.project)
     if patch.priority is not None and may:
@@ -314,7 +323,7 @@ async def change_job(call: RequestContext) -> JobDetail:
         if dated is not None:
             change_deadline(transaction, dated)
         elif stored is not None:
-            transaction.batch.specs.append(stored)
+            transaction.batch.put(stored)
         transaction.job_changed(job)
 
     def also(transaction: Transaction) -> dict[str, Any]:
@@ -358,14 +367,14 @@ _LOOK_S = 0.25
 _TRAILING_LOOKS = 8
 
 
+@serves(SEND_LOG)
 async def receive_log(call: RequestContext) -> LogAccepted:
     """Appends bytes that an agent sends of a log, for an attempt that is or was on its machine."""
-    job_id = JobId(call.number("job_id", 0, 1, _LARGEST_NUMBER))
-    attempt, rank = call.number("attempt", 0, 1, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
-    offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
-    granted_by = await check_attempt_was_here(call, job_id, attempt)
-    data = await call.body(BODY_BYTES)
-    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
+    job_id = JobId(call.number("job_id", 0, 1, LARGEST_NUMBER))
+    attempt, rank = call.number("attempt", 0, 1, LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
+    offset = call.number("offset", 0, 0, LARGEST_NUMBER)
+    place = LogPlace(job_id, attempt, rank, await check_attempt_was_here(call, job_id, attempt))
+    taken = await call.server.read(call.server.logs.append, place, offset, await call.body())
     return LogAccepted(next=taken.next_offset, full=taken.full)
 
 
@@ -396,65 +405,45 @@ async def _incarnation_of(call: RequestContext, job_id: JobId, attempt: int) -> 
     return next(known, call.server.state.identity.incarnation)
 
 
+async def _log_place(call: RequestContext, row: JobRow) -> LogPlace:
+    """Returns the log of the attempt and the rank that the query names: the newest attempt, the first rank."""
+    attempt, rank = call.number("attempt", row.attempts, 0, LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
+    return LogPlace(row.job_id, attempt, rank, await _incarnation_of(call, row.job_id, attempt))
+
+
+@serves(LOG)
 async def show_log(call: RequestContext) -> web.StreamResponse:
     """Returns the log of one rank from an offset on; with `follow`, until the attempt has ended."""
-    row = await visible_job_row(call)
-    attempt = call.number("attempt", row.attempts, 0, _LARGEST_NUMBER)
-    rank = call.number("rank", 0, 0, 1_000_000)
-    offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
-    if attempt > row.attempts:
+    row, logs = await visible_job_row(call), call.server.logs
+    place, offset = await _log_place(call, row), call.number("offset", 0, 0, LARGEST_NUMBER)
+    if place.attempt > row.attempts:
         raise NotFound(f"job {row.job_id} has had {row.attempts} attempts", field="attempt")
     if tail := call.number("tail", 0, 0, _PIECE_BYTES):
-        granted_by = await _incarnation_of(call, row.job_id, attempt)
-        offset = max(0, await call.server.read(call.server.logs.size, row.job_id, attempt, rank, granted_by) - tail)
+        offset = max(0, await call.server.read(logs.size, place) - tail)
     if call.flag("follow"):
-        return await _follow_log(call, row.project, attempt, rank, offset)
-    granted_by = await _incarnation_of(call, row.job_id, attempt)
-    data = await call.server.read(call.server.logs.read, row.job_id, attempt, rank, offset, _PIECE_BYTES, granted_by)
+        return await _follow_log(call, row.project, place, offset)
+    data = await call.server.read(logs.read, place, offset, _PIECE_BYTES)
     return web.Response(body=data, headers=_log_headers(offset + len(data)))
 
 
-class LogStart(BaseModel):
-    """`GET /jobs/{id}/logs/start`: the offset to read a log from."""
-
-    offset: int
-
-
+@serves(LOG_START)
 async def find_log_start(call: RequestContext) -> LogStart:
     """Returns where the last `tail` lines begin, or what came in the last `since_s` seconds; of both, the later."""
-    row = await visible_job_row(call)
-    attempt, rank = call.number("attempt", row.attempts, 0, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
-    query, granted_by = call.request.query, await _incarnation_of(call, row.job_id, attempt)
+    place, query = await _log_place(call, await visible_job_row(call)), call.request.query
     lines = call.number("tail", 0, 0, 10_000_000) if "tail" in query else None
     since_s = float(call.number("since_s", 0, 0, 10**10)) if "since_s" in query else None
-    logs = call.server.logs
-    start = await call.server.read(logs.start, row.job_id, attempt, rank, granted_by, lines=lines, since_s=since_s)
-    return LogStart(offset=start)
+    return LogStart(offset=await call.server.read(call.server.logs.start, place, lines=lines, since_s=since_s))
 
 
-def log_routes(job: str) -> list[Route]:
-    """Returns the routes to read a log and to find where to begin; `job` is the path of a job."""
-    own, query = Audience.USER_OR_JOB, ("attempt", "rank")
-    return [
-        Route("GET", f"{job}/logs", show_log, "What a rank wrote", own, response="text/plain",
-              query=(*query, "offset", "tail", "follow"), waits=True),
-        Route("GET", f"{job}/logs/start", find_log_start, "Where a log's last lines begin", own, response=LogStart,
-              query=(*query, "tail", "since_s")),
-    ]  # fmt: skip
-
-
-async def _follow_log(call: RequestContext, project: str, attempt: int, rank: int, offset: int) -> web.StreamResponse:
+async def _follow_log(call: RequestContext, project: str, place: LogPlace, offset: int) -> web.StreamResponse:
     """Sends the log as it grows, while the caller may see it; its next call says why it may not."""
     response = web.StreamResponse(headers=_log_headers(offset))
     await response.prepare(call.request)
-    settled_looks, granted_by = 0, ""
+    settled_looks = 0
     while settled_looks < _TRAILING_LOOKS:
         # Asked before reading, so that the last read comes after the end of the attempt.
-        over = await _is_over(call, attempt)
-        granted_by = granted_by or await _incarnation_of(call, call.job_id, attempt)
-        data = await call.server.read(
-            call.server.logs.read, call.job_id, attempt, rank, offset, _PIECE_BYTES, granted_by
-        )
+        over = await _is_over(call, place.attempt)
+        data = await call.server.read(call.server.logs.read, place, offset, _PIECE_BYTES)
         if not _sees(call.caller_now(), project):
             break
         if data:
@@ -486,21 +475,12 @@ def _log_headers(next_offset: int) -> dict[str, str]:
     }
 
 
-class KindStated(FileModel):
-    """`POST /facts`. `batch`: samples of one step over a gang of whatever size; else those of each accelerator."""
-
-    kind: ShownName
-    facts: FactsSpec
-    batch: float | None = Field(default=None, gt=0, le=MOST_SAMPLES)
-
-    def model_post_init(self, context: object) -> None:
-        self.facts.facts(self.batch)
-
-
+@serves(FactCalls.state_facts)
 async def state_kind_facts(call: RequestContext) -> FactsView:
     """Records stated facts of a kind; returns what is believed of the kind then."""
-    stated = check_model(KindStated, parse_json_body(await call.body()), source="facts")
-    kind, facts = Kind(stated.kind), stated.facts.facts(stated.batch)
+    stated = await call.read(partial(read_file_model, KindStated, "facts"))
+    kind = kind_within(paying_project(stated.project, call.user), Kind(stated.kind))
+    facts = stated.facts.facts(stated.batch)
 
     def step(transaction: Transaction) -> None:
         record_kind_facts(transaction, kind, facts, call.user.name)
@@ -513,13 +493,15 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
     return _facts_view(call, kind)
 
 
-async def list_kind_facts(call: RequestContext) -> web.StreamResponse:
-    """Lists the facts of one kind, or of all. Raises NotFound for a kind of which nothing is known."""
-    book, asked = call.server.core.ledger.facts, call.request.query.get("kind")
-    if asked is not None and book.of(Kind(asked)) is None:
-        raise NotFound(f"nothing is known of kind {asked[:100]!r}", field="kind", fix="see `walras profile facts`")
-    kinds = sorted(book.kinds()) if asked is None else [Kind(asked)]
-    return json_list([_facts_view(call, kind) for kind in kinds])
+@serves(FactCalls.facts)
+async def list_kind_facts(call: RequestContext) -> list[FactsView]:
+    """Lists the facts of kinds of one name, or of all. Raises NotFound for a name of which nothing is known."""
+    asked = call.request.query.get("kind")
+    seen = (kind for kind in sorted(call.server.core.ledger.facts.kinds()) if call.user.sees(project_of(kind)))
+    found = [_facts_view(call, kind) for kind in seen if asked in (None, plain_kind(kind))]
+    if asked is not None and not found:
+        raise NotFound(f"nothing is known of kind {asked[:100]!r}", field="kind", fix="walras cloud profile facts")
+    return found
 
 
 def _facts_view(call: RequestContext, kind: Kind) -> FactsView:
@@ -528,28 +510,31 @@ def _facts_view(call: RequestContext, kind: Kind) -> FactsView:
     assert facts is not None, f"nothing is known of {kind}"
     known = {name: value for name, value in asdict(facts).items() if isinstance(value, int | float)}
     source = "counted" if book.is_counted(kind) else "stated"
-    return FactsView(kind=kind, source=source, facts=known, precision=facts.precision)
+    return FactsView(
+        kind=plain_kind(kind),
+        project=project_of(kind),
+        source=source,
+        facts=known,
+        precision=facts.precision,
+        family=facts.family,
+    )
 
 
 # ------------------------------------------------------------------------------------------ redirect
 
 
-class Redirection(FileModel):
-    """The fields of a job's spec that are to be others, as in a job file; each that is left out becomes its default."""
-
-    resources: ResourcesSpec
-    num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
-    throughput: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
-    value_usd_per_h: Annotated[Number, Field(ge=0, le=1e9)] | None = None
-    plan: PlanSpec | None = None
-
-
+@serves(JobCalls.redirect)
 async def redirect_job(call: RequestContext) -> JobDetail:
     """Changes the machines of a held job; returns the job as it is then.
 
     Raises NotFound, Forbidden, Conflict for a job that is not held, JobSpecError where nothing could run it so.
     """
-    asked = check_model(Redirection, parse_json_body(await call.body()), source="redirect")
+    asked = await call.read(partial(read_file_model, Redirection, "redirect"))
+    async with call.server.changing_specs:
+        return await _redirected_job(call, asked)
+
+
+async def _redirected_job(call: RequestContext, asked: Redirection) -> JobDetail:
     row = await visible_job_row(call)
     stored = await call.server.read(call.server.store.spec, row.job_id)
     if stored is None:
@@ -572,7 +557,7 @@ async def redirect_job(call: RequestContext) -> JobDetail:
         job.row.accelerators = min(demand.count for demand in request.demands)
         job.launch = call.server.admission.launch(job.row.job_id, job.row.project, spec, job.row.sweep)
         kept = SpecRow(job.row.job_id, json.dumps(spec_mapping(spec)), dump_request(request))
-        transaction.batch.specs.append(kept)
+        transaction.batch.put(kept)
         gang = request.gang_request
         emit(
             transaction,
@@ -593,14 +578,14 @@ def redirected_spec(stored: dict[str, Any], asked: Redirection, request: JobRequ
     Raises Conflict for a job that is elastic, forked or mixed, or that has several plans: it chooses its machines
     itself.
     """
-    for field in ("elastic", "fork", "mixed", "plans"):
+    for field in ("elastic", "fork", "mixed", "plans", "roles"):
         if field in stored:
             raise Conflict(
                 f"a job with `{field}` chooses its machines itself", field=field, fix=f"submit it without {field}"
             )
     changes = asked.model_dump(mode="json", exclude_defaults=True)
     kept = {name: value for name, value in stored.items() if name not in Redirection.model_fields}
-    return parse_spec({**kept, **changes, "profile": request.kind}, source="redirect")
+    return parse_spec({**kept, **changes, "profile": plain_kind(request.kind)}, source="redirect")
 
 
 def redirected_request(request: JobRequest, spec: JobSpec) -> JobRequest:
@@ -615,11 +600,3 @@ def redirected_request(request: JobRequest, spec: JobSpec) -> JobRequest:
         declared=tuple(sorted(spec.throughput.items())),
         **group_fields(gang, GangRequest),
     )
-
-
-def redirect_routes(job_path: str) -> list[Route]:
-    """Returns the route, for users who may change the job."""
-    return [
-        Route("POST", f"{job_path}/redirect", redirect_job, "Send a held job to other machines", role=UserRole.USER,
-              request=Redirection, response=JobDetail),
-    ]  # fmt: skip

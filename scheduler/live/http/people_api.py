@@ -12,10 +12,9 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from scheduler.core.share_events import SharesDeclared
+from scheduler.core.events import SharesDeclared
 from scheduler.live.auth.access_control import (
     ALL_PROJECTS,
     UserCaller,
@@ -26,16 +25,27 @@ from scheduler.live.auth.access_control import (
 )
 from scheduler.live.auth.people import PROJECT, ROLE, USER, People
 from scheduler.live.http.audit_trail import note_write
-from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
+from scheduler.live.http.request_bodies import validated
+from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.views import view_of
 from scheduler.live.store.table_rows import ChannelRow, PeopleRow, TokenRow
 from walras.contract import pinned_token
 from walras.errors import Conflict, Forbidden, NotFound, UserError
-from walras.notifications import CHOICES, ChannelCreated, ChannelView, NewChannel, NotificationKind
-from walras.people import (
+from walras.resources.notifications import (
+    CHOICES,
+    ChannelCreated,
+    ChannelView,
+    NewChannel,
+    NotificationCalls,
+    NotificationKind,
+)
+from walras.resources.people import (
+    TOKENS,
     NewPerson,
     NewToken,
+    PeopleCalls,
     ProjectSettings,
     ProjectView,
     RoleSettings,
@@ -47,6 +57,7 @@ from walras.people import (
     UserView,
     merged,
 )
+from walras.units import format_jobs
 
 ViewT = TypeVar("ViewT", bound=BaseModel)
 #: The most rows of users, projects and roles that a cluster may have.
@@ -54,21 +65,11 @@ _MOST_ROWS = 100_000
 _SETTINGS: dict[str, type[BaseModel]] = {USER: UserSettings, PROJECT: ProjectSettings, ROLE: RoleSettings}
 
 
-def _checked(kind: str, body: Any) -> Any:
-    """Returns the settings that the data states. Raises UserError naming the field."""
-    try:
-        return _SETTINGS[kind].model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{field}: {first['msg']}", field=field, fix="see /api/v1/openapi.json") from None
-
-
 def _store(call: RequestContext, transaction: Transaction, row: PeopleRow, before: Any) -> None:
     """Write a row with its audit row; the core is told where shares of projects or users change."""
     people = call.server.secrets.people
     shares = people.shares()
-    transaction.batch.people.append(row)
+    transaction.batch.put(row)
     people.put(row)
     if people.shares() != shares:
         emit(transaction, SharesDeclared(transaction.at, people.shares()))
@@ -85,19 +86,22 @@ def _row(call: RequestContext, kind: str, name: str, settings: BaseModel, *, rem
 # ------------------------------------------------------------------------------------------ look
 
 
-async def list_users(call: RequestContext) -> web.StreamResponse:
+@serves(PeopleCalls.users)
+async def list_users(call: RequestContext) -> list[UserView]:
     people = call.server.secrets.people
     names = sorted(name for name in people.users if not people.is_removed(name))
-    return json_list([_user_view(call, name) for name in names if _shares_project(call.user, people.users[name])])
+    return [_user_view(call, name) for name in names if _shares_project(call.user, people.users[name])]
 
 
-async def list_projects(call: RequestContext) -> web.StreamResponse:
+@serves(PeopleCalls.projects)
+async def list_projects(call: RequestContext) -> list[ProjectView]:
     names = sorted(name for name in call.server.secrets.people.known_projects() if call.user.sees(name))
-    return json_list([_project_view(call, name) for name in names])
+    return [_project_view(call, name) for name in names]
 
 
-async def list_roles(call: RequestContext) -> web.StreamResponse:
-    return json_list([_role_view(call, role.word) for role in UserRole])
+@serves(PeopleCalls.roles)
+async def list_roles(call: RequestContext) -> list[RoleView]:
+    return [_role_view(call, role.word) for role in UserRole]
 
 
 def _shares_project(caller: UserCaller, user: UserSettings) -> bool:
@@ -141,18 +145,15 @@ def _role_view(call: RequestContext, word: str) -> RoleView:
 # ------------------------------------------------------------------------------------------ users
 
 
+@serves(PeopleCalls.add_user)
 async def add_user(call: RequestContext) -> UserView:
     asked = await call.model(NewPerson)
-    settings = _checked(USER, asked.settings)
+    settings = validated(UserSettings, asked.settings)
     _check_user_grant(call, settings)
 
     def step(transaction: Transaction) -> None:
         people = call.server.secrets.people
-        if asked.name in people.users and not people.is_removed(asked.name):
-            fix = f"walras admin user set {asked.name}"
-            raise Conflict(f"there is a user {asked.name!r} already", field="name", fix=fix)
-        if len(people.rows) >= _MOST_ROWS:
-            raise Conflict(f"there are {len(people.rows)} users and projects already", fix="remove some first")
+        _check_is_new(people, USER, asked.name, asked.name in people.users and not people.is_removed(asked.name))
         # A name that was removed and is added again must not revive tokens that were made for it before.
         _void_tokens(call, transaction, asked.name)
         _store(call, transaction, _row(call, USER, asked.name, settings), None)
@@ -161,10 +162,20 @@ async def add_user(call: RequestContext) -> UserView:
     return _user_view(call, asked.name)
 
 
+def _check_is_new(people: People, kind: str, name: str, is_there: bool) -> None:
+    """Raise Conflict for a name that is taken, and where no more fit into the tables."""
+    if is_there:
+        raise Conflict(f"there is a {kind} {name!r} already", field="name", fix=f"walras admin set {kind} {name}")
+    if len(people.rows) >= _MOST_ROWS:
+        raise Conflict(f"there are {len(people.rows)} users and projects already", fix="remove some first")
+
+
+@serves(PeopleCalls.change_user)
 async def change_user(call: RequestContext) -> UserView:
     return await _change_person(call, USER, _user_before, _check_user_change, _user_view)
 
 
+@serves(PeopleCalls.remove_user)
 async def remove_user(call: RequestContext) -> UserView:
     """Removes a user and voids the user's tokens. The user's jobs continue; operators and administrators may change
     them.
@@ -184,7 +195,7 @@ async def remove_user(call: RequestContext) -> UserView:
 
 def _user_before(people: People, name: str) -> UserSettings:
     if name not in people.users or people.is_removed(name):
-        raise NotFound(f"no user {name[:100]!r}", field="name", fix="check `walras admin user list`")
+        raise NotFound(f"no user {name[:100]!r}", field="name", fix="check `walras admin list users`")
     return people.users[name]
 
 
@@ -205,7 +216,7 @@ def _check_not_last_admin(call: RequestContext, name: str) -> None:
     admins = {each for each, user in people.users.items() if user.role == admin and not people.is_removed(each)}
     if admins == {name}:
         raise Conflict(
-            f"{name!r} is the only administrator", field="name", fix="make another one first: walras admin user add"
+            f"{name!r} is the only administrator", field="name", fix="make another one first: walras admin add user"
         )
 
 
@@ -214,7 +225,7 @@ def _void_tokens(call: RequestContext, transaction: Transaction, user: str) -> N
     for row in call.server.secrets.users.values():
         if row.user == user and row.revoked_at is None:
             row.revoked_at = unix_s
-            transaction.batch.tokens.append(row)
+            transaction.batch.put(row)
     # Channels go too: neither the removed user nor the next one of that name may be told of events at old addresses.
     notifications = transaction.state.notifications
     notifications.remove_channels(transaction.batch, notifications.channels_of(user))
@@ -223,18 +234,15 @@ def _void_tokens(call: RequestContext, transaction: Transaction, user: str) -> N
 # ------------------------------------------------------------------------------------------ projects and roles
 
 
+@serves(PeopleCalls.add_project)
 async def add_project(call: RequestContext) -> ProjectView:
     asked = await call.model(NewPerson)
-    settings = _checked(PROJECT, asked.settings)
+    settings = validated(ProjectSettings, asked.settings)
     _check_project_change(call, asked.name, ProjectSettings(), settings)
 
     def step(transaction: Transaction) -> None:
         people = call.server.secrets.people
-        if asked.name in people.projects:
-            fix = f"walras admin project set {asked.name}"
-            raise Conflict(f"there is a project {asked.name!r} already", field="name", fix=fix)
-        if len(people.rows) >= _MOST_ROWS:
-            raise Conflict(f"there are {len(people.rows)} users and projects already", fix="remove some first")
+        _check_is_new(people, PROJECT, asked.name, asked.name in people.projects)
         if asked.name == ALL_PROJECTS or "/" in asked.name:
             raise UserError(f"{asked.name!r} cannot name a project", field="name", fix="leave out * and /")
         _store(call, transaction, _row(call, PROJECT, asked.name, settings), None)
@@ -243,10 +251,12 @@ async def add_project(call: RequestContext) -> ProjectView:
     return _project_view(call, asked.name)
 
 
+@serves(PeopleCalls.change_project)
 async def change_project(call: RequestContext) -> ProjectView:
     return await _change_person(call, PROJECT, _project_before, _check_project_change, _project_view)
 
 
+@serves(PeopleCalls.remove_project)
 async def remove_project(call: RequestContext) -> ProjectView:
     """Removes a project's settings. Raises Conflict while users have it, or jobs of it have not ended."""
     name = call.request.match_info["name"]
@@ -258,7 +268,7 @@ async def remove_project(call: RequestContext) -> ProjectView:
         jobs = [job.row.job_id for job in transaction.state.jobs.values() if job.row.project == name]
         if view.members or jobs:
             users = f"user {', '.join(view.members[:10])}" if view.members else ""
-            active = f"job {', '.join(map(str, jobs[:10]))}" if jobs else ""
+            active = format_jobs(jobs, 10) if jobs else ""
             left = " and ".join(filter(None, (users, active)))
             raise Conflict(f"project {name} still has {left}", field="name", fix="take it from them, let them end")
         row = _row(call, PROJECT, name, before, removed=True)
@@ -270,7 +280,7 @@ async def remove_project(call: RequestContext) -> ProjectView:
 
 def _project_before(people: People, name: str) -> ProjectSettings:
     if name not in people.known_projects():
-        raise NotFound(f"no project {name[:100]!r}", field="name", fix=f"walras admin project add {name[:100]}")
+        raise NotFound(f"no project {name[:100]!r}", field="name", fix=f"walras admin add project {name[:100]}")
     return people.settings_of(name)
 
 
@@ -289,6 +299,7 @@ def _check_project_change(call: RequestContext, name: str, before: ProjectSettin
     people.check(user, name, stated)
 
 
+@serves(PeopleCalls.change_role)
 async def change_role(call: RequestContext) -> RoleView:
     return await _change_person(call, ROLE, _role_before, _check_role_change, _role_view)
 
@@ -314,14 +325,14 @@ async def _change_person(
     view: Callable[[RequestContext, str], ViewT],
 ) -> ViewT:
     """Apply the request's merge patch to the settings of the user, project or role that the path names."""
-    name, changes = call.request.match_info["name"], parse_json_body(await call.body())
+    name, changes = call.request.match_info["name"], await call.json()
     if not isinstance(changes, dict) or not changes:
         raise UserError("nothing is to be changed", field="body", fix="see /api/v1/openapi.json")
 
     def step(transaction: Transaction) -> ViewT:
         before = look(call.server.secrets.people, name)
         given = before.model_dump(mode="json")
-        after = _checked(kind, merged(given, changes))
+        after = validated(_SETTINGS[kind], merged(given, changes))
         check(call, name, before, after)
         if after != before:
             _store(call, transaction, _row(call, kind, name, after), given)
@@ -333,6 +344,7 @@ async def _change_person(
 # ------------------------------------------------------------------------------------------ tokens
 
 
+@serves(PeopleCalls.create_token)
 async def create_token(call: RequestContext) -> TokenCreated:
     """Makes a token of a user; an unknown user is added with the token's role and projects."""
     asked = await call.model(NewToken)
@@ -346,12 +358,12 @@ async def create_token(call: RequestContext) -> TokenCreated:
         if known is None:
             settings = UserSettings(role=role.word, projects=list(projects))
             _void_tokens(call, transaction, asked.user)
-            transaction.batch.people.append(owner := _row(call, USER, asked.user, settings))
+            transaction.batch.put(owner := _row(call, USER, asked.user, settings))
             people.put(owner)
         else:
             _check_user_grant(call, known)
             _check_within_user(asked.user, known, role, projects)
-        transaction.batch.tokens.append(row)
+        transaction.batch.put(row)
         granted = {"user": row.user, "role": row.role, "projects": projects, "expires_in_s": asked.expires_in_s}
         note_write(call, transaction, f"token {row.prefix}", after=granted)
 
@@ -364,12 +376,11 @@ async def create_token(call: RequestContext) -> TokenCreated:
 def _check_within_user(name: str, user: UserSettings, role: UserRole, projects: tuple[str, ...]) -> None:
     """Raise Conflict for a token with a higher role or more projects than its user has."""
     if role > UserRole[user.role.upper()]:
-        fix = f"walras admin user set {name} --role {role.word}"
+        fix = f"walras admin set user {name} role={role.word}"
         raise Conflict(f"{name} is {user.role}; a token of theirs cannot be {role.word}", field="role", fix=fix)
     beyond = [each for each in projects if each not in user.projects and ALL_PROJECTS not in user.projects]
     if beyond:
-        options = " ".join(f"--project {each}" for each in (*user.projects, *beyond))
-        fix = f"walras admin user set {name} {options}"
+        fix = f"walras admin set user {name} projects={','.join((*user.projects, *beyond))}"
         raise Conflict(f"{name} does not have project {', '.join(beyond)}", field="projects", fix=fix)
 
 
@@ -381,24 +392,26 @@ def _sees_token(caller: UserCaller, row: TokenRow) -> bool:
     return below and all(caller.sees(project) for project in json.loads(row.projects))
 
 
+@serves(TOKENS)
 async def list_tokens(call: RequestContext) -> TokenList:
     rows = await call.server.read(call.server.store.tokens)
     return TokenList(items=[_token_view(call, row) for row in rows if _sees_token(call.user, row)])
 
 
+@serves(PeopleCalls.revoke_token)
 async def revoke_token(call: RequestContext) -> TokenView:
     prefix = call.request.match_info["prefix"]
     known = call.server.secrets.users.values()
     found = [row for row in known if row.prefix == prefix and _sees_token(call.user, row)]
     if not found:
-        raise NotFound("no token with this prefix", field="prefix", fix="check `walras admin token list`")
+        raise NotFound("no token with this prefix", field="prefix", fix="check `walras admin list tokens`")
 
     def step(transaction: Transaction) -> None:
         for row in found:
             standing = {"user": row.user, "role": row.role, "revoked": row.revoked_at is not None}
             note_write(call, transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
             row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
-            transaction.batch.tokens.append(row)
+            transaction.batch.put(row)
 
     await call.server.loop.perform(step)
     return _token_view(call, found[0])
@@ -406,44 +419,12 @@ async def revoke_token(call: RequestContext) -> TokenView:
 
 def _token_view(call: RequestContext, row: TokenRow) -> TokenView:
     live = call.server.secrets.users.get(row.sha256, row)
-    return TokenView(
-        prefix=row.prefix,
-        user=row.user,
-        role=row.role,
+    return view_of(
+        TokenView,
+        row,
         projects=json.loads(row.projects),
-        created_by=row.created_by,
         is_expired_or_revoked=call.server.secrets.people.caller(live, call.server.clocks.wall()) is None,
     )
-
-
-def people_routes() -> list[Route]:
-    """Returns the routes about people. Users see their projects and the caps; operators and administrators change."""
-    base, operator, named = "/api/v1", UserRole.OPERATOR, "{name}"
-    return [
-        Route("GET", f"{base}/users", list_users, "Users", role=operator, response=list[UserView]),
-        Route("POST", f"{base}/users", add_user, "Add a user", role=operator, request=NewPerson, response=UserView,
-              status=201),
-        Route("PATCH", f"{base}/users/{named}", change_user, "A user's role or projects", role=operator,
-              request=UserSettings, response=UserView),
-        Route("DELETE", f"{base}/users/{named}", remove_user, "Remove a user and void their tokens", role=operator,
-              response=UserView),
-        Route("GET", f"{base}/projects", list_projects, "Projects", response=list[ProjectView]),
-        Route("POST", f"{base}/projects", add_project, "Add a project", role=operator, request=NewPerson,
-              response=ProjectView, status=201),
-        Route("PATCH", f"{base}/projects/{named}", change_project, "A project's caps, defaults and shares",
-              role=operator, request=ProjectSettings, response=ProjectView),
-        Route("DELETE", f"{base}/projects/{named}", remove_project, "Forget a project that nobody uses", role=operator,
-              response=ProjectView),
-        Route("GET", f"{base}/roles", list_roles, "Roles and their caps", response=list[RoleView]),
-        Route("PATCH", f"{base}/roles/{named}", change_role, "The caps of a role", role=operator,
-              request=RoleSettings, response=RoleView),
-        Route("POST", f"{base}/tokens", create_token, "Make a token of a user", role=operator,
-              request=NewToken, response=TokenCreated, status=201),
-        Route("GET", f"{base}/tokens", list_tokens, "Tokens, without their secrets", role=operator,
-              response=TokenList),
-        Route("DELETE", f"{base}/tokens/{{prefix}}", revoke_token, "Revoke a token", role=operator,
-              response=TokenView),
-    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ notifications
@@ -452,11 +433,13 @@ def people_routes() -> list[Route]:
 _DIGITS = 18
 
 
-async def list_channels(call: RequestContext) -> web.StreamResponse:
+@serves(NotificationCalls.channels)
+async def list_channels(call: RequestContext) -> list[ChannelView]:
     rows = call.server.state.notifications.channels_of(call.user.name)
-    return json_list([ChannelView(**_shown(call, row)) for row in rows])
+    return [_channel_view(call, row) for row in rows]
 
 
+@serves(NotificationCalls.add_channel)
 async def add_channel(call: RequestContext) -> ChannelCreated:
     """Adds a channel. Raises Forbidden for a kind of event that the caller may not be told of."""
     asked, service = await call.model(NewChannel), call.server.notifications
@@ -472,16 +455,17 @@ async def add_channel(call: RequestContext) -> ChannelCreated:
         return row, key
 
     row, key = await call.server.loop.perform(step)
-    return ChannelCreated(**_shown(call, row), key=key)
+    return ChannelCreated(**_channel_view(call, row).model_dump(), key=key)
 
 
+@serves(NotificationCalls.remove_channel)
 async def remove_channel(call: RequestContext) -> ChannelView:
     """Removes a channel with the notifications that wait for it."""
     number, service = _number(call), call.server.notifications
 
     def step(transaction: Transaction) -> ChannelView:
         row = service.channel_of(call.user.name, number)
-        view = ChannelView(**_shown(call, row))
+        view = _channel_view(call, row)
         transaction.state.notifications.remove_channels(transaction.batch, [row])
         note_write(call, transaction, f"channel {number}", before=_standing(row))
         return view
@@ -489,6 +473,7 @@ async def remove_channel(call: RequestContext) -> ChannelView:
     return await call.server.loop.perform(step)
 
 
+@serves(NotificationCalls.test_channel)
 async def send_test(call: RequestContext) -> ChannelView:
     """Sends a test notification and waits for the outcome: `problem` is empty where the receiver has it."""
     number, service = _number(call), call.server.notifications
@@ -497,14 +482,13 @@ async def send_test(call: RequestContext) -> ChannelView:
         note_write(call, transaction, f"channel {number}", after=_standing(row))
 
     problem = await service.test(call.user.name, number, note)
-    view = _shown(call, service.channel_of(call.user.name, number))
-    return ChannelView(**view | {"problem": problem})
+    return _channel_view(call, service.channel_of(call.user.name, number), problem=problem)
 
 
 def _number(call: RequestContext) -> int:
     text = call.request.match_info["channel_id"]
     if len(text) > _DIGITS:
-        raise NotFound("no such channel", field="channel_id", fix="check `walras notify list`")
+        raise NotFound("no such channel", field="channel_id", fix="check `walras notify`")
     return int(text)
 
 
@@ -512,29 +496,15 @@ def _standing(row: ChannelRow) -> dict[str, Any]:
     return {"user": row.user, "address": row.shown, "kinds": json.loads(row.kinds)}
 
 
-def _shown(call: RequestContext, row: ChannelRow) -> dict[str, Any]:
-    clock = call.server.loop.clock
-    return {
-        "id": row.channel_id,
-        "shown": row.shown,
-        "kinds": json.loads(row.kinds),
-        "added_at": clock.shown(row.added_at),
-        "waiting": len(call.server.state.notifications.by_channel.get(row.channel_id, ())),
-        "delivered": row.delivered,
-        "failed": row.failed,
-        "dropped": row.dropped,
-        "delivered_at": clock.shown_or_none(row.delivered_at),
-        "problem": row.problem,
-    }
-
-
-def notify_routes() -> list[Route]:
-    """Returns the routes about notifications, for users who may submit jobs."""
-    base, one, user = "/api/v1/notify", "/api/v1/notify/{channel_id:[0-9]+}", UserRole.USER
-    return [
-        Route("GET", base, list_channels, "Where you are told of events", role=user, response=list[ChannelView]),
-        Route("POST", base, add_channel, "Be told of events at an address", role=user, request=NewChannel,
-              response=ChannelCreated, status=201),
-        Route("DELETE", one, remove_channel, "Be told there no more", role=user, response=ChannelView),
-        Route("POST", f"{one}/test", send_test, "Send a test there", role=user, response=ChannelView, waits=True),
-    ]  # fmt: skip
+def _channel_view(call: RequestContext, row: ChannelRow, **more: str) -> ChannelView:
+    clock, waiting = call.server.loop.clock, call.server.state.notifications.by_channel.get(row.channel_id, ())
+    return view_of(
+        ChannelView,
+        row,
+        id=row.channel_id,
+        kinds=json.loads(row.kinds),
+        added_at=clock.shown(row.added_at),
+        waiting=len(waiting),
+        delivered_at=clock.shown_or_none(row.delivered_at),
+        **more,
+    )

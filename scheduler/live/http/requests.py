@@ -1,30 +1,32 @@
-"""Routes, requests and errors of the HTTP interface.
+"""Requests, answers and errors of the HTTP interface.
 
-One table of `Route` says for every endpoint its path, who may call it, what goes in and what comes out; it drives
+Each `Endpoint` that a handler serves says its path, who may call it, what goes in and what comes out; it drives
 dispatch, authorisation and OpenAPI. A handler receives a `RequestContext`. Errors become problem+json (RFC 9457): a
 stable code, the field, and the fix.
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
+from types import ModuleType
 from typing import Any, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from scheduler.live.auth.access_control import Caller, UserCaller, UserRole
-from scheduler.live.http.request_load import TooManyBodies
+from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller
+from scheduler.live.holder_shares import ShareTaken
+from scheduler.live.http.request_bodies import BodyTooLarge, Reader, holder_of, json_of_body, read_model
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
+from scheduler.live.store.content_store import SpaceTaken
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.web.page import WebSessions
-from walras.api import ProblemDetail
+from walras.connection.body import ProblemDetail
 from walras.errors import (
     ConfigError,
     Conflict,
@@ -40,35 +42,16 @@ from walras.errors import (
     WalrasError,
 )
 from walras.job_request import JobId
+from walras.resources.endpoint import Endpoint
 
+T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-#: Largest bodies, bytes: of most requests, and of those that carry many jobs or reports.
-BODY_BYTES = 1024 * 1024
-LARGE_BODY_BYTES = 16 * 1024 * 1024
 #: A whole body must have arrived within this time, seconds.
 BODY_S = 60.0
 _JOB_DIGITS = 18
 #: Bytes that are read and dropped of a body that is too large, so that its sender reads the answer before it gives up.
 _DRAIN_BYTES = 64 * 1024 * 1024
-
-
-class Audience(Enum):
-    """Whose tokens a route accepts."""
-
-    USER = "user"
-    #: Users, and a job's own token for the job of the path.
-    USER_OR_JOB = "user or job"
-    #: Any valid token.
-    ANYBODY = "anybody"
-    AGENT = "agent"
-    #: Users and machines: who sends or fetches content.
-    USER_OR_AGENT = "user or agent"
-    JOIN = "join"
-
-
-class BodyTooLarge(UserError):
-    """The body is larger than the endpoint takes."""
 
 
 class BodyTooSlow(UserError):
@@ -82,7 +65,9 @@ class RequestContext:
     request: web.Request
     server: Server
     caller: Caller
-    #: Opened while the body still comes. Raises TooManyBodies.
+    #: Its limits hold for the body.
+    endpoint: Endpoint
+    #: Opened while the body still comes. Raises ShareTaken.
     receiving: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
@@ -105,44 +90,48 @@ class RequestContext:
             raise NotFound("no such job")
         return JobId(int(text))
 
-    async def body(self, limit_bytes: int = BODY_BYTES) -> bytes:
-        """Returns the whole body. Raises BodyTooLarge, BodyTooSlow, TooManyBodies."""
+    async def body(self) -> bytes:
+        """Returns the whole body. Raises BodyTooLarge, BodyTooSlow, ShareTaken."""
+        return bytes(await self._received())
+
+    async def _received(self) -> bytearray:
         if self.request.content.is_eof():
-            return await self._read_body(limit_bytes)
+            return await self._read_body()
         try:
             with self.receiving():
                 async with asyncio.timeout(BODY_S):
-                    return await self._read_body(limit_bytes)
+                    return await self._read_body()
         except TimeoutError:
             raise BodyTooSlow(f"the body took longer than {BODY_S:.0f} s", fix="send it faster, or less") from None
 
-    async def _read_body(self, limit_bytes: int) -> bytes:
-        declared = self.request.content_length
-        chunks: list[bytes] = []
+    async def _read_body(self) -> bytearray:
+        declared, limit_bytes = self.request.content_length, self.endpoint.body_bytes
+        body = bytearray()
         size = 0
         async for chunk in self.request.content.iter_any():
             size += len(chunk)
             if size <= limit_bytes and (declared is None or declared <= limit_bytes):
-                chunks.append(chunk)
+                body += chunk
             elif size > _DRAIN_BYTES:
                 break
         if size > limit_bytes:
             raise BodyTooLarge(f"the body is larger than {limit_bytes:,} bytes", fix="send less")
-        return b"".join(chunks)
+        return body
 
-    async def model(self, model: type[ModelT], limit_bytes: int = BODY_BYTES) -> ModelT:
+    async def read(self, read: Reader[T], *, is_yaml: bool = False, body: bytes | None = None) -> T:
+        """Returns what a reader makes of the body, or of these bytes. Raises what it raises, and BodyTooLarge."""
+        taken = await self._received() if body is None else body
+        holder, of_machine = holder_of(self.caller, self.request.remote or ""), isinstance(self.caller, AgentCaller)
+        bodies, most = self.server.bodies, self.endpoint.body_values
+        return await bodies.read(read, taken, holder, of_machine=of_machine, most=most, is_yaml=is_yaml)
+
+    async def model(self, model: type[ModelT]) -> ModelT:
         """Returns the body as a validated message. Raises UserError naming the field."""
-        return self.checked(model, await self.body(limit_bytes))
+        return await self.read(partial(read_model, model))
 
-    def checked(self, model: type[ModelT], body: bytes) -> ModelT:
-        """Returns JSON bytes as a validated message. Raises UserError naming the field."""
-        data = parse_json_body(body)
-        try:
-            return model.model_validate(data)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise UserError(f"{field}: {first['msg']}", field=field, fix="see /api/v1/openapi.json") from None
+    async def json(self) -> Any:
+        """Returns the data in the body. Raises UserError where it is not JSON."""
+        return await self.read(json_of_body)
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
         """Returns a whole number of the query, or the default. Raises UserError naming it."""
@@ -180,43 +169,29 @@ def check_place(request: web.Request) -> None:
         check_text(value, name)
 
 
-Handler = Callable[[RequestContext], Awaitable[BaseModel | web.StreamResponse]]
+#: What a handler returns: a body, a list of bodies, content (JSON, unless the endpoint says another type), nothing, or
+#: a response that is ready.
+Answer = BaseModel | Sequence[BaseModel] | bytes | None | web.StreamResponse
+Handler = Callable[[RequestContext], Awaitable[Answer]]
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    audience: Audience = Audience.USER
-    #: The lowest role of a user that the route accepts.
-    role: UserRole = UserRole.VIEWER
-    request: Any = None
-    response: Any = None
-    status: int = 200
-    #: Names of the query parameters, for the OpenAPI description.
-    query: tuple[str, ...] = ()
-    #: The handler may wait for something to happen: it does not count against the bound on requests under way.
-    waits: bool = False
-
-
-def json_list(items: Sequence[BaseModel]) -> web.Response:
-    """Returns a JSON list of all items; the API has no pages here."""
-    body = f"[{','.join(item.model_dump_json() for item in items)}]"
-    return web.Response(body=body.encode(), content_type="application/json")
-
-
-def parse_json_body(body: bytes) -> Any:
-    """Returns the data in the body. Raises UserError where it is not JSON."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise UserError("the body is not JSON", field="body", fix="send JSON in UTF-8") from None
+def response_of(endpoint: Endpoint, answer: Answer) -> web.StreamResponse:
+    if isinstance(answer, web.StreamResponse):
+        return answer
+    if isinstance(answer, BaseModel):
+        answer = answer.model_dump_json().encode()
+    elif not isinstance(answer, bytes) and answer is not None:
+        answer = f"[{','.join(item.model_dump_json() for item in answer)}]".encode()
+    if answer is None:
+        return web.Response(status=endpoint.status)
+    kind = endpoint.answer if isinstance(endpoint.answer, str) else "application/json"
+    return web.Response(status=endpoint.status, body=answer, content_type=kind)
 
 
 #: Error classes with HTTP status, code and title; subclasses stand before their base classes.
 _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
+    (SpaceTaken, 413, "share_taken", "Share of the content store taken"),
+    (ShareTaken, 429, "too_many_requests", "Too many requests"),
     (BodyTooSlow, 408, "too_slow", "Too slow"),
     (BodyTooLarge, 413, "too_large", "Too large"),
     (KeyReused, 422, "idempotency_key_reused", "Idempotency key reused"),
@@ -232,7 +207,6 @@ _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
     (Forbidden, 403, "forbidden", "Forbidden"),
     (UserError, 400, "invalid_request", "Invalid request"),
     (StoreUnavailable, 503, "store_unavailable", "The database cannot be written"),
-    (TooManyBodies, 429, "too_many_requests", "Too many requests"),
     (Overloaded, 429, "overloaded", "Too much to do"),
 )
 
@@ -270,6 +244,30 @@ def unauthorised(detail: str) -> web.Response:
     return problem_response(problem, {"WWW-Authenticate": "Bearer"})
 
 
-def too_many_requests(detail: str, retry_s: int = 1) -> web.Response:
-    problem = ProblemDetail(title="Too many requests", status=429, code="too_many_requests", detail=detail)
+def too_many_requests(detail: str, retry_s: int = 1, fix: str = "") -> web.Response:
+    problem = ProblemDetail(title="Too many requests", status=429, code="too_many_requests", detail=detail, fix=fix)
     return problem_response(problem, {"Retry-After": str(retry_s)})
+
+
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+def serves(*asked: Endpoint | Callable[..., Any]) -> Callable[[HandlerT], HandlerT]:
+    """Returns a decorator for the handler of these endpoints, or of the client's calls, which `served_by` finds."""
+
+    def marked(handler: HandlerT) -> HandlerT:
+        handler.endpoints = [getattr(each, "endpoint", each) for each in asked]  # type: ignore[attr-defined]
+        return handler
+
+    return marked
+
+
+def served_by(*modules: ModuleType) -> dict[Endpoint, Handler]:
+    """Returns the endpoints that functions of modules serve."""
+    return {
+        endpoint: handler
+        for module in modules
+        for handler in vars(module).values()
+        if getattr(handler, "__module__", "") == module.__name__
+        for endpoint in getattr(handler, "endpoints", ())
+    }

@@ -10,22 +10,21 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from aiohttp import web
-
-from scheduler.core.booking_events import NOBODY, Booking, BookingsDeclared
-from scheduler.core.placement.booking_choice import BookingOutlook, booking_outlooks, check_machines, choose_machines
+from scheduler.core.events import NOBODY, Booking, BookingsDeclared
+from scheduler.core.handlers.booking_windows import BookingOutlook, booking_outlooks, check_machines, choose_machines
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.audit_trail import note_write
-from scheduler.live.http.requests import RequestContext, Route, json_list
+from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import BookingRow, booking_row
 from walras.cluster import NodeId
 from walras.errors import Conflict, Forbidden, NotFound, UserError
-from walras.reservations import NewReservation, ReservationView
+from walras.resources.reservations import RESERVATIONS, NewReservation, ReservationCalls, ReservationView
 from walras.spec.accelerator_names import covers
 from walras.spec.field_types import parse_instant
 from walras.spec.file_model import nearest_word
+from walras.units import format_jobs
 
 #: The most reservations that may be declared at once, and how far ahead, in seconds, one may end.
 _MOST, _LONGEST_S = 1000, 366 * 86_400.0
@@ -35,6 +34,7 @@ _JUST_NOW_S = 60.0
 _OVER_SHOWN, _NAMED_MAX = 20, 5
 
 
+@serves(ReservationCalls.reserve)
 async def make_reservation(call: RequestContext) -> ReservationView:
     """Reserves machines. Raises UserError, NotFound, Forbidden, Conflict where it cannot be honoured."""
     asked = await call.model(NewReservation)
@@ -111,11 +111,12 @@ def _with_machines(call: RequestContext, declared: Sequence[Booking], wanted: Bo
         raise Conflict(
             f"it cannot be honoured: {problem}",
             field="nodes" if wanted.node_ids else "accelerators",
-            fix="ask for fewer, or for another time; `walras reserve` lists what is reserved",
+            fix="ask for fewer, or for another time; `walras admin list reservations` shows them",
         )
     return replace(wanted, node_ids=nodes)
 
 
+@serves(ReservationCalls.cancel_reservation)
 async def cancel_reservation(call: RequestContext) -> ReservationView:
     """Cancels a reservation; one that is over stays as it is. Raises NotFound, Forbidden."""
     number = call.request.match_info["reservation_id"]
@@ -124,7 +125,8 @@ async def cancel_reservation(call: RequestContext) -> ReservationView:
         core = call.server.loop.core
         row = transaction.state.bookings.get(int(number)) if number.isdecimal() and len(number) < 10 else None
         if row is None or not (call.user.sees(row.project) or row.project == NOBODY):
-            raise NotFound(f"no reservation {number[:20]}", field="reservation_id", fix="see walras reserve")
+            fix = "walras admin list reservations"
+            raise NotFound(f"no reservation {number[:20]}", field="reservation_id", fix=fix)
         _check_may(call, row.project)
         if row.cancelled or row.until_at <= transaction.at:
             return _views(call, [row])[0]
@@ -145,14 +147,15 @@ async def cancel_reservation(call: RequestContext) -> ReservationView:
     return await call.server.loop.perform(step)
 
 
-async def list_reservations(call: RequestContext) -> web.StreamResponse:
+@serves(RESERVATIONS)
+async def list_reservations(call: RequestContext) -> list[ReservationView]:
     """Lists reservations that have not ended, soonest first; with `all`, then the newest of the others."""
     now = call.server.loop.clock.now()
     rows = [row for row in call.server.state.bookings.values() if row.project == NOBODY or call.user.sees(row.project)]
     live = sorted((row for row in rows if _is_live(row, now)), key=lambda row: (row.from_at, row.booking_id))
     over = sorted((row for row in rows if not _is_live(row, now)), key=lambda row: -row.booking_id)
     shown = [*live, *over[:_OVER_SHOWN]] if call.request.query.get("all") else live
-    return json_list(_views(call, shown))
+    return _views(call, shown)
 
 
 def _is_live(row: BookingRow, now: float) -> bool:
@@ -161,7 +164,7 @@ def _is_live(row: BookingRow, now: float) -> bool:
 
 def _keep(transaction: Transaction, row: BookingRow) -> None:
     transaction.state.bookings[row.booking_id] = row
-    transaction.batch.bookings.append(row)
+    transaction.batch.put(row)
 
 
 def _keep_moved(transaction: Transaction, declared: Sequence[Booking]) -> None:
@@ -219,22 +222,8 @@ def _notes(outlook: BookingOutlook) -> list[str]:
         found.append(f"{', '.join(outlook.away[:_NAMED_MAX])} away or taking no jobs")
     blocking = sorted({job_id for each in outlook.machines for job_id in each.blocking})
     if blocking:
-        named = ", ".join(map(str, blocking[:_NAMED_MAX]))
-        found.append(f"job {named} may not be stopped, and is not known to end before it begins")
+        found.append(f"{format_jobs(blocking, _NAMED_MAX)} may not be stopped, with no known end before it begins")
     losing = sorted({job_id for each in outlook.machines for job_id in each.losing})
     if losing:
-        found.append(f"job {', '.join(map(str, losing[:_NAMED_MAX]))} may lose work that it has not saved")
+        found.append(f"{format_jobs(losing, _NAMED_MAX)} may lose work that was not saved")
     return found
-
-
-def reservation_routes() -> list[Route]:
-    """Returns the routes about reservations. Users see those of their projects and maintenance; operators change."""
-    base, operator = "/api/v1/reservations", UserRole.OPERATOR
-    return [
-        Route("GET", base, list_reservations, "Machines reserved for a time", response=list[ReservationView],
-              query=("all",)),
-        Route("POST", base, make_reservation, "Reserve machines for a project, or for maintenance", role=operator,
-              request=NewReservation, response=ReservationView, status=201),
-        Route("DELETE", f"{base}/{{reservation_id}}", cancel_reservation, "Cancel a reservation", role=operator,
-              response=ReservationView),
-    ]  # fmt: skip

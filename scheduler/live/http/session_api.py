@@ -11,16 +11,18 @@ import json
 from aiohttp import web
 from pydantic import ValidationError
 
-from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.job_api import visible_job_row
-from scheduler.live.http.requests import Audience, RequestContext, Route
+from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.session_broker import OpenSession
 from scheduler.live.store.table_rows import JobRow
 from walras.cluster import NodeId
+from walras.connection.remote_session import CONNECT_S, MESSAGE_BYTES, PING_S, SessionAsked, relay, send_note
 from walras.errors import Conflict, Forbidden, UserError
-from walras.remote_session import CONNECT_S, MESSAGE_BYTES, PING_S, SessionAsked, relay, send_note
+from walras.resources.fleet import JOIN_SESSION
+from walras.resources.jobs import SESSION
 
 #: Seconds between two looks at whether the caller of an open session may still have it.
 _ASK_AGAIN_S = 1.0
@@ -42,6 +44,7 @@ def _asked(call: RequestContext) -> SessionAsked:
     return asked
 
 
+@serves(SESSION)
 async def open_session(call: RequestContext) -> web.StreamResponse:
     """Serves the caller's websocket until the session ends. Raises NotFound, Forbidden, UserError, and Conflict for a
     job that does not run.
@@ -58,17 +61,16 @@ async def open_session(call: RequestContext) -> web.StreamResponse:
     if node_id is None:
         raise Conflict(f"machine {asked.node_rank} of job {row.job_id} runs none of it now", field="node_rank")
     if not web.WebSocketResponse().can_prepare(call.request).ok:
-        raise UserError("this endpoint is a websocket", fix="use `walras exec` or `walras forward`")
+        raise UserError("this endpoint is a websocket", fix="use `walras exec` or `walras exec --forward`")
+    gateway = call.server.gateway
+    gateway.sessions.check(row.job_id, call.user.name)  # a refused one is not written
     told = asked.model_dump(mode="json", exclude_defaults=True)
 
     def step(transaction: Transaction) -> None:
         note_write(call, transaction, f"session with job {row.job_id}", after=told, project=row.project)
 
     await call.server.loop.perform(step)
-    gateway = call.server.gateway
-    session = gateway.sessions.ask(
-        node_id, row.job_id, attempt.row.attempt, attempt.row.incarnation, asked, call.user.name
-    )
+    session = gateway.sessions.ask(node_id, attempt.row, asked, call.user.name)
     try:
         gateway.wake(node_id)
         return await _serve_caller(call, session, row)
@@ -106,6 +108,7 @@ async def _serve_caller(call: RequestContext, session: OpenSession, row: JobRow)
     return socket
 
 
+@serves(JOIN_SESSION)
 async def join_session(call: RequestContext) -> web.StreamResponse:
     """Serves the machine's websocket of a session that it was told of. Raises NotFound for any other session."""
     assert isinstance(call.caller, AgentCaller)
@@ -120,14 +123,3 @@ async def join_session(call: RequestContext) -> web.StreamResponse:
         session.machine.set_result(socket)
         await session.over.wait()
     return socket
-
-
-def session_routes() -> list[Route]:
-    """Returns the routes of sessions: one for callers, one for machines."""
-    return [
-        Route("GET", "/api/v1/jobs/{job_id:[0-9]+}/session", open_session, "A websocket into a running job",
-              role=UserRole.USER, query=tuple(SessionAsked.model_fields), response="application/octet-stream",
-              waits=True),
-        Route("GET", "/agent/v1/sessions/{session_id}", join_session, "The machine's websocket of a session",
-              Audience.AGENT, response="application/octet-stream", waits=True),
-    ]  # fmt: skip

@@ -4,121 +4,147 @@ Each submission may carry an idempotency key: a request that is repeated gets it
 batch are checked one by one, ordered by their dependencies, and admitted in one transaction.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import JobSubmitted
 from scheduler.live.http.audit_trail import note_write
-from scheduler.live.http.requests import (
-    LARGE_BODY_BYTES,
-    RequestContext,
-    check_text,
-    parse_json_body,
-    problem_detail_of,
-)
+from scheduler.live.http.content_api import content_holder
+from scheduler.live.http.request_bodies import read_batch, read_spec, read_yaml_spec
+from scheduler.live.http.requests import RequestContext, check_text, problem_detail_of, serves
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.services.dry_run import dry_run
 from scheduler.live.services.job_submission import (
-    BATCH_LIMIT,
+    Dependencies,
     JobDraft,
     SweepPlace,
     body_digest,
     check_feasible,
     draft_job,
+    dry_run,
     recall_answer,
     remember_answer,
     sibling_positions,
     submission_order,
     submit_result,
     value_owner,
+    with_server_facts,
     with_standing,
 )
 from scheduler.live.store.store_interface import JobQuery
-from scheduler.live.store.table_rows import AnswerRow
-from walras.api import BatchResult, DryRun, SubmitResult
-from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId, JobRequest
-from walras.machine_tools import with_needs
-from walras.spec.job_spec import MAX_SPEC_BYTES
-from walras.spec.job_travel import needs_of
-from walras.spec.spec_request import is_unproven, to_request
-from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
-from walras.spec.text_formats import parse_yaml
+from walras.resources.endpoint import BODY_BYTES
+from walras.resources.jobs import DRY_RUN, SUBMIT, SUBMIT_BATCH, BatchResult, DryRun, SubmitResult
+from walras.spec.job_groups import needs_of
+from walras.spec.job_spec import MAX_SPEC_BYTES, JobSpec
+from walras.spec.spec_request import to_request
+from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array, sweep_note
 from walras.states import JobState
+from walras.storage.content import DamagedContent
 
 _KEY_LENGTH = 200
-
-
-class JobBatch(BaseModel):
-    """`POST /jobs:batch`."""
-
-    model_config = ConfigDict(extra="forbid")
-    jobs: list[Any] = Field(min_length=1, max_length=BATCH_LIMIT)
 
 
 # ------------------------------------------------------------------------------------------ submit
 
 
+@serves(SUBMIT)
 async def submit_job(call: RequestContext) -> web.StreamResponse:
     body = await call.body()
     if len(body) > MAX_SPEC_BYTES * 2:
         raise JobSpecError(f"the spec is larger than {MAX_SPEC_BYTES:,} bytes", fix="keep data in files of their own")
-    key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
-    if (known := await _stored_answer(call, key, digest)) is not None:
-        return _repeated_answer(known)
-    draft = _draft_of(call, _parsed(call, body))
-    needs, ended = await _dependencies(call, draft)
+    key = await _Key.of(call, b"jobs\n", body)
+    if (known := await key.stored()) is not None:
+        return _answered(200, known)
+    draft = _draft_of(call, await _read_spec(call, body))
+    needs = await _dependencies(call, draft)
     if is_sweep(draft.spec):
-        return await _SweepSubmission(call, draft, needs, ended).submit(key, digest)
+        return await _SweepSubmission(call, draft, needs).submit(key)
 
     def step(transaction: Transaction) -> tuple[int, str]:
-        if key and (again := recall_answer(_recent_answer(transaction, call, key), digest, transaction.at)) is not None:
+        if (again := key.recall(transaction)) is not None:
             return 200, again
-        job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
+        job_id = call.server.admission.admit(transaction, draft, needs, call.user.name)
         note_write(call, transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
         answer = submit_result(transaction.core, job_id, draft).model_dump_json()
-        if key:
-            remember_answer(transaction, call.user.name, key, digest, answer)
+        key.remember(transaction, answer)
         return 201, answer
 
-    status, answer = await call.server.loop.perform(step)
+    return _answered(*await call.server.loop.perform(step))
+
+
+def _answered(status: int, answer: str) -> web.Response:
     return web.Response(status=status, body=answer.encode(), content_type="application/json")
 
 
-async def submit_batch(call: RequestContext) -> web.StreamResponse:
-    body = await call.body(LARGE_BODY_BYTES)
-    key, digest = _idempotency_key(call), _digest(call, b"batch\n" + body)
-    if (known := await _stored_answer(call, key, digest)) is not None:
-        return _repeated_answer(known)
-    parsed = parse_json_body(body)
-    given = parsed.get("jobs") if isinstance(parsed, Mapping) else None
-    if not isinstance(given, list) or not 1 <= len(given) <= BATCH_LIMIT:
-        raise UserError(f"`jobs` must be a list of 1 to {BATCH_LIMIT} specs", field="jobs")
+@serves(SUBMIT_BATCH)
+async def submit_batch(call: RequestContext) -> bytes:
+    body = await call.body()
+    key = await _Key.of(call, b"batch\n", body)
     batch = _BatchSubmission(call)
-    await batch.read(given)
+    if (known := await key.stored()) is not None and batch.take_over(known):
+        return known.encode()
+    await batch.read(await call.read(read_batch, body=body))
     await batch.resolve()
 
     def first(transaction: Transaction) -> None:
-        """Look the key up inside the transaction, so that concurrent requests with one key admit their jobs once."""
-        batch.again = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
+        if (again := key.recall(transaction)) is not None:
+            batch.take_over(again)
 
     def last(transaction: Transaction) -> None:
-        if batch.again is None:
-            batch.note(transaction)
-        if key and batch.again is None:
-            remember_answer(transaction, call.user.name, key, digest, batch.answer())
+        batch.note(transaction)
+        key.remember(transaction, batch.answer())
 
-    await call.server.loop.perform_all([first, *(batch.step(position) for position in batch.order), last])
-    if batch.again is not None:
-        return _repeated_answer(batch.again)
-    return web.Response(body=batch.answer().encode(), content_type="application/json")
+    for begin in range(0, len(batch.order), _PIECE) or (0,):
+        steps = [batch.step(position) for position in batch.order[begin : begin + _PIECE]]
+        await call.server.loop.perform_all([first, *steps, last])
+    return batch.answer().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The idempotency key of a request, which has one answer. An empty key remembers none."""
+
+    call: RequestContext
+    key: str
+    digest: str
+
+    @classmethod
+    async def of(cls, call: RequestContext, what: bytes, body: bytes) -> Self:
+        """Returns the key of a request of this kind. Raises UserError for one that is no short text."""
+        key = call.request.headers.get("Idempotency-Key", "")
+        if len(key) > _KEY_LENGTH:
+            raise UserError(f"longer than {_KEY_LENGTH} characters", field="Idempotency-Key", fix="use a UUID")
+        check_text(key, "Idempotency-Key")
+        secret = call.server.secrets.job_tokens.secret
+        if len(body) < BODY_BYTES // 8:
+            return cls(call, key, body_digest(what + body, secret))
+        return cls(call, key, await asyncio.to_thread(lambda: body_digest(what + body, secret)))
+
+    async def stored(self) -> str | None:
+        """Returns the answer in the store. Raises KeyReused for the key of another request."""
+        if not self.key:
+            return None
+        known = await self.call.server.read(self.call.server.store.answer, self.call.user.name, self.key)
+        return recall_answer(known, self.digest, self.call.server.loop.clock.now())
+
+    def recall(self, transaction: Transaction) -> str | None:
+        """Returns the answer that this process gave, which the store may not have yet: asked inside the transaction, so
+        that concurrent requests with one key admit their jobs once. Raises KeyReused for the key of another request.
+        """
+        known = transaction.state.answers.get((self.call.user.name, self.key)) if self.key else None
+        return recall_answer(known, self.digest, transaction.at)
+
+    def remember(self, transaction: Transaction, answer: str) -> None:
+        """Have the answer written with what it tells of."""
+        if self.key:
+            remember_answer(transaction, self.call.user.name, self.key, self.digest, answer)
 
 
 #: The most bytes of all specs of a sweep together, as they are stored.
@@ -128,10 +154,8 @@ _SWEEP_BYTES_MOST = 64_000_000
 class _SweepSubmission:
     """Admits the jobs of a sweep, all of them in one transaction or none."""
 
-    def __init__(
-        self, call: RequestContext, draft: JobDraft, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
-    ) -> None:
-        self._call, self._draft, self._needs, self._ended = call, draft, needs, ended
+    def __init__(self, call: RequestContext, draft: JobDraft, needs: Dependencies) -> None:
+        self._call, self._draft, self._needs = call, draft, needs
         self._indices = array_indices(draft.spec)
         self._at_most = 0 if draft.spec.array is None else parse_array(draft.spec.array).at_most
         self._ids: list[JobId] = []
@@ -142,14 +166,15 @@ class _SweepSubmission:
                 f"the specs of {len(self._indices)} jobs come to {size / 1e6:.0f} MB", fix="keep data in files"
             )
 
-    async def submit(self, key: str, digest: str) -> web.StreamResponse:
+    async def submit(self, key: _Key) -> web.StreamResponse:
         call, again = self._call, list[str]()
 
         def first(transaction: Transaction) -> None:
             """Admit the first job. What refuses one job refuses all: they differ in command and variables alone."""
-            known = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
+            known = key.recall(transaction)
             again.extend([] if known is None else [known])
             if not again:
+                transaction.state.job_shares.check(call.user.name, len(self._indices))
                 self._admit(transaction, self._indices[0])
 
         def next_one(index: int, transaction: Transaction) -> None:
@@ -164,15 +189,12 @@ class _SweepSubmission:
             note_write(call, transaction, subject, after=told, project=self._draft.project)
             result = submit_result(transaction.core, self._ids[0], self._draft)
             self._answer = result.model_copy(update={"jobs": len(self._ids)}).model_dump_json()
-            if key:
-                remember_answer(transaction, call.user.name, key, digest, self._answer)
+            key.remember(transaction, self._answer)
 
         steps: list[Callable[[Transaction], None]] = [first]
         steps += [partial(next_one, index) for index in self._indices[1:]]
         await call.server.loop.perform_all([*steps, last])
-        if again:
-            return _repeated_answer(again[0])
-        return web.Response(status=201, body=self._answer.encode(), content_type="application/json")
+        return _answered(200, again[0]) if again else _answered(201, self._answer)
 
     def _admit(self, transaction: Transaction, index: int) -> None:
         draft, own = self._draft, {"array_index": index}
@@ -180,25 +202,36 @@ class _SweepSubmission:
         draft = replace(draft, spec=draft.spec.model_copy(update=own), written=written)
         place = SweepPlace(self._ids[0] if self._ids else None, self._at_most)
         admit, name = self._call.server.admission.admit, self._call.user.name
-        self._ids.append(admit(transaction, draft, self._needs, self._ended, name, place))
+        self._ids.append(admit(transaction, draft, self._needs, name, place))
+
+
+#: Items of a batch in one transaction; between two of them others have their turn.
+_PIECE = 16
 
 
 class _BatchSubmission:
-    """Admits the items of one batch: each becomes a job or an error."""
+    """Admits the items of one batch, a piece after the other: each becomes a job or an error.
+
+    The answer that is remembered after each piece has neither for the items to come: a request that is sent again goes
+    on with those.
+    """
 
     def __init__(self, call: RequestContext) -> None:
         self._call = call
-        self.again: str | None = None
+        #: What the items came to, by position, as a request before this one was told or would have been.
+        self._known: dict[int, SubmitResult] = {}
         self.order: list[int] = []
         self._results: list[SubmitResult] = []
         self._drafts: list[JobDraft | None] = []
         self._siblings: list[tuple[int, ...]] = []
-        self._earlier: dict[int, tuple[list[JobId], dict[JobId, JobState]]] = {}
+        self._earlier: dict[int, Dependencies] = {}
+        #: Positions of the jobs that the audit does not have yet.
+        self._admitted: list[int] = []
 
-    async def read(self, given: Sequence[Any]) -> None:
-        """Validate the items one by one, and put them in the order of their dependencies."""
+    async def read(self, given: Sequence[JobSpec | UserError]) -> None:
+        """Take the items, each a spec or the error in it, and put them in the order of their dependencies."""
         cooperative = CooperativeYield()
-        self._results = [SubmitResult() for _ in given]
+        self._results = [self._known.get(position, SubmitResult()) for position in range(len(given))]
         for position, item in enumerate(given):
             self._drafts.append(self._draft(position, item))
             await cooperative.yield_if_due()
@@ -212,7 +245,7 @@ class _BatchSubmission:
         """Look up the jobs outside the batch that the items depend on."""
         for position in self.order:
             each = self._drafts[position]
-            if each is None:
+            if each is None or self._results[position].id is not None:
                 continue
             inside = {self._drafts[p].spec.name for p in self._siblings[position] if self._drafts[p] is not None}  # type: ignore[union-attr]
             try:
@@ -223,24 +256,35 @@ class _BatchSubmission:
     def step(self, position: int) -> Any:
         def admit(transaction: Transaction) -> None:
             each = self._drafts[position]
-            if self.again is not None or each is None:
+            if each is None or self._results[position].id is not None:
                 return
             try:
-                needs = [*self._sibling_ids(position), *self._earlier[position][0]]
-                ended = self._earlier[position][1]
-                job_id = self._call.server.admission.admit(transaction, each, needs, ended, self._call.user.name)
+                earlier = self._earlier[position]
+                needs = Dependencies([*self._sibling_ids(position), *earlier.jobs], earlier.ended)
+                job_id = self._call.server.admission.admit(transaction, each, needs, self._call.user.name)
                 self._results[position] = submit_result(transaction.core, job_id, each)
+                self._admitted.append(position)
             except UserError as error:
                 self._refuse(position, error)
 
         return admit
 
+    def take_over(self, answer: str) -> bool:
+        """Take what a request before this one came to; returns whether it has come to all items."""
+        items = BatchResult.model_validate_json(answer).items
+        self._known = {n: each for n, each in enumerate(items) if each.id is not None or each.error is not None}
+        for position in self._known if self._results else ():
+            self._results[position] = self._known[position]
+        return len(self._known) == len(items)
+
     def note(self, transaction: Transaction) -> None:
-        """Add an audit row for each project, with the jobs that were admitted."""
+        """Add an audit row for each project, with the jobs that were admitted since the last one."""
         by_project: dict[str, list[int]] = {}
-        for draft, result in zip(self._drafts, self._results, strict=True):
-            if draft is not None and result.id is not None:
-                by_project.setdefault(draft.project, []).append(result.id)
+        for position in self._admitted:
+            draft, job_id = self._drafts[position], self._results[position].id
+            if draft is not None and job_id is not None:
+                by_project.setdefault(draft.project, []).append(job_id)
+        self._admitted.clear()
         for project, ids in by_project.items():
             subject = f"jobs {min(ids)}-{max(ids)}"
             note_write(self._call, transaction, subject, after={"admitted": len(ids)}, project=project)
@@ -257,8 +301,10 @@ class _BatchSubmission:
             ids.append(JobId(job_id))
         return ids
 
-    def _draft(self, position: int, item: Any) -> JobDraft | None:
+    def _draft(self, position: int, item: JobSpec | UserError) -> JobDraft | None:
         try:
+            if isinstance(item, UserError):
+                raise item
             draft = _draft_of(self._call, item)
             if is_sweep(draft.spec):
                 raise JobSpecError("a sweep is no item of a batch", field="array", fix="submit it by itself")
@@ -274,14 +320,15 @@ class _BatchSubmission:
         self._drafts[position] = None
 
 
-def _draft_of(call: RequestContext, data: Any) -> JobDraft:
+def _draft_of(call: RequestContext, spec: JobSpec) -> JobDraft:
     """Returns a validated job with its project's defaults. Raises JobSpecError, Forbidden for a value beyond a cap."""
-    return with_standing(draft_job(_spec_mapping(data), call.user), call.user, call.server.secrets.people)
+    return with_standing(draft_job(spec, call.user), call.user, call.server.secrets.people)
 
 
-async def _check_code(call: RequestContext, tree: str) -> None:
+async def _check_code(call: RequestContext, tree: str, project: str) -> None:
+    holder = replace(content_holder(call), projects=(*call.user.projects, project))
     try:
-        await call.server.read(call.server.content.renew_tree, tree)
+        await call.server.read(call.server.content.renew_tree, tree, holder)
     except (NotFound, DamagedContent) as error:
         raise JobSpecError(
             f"the job's code is not here: {error}", field="code.tree", fix="submit with `walras submit`, which sends it"
@@ -295,15 +342,13 @@ def _draft_facts(draft: JobDraft) -> dict[str, Any]:
     return told | {"variables": sorted(spec.envs), "hold": spec.hold}
 
 
-async def _dependencies(
-    call: RequestContext, draft: JobDraft, siblings: set[str] | None = None
-) -> tuple[list[JobId], dict[JobId, JobState]]:
-    """Returns the numbers of the earlier jobs that a spec depends on, and the final states of those that have ended.
+async def _dependencies(call: RequestContext, draft: JobDraft, siblings: set[str] | None = None) -> Dependencies:
+    """Returns the earlier jobs that a spec depends on.
 
     Raises JobSpecError for a job, or a snapshot of code, that is not there.
     """
     if draft.spec.code is not None:
-        await _check_code(call, draft.spec.code.tree)
+        await _check_code(call, draft.spec.code.tree, draft.project)
     needs: list[JobId] = []
     ended: dict[JobId, JobState] = {}
     for named in draft.spec.depends_on:
@@ -322,62 +367,31 @@ async def _dependencies(
             rows = await call.server.read(call.server.store.jobs, JobQuery(sweep=row.sweep, limit=JOBS_MOST))
         needs += [each.job_id for each in rows]
         ended |= {each.job_id: each.state for each in rows if each.state.is_final}
-    return needs, ended
+    return Dependencies(needs, ended)
 
 
-def _parsed(call: RequestContext, body: bytes) -> Any:
-    """Returns the data of a body in JSON, or in YAML (as job files are) where the request's content type says so."""
-    if call.request.content_type == "application/yaml":
-        return parse_yaml(body, source="job", max_bytes=MAX_SPEC_BYTES)
-    return parse_json_body(body)
+async def _read_spec(call: RequestContext, body: bytes) -> JobSpec:
+    """Returns the spec in a body of JSON, or of YAML (as job files are) where the request's content type says so."""
+    is_yaml = call.request.content_type == "application/yaml"
+    return await call.read(read_yaml_spec if is_yaml else read_spec, is_yaml=is_yaml, body=body)
 
 
-def _spec_mapping(data: Any) -> Mapping[str, Any]:
-    if not isinstance(data, Mapping):
-        raise JobSpecError("a job spec is a mapping of fields", fix='send such as {"run": "python train.py"}')
-    return data
-
-
-def _digest(call: RequestContext, body: bytes) -> str:
-    return body_digest(body, call.server.secrets.job_tokens.secret)
-
-
-def _idempotency_key(call: RequestContext) -> str:
-    key = call.request.headers.get("Idempotency-Key", "")
-    if len(key) > _KEY_LENGTH:
-        raise UserError(f"longer than {_KEY_LENGTH} characters", field="Idempotency-Key", fix="use a UUID")
-    check_text(key, "Idempotency-Key")
-    return key
-
-
-async def _stored_answer(call: RequestContext, key: str, digest: str) -> str | None:
-    if not key:
-        return None
-    known = await call.server.read(call.server.store.answer, call.user.name, key)
-    return recall_answer(known, digest, call.server.loop.clock.now())
-
-
-def _recent_answer(transaction: Transaction, call: RequestContext, key: str) -> AnswerRow | None:
-    """Returns the answer that this process gave to the key; the store may not have it yet. None where it gave none."""
-    return transaction.state.answers.get((call.user.name, key))
-
-
-def _repeated_answer(answer: str) -> web.Response:
-    return web.Response(status=200, body=answer.encode(), content_type="application/json")
-
-
+@serves(DRY_RUN)
 async def dry_run_endpoint(call: RequestContext) -> DryRun:
     server = call.server
-    draft, request = tried_request(call, _parsed(call, await call.body()), JobId(server.state.next_job_id))
+    spec = await _read_spec(call, await call.body())
+    draft, request = tried_request(call, spec, JobId(server.state.next_job_id))
     found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
+    note = "; ".join(filter(None, (found.note, sweep_note(spec))))
     event = JobSubmitted(server.loop.clock.now(), request)
     forecast = await server.start_forecasts.foresee_job(event, request.job_id)
-    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast})
+    told = {"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast, "note": note}
+    return found.model_copy(update=told)
 
 
-def tried_request(call: RequestContext, data: Any, job_id: JobId) -> tuple[JobDraft, JobRequest]:
-    """Returns the job that this data would submit, under a number not in use. Raises JobSpecError, Forbidden."""
-    draft = _draft_of(call, data)
+def tried_request(call: RequestContext, spec: JobSpec, job_id: JobId) -> tuple[JobDraft, JobRequest]:
+    """Returns the job that this spec would submit, under a number not in use. Raises JobSpecError, Forbidden."""
+    draft = _draft_of(call, spec)
     if is_sweep(draft.spec):  # the first job of the sweep stands for all
         first = array_indices(draft.spec)[0]
         draft = replace(draft, spec=draft.spec.model_copy(update={"array_index": first}))
@@ -390,7 +404,6 @@ def tried_request(call: RequestContext, data: Any, job_id: JobId) -> tuple[JobDr
         at=now,
         now_wall=server.loop.clock.unix(now),
     )
-    needs = needs_of(draft.spec)
-    request = with_needs(replace(request, unproven=is_unproven(draft.spec)), needs)
-    check_feasible(server.core, server.state, request, needs)
+    request = with_server_facts(request, draft.spec)
+    check_feasible(server.core, server.state, request, needs_of(draft.spec))
     return draft, request

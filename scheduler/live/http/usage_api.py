@@ -23,51 +23,61 @@ from scheduler.core.budget_limits import BudgetOwner, BudgetUnit
 from scheduler.core.explain.share_standing import BudgetStanding, budget_standings
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.audit_trail import note_write
-from scheduler.live.http.requests import RequestContext, Route, json_list
+from scheduler.live.http.request_bodies import is_machine, user_holder
+from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.billing import month_of, open_charges, restate_spending
 from scheduler.live.loop.budget_sums import team_keys
 from scheduler.live.loop.event_loop import Clock, Overloaded
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.loop.worker_process import ask_worker_process
-from scheduler.live.services.parts_of_machines import nodes_named
+from scheduler.live.services.agent_identity import nodes_named
 from scheduler.live.services.past_report import ReportQuestion, report_past
-from scheduler.live.store.price_hours import PriceQuery, PriceRow
+from scheduler.live.services.views import view_of
 from scheduler.live.store.report_rows import PastQuery, PastRentRow, PastRows, PastUseRow
-from scheduler.live.store.table_rows import ChargeKind, ChargeRow
+from scheduler.live.store.store_interface import PriceQuery
+from scheduler.live.store.table_rows import ChargeKind, ChargeRow, CreditRow, PriceRow
 from scheduler.live.store.usage_sums import (
     AttemptUse,
-    CreditRow,
     HeldQuery,
     HeldRow,
     NodeAttemptRow,
     UsageQuery,
     use_of_charge,
 )
-from walras.accelerator_worth import LONGEST_WORTH_S, MOST_HOURS, WorthHour, WorthReport
-from walras.budgets import BudgetView, CreditView, NewCredit
 from walras.cluster import Market, Pool
-from walras.cluster_report import LONGEST_REPORT_S, MOST_REPORTED, ClusterReport
 from walras.errors import ClusterError, Conflict, NotFound, UserError
-from walras.usage import (
+from walras.resources.money import (
+    LONGEST_REPORT_S,
     LONGEST_USAGE_S,
     MOST_HELD_PROJECTS,
     MOST_NODE_ATTEMPTS,
+    MOST_REPORTED,
     MOST_USES,
+    NODE_HISTORY,
+    USAGE,
+    BudgetView,
+    CreditView,
     HeldByProject,
     HeldHistory,
+    HolderUse,
+    MoneyCalls,
+    NewCredit,
     NodeAttempt,
     TypePrice,
+    UsageCalls,
     UsageReport,
     UsageRow,
 )
+from walras.resources.prices import LONGEST_WORTH_S, MOST_HOURS, PriceCalls, WorthHour, WorthReport
 
 _DEFAULT_SINCE_S = 30 * 86_400
 #: The most attempts that are read for one answer.
 _MOST_ATTEMPTS = 4 * MOST_USES
 
 
-async def show_usage(call: RequestContext) -> web.StreamResponse:
+@serves(USAGE)
+async def show_usage(call: RequestContext) -> bytes:
     """Returns what jobs held of each accelerator type. Raises UserError where that is more than an answer may hold."""
     server = call.server
     state, clock = server.state, server.loop.clock
@@ -88,8 +98,7 @@ async def show_usage(call: RequestContext) -> web.StreamResponse:
     if len(written) > _MOST_ATTEMPTS:
         raise _too_many()
     # A month of a large cluster has thousands of jobs, so the report is not computed in the loop's thread.
-    body = await server.read(_report, clock, (since_at, now), (written, open_now), prices, visible is not None)
-    return web.Response(body=body, content_type="application/json")
+    return await server.read(_report, clock, (since_at, now), (written, open_now), prices, visible is not None)
 
 
 def _too_many() -> UserError:
@@ -158,7 +167,8 @@ def _row(clock: Clock, since_at: float, uses: list[AttemptUse], running: bool) -
 _DEFAULT_WORTH_S = 7 * 86_400
 
 
-async def show_worth(call: RequestContext) -> web.StreamResponse:
+@serves(PriceCalls.worth)
+async def show_worth(call: RequestContext) -> bytes:
     """Returns what one more accelerator of each pool was worth, hour by hour.
 
     Raises NotFound for an unknown pool, UserError where there is more than one answer may hold.
@@ -167,7 +177,7 @@ async def show_worth(call: RequestContext) -> web.StreamResponse:
     now, pool = clock.now(), call.request.query.get("pool", "")
     since_at = max(0.0, now - call.number("since_s", _DEFAULT_WORTH_S, 1, LONGEST_WORTH_S))
     if pool and pool not in server.state.pools:
-        raise NotFound(f"no pool {pool[:100]}", field="pool", fix="check `walras admin pool list`")
+        raise NotFound(f"no pool {pool[:100]}", field="pool", fix="check `walras admin list pools`")
     open_now = {(row.since_at, row.pool_id): row for row in server.state.price_history.open_rows()}
     await server.loop.settled()
     written = await server.read(server.store.price_hours, PriceQuery(since_at, pool, MOST_HOURS + 1))
@@ -176,36 +186,16 @@ async def show_worth(call: RequestContext) -> web.StreamResponse:
         raise UserError(f"more than {MOST_HOURS:,} hours of pools", field="since_s", fix=fix)
     rows = {(row.since_at, row.pool_id): row for row in written}
     rows |= {key: row for key, row in open_now.items() if pool in ("", row.pool_id)}
-    body = await server.read(_worth_report, clock, (since_at, now), [rows[key] for key in sorted(rows)])
-    return web.Response(body=body, content_type="application/json")
+    return await server.read(_worth_report, clock, (since_at, now), [rows[key] for key in sorted(rows)])
 
 
 def _worth_report(clock: Clock, window: tuple[float, float], rows: Sequence[PriceRow]) -> bytes:
     items = [
-        WorthHour(
-            pool=row.pool_id,
-            since=clock.unix(row.since_at),
-            until=clock.unix(row.until_at),
-            seconds=row.seconds,
-            price=row.price,
-            unit=row.unit,
-            usd_per_h=row.usd_per_h,
-            rent_usd_per_h=row.rent_usd_per_h,
-        )
+        view_of(WorthHour, row, pool=row.pool_id, since=clock.unix(row.since_at), until=clock.unix(row.until_at))
         for row in rows
     ]
     report = WorthReport(since=clock.unix(window[0]), until=clock.unix(window[1]), items=items)
     return report.model_dump_json().encode()
-
-
-def usage_routes() -> list[Route]:
-    """Returns the routes about the past of accelerators, for every user."""
-    return [
-        Route("GET", "/api/v1/worth", show_worth, "What one more accelerator was worth, hour by hour",
-              response=WorthReport, query=("since_s", "pool")),
-        Route("GET", "/api/v1/usage", show_usage, "What jobs held of each accelerator type, and when",
-              response=UsageReport, query=("since_s", "type")),
-    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ budgets
@@ -215,11 +205,12 @@ _MOST_CREDITS = 100_000
 _SHOWN_CREDITS = 200
 
 
-async def list_budgets(call: RequestContext) -> web.StreamResponse:
+@serves(MoneyCalls.budgets)
+async def list_budgets(call: RequestContext) -> list[BudgetView]:
     """Returns the limits that the caller may see, with their present use."""
     core, now = call.server.loop.core, call.server.loop.clock.now()
     found = [each for each in budget_standings(core, now) if _sees(call, each.owner)]
-    return json_list([_view(call, each) for each in found])
+    return [_view(call, each) for each in found]
 
 
 def _sees(call: RequestContext, owner: BudgetOwner) -> bool:
@@ -235,23 +226,20 @@ def _sees(call: RequestContext, owner: BudgetOwner) -> bool:
 
 def _view(call: RequestContext, standing: BudgetStanding) -> BudgetView:
     owner, clock = standing.owner, call.server.loop.clock
-    return BudgetView(
+    return view_of(
+        BudgetView,
+        standing,
         whose=owner.words,
         project=owner.project,
         user=owner.user,
         group=owner.group,
         unit=standing.unit.value,
-        every=standing.every,
-        used=standing.used,
-        limit=standing.limit,
         credited=standing.credit,
-        per_h=standing.per_h,
-        committed=standing.committed,
-        closed=standing.closed,
         refills=clock.shown(standing.refills_at) if standing.refills_at < float("inf") else None,
     )
 
 
+@serves(MoneyCalls.add_credit)
 async def add_credit(call: RequestContext) -> CreditView:
     """Adds a credit to a budget of the policy in force. Raises UserError, Conflict where there is no such budget."""
     asked = await call.model(NewCredit)
@@ -276,7 +264,7 @@ async def add_credit(call: RequestContext) -> CreditView:
             asked.reason,
         )  # fmt: skip
         books.credits.append(row)
-        transaction.batch.credits.append(row)
+        transaction.batch.put(row)
         emit(transaction, restate_spending(transaction))
         told = {"whose": owner.words, "unit": unit.value, "amount": amount, "reason": asked.reason}
         note_write(call, transaction, f"credit {number}", after=told, project=owner.project)
@@ -285,35 +273,42 @@ async def add_credit(call: RequestContext) -> CreditView:
     return await call.server.loop.perform(step)
 
 
-async def list_credits(call: RequestContext) -> web.StreamResponse:
+@serves(MoneyCalls.credits)
+async def list_credits(call: RequestContext) -> list[CreditView]:
     """Lists the newest credits of budgets that the caller may see, newest first."""
     rows = [
         row for row in call.server.state.budgets.credits if _sees(call, BudgetOwner(row.project, row.user, row.team))
     ]
-    return json_list([_credit_view(call, row) for row in reversed(rows[-_SHOWN_CREDITS:])])
+    return [_credit_view(call, row) for row in reversed(rows[-_SHOWN_CREDITS:])]
 
 
 def _credit_view(call: RequestContext, row: CreditRow) -> CreditView:
-    return CreditView(
+    return view_of(
+        CreditView,
+        row,
         id=row.credit_id,
         at=call.server.loop.clock.shown(row.at),
         whose=BudgetOwner(row.project, row.user, row.team).words,
-        unit=row.unit,
-        amount=row.amount,
-        created_by=row.created_by,
-        reason=row.reason,
     )
 
 
-def budget_routes() -> list[Route]:
-    """Returns the routes about budgets. All users may read them; administrators add credits."""
-    base = "/api/v1/budgets"
-    return [
-        Route("GET", base, list_budgets, "Budgets: used, left, filled again when", response=list[BudgetView]),
-        Route("GET", f"{base}/credits", list_credits, "What was added to budgets", response=list[CreditView]),
-        Route("POST", f"{base}/credits", add_credit, "Add to a budget", role=UserRole.ADMIN,
-              request=NewCredit, response=CreditView, status=201),
-    ]  # fmt: skip
+@serves(UsageCalls.holders)
+async def list_holders(call: RequestContext) -> list[HolderUse]:
+    """Lists who holds what, the largest holders of a thing first."""
+    server = call.server
+    shared = [*server.shares_of_requests, server.content.holders.shares]
+    of_users = [server.gateway.sessions.shares, server.state.job_shares]
+    uses = [
+        HolderUse(
+            what=each.what,
+            holder=user_holder(holder) if each in of_users else holder,
+            held=held,
+            share=each.share_of(holder, is_reserved=is_machine(holder)),
+        )
+        for each in (*shared, *of_users)
+        for holder, held in each.held.items()
+    ]
+    return sorted(uses, key=lambda use: (use.what, -use.held, use.holder))
 
 
 # ------------------------------------------------------------------------------------------ report
@@ -335,7 +330,7 @@ class ReportDesk:
         self._turn = asyncio.Lock()
         self._asking = 0
 
-    async def report(self, call: RequestContext) -> web.StreamResponse:
+    async def report(self, call: RequestContext) -> bytes:
         """Returns a `ClusterReport`. Raises UserError for too many jobs, Overloaded, and ClusterError for a timeout."""
         if self._asking > _WAITING_MOST:
             raise Overloaded("other reports are worked out; try again in a minute")
@@ -343,12 +338,24 @@ class ReportDesk:
         try:
             async with self._turn:
                 question = await _question(call)
-                body = await ask_worker_process(self._find, question, self._timeout_s)
+                return await ask_worker_process(self._find, question, self._timeout_s)
         except (TimeoutError, BrokenProcessPool):
             raise ClusterError("the report was not worked out in time; ask for a shorter time") from None
         finally:
             self._asking -= 1
-        return web.Response(body=body, content_type="application/json")
+
+
+_DESK = web.AppKey("report_desk", ReportDesk)
+
+
+def attach_reports(app: web.Application) -> None:
+    """Have the application compute one report after the other."""
+    app[_DESK] = ReportDesk()
+
+
+@serves(UsageCalls.report)
+async def show_report(call: RequestContext) -> bytes:
+    return await call.request.app[_DESK].report(call)
 
 
 async def _question(call: RequestContext) -> ReportQuestion:
@@ -399,14 +406,6 @@ def _use(charge: ChargeRow, since_at: float) -> PastUseRow:
     )
 
 
-def report_routes() -> list[Route]:
-    """Returns the route of the report, for every user."""
-    return [
-        Route("GET", "/api/v1/report", ReportDesk().report, "How the cluster did, against a proved bound",
-              response=ClusterReport, query=("since_s",), waits=True),
-    ]  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------ history
 
 
@@ -442,7 +441,8 @@ class _Window:
         return np.minimum(self.step_s, self.until_at - begins)
 
 
-async def show_held_history(call: RequestContext) -> web.StreamResponse:
+@serves(UsageCalls.held_history)
+async def show_held_history(call: RequestContext) -> bytes:
     """Returns the accelerators that each project held, step by step. Raises UserError where `since_s` is too long."""
     server = call.server
     state, clock = server.state, server.loop.clock
@@ -458,8 +458,7 @@ async def show_held_history(call: RequestContext) -> web.StreamResponse:
     ]
     await server.loop.settled()
     written = await server.read(server.store.held, query)
-    body = await server.read(_history, clock, window, [*written, *still_open])
-    return web.Response(body=body, content_type="application/json")
+    return await server.read(_history, clock, window, [*written, *still_open])
 
 
 def _held_of(charge: ChargeRow) -> HeldRow:
@@ -491,7 +490,8 @@ def _history(clock: Clock, window: _Window, rows: Iterable[HeldRow]) -> bytes:
     return history.model_dump_json().encode()
 
 
-async def list_node_attempts(call: RequestContext) -> web.StreamResponse:
+@serves(NODE_HISTORY)
+async def list_node_attempts(call: RequestContext) -> list[NodeAttempt]:
     """Lists the attempts that ran on a machine, or on its parts, newest first. Raises NotFound for an unknown name."""
     server = call.server
     limit = int(call.number("limit", _DEFAULT_ATTEMPTS, 1, MOST_NODE_ATTEMPTS))
@@ -501,30 +501,15 @@ async def list_node_attempts(call: RequestContext) -> web.StreamResponse:
     for node_id in nodes:
         found += await server.read(server.store.node_attempts, node_id, call.user.visible_projects, limit)
     newest = {(row.job_id, row.attempt): row for row in sorted(found, key=lambda row: -row.leased_at)}
-    return json_list([_attempt_view(server.loop.clock, row) for row in list(newest.values())[:limit]])
+    return [_attempt_view(server.loop.clock, row) for row in list(newest.values())[:limit]]
 
 
 def _attempt_view(clock: Clock, row: NodeAttemptRow) -> NodeAttempt:
-    return NodeAttempt(
+    return view_of(
+        NodeAttempt,
+        row,
         job=row.job_id,
-        attempt=row.attempt,
-        name=row.name,
-        project=row.project,
-        user=row.user,
-        state=row.state,
-        reason=row.reason,
-        accelerators=row.accelerators,
         leased_at=clock.unix(row.leased_at),
         started_at=None if row.started_at is None else clock.unix(row.started_at),
         ended_at=None if row.ended_at is None else clock.unix(row.ended_at),
     )
-
-
-def history_routes() -> list[Route]:
-    """Returns the routes about the past of accelerators, for every user."""
-    return [
-        Route("GET", "/api/v1/usage/history", show_held_history, "What projects held of accelerators, step by step",
-              response=HeldHistory, query=("since_s",)),
-        Route("GET", "/api/v1/nodes/{node_id}/history", list_node_attempts, "What ran on a machine, newest first",
-              response=list[NodeAttempt], query=("limit",)),
-    ]  # fmt: skip

@@ -21,10 +21,10 @@ from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveS
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery, MoneySum
 from scheduler.live.store.table_rows import AttemptRow, ChargeKind, ChargeRow, RentRow
-from walras.api import MoneyReport, MoneyRow
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, billed_until, gang_usd_per_h, usd_of
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
+from walras.resources.money import MoneyReport, MoneyRow
 
 
 def usd_per_h(
@@ -226,7 +226,7 @@ def _append_charge(transaction: Transaction, charge: ChargeRow) -> None:
         whose = charge.project, charge.user, charge.month
         state.spent_user_usd[whose] = state.spent_user_usd.get(whose, 0.0) + charge.usd
         state.budgets.add_charge(charge, state.epoch_unix_s)
-    transaction.batch.charges.append(replace(charge, charge_id=transaction.state.next_charge_id))
+    transaction.batch.put(replace(charge, charge_id=transaction.state.next_charge_id))
     transaction.state.next_charge_id += 1
 
 

@@ -21,8 +21,7 @@ from scheduler.core.budget_limits import (
     period_days,
 )
 from scheduler.core.rules import RoundRules
-from scheduler.live.store.table_rows import ChargeRow
-from scheduler.live.store.usage_sums import CreditRow
+from scheduler.live.store.table_rows import ChargeRow, CreditRow
 from walras.contract import SECONDS_PER_HOUR
 
 _DAY_S = 86_400.0

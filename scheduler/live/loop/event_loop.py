@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from scheduler.core.core import SchedulerCore
@@ -38,7 +39,8 @@ from scheduler.core.events import Woke
 from scheduler.live.loop.apply_commands import emit_in_pieces
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.transaction import FrozenTransaction, Transaction, TransactionEffects
-from scheduler.live.store.store_interface import Store, StoreUnavailable
+from scheduler.live.store.sql_store import Store
+from scheduler.live.store.store_interface import StoreUnavailable
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market
 from walras.errors import ClusterError, UserError
@@ -85,7 +87,7 @@ class Clock:
     ) -> None:
         """`absent_until`: the present instant by what is known of the server's absence; None: by wall time."""
         self._epoch_unix_s = epoch_unix_s
-        self._monotonic = clocks.monotonic
+        self._monotonic, self._wall = clocks.monotonic, clocks.wall
         # A wall clock that was set back while the server was down must not set the cluster's time back.
         start_at = max(last_at, clocks.wall() - epoch_unix_s) if absent_until is None else max(last_at, absent_until)
         self._offset = start_at - clocks.monotonic()
@@ -93,6 +95,17 @@ class Clock:
     def now(self) -> float:
         """Returns the present instant, seconds since the cluster's epoch."""
         return self._offset + self._monotonic()
+
+    def follow(self) -> float:
+        """Takes over a correction of the wall clock; returns by how many seconds it was stepped (0.0: it was not).
+
+        Instants of the cluster keep their distances; what they are called in UTC is corrected.
+        """
+        step_s = self._wall() - self._epoch_unix_s - self.now()
+        if abs(step_s) < _STEP_LEAST_S:
+            return 0.0
+        self._epoch_unix_s += step_s
+        return step_s
 
     def unix(self, at: float) -> float:
         """Returns an instant as Unix seconds."""
@@ -109,7 +122,9 @@ class Clock:
 _YIELD_AFTER_S = 0.004
 #: A refused commit is repeated after these waits, s, doubling up to the most; callers get the error at this try.
 _RETRY_FIRST_S, _RETRY_MOST_S, _TRIES_UNTOLD = 0.025, 5.0, 3
-_NOTE_CLOCKS_EVERY_S = 60.0
+_NOTE_CLOCKS_EVERY_S, _FOLLOW_CLOCK_EVERY_S = 60.0, 2.0
+#: A wall clock that is off by less is left alone: callers' clocks are no better.
+_STEP_LEAST_S = 1.0
 #: Thresholds of the garbage collector by generation: only new objects are collected as they come, in short pieces
 #: (`collect_young`). Collections of older ones made pieces of 20 to 30 ms and freed next to nothing: with a thousand
 #: machines nine objects a second are in cycles that outlive the first. `collect_all_hourly` frees them.
@@ -197,6 +212,8 @@ class ServerLoop:
         self.core = core
         self.state = state
         self.clock = clock
+        #: When the wall clock was last set, and by how many seconds.
+        self.clock_stepped: tuple[float, float] | None = None
         self.settings = settings
         self.effect_handlers: list[EffectHandler] = []
         #: The least time, s, between two progress reports of a job to the core; follows the policy's rules.
@@ -251,14 +268,29 @@ class ServerLoop:
 
     async def note_clocks(self) -> None:
         """Record the machine's clocks every minute; the next start derives from them how long the server was down."""
+        note_at = -inf
         while True:
-            note = partial(self._store.note_alive, self.clock.now())
-            await asyncio.get_running_loop().run_in_executor(self._writer, note)
-            await asyncio.sleep(_NOTE_CLOCKS_EVERY_S)
+            self.follow_clock()
+            if self.clock.now() >= note_at:
+                note_at = self.clock.now() + _NOTE_CLOCKS_EVERY_S
+                note = partial(self._store.note_alive, self.clock.now())
+                await asyncio.get_running_loop().run_in_executor(self._writer, note)
+            await asyncio.sleep(_FOLLOW_CLOCK_EVERY_S)
+
+    def follow_clock(self) -> None:
+        """Take over a step of the wall clock, and say so."""
+        if step_s := self.clock.follow():
+            self.clock_stepped = (self.clock.now(), step_s)
+            self.state.epoch_unix_s = self.clock.unix(0.0)
+            log.warning("the wall clock was set by %+.0f s: it is %s", step_s, self.clock.shown(self.clock.now()))
 
     async def touch_store(self) -> None:
         """Write to the database, to test that it works. Raises StoreUnavailable."""
         await asyncio.get_running_loop().run_in_executor(self._writer, self._store.touch)
+
+    async def store_bytes(self) -> int:
+        """Returns how much of the disk the database takes. Raises StoreUnavailable."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._store.size_bytes)
 
     @property
     def is_store_writable(self) -> bool:
@@ -298,6 +330,7 @@ class ServerLoop:
     # ---------------------------------------------------------------- one batch
 
     async def _take(self, waiting: list[_QueuedSteps]) -> None:
+        self.follow_clock()
         transaction = Transaction(self.core, self.state, self.settings.lease_s, self.progress_interval_s)
         answers: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
         self._settled.clear()

@@ -14,27 +14,33 @@ from math import inf
 from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
-from scheduler.core.events import Proposal
-from scheduler.core.restore_events import StateRestored
+from scheduler.core.events import Proposal, StateRestored
+from scheduler.live.holder_shares import HolderShares
 from scheduler.live.loop.budget_sums import BudgetBooks
+from scheduler.live.loop.claimed_speeds import StepEvidence
 from scheduler.live.loop.notification_queue import NotificationQueue
 from scheduler.live.loop.price_history import PriceHistory
 from scheduler.live.store.event_journal import parse_pool
-from scheduler.live.store.store_interface import PAST_RENTS_MOST, LoadedState
+from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import (
+    PAST_RENTS_MOST,
     AnswerRow,
     AttemptRow,
     BookingRow,
     CheckpointRow,
+    CreditRow,
     JobRow,
     NodeRow,
+    OutboxRow,
     PartRow,
+    PoolRow,
     RentRow,
+    SecretRow,
 )
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
-from walras.device_samples import DeviceSample
 from walras.job_needs import ScriptLaunch
-from walras.job_request import JobId, JobRequest
+from walras.job_request import JobId, JobRequest, Kind, kind_within
+from walras.machines.machine_facts import DeviceSample
 from walras.states import JobState, Reason
 from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, Heartbeat, ProgressReport, ShapeFacts
 
@@ -46,6 +52,10 @@ _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
 _STARTS_KEPT = 8
 #: After so many new calls in a row of a seemingly earlier start, and none of the other, that start is the live one.
 _CALLS_OF_THE_LIVING = 3
+
+
+#: The most jobs that have not ended, of all users.
+_JOBS_MOST = 200_000
 
 
 @dataclass(slots=True)
@@ -170,12 +180,16 @@ class LiveAttempt:
     usual_steps_per_s: float | None = None
     #: The core was told that its speed differs from that.
     is_unusual: bool = False
+    #: What vouches for the speeds that it claims, since this process heard it.
+    evidence: StepEvidence = field(default_factory=StepEvidence)
     #: A part's supervisor died while its agent was running.
     loss_witnessed: bool = False
     #: Ranks of a part were told to stop before their work was done (by the reports of this process's life).
     is_unfinished: bool = False
     #: The output of a rank that failed shows that the job is at fault.
     own_fault: bool = False
+    #: Rank among the gang's machines of the one whose checkpoint was recorded last.
+    committed_by: int = 0
     #: Attempts on its accelerators, itself included, since it was last charged; 0: not counted yet.
     sharers: int = 0
     #: Since when its accelerators have been idle, as far as this process saw; inf: they are not, or nobody knows. The
@@ -210,6 +224,11 @@ class LiveJob:
     states_interval: bool = False
     #: The target, if it has one; the job's row has it as last written.
     target: JobTarget | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Its kind, within its project."""
+        return kind_within(self.row.project, Kind(self.row.kind))
 
     @property
     def held_by(self) -> Reason | None:
@@ -312,6 +331,10 @@ class LiveState:
     #: Incarnations of this cluster before this one.
     former: frozenset[str] = frozenset()
     jobs: dict[JobId, LiveJob] = field(default_factory=dict)
+    #: How many of them each user has.
+    job_shares: HolderShares = field(
+        default_factory=lambda: HolderShares("jobs", _JOBS_MOST, fix="wait until some end, or cancel some")
+    )
     nodes: dict[NodeId, LiveNode] = field(default_factory=dict)
     #: The machine of each agent's credential, by the credential's SHA-256.
     credentials: dict[str, NodeId] = field(default_factory=dict)
@@ -428,7 +451,7 @@ class LiveState:
 
     def end(self, job_id: JobId, state: JobState) -> None:
         """Drop a job that has ended, and remember how it ended."""
-        del self.jobs[job_id]
+        self.job_shares.give_back(self.jobs.pop(job_id).row.user)
         self.ended[job_id] = state
         while len(self.ended) > _REMEMBERED:
             del self.ended[next(iter(self.ended))]
@@ -464,36 +487,37 @@ def load_live_state(
     state = LiveState(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
     state.next_charge_id = loaded.last_charge_id + 1
     state.notifications = NotificationQueue.of(loaded)
-    for job in loaded.jobs:
+    for job in loaded.rows(JobRow):
         state.jobs[job.job_id] = LiveJob(job, launches[job.job_id], target=parse_target(job.target))
+        state.job_shares.put_back(job.user)
         if job.target:
             state.to_forecast[job.job_id] = None
-    for node in loaded.nodes:
+    for node in loaded.rows(NodeRow):
         facts = ShapeFacts.model_validate_json(node.facts)
         until = now + lease_s[facts.market]
         state.nodes[node.node_id] = LiveNode(node, facts, heard_at=now, leased_until=until)
         state.credentials[node.credential] = node.node_id
     parts_of: dict[tuple[JobId, int], dict[NodeId, PartRow]] = {}
-    for part in loaded.parts:
+    for part in loaded.rows(PartRow):
         parts_of.setdefault((part.job_id, part.attempt), {})[part.node_id] = part
-    for row in loaded.attempts:
+    for row in loaded.rows(AttemptRow):
         parts = parts_of.get((row.job_id, row.attempt), {})
         state.jobs[row.job_id].attempt = LiveAttempt(row, parse_placement(row), parts)
         for part in parts.values():
             if not part.ended:
                 state.nodes[part.node_id].expected.add((row.job_id, row.attempt))
-    for checkpoint in loaded.checkpoints:  # oldest first, so the newest two stay
+    for checkpoint in loaded.rows(CheckpointRow):  # oldest first, so the newest two stay
         of_job = state.jobs[checkpoint.job_id]
         of_job.earlier_checkpoint, of_job.checkpoint = of_job.checkpoint, checkpoint
-    for command in loaded.outbox:
+    for command in loaded.rows(OutboxRow):
         if command.node_id in state.nodes:
             state.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)
-    state.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
-    for pool_id, machines in Counter(node.pool_id for node in loaded.nodes if not node.rent_token).items():
+    state.pools = {row.pool_id: parse_pool(row.body) for row in loaded.rows(PoolRow)}
+    for pool_id, machines in Counter(node.pool_id for node in loaded.rows(NodeRow) if not node.rent_token).items():
         state.expect(pool_id, machines)
-    state.secrets = {row.job_id: row.sealed for row in loaded.secrets}
-    state.rents = {rent.token: rent for rent in loaded.rents}
-    state.past_rents = {rent.token: rent for rent in loaded.past_rents}
-    state.bookings = {row.booking_id: row for row in loaded.bookings}
-    state.budgets.credits = list(loaded.credits)
+    state.secrets = {row.job_id: row.sealed for row in loaded.rows(SecretRow)}
+    state.rents = {rent.token: rent for rent in loaded.rows(RentRow) if rent.state == "asked"}
+    state.past_rents = {rent.token: rent for rent in loaded.rows(RentRow) if rent.state != "asked"}
+    state.bookings = {row.booking_id: row for row in loaded.rows(BookingRow)}
+    state.budgets.credits = list(loaded.rows(CreditRow))
     return state

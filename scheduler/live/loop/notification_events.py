@@ -13,6 +13,7 @@ Names and reasons come from files, scripts and machines: they are bounded, and h
 
 import json
 import unicodedata
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +23,7 @@ from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import ChannelRow, JobRow, NotificationRow, ToldRow
 from walras.job_request import JobId
-from walras.notifications import NotificationKind
+from walras.resources.notifications import NotificationKind
 from walras.states import JobState, Reason
 
 _NAME_MOST, _TEXT_MOST = 100, 300
@@ -49,7 +50,7 @@ def note_event(transaction: Transaction, event: Event) -> None:
     jobs = sorted({job_id for job_id, _ in node.expected})
     title = f"machine {name} is lost"
     told = {"id": name, "pool": pool, "reason": event.reason.value, "jobs": jobs[:100]}
-    text = f"{event.reason.value}; pool {pool}; jobs there: {', '.join(map(str, jobs[:20])) or 'none'}"
+    text = f"{event.reason.words}; pool {pool}; jobs there: {', '.join(map(str, jobs[:20])) or 'none'}"
     for channel in channels:
         put_notification(transaction, channel, NotificationKind.MACHINE_LOST, title, text, machine=told)
 
@@ -68,10 +69,10 @@ def note_command(transaction: Transaction, command: Command) -> None:
         return
     words = {NotificationKind.FINISHED: "finished", NotificationKind.BUDGET: "is held for its budget"}
     ended = {JobState.CANCELLED: "was cancelled", JobState.TIMEOUT: "ran out of time"}.get(command.state, "failed")
-    why = ": ".join(filter(None, ("" if command.reason is None else command.reason.value, detail)))
+    why = ": ".join(filter(None, ("" if command.reason is None else command.reason.words, detail)))
+    news = _JobNews(kind, words.get(kind, ended), why, command.state, command.reason)
     for channel in _channels_for(transaction, job, kind):
-        reason = None if command.reason is None else command.reason.value
-        _put_job_notification(transaction, channel, kind, row, words.get(kind, ended), why, command.state, reason)
+        _put_job_notification(transaction, channel, row, news)
 
 
 def _kind_of(row: JobRow, command: JobTransitioned, detail: str) -> NotificationKind | None:
@@ -98,33 +99,35 @@ def tell_once(transaction: Transaction, job: LiveJob, kind: NotificationKind, wo
     if not channels or kind in queue.told.get(row.job_id, ()):
         return
     queue.told.setdefault(row.job_id, set()).add(kind)
-    transaction.batch.told.append(ToldRow(row.job_id, kind))
-    reason = None if row.reason is None else row.reason.value
+    transaction.batch.put(ToldRow(row.job_id, kind))
     for channel in channels:
-        _put_job_notification(transaction, channel, kind, row, words, why, row.state, reason)
+        _put_job_notification(transaction, channel, row, _JobNews(kind, words, why, row.state, row.reason))
 
 
 def _forget_told(transaction: Transaction, job_id: JobId) -> None:
     if transaction.state.notifications.told.pop(job_id, None) is not None:
-        transaction.batch.told_done.append(job_id)
+        transaction.batch.delete(ToldRow, job_id)
 
 
-def _put_job_notification(
-    transaction: Transaction,
-    channel: ChannelRow,
-    kind: NotificationKind,
-    row: JobRow,
-    words: str,
-    why: str,
-    state: JobState,
-    reason: str | None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _JobNews:
+    """What happened to a job, in words, why, and the state that it is in then."""
+
+    kind: NotificationKind
+    words: str
+    why: str
+    state: JobState
+    reason: Reason | None
+
+
+def _put_job_notification(transaction: Transaction, channel: ChannelRow, row: JobRow, news: _JobNews) -> None:
     name, project = plain_text(row.name, _NAME_MOST), plain_text(row.project, _NAME_MOST)
     told = {"id": row.job_id, "name": name, "project": project, "user": plain_text(row.user, _NAME_MOST)}
-    told |= {"state": state.value, "reason": reason, "detail": plain_text(why)}
-    title = f"job {row.job_id} ({name}) {words}" if name else f"job {row.job_id} {words}"
-    text = "; ".join(filter(None, (plain_text(why), f"project {project}")))
-    put_notification(transaction, channel, kind, title, text, job=told)
+    reason = None if news.reason is None else news.reason.value
+    told |= {"state": news.state.value, "reason": reason, "detail": plain_text(news.why)}
+    title = f"job {row.job_id} ({name}) {news.words}" if name else f"job {row.job_id} {news.words}"
+    text = "; ".join(filter(None, (plain_text(news.why), f"project {project}")))
+    put_notification(transaction, channel, news.kind, title, text, job=told)
 
 
 def put_notification(

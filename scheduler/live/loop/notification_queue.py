@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from scheduler.live.store.store_interface import LoadedState, WriteBatch
-from scheduler.live.store.table_rows import ChannelRow, NotificationRow
+from scheduler.live.store.table_rows import ChannelRow, NotificationRow, ToldRow
 from walras.errors import Conflict
 from walras.job_request import JobId
-from walras.notifications import NotificationKind
+from walras.resources.notifications import NotificationKind
 
 #: The most notifications that may wait, of one user and of all.
 WAITING_OF_USER, WAITING_MOST = 200, 10_000
@@ -46,14 +46,16 @@ class NotificationQueue:
     @staticmethod
     def of(loaded: LoadedState) -> "NotificationQueue":
         """Returns the queue as the tables have it."""
-        queue = NotificationQueue(next_channel_id=loaded.last_channel_id + 1, next_seq=loaded.last_notification_seq + 1)
-        for channel in loaded.channels:
+        queue = NotificationQueue(
+            next_channel_id=loaded.last_numbers[ChannelRow] + 1, next_seq=loaded.last_numbers[NotificationRow] + 1
+        )
+        for channel in loaded.rows(ChannelRow):
             queue._enter(channel)
-        for notification in loaded.notifications:
+        for notification in loaded.rows(NotificationRow):
             if notification.channel_id in queue.channels:
                 queue.waiting[notification.seq] = notification
                 queue.by_channel.setdefault(notification.channel_id, {})[notification.seq] = None
-        for row in loaded.told:
+        for row in loaded.rows(ToldRow):
             queue.told.setdefault(row.job_id, set()).add(row.kind)
         return queue
 
@@ -74,16 +76,16 @@ class NotificationQueue:
     def add_channel(self, batch: WriteBatch, row: ChannelRow) -> None:
         """Add a channel. Raises Conflict where there are too many."""
         if len(self._channels_of.get(row.user, ())) >= CHANNELS_OF_USER or len(self.channels) >= CHANNELS_MOST:
-            raise Conflict(f"there are {CHANNELS_OF_USER} channels already", fix="walras notify remove ID")
+            raise Conflict(f"there are {CHANNELS_OF_USER} channels already", fix="walras notify --remove ID")
         self._enter(row)
         self.next_channel_id = row.channel_id + 1
-        batch.channels.append(row)
+        batch.put(row)
 
     def change_channel(self, batch: WriteBatch, row: ChannelRow) -> None:
         """Store a changed channel; nothing if it was removed meanwhile."""
         if row.channel_id in self.channels:
             self.channels[row.channel_id] = row
-            batch.channels.append(row)
+            batch.put(row)
 
     def remove_channels(self, batch: WriteBatch, rows: Iterable[ChannelRow]) -> None:
         """Remove channels with the notifications that wait for them."""
@@ -95,7 +97,7 @@ class NotificationQueue:
             self._channels_of[row.user].discard(row.channel_id)
             if not self._channels_of[row.user]:
                 del self._channels_of[row.user]
-            batch.channels_done.append(row.channel_id)
+            batch.delete(ChannelRow, row.channel_id)
 
     def _enter(self, row: ChannelRow) -> None:
         self.channels[row.channel_id] = row
@@ -119,21 +121,21 @@ class NotificationQueue:
         self.next_seq += 1
         self.waiting[row.seq] = row
         self.by_channel.setdefault(row.channel_id, {})[row.seq] = None
-        batch.notifications.append(row)
+        batch.put(row)
         return row
 
     def try_later(self, batch: WriteBatch, row: NotificationRow, due_at: float) -> None:
         """Count a failed try and set the next one; nothing if the notification has left the queue meanwhile."""
         if row.seq in self.waiting:
             self.waiting[row.seq] = replace(row, tries=row.tries + 1, due_at=due_at)
-            batch.notifications.append(self.waiting[row.seq])
+            batch.put(self.waiting[row.seq])
 
     def remove(self, batch: WriteBatch, seq: int) -> None:
         """Remove a notification that was delivered, given up or dropped; nothing if it is not in the queue."""
         row = self.waiting.pop(seq, None)
         if row is None:
             return
-        batch.notifications_done.append(seq)
+        batch.delete(NotificationRow, seq)
         of_channel = self.by_channel[row.channel_id]
         del of_channel[seq]
         if not of_channel:

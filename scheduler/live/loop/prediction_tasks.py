@@ -8,17 +8,12 @@ the former predictions stay, and the next change asks again.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from itertools import islice
 
-from optimizer.planning.machine_recommendation import specs_by_accelerator
-from optimizer.prediction.loss_curve import TargetForecast, forecast_target
-from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.cycle.speed_predictions import (
     DataWait,
     PredictionQuestion,
-    predict_speeds,
     prediction_question,
     prediction_versions,
 )
@@ -26,13 +21,19 @@ from scheduler.core.events import Event
 from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.claimed_speeds import data_sheets
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveState
+from scheduler.live.loop.prediction_process import (
+    ForecastAnswer,
+    TargetQuestion,
+    forecast_targets,
+    predict_from_catalog,
+)
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import SingleFlightTask, try_worker_process
 from scheduler.live.store.event_journal import as_journaled
-from walras.job_request import JobId, Kind
-from walras.spec.catalog import load_catalog
+from walras.job_request import Kind
 
 #: Seconds from a change to the question, so that measurements at about the same time become one question.
 PREDICTION_PACE_S = 10.0
@@ -40,18 +41,6 @@ PREDICTION_PACE_S = 10.0
 PREDICTION_TIMEOUT_S = 120.0
 #: How many speeds the core gets in one step; other steps run between two.
 _SPEEDS_PER_STEP = 100
-
-PredictSpeeds = Callable[[PredictionQuestion], tuple[PredictedSpeed, ...]]
-
-
-@cache
-def _data_sheets() -> dict[str, AcceleratorSpecs]:
-    return specs_by_accelerator(load_catalog())
-
-
-def predict_from_catalog(question: PredictionQuestion) -> tuple[PredictedSpeed, ...]:
-    """Returns predicted speeds, by the data sheets of the shipped catalog. Takes seconds."""
-    return predict_speeds(question, _data_sheets())
 
 
 class SpeedPredictions:
@@ -63,8 +52,9 @@ class SpeedPredictions:
         past: Sequence[ScoredBelief] = (),
         pace_s: float = PREDICTION_PACE_S,
         timeout_s: float = PREDICTION_TIMEOUT_S,
-        find: PredictSpeeds = predict_from_catalog,
+        find: Callable[[PredictionQuestion], tuple[PredictedSpeed, ...]] = predict_from_catalog,
     ) -> None:
+        data_sheets()  # read before the loop runs, which it would hold up
         self._loop = loop
         self._past = past
         self._pace_s = pace_s
@@ -120,26 +110,6 @@ FORECAST_TIMEOUT_S = 120.0
 _MOST_JOBS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class TargetQuestion:
-    """What is known of one job: (step, value) ascending, the newest step, the target, the steps it declares."""
-
-    job_id: JobId
-    points: tuple[tuple[float, float], ...]
-    at_step: float
-    at_most: float
-    steps: float | None
-
-
-ForecastAnswer = tuple[TargetForecast, ...]
-ForecastTargets = Callable[[tuple[TargetQuestion, ...]], ForecastAnswer]
-
-
-def forecast_targets(asked: tuple[TargetQuestion, ...]) -> ForecastAnswer:
-    """Returns one forecast for each question, in order. Takes about 30 ms each."""
-    return tuple(forecast_target(each.points, each.at_step, each.at_most, each.steps) for each in asked)
-
-
 def target_questions(state: LiveState) -> tuple[TargetQuestion, ...]:
     """Returns the next jobs to ask about and takes them off the list; they return to it with their next report."""
     asked = list[TargetQuestion]()
@@ -161,7 +131,7 @@ class TargetForecasts:
         loop: ServerLoop,
         pace_s: float = FORECAST_PACE_S,
         timeout_s: float = FORECAST_TIMEOUT_S,
-        foresee: ForecastTargets = forecast_targets,
+        foresee: Callable[[tuple[TargetQuestion, ...]], ForecastAnswer] = forecast_targets,
     ) -> None:
         self._loop = loop
         self._pace_s = pace_s

@@ -7,7 +7,7 @@ of the same part of an hour. After a crash up to ten minutes of an hour are miss
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scheduler.live.store.price_hours import PriceRow
+from scheduler.live.store.table_rows import PriceRow
 from walras.cluster import PoolId
 from walras.contract import SECONDS_PER_HOUR
 

@@ -23,7 +23,7 @@ from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.price_history import LOOK_EVERY_S, PoolQuote
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.price_hours import PRICES_KEPT_S
+from scheduler.live.store.table_rows import PriceRow
 
 #: Seconds between two times that the core's own knowledge is stored; an orderly stop stores it too.
 _KEEP_STATE_EVERY_S = 10.0
@@ -111,8 +111,8 @@ def note_prices(transaction: Transaction) -> None:
     state = transaction.state
     rows = state.price_history.look(transaction.at, state.epoch_unix_s, pool_quotes(state))
     if rows:
-        transaction.batch.price_hours.extend(rows)
-        transaction.batch.price_hours_until = max(0.0, transaction.at - PRICES_KEPT_S)
+        transaction.batch.put(*rows)
+        transaction.batch.expire(PriceRow, transaction.at)
 
 
 async def watch_prices(loop: ServerLoop) -> None:

@@ -1,69 +1,47 @@
 """Solves in a process of its own, so that the event loop never waits for one.
 
 At most one solve is under way (the core sees to that). A solve that fails, takes too long or crashes its process is
-answered by `SolveFailed`; after a timeout or a crash the next one gets a new process. On demand, a second process
+answered by `SolveFailed`; after a timeout or a crash the next one gets a new process. A policy of another package runs
+there alone: the keys of an order are asked for in the same way (`RankJobs`). On demand, a second process
 computes a bound on what whole gangs can reach for the last question that was solved; the answer is kept for all who
 ask.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 
 from optimizer.assignment.whole_gang_bound import LARGEST_FLEET
-from scheduler.core.commands import Solve
-from scheduler.core.cycle.solve_requests import integral_gang_bound, run_solve
-from scheduler.core.events import Event, Proposal, Solved, SolveFailed
+from scheduler.core.commands import RankJobs, Solve
+from scheduler.core.cycle.solve_requests import integral_gang_bound
+from scheduler.core.events import Event, JobsRanked, Solved, SolveFailed
 from scheduler.live.loop.apply_commands import emit_in_pieces
 from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.solver_process import answer, import_solver, prepare_program
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.loop.worker_process import ask_worker_process, kill_worker_process, new_worker_process
+from scheduler.live.loop.worker_process import as_error, ask_worker_process, kill_worker_process, new_worker_process
 from scheduler.live.store.event_journal import as_journaled
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 
-
-def _import_solver() -> bool:
-    """Do nothing: importing this module in the child process is the work."""
-    return True
-
-
-#: Set in the solver's process once cvxpy is imported and compiled, so that a bound takes milliseconds.
-_PROGRAM_IS_READY = threading.Event()
-
-
-def _prepare_program() -> None:
-    """Import and prepare cvxpy in the solver's process, between answers: imports in two threads at once can fail."""
-    from optimizer.renting.plan_relaxation import prepare_relaxation
-
-    prepare_relaxation()
-    _PROGRAM_IS_READY.set()
-
-
-def solve_and_bound(command: Solve) -> Proposal:
-    """Returns the decision; with the bound of the relaxed program in cvxpy as soon as cvxpy is ready."""
-    if not _PROGRAM_IS_READY.is_set():
-        return run_solve(command)
-    from optimizer.renting.plan_relaxation import with_relaxed_bound
-
-    return run_solve(command, with_relaxed_bound)
+#: A policy that gives no keys for so long, seconds, has failed. The start of its process counts.
+RANK_TIMEOUT_S = 20.0
 
 
 class SolverPool:
-    """Answers `Solve` commands, one process at a time."""
+    """Answers `Solve` and `RankJobs` commands, one process at a time."""
 
     def __init__(
         self,
         loop: ServerLoop,
         timeout_s: float,
-        solve_it: Callable[[Solve], Proposal] = solve_and_bound,
+        answer_it: Callable[[Solve | RankJobs], Solved | JobsRanked | SolveFailed] = answer,
         clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
         self._loop = loop
         self._clocks = clocks
         self._timeout_s = timeout_s
-        self._solve_it = solve_it
+        self._answer_it = answer_it
         self._pool = new_worker_process()
         self._is_prepared = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +55,7 @@ class SolverPool:
         Args:
             rents: machines can be rented. The first decision will then need cvxpy, which is imported as well.
         """
-        await asyncio.get_running_loop().run_in_executor(self._pool, _import_solver)
+        await asyncio.get_running_loop().run_in_executor(self._pool, import_solver)
         self.state = "ok"
         if rents:
             self._prepare()
@@ -86,7 +64,7 @@ class SolverPool:
         if not self._is_prepared:
             self._is_prepared = True
             with suppress(RuntimeError):  # the process has died since, or is being ended
-                self._pool.submit(_prepare_program)
+                self._pool.submit(prepare_program)
 
     def deliver(self, effects: TransactionEffects) -> None:
         for command in effects.solves:
@@ -94,7 +72,7 @@ class SolverPool:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, command: Solve) -> None:
+    async def _answer(self, command: Solve | RankJobs) -> None:
         event = await self._event(command)
 
         def step(transaction: Transaction) -> Iterator[None]:
@@ -103,27 +81,32 @@ class SolverPool:
 
         self._loop.perform_soon_in_pieces(step)
 
-    async def _event(self, command: Solve) -> Event:
+    async def _event(self, command: Solve | RankJobs) -> Event:
         loop, began = asyncio.get_running_loop(), self._clocks.monotonic()
+        timeout_s = min(self._timeout_s, RANK_TIMEOUT_S) if isinstance(command, RankJobs) else self._timeout_s
         try:
-            proposal = await asyncio.wait_for(
-                loop.run_in_executor(self._pool, self._solve_it, command), self._timeout_s
+            event = await asyncio.wait_for(
+                loop.run_in_executor(self._pool, as_error, self._answer_it, command), timeout_s
             )
         except TimeoutError:
             self._restart()
-            return SolveFailed(0.0, command.request_id, f"no answer within {self._timeout_s:g} s")
+            return SolveFailed(0.0, command.request_id, f"no answer within {timeout_s:g} s")
         except BrokenProcessPool:
             self._restart()
             return SolveFailed(0.0, command.request_id, "the solver process died")
         except Exception as error:  # outermost handler of that process: whatever failed, the server goes on
             self.state = f"failed: {error}"[:200]
             return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
+        if isinstance(event, SolveFailed):
+            self.state = f"failed: {event.reason}"[:200]
+            return event
         self.state = "ok"
-        self._prepare()
-        self.answered = command if command.problem.pools.capacity.sum() <= LARGEST_FLEET else None
-        solved = Solved(0.0, command.request_id, proposal, took_s=self._clocks.monotonic() - began)
+        if isinstance(command, Solve) and isinstance(event, Solved):
+            self._prepare()
+            self.answered = command if command.problem.pools.capacity.sum() <= LARGEST_FLEET else None
+            event.took_s = self._clocks.monotonic() - began
         # As a reader of the journal will see it, or a replay could differ. Large, so not in the loop's thread.
-        return await loop.run_in_executor(None, as_journaled, solved)
+        return await loop.run_in_executor(None, as_journaled, event)
 
     def _restart(self) -> None:
         kill_worker_process(self._pool)

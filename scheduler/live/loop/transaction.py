@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from logging import DEBUG, Logger
 
-from scheduler.core.commands import Command, ReleaseNode, Rent, Solve
+from scheduler.core.commands import Command, RankJobs, ReleaseNode, Rent, Solve
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event
-from scheduler.core.restore_events import StateRestored
+from scheduler.core.events import Event, StateRestored
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState, dump_target
 from scheduler.live.store.event_journal import GENERATION, dump_state, encode_command, encode_event
 from scheduler.live.store.store_interface import WriteBatch
@@ -34,7 +33,7 @@ from walras.wire import AgentCommand
 class TransactionEffects:
     """What is to be done once the batch is durable."""
 
-    solves: list[Solve] = field(default_factory=list)
+    solves: list[Solve | RankJobs] = field(default_factory=list)
     rents: list[Rent] = field(default_factory=list)
     releases: list[ReleaseNode] = field(default_factory=list)
     posts: list[tuple[NodeId, AgentCommand]] = field(default_factory=list)
@@ -103,8 +102,7 @@ class Transaction:
 
     def node_changed(self, node: LiveNode) -> None:
         self._nodes[node.row.node_id] = node.row
-        if node.row.node_id in self.batch.nodes_done:  # forgotten and joined again in one transaction
-            self.batch.nodes_done.remove(node.row.node_id)
+        self.batch.keep(NodeRow, node.row.node_id)  # forgotten and joined again in one transaction
 
     def node_forgotten(self, node: LiveNode) -> None:
         """Take the machine out of the live state and the tables. Nothing may be alive there."""
@@ -112,8 +110,8 @@ class Transaction:
         del self.state.nodes[node_id]
         self.state.credentials.pop(node.row.credential, None)
         self._nodes.pop(node_id, None)
-        self.batch.outbox_done.extend(node.outbox)
-        self.batch.nodes_done.append(node_id)
+        self.batch.delete(OutboxRow, *node.outbox)
+        self.batch.delete(NodeRow, node_id)
 
     def rent_changed(self, rent: RentRow) -> None:
         self._rents[rent.token] = rent
@@ -135,11 +133,8 @@ class Transaction:
     def freeze(self) -> "FrozenTransaction":
         """Returns copies of everything that changed, for the writer thread."""
         batch = self.batch
-        batch.jobs = [replace(row) for row in self._jobs.values()]
-        batch.attempts = [replace(row) for row in self._attempts.values()]
-        batch.parts = [replace(row) for row in self._parts.values()]
-        batch.nodes = [replace(row) for row in self._nodes.values()]
-        batch.rents = [replace(row) for row in self._rents.values()]
+        for changed in (self._jobs, self._attempts, self._parts, self._nodes, self._rents):
+            batch.put(*map(replace, changed.values()))
         return FrozenTransaction(batch, self._records, tuple(self.effects.posts), self.core_state)
 
 
@@ -168,14 +163,14 @@ class FrozenTransaction:
             event, commands = record
             log.debug("event %s", event)
             for command in commands:
-                log.debug("  command %s", type(command).__name__ if isinstance(command, Solve) else command)
+                log.debug("  command %s", type(command).__name__ if isinstance(command, Solve | RankJobs) else command)
 
     def encoded(self) -> WriteBatch:
         """Returns what is to be written; the same again at each repeated try, after the disk has refused it."""
         if self.is_encoded:
             return self.batch
         self.is_encoded = True
-        journal = self.batch.journal
+        journal: list[JournalRow] = []
         for record in self.records:
             if isinstance(record, JournalRow):
                 journal.append(record)
@@ -183,8 +178,9 @@ class FrozenTransaction:
             event, commands = record
             journal.append(encode_event(event))
             journal.extend(encode_command(event.at, command) for command in commands)
+        self.batch.put(*journal)
         for node_id, command in self.posts:
-            self.batch.outbox.append(OutboxRow(command.command_id, node_id, command.model_dump_json()))
+            self.batch.put(OutboxRow(command.command_id, node_id, command.model_dump_json()))
         if self.core_state is not None:
-            self.batch.core_state.append(CoreStateRow(self.core_state.at, dump_state(self.core_state)))
+            self.batch.put(CoreStateRow(self.core_state.at, dump_state(self.core_state)))
         return self.batch

@@ -26,7 +26,7 @@ from scheduler.live.providers.machine_boot import boot_script
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.errors import ConfigError
-from walras.spec.provider_settings import AwsSettings
+from walras.spec.cluster_file import AwsSettings
 
 T = TypeVar("T")
 

@@ -86,6 +86,7 @@ log = logging.getLogger(__name__)
 #: An agent that dies more often than this is not restarted, and the machine is given up.
 _RESTARTS_MAX = 5
 _WATCH_S = 0.5
+_START_AGAIN_S = 5.0
 #: The variables of the server's environment that an agent needs; never its tokens.
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
@@ -181,9 +182,14 @@ class LocalProvider:
             self._machines[node_id] = _LocalMachine(machine, self._folder / node_id)
             found.append(machine)
         await asyncio.sleep(self.pools[pool.pool_id].boot_s)
-        for machine in found:
-            if machine.node_id in self._machines:
-                await self._boot(self._machines[machine.node_id], pool, fresh=True)
+        try:
+            for machine in found:
+                if machine.node_id in self._machines:
+                    await self._boot(self._machines[machine.node_id], pool, fresh=True)
+        except ProviderProblem:
+            for machine in found:
+                await self.terminate(machine.node_id)
+            raise
         return tuple(found)
 
     async def describe(self) -> tuple[RentedMachine, ...]:
@@ -225,16 +231,23 @@ class LocalProvider:
         self._server_url, self._report_gone = server_url, report_gone
 
     async def watch(self) -> None:
-        """Restart agents that died by themselves, for ever; give a machine up whose agent keeps dying."""
+        """Restart agents that died by themselves, for ever; give a machine up whose agent keeps dying.
+
+        One that cannot be started now is tried until it can.
+        """
         while True:
             await asyncio.sleep(_WATCH_S)
             for node_id, machine in list(self._machines.items()):
                 if machine.process is None or machine.process.poll() is None or machine.leaving:
                     continue
-                machine.restarts += 1
-                if machine.restarts <= _RESTARTS_MAX:
-                    log.warning("agent %s ended with %s: started again", node_id, machine.process.returncode)
-                    await self._boot(machine, self.pools[machine.machine.pool_id].pool, fresh=False)
+                if machine.restarts < _RESTARTS_MAX:
+                    log.warning("agent %s ended with %s: it is started again", node_id, machine.process.returncode)
+                    try:
+                        await self._boot(machine, self.pools[machine.machine.pool_id].pool, fresh=False)
+                        machine.restarts += 1
+                    except ProviderProblem as problem:  # its jobs run on, and the disk may have room again soon
+                        log.warning("%s", problem)
+                        await asyncio.sleep(_START_AGAIN_S)
                 else:
                     log.error("agent %s does not stay up: the machine is given up", node_id)
                     await self.terminate(node_id)
@@ -257,7 +270,6 @@ class LocalProvider:
         try:
             machine.process = await asyncio.get_running_loop().run_in_executor(None, boot)
         except OSError as error:
-            self._machines.pop(machine.machine.node_id, None)
             raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, f"cannot start an agent: {error}") from error
 
     def _end(self, machine: _LocalMachine) -> None:
@@ -266,12 +278,19 @@ class LocalProvider:
         if machine.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 machine.process.wait(5.0)
-        # Without its token the folder is no machine any more; the agent's log stays for diagnosis.
-        (machine.folder / "rent.token").unlink(missing_ok=True)
+        _forget(machine.folder)
 
     def _wipe(self, folder: Path) -> None:
         kill_machine_processes(folder)
+        _forget(folder)
+
+
+def _forget(folder: Path) -> None:
+    """Without its token the folder is no machine any more; the agent's log stays for diagnosis."""
+    try:
         (folder / "rent.token").unlink(missing_ok=True)
+    except OSError as error:  # the next server sees that no agent is there
+        log.error("%s", error)
 
 
 def _write_atomically(path: Path, text: str) -> None:

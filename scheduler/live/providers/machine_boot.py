@@ -28,7 +28,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from walras.cluster import Market, Pool
 from walras.errors import ConfigError
-from walras.spec.provider_settings import AwsSettings
+from walras.spec.cluster_file import AwsSettings
 
 _NAME = "walras"
 _PACKAGES = ("configs", "optimizer", "scheduler", "simulator", "walras", "workers")

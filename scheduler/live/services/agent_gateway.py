@@ -24,30 +24,36 @@ from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.launches import launch_joined
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.services.agent_comparison import (
-    compare_machine,
-    is_settled,
-    meet_machine,
-    settle_machines,
-    unexpected_here,
-    welcome_back,
-)
 from scheduler.live.services.agent_identity import (
+    MachineSpeakers,
     check_cluster,
     check_enrolment,
     check_incarnation,
+    check_machine_is_free,
     check_name_is_free,
+    check_part,
     check_protocol,
     check_speaker,
     is_other_speaker,
+    is_same_machine,
     note_speaker,
     pool_of_agent,
     shape_differences,
     with_known_speed,
 )
-from scheduler.live.services.agent_reports import end_attempt, end_outlived_notice, outlives_notice, process_reports
+from scheduler.live.services.agent_reports import (
+    compare_machine,
+    end_attempt,
+    end_outlived_notice,
+    is_settled,
+    meet_machine,
+    outlives_notice,
+    process_reports,
+    settle_machines,
+    unexpected_here,
+    welcome_back,
+)
 from scheduler.live.services.machine_facts import dump_tools, has_new_facts, take_facts, tell_joined
-from scheduler.live.services.parts_of_machines import MachineSpeakers, check_machine_is_free, check_part
 from scheduler.live.services.session_broker import SessionBroker
 from scheduler.live.services.store_access import StoreProofs
 from scheduler.live.services.unconfirmed_starts import (
@@ -58,12 +64,12 @@ from scheduler.live.services.unconfirmed_starts import (
     withdraw_unconfirmed,
 )
 from scheduler.live.store.store_interface import StoreUnavailable
-from scheduler.live.store.table_rows import NodeRow
+from scheduler.live.store.table_rows import NodeRow, OutboxRow
 from walras.clocks import random_token
 from walras.cluster import NodeId
+from walras.contract import PROTOCOL
 from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
-from walras.protocol import PROTOCOL
 from walras.states import Reason
 from walras.wire import AgentCommand, AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
@@ -150,7 +156,7 @@ class AgentGateway:
         check_machine_is_free(transaction, message, self._loop.settings.unreachable_s)
         known = state.nodes.get(node_id)
         if known is not None and known.is_member:
-            if known.facts != message.facts:
+            if not is_same_machine(known.facts, message.facts):
                 raise Conflict(
                     f"{node_id} is known as another machine", field="node_id", fix="choose another name for this one"
                 )
@@ -218,12 +224,14 @@ class AgentGateway:
         try:
             return await self._heartbeat(message)
         except StoreUnavailable:
-            await asyncio.sleep(min(_STUCK_PACE_S, message.wait_s))
+            # What the machine says only once is not taken: it says it again, as to a server that has just started.
+            is_again = message.resync or message.data is not None
+            await asyncio.sleep(_STUCK_PACE_S if is_again else min(_STUCK_PACE_S, message.wait_s))
             node = self._node(message.node_id)
             if not node.is_member:
                 raise
             node.heard_at = self._loop.clock.now()
-            return self._renewed(node, message, message.life)
+            return self._renewed(node, message, "" if is_again else message.life)
 
     async def _heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         node = self._node(message.node_id)
@@ -289,7 +297,7 @@ class AgentGateway:
         elif node.row.state == "unreachable" and is_settled(state):
             welcome_back(transaction, node)
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
-        transaction.batch.outbox_done.extend(done)
+        transaction.batch.delete(OutboxRow, *done)
         drop_unknown(transaction, node, message.protocol)
         self._hold_sealed(transaction, node)
         process_reports(transaction, node, message.reports)
@@ -333,7 +341,7 @@ class AgentGateway:
             life=self._life,
             sessions=self.sessions.take(node.row.node_id),
             open_sessions=self.sessions.open_on(node.row.node_id),
-            challenge=None if self.proofs is None else self.proofs.challenge_for(node.row.node_id),
+            challenge=None if self.proofs is None else self.proofs.challenge_for(node),
         )
 
     def _renewed(self, node: LiveNode, message: Heartbeat, life: str) -> HeartbeatAnswer:

@@ -5,23 +5,29 @@ it sends. A machine name that one agent holds is not given to another before eve
 because ranks may be alive; the join token proves nothing about ranks. A copy of a state folder is told from its
 original by the machine's boot: while one of them is heard, the other is refused. An agent that belongs to another
 cluster, or knows another incarnation of this one's database, is told both ids and gets nothing.
+
+Machines with accelerators of several types: one agent, and a node for each type (`walras.spec.machine_parts`).
+
+People name the machine, and what they ask then holds for all its parts. The name belongs to one agent as a whole: while
+ranks may be alive on any part of a machine, no other agent gets another part, nor a machine of that very name.
 """
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from pydantic import ValidationError
 
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.errors import Forbidden, NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
-from walras.protocol import PROTOCOL, protocol_problem
+from walras.contract import PROTOCOL, protocol_problem
+from walras.errors import Forbidden, NameHeld, NotFound, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.spec.accelerator_names import covers
 from walras.spec.catalog import catalog_speed
 from walras.spec.cluster_file import catalog_memory_bytes
-from walras.wire import ClusterIdentity, Heartbeat, Register
+from walras.spec.machine_parts import is_same_machine_agent, part_name
+from walras.wire import ClusterIdentity, Heartbeat, Register, ShapeFacts
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +35,8 @@ log = logging.getLogger(__name__)
 _ENROL_BOOTS = 3.0
 #: The first protocol version in which agents name themselves and the cluster.
 _NAMES_ITSELF = 2
+#: The part of their memory by which like machines may differ.
+_LIKE_MEMORY = 1 / 32
 
 
 def check_cluster(here: ClusterIdentity, told: ClusterIdentity | None, who: str) -> None:
@@ -102,6 +110,17 @@ def check_name_is_free(transaction: Transaction, node: LiveNode, message: Regist
         field="node_id",
         fix="choose another --node for a second machine; an agent that lost its state folder has only to wait",
     )
+
+
+def check_has_left(transaction: Transaction, node: LiveNode, message: Register) -> None:
+    """Raise NameHeld where the registering agent has another name already, under which ranks may be alive."""
+    if node.expected or node.outbox or node.alive:
+        name = node.row.node_id
+        raise NameHeld(
+            f"this agent is {name}, where its jobs run; as {message.node_id} it would end them",
+            field="node_id",
+            fix=f"start it as --node {name}, or give {message.node_id} a --state of its own",
+        )
 
 
 def check_enrolment(transaction: Transaction, message: Register, rent_token: str, enrol_s: float) -> None:
@@ -189,20 +208,33 @@ def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
     (1).
 
     Emulated accelerators have the speed that they state, which is no device's. The memory of an accelerator, which no
-    machine states, is filled in likewise. A pool that is declared as a family (`h100`) keeps that name for what its
-    machines find (`h100-80gb`).
+    machine states, is filled in likewise, and main memory where it is about the declared pool's. A pool that is
+    declared as a family (`h100`) keeps that name for what its machines find (`h100-80gb`).
     """
     if declared is not None and covers(declared.shape.accelerator, pool.shape.accelerator):
         pool = replace(pool, shape=replace(pool.shape, accelerator=declared.shape.accelerator))
     known_bytes = None if declared is None else declared.shape.accelerator_memory_bytes
     memory_bytes = catalog_memory_bytes(pool.shape.accelerator) if known_bytes is None else known_bytes
     shape = replace(pool.shape, accelerator_memory_bytes=memory_bytes)
+    if declared is not None and is_like_memory(shape.memory_bytes, declared.shape.memory_bytes):
+        shape = replace(shape, memory_bytes=declared.shape.memory_bytes)
     pool = replace(pool, shape=shape)
     if shape.nominal_speed != 1.0:
         return pool
     by_sheet = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
     speed = by_sheet if declared is None else declared.shape.nominal_speed
     return replace(pool, shape=replace(shape, nominal_speed=speed))
+
+
+def is_like_memory(one: int, other: int) -> bool:
+    """Returns whether machines with so much memory count as alike: every kernel leaves a little more or less of it."""
+    return abs(one - other) <= _LIKE_MEMORY * max(one, other)
+
+
+def is_same_machine(known: ShapeFacts, told: ShapeFacts) -> bool:
+    """Returns whether a machine that states `told` can be the one that stated `known`."""
+    is_like = is_like_memory(known.memory_bytes, told.memory_bytes)
+    return is_like and known == told.model_copy(update={"memory_bytes": known.memory_bytes})
 
 
 def shape_differences(known: Shape, joining: Shape) -> str:
@@ -213,3 +245,89 @@ def shape_differences(known: Shape, joining: Shape) -> str:
         if getattr(joining, each.name) != getattr(known, each.name)
     ]
     return ", ".join(told)
+
+
+def check_part(message: Register) -> None:
+    """Raise UserError where a machine registers as a part under a wrong name, or as a part though it is rented."""
+    facts = message.facts
+    if not facts.machine:
+        return
+    try:
+        expected = part_name(facts.machine, facts.accelerator)
+    except ValueError as error:
+        raise UserError(str(error), field="facts.machine") from None
+    if message.node_id != expected:
+        raise UserError(
+            f"{message.node_id} is not the part of {facts.machine} with {facts.accelerator}",
+            field="node_id",
+            fix=f"register it as {expected}",
+        )
+    if message.rent_token:
+        raise UserError("a rented machine has no parts", field="rent_token", fix="register it as a whole")
+
+
+def check_machine_is_free(transaction: Transaction, message: Register, unreachable_s: float) -> None:
+    """Raise NameHeld while another agent is heard for the machine or a part of it, or ranks may be alive there, be it
+    under another name of this agent.
+    """
+    own = message.facts.machine or message.node_id
+    for node_id, node in transaction.state.nodes.items():
+        if node_id == message.node_id or not node.is_member:
+            continue
+        if message.agent and message.agent == node.row.agent:
+            check_has_left(transaction, node, message)
+        if own not in (node_id, node.facts.machine):
+            continue
+        are_parts = bool(message.facts.machine) and bool(node.facts.machine)
+        if not (are_parts and is_same_machine_agent(node.row.agent, message.agent)):
+            check_name_is_free(transaction, node, message, unreachable_s)
+
+
+def machines_named(state: LiveState, name: str) -> list[LiveNode]:
+    """Returns the node of this name, or that machine's parts, lost ones included.
+
+    Raises NotFound without any, and for a rented machine that was given back.
+    """
+    found = [state.nodes[node_id] for node_id in nodes_named(state, name)]
+    if any(node.row.state == "released" for node in found):
+        raise NotFound(f"no machine {name}", fix="check `walras nodes`")
+    return found
+
+
+def nodes_named(state: LiveState, name: str) -> list[NodeId]:
+    """Returns the node of this name, or that machine's parts, lost ones included. Raises NotFound without any."""
+    if name in state.nodes:
+        return [NodeId(name)]
+    parts = [node_id for node_id, each in sorted(state.nodes.items()) if each.facts.machine == name]
+    if not parts:
+        raise NotFound(f"no machine {name}", fix="check `walras nodes`")
+    return parts
+
+
+@dataclass(slots=True)
+class _Heard:
+    agent: str
+    is_part: bool
+    at: float
+
+
+@dataclass(slots=True)
+class MachineSpeakers:
+    """The agent that was heard last for each machine; in memory only, because it is worthless after a silence."""
+
+    _heard: dict[str, _Heard] = field(default_factory=dict)
+
+    def check(self, node: LiveNode, message: Heartbeat, now: float, unreachable_s: float) -> None:
+        """Note who sends. Raises NameHeld where another agent was just heard for another part of this machine."""
+        agent, is_part = message.agent or node.row.agent, bool(node.facts.machine)
+        name = node.facts.machine or message.node_id
+        last = self._heard.get(name)
+        if last is not None and (last.is_part or is_part) and now - last.at <= unreachable_s:
+            is_same = last.is_part and is_part and is_same_machine_agent(last.agent, agent)
+            if not is_same:
+                raise NameHeld(
+                    f"another agent speaks for {name}, heard {now - last.at:.0f} s ago",
+                    field="agent",
+                    fix="give each machine its own name (--node) and its own folder (--state)",
+                )
+        self._heard[name] = _Heard(agent, is_part, now)

@@ -9,6 +9,13 @@ After a restore the backup is older than the world: agents report the newest che
 they know. An attempt of a job in the tables, with a higher number than theirs, is newer than all they know. So its
 checkpoint is the newest one, and if it finished, the job has finished: such a job is held, and its detail says why, so
 that people decide.
+
+Compares the attempts that an agent reports on its machine with those that the tables expect there.
+
+An expected attempt that is not there has ended unnoticed, unless its start is still on its way. An attempt that is
+there and not expected is fenced. After a restore the tables are older than the world: no machine in them gets anything
+new until all of them have reported what they run and ran, or their leases have run out. Attempts that still run and are
+known continue, reports are sent again, and numbers that were given out after the backup are skipped.
 """
 
 import json
@@ -21,6 +28,7 @@ from scheduler.core.events import (
     CheckpointRecorded,
     EndCause,
     JobHeld,
+    NodeBack,
     NodeLeaving,
     NodeUncordoned,
     Prepared,
@@ -28,14 +36,15 @@ from scheduler.core.events import (
 )
 from scheduler.core.handlers.speed_reports import is_speed_outlier
 from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
-from scheduler.live.loop.agent_commands import stop_other_parts
-from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts
+from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts, share_speeds, stop_other_parts
 from scheduler.live.loop.departures import end_notice, leave_with_pool
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.agent_identity import highest_number_told
 from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
 from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
 from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
+from walras.cluster import PoolId
 from walras.contract import (
     BANDWIDTH_VALUE,
     DATA_WAIT_VALUE,
@@ -44,20 +53,24 @@ from walras.contract import (
     SAVES_AS_STATED,
     SAVES_VALUE,
 )
-from walras.job_request import JobId
+from walras.job_request import JobId, Kind, kind_within, project_of
 from walras.model_facts import believed_facts
 from walras.states import AttemptState, Reason
 from walras.wire import (
     AnyReport,
+    AttemptHere,
     AttemptReport,
     CommandRefusedReport,
     CommittedReport,
     EndedReport,
+    Heartbeat,
     HintReport,
     NoticeReport,
+    PrepareCommand,
     PreparedReport,
     ProgressReport,
     RefusedReport,
+    StartCommand,
     StartedReport,
     UnknownReport,
 )
@@ -77,7 +90,7 @@ def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAt
     for why in found.ignored:
         log.warning("job %d: a fact of kind %s is not believed: %s", job.row.job_id, job.launch.kind, why)
     if found.facts is not None:
-        record_kind_facts(transaction, job.launch.kind, found.facts, "")
+        record_kind_facts(transaction, job.kind, found.facts, "")
 
 
 #: The most unknown types of reports that the log names.
@@ -150,21 +163,21 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
             lose_checkpoint(transaction, transaction.state.jobs[job_id], attempt, report.lost, report.detail)
         emit(transaction, StartRefused(transaction.at, job_id, report.attempt, node.row.node_id, report.detail))
     elif isinstance(report, StartedReport):
-        _started(transaction, attempt, part)
+        _started(transaction, attempt, part, report.brings)
     elif isinstance(report, ProgressReport):
         _progressed(transaction, job, attempt, report)
     elif isinstance(report, CommittedReport):
-        _record_checkpoint(transaction, job, attempt, report)
+        _record_checkpoint(transaction, job, attempt, part, report)
     elif isinstance(report, EndedReport):
         _part_ended(transaction, job, attempt, part, report)
 
 
-def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow) -> None:
-    if part.started:
+def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow, brings: bool) -> None:
+    if part.started and (brings or not part.brings):
         return  # reported again after a restore
-    part.started = True
+    part.started, part.brings = True, brings
     transaction.part_changed(part)
-    if all(each.started for each in attempt.parts.values()):
+    if all(each.started and not each.brings for each in attempt.parts.values()):
         emit(transaction, AttemptStarted(transaction.at, attempt.row.job_id, attempt.row.attempt))
 
 
@@ -176,6 +189,8 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
     if earlier is not None and report.start_s is None:
         # The start time is reported once; a later report must keep it until the core was told.
         report = report.model_copy(update={"start_s": earlier.start_s if not job.progress_forwarded else None})
+    attempt.evidence.reported.hear(transaction.at, report.steps)
+    attempt.evidence.speed = _believed_speed(transaction, job, attempt, report.steps_per_s)
     says_saves, job.states_interval = _take_word_on_saving(report)
     is_news, job.says_saves = says_saves and not job.says_saves, says_saves
     job.progress, job.progress_forwarded = report, False
@@ -183,14 +198,14 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
         job.row.first_values = json.dumps(report.first_values)
     if report.values:
         job.row.last_values = json.dumps(report.values)
-        _forward_network_speed(transaction, attempt, report.values.get(BANDWIDTH_VALUE))
+        _forward_network_speed(transaction, attempt, project_of(job.kind), report.values.get(BANDWIDTH_VALUE))
         _record_target_value(transaction, job, report)
-        _record_data_wait(transaction, attempt, job.row.kind, report.values.get(DATA_WAIT_VALUE))
+        _record_data_wait(transaction, attempt, job.kind, report.values.get(DATA_WAIT_VALUE))
     if report.facts:
         record_counted_facts(transaction, job, attempt, report.facts)
     is_first = earlier is None
-    is_first_speed = report.steps_per_s is not None and not job.speed_forwarded
-    if report.steps_per_s is not None:
+    is_first_speed = attempt.evidence.speed is not None and not job.speed_forwarded
+    if attempt.evidence.speed is not None:
         _forward_unusual_speed(transaction, job, attempt, report, is_first=is_first_speed)
     if (
         is_first
@@ -199,6 +214,15 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
         or transaction.at >= job.progress_forwarded_at + transaction.progress_interval_s
     ):
         forward_progress(transaction, job, attempt)
+
+
+def _believed_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, claim: float | None) -> float | None:
+    row, ledger = attempt.row, transaction.core.ledger
+    if claim is None:
+        return None
+    return attempt.evidence.believed(
+        claim, job.kind, row.accelerator, row.accelerators, ledger.table, ledger.classes.nominal
+    )
 
 
 def _take_word_on_saving(report: ProgressReport) -> tuple[bool, bool]:
@@ -219,7 +243,7 @@ def _record_target_value(transaction: Transaction, job: LiveJob, report: Progres
             transaction.state.to_forecast.setdefault(job.row.job_id)
 
 
-def _record_data_wait(transaction: Transaction, attempt: LiveAttempt, kind: str, share: float | None) -> None:
+def _record_data_wait(transaction: Transaction, attempt: LiveAttempt, kind: Kind, share: float | None) -> None:
     """Keep the share of steps that wait for data, for predictions; rounded, so that noise causes no new prediction."""
     if share is None or not 0.0 <= share <= 1.0:
         return
@@ -230,16 +254,19 @@ def _record_data_wait(transaction: Transaction, attempt: LiveAttempt, kind: str,
         transaction.state.data_waits_version += 1
 
 
-def _forward_network_speed(transaction: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
+def _forward_network_speed(
+    transaction: Transaction, attempt: LiveAttempt, project: str, bytes_per_s: float | None
+) -> None:
     """Tell the core the measured bandwidth, once an attempt: each report repeats it."""
     if bytes_per_s is None or not _NETWORK_LEAST <= bytes_per_s <= _NETWORK_MOST:
         return
     if not attempt.network_forwarded and len(attempt.parts) > 1:
         attempt.network_forwarded = True
         emit(transaction, NetworkMeasured(transaction.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
-        planned = transaction.core.ledger.networks.planned(attempt.row.pool_id)
+        planned = transaction.core.ledger.networks.planned(project, attempt.row.pool_id)
         if planned is not None:
-            transaction.batch.networks.append(NetworkRow(attempt.row.pool_id, planned))
+            own = PoolId(kind_within(project, Kind(attempt.row.pool_id)))
+            transaction.batch.put(NetworkRow(own, planned))
 
 
 def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
@@ -252,11 +279,12 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
     job.row.steps_per_s = report.steps_per_s
     transaction.job_changed(job)
     transaction.target_changed(job)
-    if report.steps_per_s is not None:
+    speed = attempt.evidence.speed
+    if speed is not None:
         job.speed_forwarded = True
-        key = (job.launch.kind, attempt.row.accelerator, attempt.row.accelerators)
+        key = (job.kind, attempt.row.accelerator, attempt.row.accelerators)
         if _is_usual(transaction, job):
-            transaction.batch.speeds.append(SpeedRow(*key, report.steps_per_s))
+            transaction.batch.put(SpeedRow(*key, speed))
     emit(
         transaction,
         AttemptProgressed(
@@ -264,16 +292,18 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
             attempt.row.job_id,
             attempt.row.attempt,
             report.steps,
-            report.steps_per_s,
+            speed,
             report.samples,
             report.start_s,
             job.says_saves,
         ),
     )
+    if speed is not None and (known := transaction.core.ledger.jobs.get(job.row.job_id)) is not None:
+        share_speeds(transaction, known.request.program)
     _keep_pair_speed(transaction, job, attempt)
     table = transaction.core.ledger.table
     if table.judged > transaction.state.scores_stored:
-        transaction.batch.scores += table.scored(since=transaction.state.scores_stored)
+        transaction.batch.put(*table.scored(since=transaction.state.scores_stored))
         transaction.state.scores_stored = table.judged
     if report.start_s is not None:
         store_restart_cost(transaction, job)
@@ -287,20 +317,18 @@ def _keep_pair_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
     kind = core.ledger.kind_of(core.ledger.jobs[job.row.job_id])
     known = core.ledger.table.measured(kind, attempt.row.accelerator, 1)
     if known is not None:
-        transaction.batch.speeds.append(SpeedRow(kind, attempt.row.accelerator, 1, known))
+        transaction.batch.put(SpeedRow(kind, attempt.row.accelerator, 1, known))
 
 
 def _forward_unusual_speed(
     transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport, *, is_first: bool
 ) -> None:
     """Tell the core if the speed differs from what the kind reached on such accelerators before this attempt."""
-    row, own = attempt.row, report.steps_per_s
+    row, own = attempt.row, attempt.evidence.speed
     if "WALRAS_BATCH_MAX" in job.launch.env:
         return  # it chooses its batch size, and is slower than its kind until it has found it
     if is_first:
-        attempt.usual_steps_per_s = transaction.core.ledger.table.measured(
-            job.launch.kind, row.accelerator, row.accelerators
-        )
+        attempt.usual_steps_per_s = transaction.core.ledger.table.measured(job.kind, row.accelerator, row.accelerators)
     if own is not None and not attempt.is_unusual and is_speed_outlier(attempt.usual_steps_per_s, own, report.samples):
         attempt.is_unusual = True
         usual = attempt.usual_steps_per_s or own
@@ -318,34 +346,49 @@ def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
     if known is None:
         return True
     ledger = transaction.core.ledger
-    if known.placement is not None and ledger.slow_machines.any_slow(known.placement):
+    if known.placement is not None and ledger.slow_machines.any_slow(known.placement, project_of(job.kind)):
         return False
     return ledger.kind_of(known) == known.request.kind
 
 
-def _record_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:
+def _record_checkpoint(
+    transaction: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: CommittedReport
+) -> None:
     """Record a checkpoint under the fence: the attempt is the current one, and its part here has not ended."""
     manifest, row = report.manifest, attempt.row
-    if keep_checkpoint(transaction, job, report) is None:
+    if not _may_commit(job, attempt, part, report) or keep_checkpoint(transaction, job, report) is None:
         transaction.state.counters.stale_commits += 1
         return
+    attempt.committed_by = part.node_rank
+    attempt.evidence.saved.hear(transaction.at, manifest.step)
     row.checkpoint_step = manifest.step
     transaction.attempt_changed(attempt)
     job.row.steps = max(job.row.steps, manifest.step)
     transaction.job_changed(job)
     took_s, lag_s = report.took_s, report.lag_s
-    emit(
-        transaction,
-        CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, took_s, lag_s=lag_s),
-    )
+    emit(transaction, CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, took_s, lag_s=lag_s))
     store_restart_cost(transaction, job)
+
+
+def _may_commit(job: LiveJob, attempt: LiveAttempt, part: PartRow, report: CommittedReport) -> bool:
+    """Returns whether this machine's commit counts for the gang.
+
+    The first machine's does. A survivor's does if every rank has the whole state, and it is of a later step than what
+    the attempt has, or of the same and from a lower machine.
+    """
+    if part.node_rank == 0 or report.layout != "replicated":
+        return part.node_rank == 0
+    known, step = job.checkpoint, report.manifest.step
+    if known is None or known.attempt != report.attempt or step > known.step:
+        return True
+    return step == known.step and part.node_rank < attempt.committed_by
 
 
 def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
     """Write the restart time that the core has learned of this kind, for the next start of the server."""
-    restart_s = transaction.core.ledger.costs.restart_s(job.launch.kind, 0.0)
+    restart_s = transaction.core.ledger.costs.restart_s(job.kind, 0.0)
     if restart_s > 0:
-        transaction.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
+        transaction.batch.put(RestartCostRow(job.kind, restart_s))
 
 
 # ------------------------------------------------------------------------------------------ ends
@@ -357,9 +400,7 @@ def _part_ended(
     was_asked_to_stop = part.stopped or attempt.row.state is AttemptState.STOPPING
     # The server asked for this end before its tables were restored, so these do not show it.
     is_forgotten = report.asked and report.cause == "exited" and not was_asked_to_stop
-    is_late = (is_stopped_late(part) or is_forgotten) and (
-        report.exit_code is None or (report.exit_code == 0 and report.unfinished)
-    )
+    is_late = (is_stopped_late(part) or is_forgotten) and (report.exit_code is None or report.unfinished)
     if is_late:
         # Our stop ended its ranks, so the job is queued again, as after a preemption.
         report = report.model_copy(update={"exit_code": EXIT_CHECKPOINTED, "signal": None, "failed_rank": None})
@@ -394,7 +435,11 @@ def end_vanished_part(transaction: Transaction, part: PartRow) -> None:
 def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
     """Tell the core that all parts of the attempt have ended, with the cause of the part that failed first."""
     forward_progress(transaction, job, attempt)
-    ended = sorted(attempt.parts.values(), key=lambda part: (part.stopped, part.ended_at or 0.0, part.node_rank))
+    ended = sorted(
+        attempt.parts.values(),
+        # Survivors of a gang that saved for it did not break it.
+        key=lambda part: (part.stopped, part.exit_code == EXIT_CHECKPOINTED, part.ended_at or 0.0, part.node_rank),
+    )
     failed = next((part for part in ended if _has_failed(part)), None)
     row = attempt.row
     steps = max((part.steps for part in ended if part.steps is not None), default=None)
@@ -516,3 +561,107 @@ def end_outlived_notice(transaction: Transaction, node: LiveNode) -> None:
     else:
         log.warning("%s has outlived the notice of its end and takes jobs again", node.row.node_id)
         emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
+
+
+def compare_machine(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
+    """End the expected attempts that the agent does not have: it has just started, and says all that runs there."""
+    node.sent_id = 0  # commands on their way may be lost: send them again
+    here = {(here.job_id, here.attempt) for here in message.here if is_expected(transaction.state, node, here)}
+    # Commands of this transaction are in no outbox yet, such as the start of an attempt that this message's reports
+    # cause.
+    posted = [command for node_id, command in transaction.effects.posts if node_id == node.row.node_id]
+    coming = {
+        (command.job_id, command.attempt)
+        for command in (*node.outbox.values(), *posted)
+        if isinstance(command, (StartCommand, PrepareCommand))
+    }
+    for job_id, number in sorted(node.expected):
+        attempt = transaction.state.attempt(job_id, number)
+        if attempt is None or (job_id, number) in here or (job_id, number) in coming:
+            continue
+        part = attempt.parts[node.row.node_id]
+        if is_withdrawn(part):
+            refuse_withdrawn(transaction, part)
+        elif part.ordered:
+            end_vanished_part(transaction, part)
+
+
+def is_expected(state: LiveState, node: LiveNode, here: AttemptHere) -> bool:
+    """Returns whether the tables expect this very attempt there; its number may have been given out twice."""
+    job_id = JobId(here.job_id)
+    attempt = state.attempt(job_id, here.attempt)
+    return (job_id, here.attempt) in node.expected and (
+        attempt is None or here.incarnation in ("", attempt.row.incarnation)
+    )
+
+
+def unexpected_here(state: LiveState, node: LiveNode, message: Heartbeat) -> list[AttemptHere]:
+    """Returns the attempts that the agent must stop at once."""
+    return [here for here in message.here if not is_expected(state, node, here)]
+
+
+# ------------------------------------------------------------------------------------------ after a restore
+
+
+def begin_after_restore(state: LiveState, former: tuple[str, ...]) -> None:
+    """Mark machines that must still be compared with the tables, if the database was ever restored."""
+    state.former = frozenset(former)
+    for node in state.nodes.values():
+        node.must_meet = bool(former) and node.is_member and node.row.incarnation != state.identity.incarnation
+        if node.must_meet:
+            node.row.state = "unreachable"
+
+
+def is_settled(state: LiveState) -> bool:
+    """Returns whether every machine of the tables was compared or is lost, so that nothing can be started twice.
+
+    Looks at every machine, so no heartbeat of one that is up should ask.
+    """
+    return not any(node.must_meet and node.is_member for node in state.nodes.values())
+
+
+def meet_machine(transaction: Transaction, node: LiveNode, message: Heartbeat, after_restore: str) -> None:
+    """Take what an agent reports after a restore; its reports about attempts have been taken already.
+
+    The machine stays marked until the attempts that the tables do not know have ended there: their jobs may be about to
+    start elsewhere.
+    """
+    state, row = transaction.state, node.row
+    unknown = unexpected_here(state, node, message)
+    if not node.has_told:
+        node.has_told = True
+        state.next_job_id = max(state.next_job_id, highest_number_told(state, message) + 1)
+        for each in unknown:
+            log.warning(
+                "%s runs attempt %d of job %d (incarnation %s), which the restored tables do not know: it is stopped",
+                row.node_id, each.attempt, each.job_id, each.incarnation or "unknown",
+            )  # fmt: skip
+        if after_restore == "stop":
+            _hold_jobs_on(transaction, node)
+    if not unknown:
+        node.must_meet, row.incarnation = False, state.identity.incarnation
+        transaction.node_changed(node)
+        log.info("%s has said what it has after the restore", row.node_id)
+
+
+def _hold_jobs_on(transaction: Transaction, node: LiveNode) -> None:
+    for job_id, _ in sorted(node.expected):
+        log.warning("job %d is held after the restore: release it to let it go on", job_id)
+        emit(transaction, JobHeld(transaction.at, job_id, Reason.HOLD_ADMIN))
+
+
+def settle_machines(transaction: Transaction, unreachable_s: float) -> None:
+    """Let reachable machines take jobs again, once every machine was compared."""
+    if not is_settled(transaction.state):
+        return
+    for node in list(transaction.state.nodes.values()):
+        if node.row.state == "unreachable" and transaction.at - node.heard_at <= unreachable_s:
+            welcome_back(transaction, node)
+
+
+def welcome_back(transaction: Transaction, node: LiveNode) -> None:
+    """Mark a machine as up that was heard again before its leases ran out."""
+    node.row.state = "up"
+    transaction.node_changed(node)
+    log.info("%s is back", node.row.node_id)
+    emit(transaction, NodeBack(transaction.at, node.row.node_id))

@@ -16,8 +16,8 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import CheckpointRow
-from walras.checkpoint_store import SERVER_STORE, is_object_store, shared_folder
-from walras.object_store import ObjectFolder
+from walras.storage.checkpoint_store import SERVER_STORE, is_object_store, shared_folder
+from walras.storage.object_store import ObjectFolder
 from walras.wire import CommittedReport
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedRep
         elif dropped is not None and dropped.content:
             transaction.state.superseded.add(dropped.content)
     job.checkpoint = row
-    transaction.batch.checkpoints.append(row)
+    transaction.batch.put(row)
     job.row.steps = max(job.row.steps, manifest.step)
     transaction.job_changed(job)
     return row
@@ -94,7 +94,7 @@ def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt
     if lost is None or lost.attempt >= attempt.row.attempt or digest not in ("", lost.digest):
         return False
     log.error("job %d: its checkpoint at step %g is lost: %s", job.row.job_id, lost.step, why)
-    transaction.batch.checkpoints.append(replace(lost, lost=True))
+    transaction.batch.put(replace(lost, lost=True))
     job.checkpoint, job.earlier_checkpoint = job.earlier_checkpoint, None
     steps = 0.0 if job.checkpoint is None else job.checkpoint.step
     emit(transaction, CheckpointRecorded(transaction.at, job.row.job_id, attempt.row.attempt, steps, lost=True))

@@ -10,6 +10,7 @@ declares: never from jobs, users or what agents report.
 import asyncio
 import collections
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -22,15 +23,16 @@ from scheduler.core.events import (
     AttemptProgressed,
     CheckpointRecorded,
     Event,
+    JobRestored,
     JobSubmitted,
     Solved,
     SolveFailed,
 )
 from scheduler.core.explain.pending_reasons import first_pending_reason
 from scheduler.core.explain.share_standing import realised_fraction
-from scheduler.core.restore_events import JobRestored
 from scheduler.live.loop.event_loop import CooperativeYield, ServerLoop
 from scheduler.live.loop.transaction import TransactionEffects
+from scheduler.live.store.store_interface import StoreUnavailable
 from walras.cluster import Placement
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState
@@ -79,6 +81,7 @@ class ClusterGauges:
         self._solved_at = gauge(
             "walras_last_solve_timestamp_seconds", "When prices were found or found to hold, Unix s."
         )
+        self._store_bytes = gauge("walras_store_bytes", "What the database takes of the disk.")
         self._solver_up = gauge("walras_solver_up", "1 while the solver's process answers.")
         self._store_up = gauge("walras_store_up", "1 while the database takes writes.")
         self._jobs_usd = gauge("walras_jobs_usd_per_hour", "What the running attempts cost an hour.")
@@ -104,6 +107,8 @@ class ClusterGauges:
             self._look_at_prices()
             self._solver_up.set(self._solver.state == "ok")
             self._store_up.set(self._loop.is_store_writable)
+            with suppress(StoreUnavailable):
+                self._store_bytes.set(await self._loop.store_bytes())
             notifications = self._loop.state.notifications
             self._notifications.set(len(notifications.waiting))
             self._failing.set(sum(bool(each.problem) for each in notifications.channels.values()))

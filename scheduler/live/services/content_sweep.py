@@ -2,15 +2,17 @@
 
 A checkpoint that newer ones supersede is deleted soon, or a job that saves often would fill the disk. An upload under
 way may rely on chunks that are there: its question about them resets their age, so they stay. Content of object stores
-is deleted by the same rules (`walras.object_store`), as far as they answer.
+is deleted by the same rules (`walras.storage.object_store`), as far as they answer.
 """
 
 import asyncio
 import logging
+import sqlite3
 
 from scheduler.live.server import Server
+from scheduler.live.store.content_store import SweptContent
 from walras.errors import ClusterError, UserError
-from walras.object_store import ObjectFolder, sweep_objects
+from walras.storage.object_store import ObjectFolder, sweep_objects
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +38,12 @@ async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> li
     return codes + results + kept + [each.content for each in newest if each is not None and each.content]
 
 
-async def sweep_content(server: Server, keep_checkpoints_s: float | None = None) -> int:
-    """Delete content that no job needs and that was not used for `CONTENT_KEPT_S`; returns the bytes freed."""
+async def sweep_content(
+    server: Server, keep_checkpoints_s: float | None = None, min_age_s: float = CONTENT_KEPT_S, *, is_dry: bool = False
+) -> SweptContent:
+    """Delete content that no job needs and that was not used for `min_age_s`; with `is_dry`, only name it."""
     in_use = await content_in_use(server, keep_checkpoints_s)
-    return await server.read(server.content.sweep, in_use, CONTENT_KEPT_S)
+    return await server.read(server.content.sweep, in_use, min_age_s, is_dry=is_dry)
 
 
 async def drop_superseded(server: Server, keep_checkpoints_s: float | None = None) -> None:
@@ -47,17 +51,24 @@ async def drop_superseded(server: Server, keep_checkpoints_s: float | None = Non
     names, server.state.superseded = server.state.superseded, set()
     if names:
         # Asked after the names were taken: checkpoints that are superseded from now on are for the next time.
-        in_use = await content_in_use(server, keep_checkpoints_s)
-        server.state.superseded |= await server.read(server.content.drop, names, in_use, SUPERSEDED_KEPT_S)
+        kept = names
+        try:
+            in_use = await content_in_use(server, keep_checkpoints_s)
+            kept = await server.read(server.content.drop, names, in_use, SUPERSEDED_KEPT_S)
+        finally:
+            server.state.superseded |= kept
 
 
 async def drop_superseded_objects(server: Server, keep_checkpoints_s: float | None = None) -> None:
     """As `drop_superseded`, in the object stores where newer checkpoints have been recorded."""
-    places, server.state.superseded_places = server.state.superseded_places, set()
-    in_use = set(await content_in_use(server, keep_checkpoints_s)) if places else set()
-    for place in sorted(places):
-        if not await _swept(server, place, in_use, is_over=False):
-            server.state.superseded_places.add(place)
+    left, server.state.superseded_places = server.state.superseded_places, set()
+    try:
+        in_use = set(await content_in_use(server, keep_checkpoints_s)) if left else set()
+        for place in sorted(left):
+            if await _swept(server, place, in_use, is_over=False):
+                left.remove(place)
+    finally:
+        server.state.superseded_places |= left
 
 
 async def drop_expired_objects(server: Server, keep_checkpoints_s: float) -> None:
@@ -85,7 +96,7 @@ async def _swept(server: Server, place: str, in_use: set[str], *, is_over: bool)
 
 
 async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> None:
-    """Do all of this for ever. What the disk refuses is tried again the next time."""
+    """Do all of this for ever. What the disk or the database refuses is tried again the next time."""
     waited_s = _SWEEP_EVERY_S
     while True:
         try:
@@ -93,12 +104,11 @@ async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> No
                 waited_s = 0.0
                 if keep_checkpoints_s is not None:
                     await drop_expired_objects(server, keep_checkpoints_s)
-                log.info(
-                    "deleted %d bytes of content that no job needs", await sweep_content(server, keep_checkpoints_s)
-                )
+                swept = await sweep_content(server, keep_checkpoints_s)
+                log.info("deleted %d bytes of content that no job needs", swept.size_bytes)
             await drop_superseded(server, keep_checkpoints_s)
             await drop_superseded_objects(server, keep_checkpoints_s)
-        except OSError as error:
+        except (OSError, sqlite3.OperationalError, ClusterError) as error:
             log.warning("content that no job needs was not all deleted: %s", error)
         await asyncio.sleep(_DROP_EVERY_S)
         waited_s += _DROP_EVERY_S

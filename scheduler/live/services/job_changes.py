@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
 
-from scheduler.core.job_change_events import JobDeadlineChanged, JobProjectChanged
+from scheduler.core.events import JobDeadlineChanged, JobProjectChanged
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller, UserRole
 from scheduler.live.auth.people import People
 from scheduler.live.loop.apply_commands import emit
@@ -24,7 +24,7 @@ from scheduler.live.services.job_submission import JobAdmission, JobDraft, payin
 from scheduler.live.store.event_journal import dump_request, parse_request
 from scheduler.live.store.table_rows import SpecRow
 from walras.errors import Conflict, Forbidden, JobSpecError
-from walras.job_request import JobRequest
+from walras.job_request import JobRequest, Kind, kind_within
 from walras.spec.field_types import parse_instant
 from walras.spec.job_spec import parse_spec, spec_mapping
 from walras.states import JobState
@@ -72,7 +72,7 @@ def changed_terms(stored: SpecRow, priority: int | None, budget_usd: float | Non
 
 def change_deadline(transaction: Transaction, changed: SpecRow) -> None:
     """Write the row, and tell the core."""
-    transaction.batch.specs.append(changed)
+    transaction.batch.put(changed)
     deadline_at = parse_request(changed.request).deadline_at
     emit(transaction, JobDeadlineChanged(transaction.at, changed.job_id, deadline_at))
 
@@ -113,7 +113,7 @@ def changed_project(
     if priority is not None or "priority" not in json.loads(row.defaults):
         given["priority"] = row.priority if priority is None else priority
     spec = parse_spec(given)
-    project = paying_project(spec, caller)
+    project = paying_project(spec.project, caller)
     _check_waits(job)
     _check_owner(row.user, project, people)
     if spec.checkpoint.dir is not None and (row.attempts or job.checkpoint is not None):
@@ -126,6 +126,7 @@ def changed_project(
     request = replace(
         parse_request(stored.request),
         project=project,
+        kind=kind_within(project, Kind(row.kind)),
         priority=draft.spec.priority,
         weight=draft.spec.weight,
         value_usd_per_h=draft.spec.value_usd_per_h,
@@ -148,12 +149,9 @@ def reassign_job(
     row.project, row.priority = request.project, request.priority
     row.defaults = json.dumps({each.field: [each.value, each.by] for each in change.draft.defaults})
     job.launch = admission.launch(row.job_id, request.project, spec, row.sweep)
-    transaction.batch.specs.append(change.stored)
-    worth = request.value_usd_per_h
-    emit(
-        transaction,
-        JobProjectChanged(transaction.at, row.job_id, request.project, request.priority, request.weight, worth),
-    )
+    transaction.batch.put(change.stored)
+    standing = request.project, request.priority, request.weight, request.value_usd_per_h
+    emit(transaction, JobProjectChanged(transaction.at, row.job_id, *standing, request.kind))
     return {"before": {"project": change.former}, "after": {"project": request.project}}
 
 
@@ -176,6 +174,5 @@ def _check_owner(owner: str, project: str, people: People) -> None:
         raise Forbidden(
             f"{owner}, whose job it is, has no project {project!r}",
             field="project",
-            fix=f"have it added first: walras admin user set {owner} "
-            + " ".join(f"--project {name}" for name in (*known.projects, project)),
+            fix=f"have it added first: walras admin set user {owner} projects={','.join((*known.projects, project))}",
         )

@@ -5,6 +5,11 @@ others are admitted. A job whose spec is refused leaves no trace. Answers to ide
 
 What a spec does not state gets a default of the job's project, else of Walras, which never exceeds a cap of the owner;
 a stated value beyond a cap is refused. Every answer about the job names the defaults that it got (`DefaultView`).
+
+The answer to a dry run of a job: its configurations with speeds and prices, and whether it would start at once.
+
+A dry run has the job in the core's ledger while it asks, and stores nothing: whether a place is free, and why the job
+would wait, is what the scheduler itself finds. The configuration that it names is the arrival rule's.
 """
 
 import hashlib
@@ -13,42 +18,181 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 from urllib.parse import quote
 
 import networkx as nx
+import numpy as np
 
+from optimizer.policy import Newcomer, best_configuration_at
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
-from scheduler.core.explain.pending_reasons import PendingReason
+from scheduler.core.explain.pending_reasons import PendingReason, first_pending_reason
+from scheduler.core.placement.search import find_free_place
+from scheduler.core.state.job_classes import gangs_over_pools
+from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
+from scheduler.core.state.stopping import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import UserCaller, UserRole
 from scheduler.live.auth.job_privacy import SecretBox, without_secret_values
 from scheduler.live.auth.people import People
-from scheduler.live.loop.apply_commands import emit, record_kind_facts
+from scheduler.live.loop.apply_commands import emit, record_kind_facts, share_speeds
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.checkpoint_records import CheckpointPlaces
-from scheduler.live.services.dry_run import unsaved_note
 from scheduler.live.services.machine_facts import tools_note
 from scheduler.live.store.event_journal import dump_request
-from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRow
-from walras.api import SubmitResult
+from scheduler.live.store.table_rows import ANSWER_KEPT_S, AnswerRow, JobRow, SecretRow, SpecRow
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_needs import JobNeeds
-from walras.job_request import JobId, JobRequest
-from walras.machine_tools import unmet_need, with_needs
-from walras.people import DefaultView
-from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, parse_spec, spec_mapping
-from walras.spec.job_travel import needs_of
-from walras.spec.launchers import is_launcher, launcher_note
-from walras.spec.spec_request import argv_of, env_of, is_unproven, kind_of, to_request
+from walras.job_request import JobId, JobRequest, Kind, kind_within, plain_kind
+from walras.machines.machine_facts import unmet_need, with_needs
+from walras.resources.jobs import DryRun, SubmitResult
+from walras.resources.people import DefaultView
+from walras.spec.accelerator_names import named_type
+from walras.spec.job_groups import global_batch_of, needs_of
+from walras.spec.job_spec import JobSpec, spec_mapping
+from walras.spec.spec_request import (
+    argv_of,
+    env_of,
+    is_launcher,
+    is_unproven,
+    kind_of,
+    launcher_note,
+    program_of,
+    to_request,
+)
 from walras.spec.sweeps import shown_name_of
-from walras.states import JobState
+from walras.states import JobState, Reason
 
-BATCH_LIMIT = 1000
+
+def unsaved_note(core: SchedulerCore, kind: Kind) -> str:
+    """Returns a note for kinds that have not yet saved their work; empty where a job of the kind has."""
+    return "" if kind in core.ledger.saving_kinds else f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"
+
+
+def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
+    """Returns the dry run's answer for the ledger as it is. `check_feasible` must have accepted the request."""
+    with core.ledger.trying(request) as job:
+        return _answer(core, job)
+
+
+def _answer(core: SchedulerCore, job: JobRecord) -> DryRun:
+    """Returns where the job would start; else why it would wait, as `explain` says it of a job that was submitted."""
+    ledger, request = core.ledger, job.request
+    configurations = _configurations(core, job)
+    counts = [int(each["accelerators"]) for each in configurations]
+    value, by = ledger.policy.rules.value_of(request)
+    answer: dict[str, Any] = {
+        "kind": plain_kind(request.kind),
+        "accelerators": min(counts, default=min(demand.count for demand in request.demands)),
+        "configurations": configurations,
+        "value_usd_per_h": value,
+        "value_by": by,
+        "note": unsaved_note(core, request.kind) if request.unproven and request.preemptible else "",
+    }
+    best = _chosen_on_arrival(ledger, ledger.policy, request, configurations) if configurations else None
+    may_start = job.waits and job.ready_at <= ledger.now and core.cycle.spending.closed_to(job) is None
+    chosen = None if best is None else configurations[best]
+    if chosen is not None and chosen["is_free"] and may_start:
+        return DryRun(**answer, chosen=chosen, detail=f"would start at once on {chosen['pool']}")
+    why = first_pending_reason(core, job.job_id)
+    if why is None:
+        return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")
+    no_pool_holds_it = all(each["accelerators"] > each["capacity"] for each in configurations)
+    is_too_large = why.reason is Reason.WAIT_CAPACITY and no_pool_holds_it
+    together = _together(ledger, request, configurations) if is_too_large else ""
+    detail = together or "; ".join(filter(None, (why.detail, why.fix)))
+    return DryRun(**answer, reason=why.reason, detail=detail)
+
+
+def _together(ledger: Ledger, request: JobRequest, configurations: list[dict[str, Any]]) -> str:
+    """Returns the fastest gang over several pools, of what is free if there is one, that a plan may give the job; empty
+    if there is none.
+    """
+    pools, speeds = ledger.fleet.pools, {str(each["pool"]): float(each["steps_per_s"]) for each in configurations}
+    gangs = [request.mixes_on(state.pool) if ledger.policy.places_over_pools else 0 for state in pools]
+    alone = [speeds.get(state.name, 0.0) if gang else 0.0 for state, gang in zip(pools, gangs, strict=True)]
+    for most, told in (([state.free for state in pools], "free now"), ([state.capacity for state in pools], "taken")):
+        mixes = gangs_over_pools(max(gangs, default=0), alone, most)
+        speeds_of = {parts: [(alone[row], count / gangs[row]) for row, count in parts] for parts in mixes}
+        if request.shares:
+            part = ledger.table.mixing_part(request.kind, ledger.classes.nominal)
+            rate_of = {parts: part * sum(speed * own for speed, own in each) for parts, each in speeds_of.items()}
+        else:
+            rate_of = {parts: min(speed for speed, _ in each) for parts, each in speeds_of.items()}
+        if rate_of:
+            parts = max(rate_of, key=lambda each: rate_of[each])
+            named = " + ".join(f"{count} x {pools[row].pool.shape.accelerator}" for row, count in parts)
+            return f"no pool holds it alone; the next plan may give it {named} ({told}): {rate_of[parts]:.3g} steps/s"
+    return ""
+
+
+def _configurations(core: SchedulerCore, job: JobRecord) -> list[dict[str, Any]]:
+    ledger, request = core.ledger, job.request
+    nominal = {state.pool.shape.accelerator: state.pool.shape.nominal_speed for state in ledger.fleet.pools}
+    declared = dict(request.declared)
+    quote = ledger.policy.quote
+    found = []
+    for state in ledger.fleet.pools:
+        accelerator = state.pool.shape.accelerator
+        count = ledger.count_on(job, state.row)
+        if not count:
+            continue
+        speed = ledger.table.speed(request.kind, accelerator, count, nominal)
+        source, steps_per_s = speed.source.name.lower(), speed.steps_per_s * state.pace
+        stated = named_type(declared, accelerator)
+        if stated is not None and source != "measured":
+            source, steps_per_s = "declared", declared[stated] * state.pace
+        price = 0.0 if quote is None or state.row >= len(quote.prices) else float(quote.prices[state.row])
+        usd_per_h = state.pool.usd_per_h * count / state.pool.shape.accelerators
+        found.append(
+            {
+                "pool": state.name,
+                "accelerator": accelerator,
+                "accelerators": count,
+                "steps_per_s": steps_per_s,
+                "source": source,
+                "price": price * count,
+                "unit": "" if quote is None else quote.unit,
+                "usd_per_h": usd_per_h,
+                "capacity": max(state.capacity, state.pool.quota * state.pool.shape.accelerators),
+                "free": state.free,
+                "is_free": find_free_place(core.cycle, job, state.row) is not None,
+            }
+        )
+    return found
+
+
+def _chosen_on_arrival(
+    ledger: Ledger, standing: ActivePolicy | None, request: JobRequest, configurations: list[dict[str, Any]]
+) -> int | None:
+    """Returns the arrival rule's choice, None for none; without prices, the fastest free configuration."""
+    rows = {state.name: state.row for state in ledger.fleet.pools}
+    speeds = np.array([each["steps_per_s"] for each in configurations], float)
+    if standing is None or standing.quote is None or standing.pricing is None:
+        free = np.array([each["is_free"] for each in configurations])
+        return int(np.argmax(np.where(free, speeds, -1.0)))
+    pool = np.array([rows[each["pool"]] for each in configurations])
+    priced = pool < len(standing.quote.prices)
+    if not priced.all():
+        return None
+    newcomer = Newcomer(
+        steps_per_s=speeds,
+        pool=pool,
+        count=np.array([each["accelerators"] for each in configurations], float),
+        weight=request.weight,
+        capacity=np.array([float(state.capacity) for state in ledger.fleet.pools]),
+        usd_per_h=np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools]),
+        remaining_steps=inf if request.steps is None else request.steps,
+        length_s=inf if request.duration_s is None else request.duration_s,
+        restart_s=ledger.costs.restart_s(request.kind, standing.rules.restart_default_s),
+        priority_class=request.priority_class,
+    )
+    best, _ = best_configuration_at(standing, newcomer, standing.quote)
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +222,33 @@ class JobDraft:
     defaults: tuple[DefaultView, ...] = ()
 
 
-def draft_job(given: Mapping[str, Any] | str, caller: UserCaller) -> JobDraft:
-    """Validate one spec. Raises JobSpecError, or Forbidden for a project that the caller does not have."""
-    spec = parse_spec(given)
+def draft_job(spec: JobSpec, caller: UserCaller) -> JobDraft:
+    """Returns a draft of a checked spec. Raises JobSpecError, or Forbidden for a project that the caller does not
+    have.
+    """
     env_of(spec)
-    project = paying_project(spec, caller)
+    project = paying_project(spec.project, caller)
     spec, secrets = without_secret_values(spec)
     return JobDraft(spec, project, secrets)
 
 
-def paying_project(spec: JobSpec, caller: UserCaller) -> str:
-    """Returns the project that pays: the spec's, else the token's first, else "default". Raises Forbidden."""
-    if spec.project is not None:
-        if not caller.sees(spec.project):
+def with_server_facts(request: JobRequest, spec: JobSpec) -> JobRequest:
+    """Returns the request as this server schedules it: with its needs and program, and as a kind of its project."""
+    needs = needs_of(spec)
+    kind, program = kind_within(request.project, request.kind), program_of(spec, needs)
+    return with_needs(replace(request, unproven=is_unproven(spec), kind=kind, program=program), needs)
+
+
+def paying_project(named: str | None, caller: UserCaller) -> str:
+    """Returns the project that pays: the named one, else the token's first, else "default". Raises Forbidden."""
+    if named is not None:
+        if not caller.sees(named):
             raise Forbidden(
-                f"your token has no project {spec.project!r}",
+                f"your token has no project {named!r}",
                 field="project",
                 fix=f"choose one of {', '.join(caller.projects)}",
             )
-        return spec.project
+        return named
     return caller.default_project
 
 
@@ -139,33 +291,35 @@ def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], se
 # ------------------------------------------------------------------------------------------ admission
 
 
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """Jobs that a job depends on, and the final states of those that have ended."""
+
+    jobs: Sequence[JobId] = ()
+    ended: Mapping[JobId, JobState] = field(default_factory=dict)
+
+
 class JobAdmission:
     """Turns drafts into jobs inside a transaction."""
 
-    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: CheckpointPlaces, box: SecretBox) -> None:
+    def __init__(self, clock: Clock, checkpoints: CheckpointPlaces, box: SecretBox) -> None:
         self._clock = clock
         self._box = box
-        self._epoch_unix_s = epoch_unix_s
         self._checkpoints = checkpoints
 
     def admit(
-        self,
-        transaction: Transaction,
-        draft: JobDraft,
-        needs: Sequence[JobId],
-        ended: Mapping[JobId, JobState],
-        user: str,
-        sweep: SweepPlace | None = None,
+        self, transaction: Transaction, draft: JobDraft, needs: Dependencies, user: str, sweep: SweepPlace | None = None
     ) -> JobId:
         """Make the draft a job, of a sweep if that is given; returns its number.
 
-        Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run the job.
+        Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run the
+        job, and ShareTaken where the user has as many jobs as it may.
         """
         state, spec = transaction.state, draft.spec
         for name in sorted(spec.secrets.keys() - draft.secrets.keys()):
             field, fix = f"secrets.{name}", "submit with `walras submit`, or send `{value: ...}`"
             raise JobSpecError(f"{field}: its value was not sent", field=field, fix=fix)
-        waits_for = self._unmet(transaction, spec, needs, ended)
+        waits_for = self._unmet(transaction, spec, needs)
         job_id = JobId(state.next_job_id)
         request = to_request(
             spec,
@@ -173,20 +327,21 @@ class JobAdmission:
             user=user,
             project=draft.project,
             at=transaction.at,
-            now_wall=self._epoch_unix_s + transaction.at,
+            now_wall=self._clock.unix(transaction.at),
             depends_on=waits_for,
         )
-        request = with_needs(replace(request, unproven=is_unproven(spec)), needs_of(spec))
+        request = with_server_facts(request, spec)
         if sweep is not None:
             request = replace(request, sweep=sweep.first or job_id, sweep_limit=sweep.at_most)
         check_feasible(transaction.core, state, request, needs_of(spec))
+        state.job_shares.take(user)
         state.next_job_id += 1
         row = JobRow(
             job_id=job_id,
             name=shown_name_of(spec),
             project=draft.project,
             user=user,
-            kind=request.kind,
+            kind=kind_of(spec),
             state=JobState.PENDING,
             priority=spec.priority,
             accelerators=min(demand.count for demand in request.demands),
@@ -204,15 +359,14 @@ class JobAdmission:
         state.jobs[job_id] = job
         transaction.job_changed(job)
         transaction.target_changed(job)
-        transaction.batch.specs.append(
-            SpecRow(job_id, json.dumps(spec_mapping(draft.written or spec)), dump_request(request))
-        )
+        transaction.batch.put(SpecRow(job_id, json.dumps(spec_mapping(draft.written or spec)), dump_request(request)))
         if draft.secrets:
             state.secrets[job_id] = self._box.seal(job_id, draft.secrets)
-            transaction.batch.secrets.append(SecretRow(job_id, state.secrets[job_id]))
+            transaction.batch.put(SecretRow(job_id, state.secrets[job_id]))
         if spec.facts is not None:
             record_kind_facts(transaction, request.kind, spec.facts.facts(global_batch_of(spec.batch)), user)
         emit(transaction, JobSubmitted(transaction.at, request))
+        share_speeds(transaction, request.program)
         return job_id
 
     def launch(self, job_id: JobId, project: str, spec: JobSpec, sweep: JobId | None = None) -> LaunchSpec:
@@ -242,16 +396,14 @@ class JobAdmission:
         )
 
     @staticmethod
-    def _unmet(
-        transaction: Transaction, spec: JobSpec, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
-    ) -> tuple[JobId, ...]:
+    def _unmet(transaction: Transaction, spec: JobSpec, needs: Dependencies) -> tuple[JobId, ...]:
         """Returns the dependencies that have not ended. Raises JobSpecError for one that can never be met."""
         waits_for = []
-        for job_id in dict.fromkeys(needs):
+        for job_id in dict.fromkeys(needs.jobs):
             if job_id in transaction.state.jobs:
                 waits_for.append(job_id)
                 continue
-            state = transaction.state.ended.get(job_id) or ended.get(job_id)
+            state = transaction.state.ended.get(job_id) or needs.ended.get(job_id)
             if state is None:
                 raise JobSpecError(f"no job {job_id} to depend on", field="depends_on", fix="check `walras queue`")
             if state is not JobState.SUCCEEDED and spec.condition == "succeeded":
@@ -265,7 +417,8 @@ class JobAdmission:
 
 def check_feasible(core: SchedulerCore, state: LiveState, request: JobRequest, needs: JobNeeds) -> None:
     """Raise JobSpecError for a job that could never start here. A fleet without any pool yet refuses nothing."""
-    found = infeasibility(request, pool_limits(core.ledger.fleet, state.expected_machines))
+    limits = pool_limits(core.ledger.fleet, state.expected_machines)
+    found = infeasibility(request, limits, over_pools=core.ledger.policy.places_over_pools)
     if found is not None:
         raise JobSpecError(found.detail, field=found.field, fix=found.fix)
     if lacking := unmet_need(needs, state.tools_in_pools(request)):
@@ -275,8 +428,6 @@ def check_feasible(core: SchedulerCore, state: LiveState, request: JobRequest, n
 
 # ------------------------------------------------------------------------------------------ remembered answers
 
-#: Seconds for which a key stands for its first answer; clients repeat a request within minutes.
-ANSWER_KEPT_S = 24 * 3600.0
 _PRUNE_EVERY_S = 3600.0
 
 
@@ -305,17 +456,18 @@ class KeyReused(UserError):
 
 def remember_answer(transaction: Transaction, user: str, key: str, digest: str, answer: str) -> None:
     row = AnswerRow(user, key, digest, answer, transaction.at)
-    transaction.batch.answers.append(row)
+    transaction.batch.put(row)
     transaction.state.remember(row)
     if transaction.at >= transaction.state.answers_pruned_at + _PRUNE_EVERY_S:
         transaction.state.answers_pruned_at = transaction.at
-        transaction.batch.answers_until = transaction.at - ANSWER_KEPT_S
+        transaction.batch.expire(AnswerRow, transaction.at)
 
 
 def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> SubmitResult:
     """Returns the answer to a submission, with what its owner should know of the job now."""
     spec = draft.spec
-    unsaved = unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    kind = kind_within(draft.project, kind_of(spec))
+    unsaved = unsaved_note(core, kind) if is_unproven(spec) and spec.preemptible else ""
     note = "; it ".join(filter(None, (launcher_note(spec), unsaved, tools_note(core, job_id))))
     return SubmitResult(id=job_id, name=shown_name_of(spec), note=note, defaults=list(draft.defaults))
 

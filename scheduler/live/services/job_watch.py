@@ -18,16 +18,16 @@ from math import inf, isfinite
 
 from scheduler.core.events import JobHeld
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.unsaved_work import may_lose_work
+from scheduler.core.state.stopping import may_lose_work
 from scheduler.live.loop.apply_commands import emit
-from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.event_loop import Clock, ServerLoop
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob
 from scheduler.live.loop.notification_events import tell_once
 from scheduler.live.loop.transaction import Transaction
-from walras.api import ForecastView
 from walras.cluster import NodeId
 from walras.job_request import JobId
-from walras.notifications import NotificationKind
+from walras.resources.jobs import ForecastView
+from walras.resources.notifications import NotificationKind
 from walras.spec.cluster_file import IdleJobEntry
 from walras.states import JobState, Reason
 from walras.units import format_length
@@ -90,7 +90,7 @@ class IdleJobs:
             job,
             NotificationKind.IDLE,
             words,
-            f"{told}; `walras release {job_id}` goes on" if is_held else told,
+            f"{told}; `walras hold --off {job_id}` goes on" if is_held else told,
         )
         if is_held:
             emit(transaction, JobHeld(transaction.at, job_id, Reason.HOLD_IDLE))
@@ -110,6 +110,23 @@ def _is_busy(attempt: LiveAttempt, peaks: Mapping[NodeId, Mapping[int, float]], 
 
 #: Seconds between two looks, and jobs between two yields.
 _LOOK_FOR_LATE_EVERY_S, _LATE_IN_ONE_PIECE = 60.0, 200
+
+
+def why_late(clock: Clock, deadline_at: float, forecast: ForecastView | None) -> str:
+    """Returns why a job that ends as foreseen misses its deadline; empty if it does not, or nothing is foreseen."""
+    if deadline_at == inf:
+        return ""
+    if clock.now() > deadline_at:
+        return f"its deadline {clock.shown(deadline_at)} has passed"
+    if forecast is None:
+        return ""
+    when, end_unix_s = "after", forecast.ends_after or forecast.starts_after
+    if forecast.end is not None:
+        when, end_unix_s = "about", forecast.end[1]
+    if end_unix_s is None or end_unix_s <= clock.unix(deadline_at):
+        return ""
+    end_at = end_unix_s - clock.unix(0.0)
+    return f"it is expected to end {when} {clock.shown(end_at)}, its deadline is {clock.shown(deadline_at)}"
 
 
 class LateJobNotifications:
@@ -146,27 +163,8 @@ class LateJobNotifications:
                 yield
 
     def _tell_at_risk(self, transaction: Transaction, job: LiveJob, record: JobRecord) -> None:
-        deadline_at = record.request.deadline_at
-        if deadline_at == inf:
-            return
-        shown = self._loop.clock.shown
-        if transaction.at > deadline_at:
-            why = f"its deadline {shown(deadline_at)} has passed"
-        else:
-            found, when = self._forecast(job.row.job_id), "about"
-            if found is None:
-                return
-            if found.end is not None:
-                end_unix_s: float | None = found.end[1]
-            else:
-                end_unix_s, when = found.ends_after or found.starts_after, "after"
-            if end_unix_s is None:
-                return
-            end_at = end_unix_s - self._loop.clock.unix(0.0)
-            if end_at <= deadline_at:
-                return
-            why = f"it is expected to end {when} {shown(end_at)}, its deadline is {shown(deadline_at)}"
-        tell_once(transaction, job, NotificationKind.AT_RISK, "may miss its deadline", why)
+        if why := why_late(self._loop.clock, record.request.deadline_at, self._forecast(job.row.job_id)):
+            tell_once(transaction, job, NotificationKind.AT_RISK, "may miss its deadline", why)
 
     def _tell_stuck(self, transaction: Transaction, job: LiveJob, record: JobRecord) -> None:
         if record.state is not JobState.PENDING or record.blocked_by or record.awaits_turn:

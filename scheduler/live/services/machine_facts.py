@@ -13,8 +13,8 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.departures import is_drained_by_admin
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
-from walras.device_samples import faults_text
 from walras.job_request import JobId, can_prepare
+from walras.machines.machine_facts import faults_text
 from walras.wire import Heartbeat
 
 

@@ -24,7 +24,7 @@ import aiohttp
 
 import walras
 from walras.clocks import SYSTEM_CLOCKS
-from walras.notifications import sign_notification
+from walras.resources.notifications import sign_notification
 
 #: A send that takes longer, seconds, is given up.
 SEND_S = 10.0

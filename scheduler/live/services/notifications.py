@@ -23,7 +23,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -53,7 +53,7 @@ from scheduler.live.services.notification_sending import (
 from scheduler.live.store.table_rows import ChannelRow, NotificationRow
 from walras.clocks import random_hex
 from walras.errors import Conflict, NotFound, UserError
-from walras.notifications import KEY_PREFIX, NotificationKind
+from walras.resources.notifications import KEY_PREFIX, NotificationKind
 
 log = logging.getLogger(__name__)
 
@@ -176,10 +176,7 @@ class _SendingLane:
         return [SendingOutcome(each.seq, problem) for each in batch.sendings]
 
     def end_process(self) -> None:
-        if isinstance(self._process, ProcessPoolExecutor):
-            kill_worker_process(self._process)
-        elif self._process is not None:
-            self._process.shutdown(wait=False, cancel_futures=True)
+        kill_worker_process(self._process)
         self._process = None
 
 
@@ -245,7 +242,7 @@ class Notifications:
         """Returns a channel of this user. Raises NotFound."""
         row = self._loop.state.notifications.channels.get(number)
         if row is None or row.user != user:
-            raise NotFound(f"no channel {number}", field="channel_id", fix="check `walras notify list`")
+            raise NotFound(f"no channel {number}", field="channel_id", fix="check `walras notify`")
         return row
 
     async def test(self, user: str, number: int, note: Callable[[Transaction, ChannelRow], None]) -> str:
@@ -257,7 +254,7 @@ class Notifications:
             title, text = "a test by Walras", "notifications of this cluster will come here"
             queue = transaction.state.notifications
             if any(_is_test(queue.waiting[seq]) for seq in queue.by_channel.get(number, ())):
-                raise Conflict("a test of this channel is under way", fix="see `walras notify list`")
+                raise Conflict("a test of this channel is under way", fix="see `walras notify`")
             notification = put_notification(transaction, channel, NotificationKind.TEST, title, text)
             note(transaction, channel)
             self._awaited[notification.seq] = outcome
@@ -267,7 +264,7 @@ class Notifications:
         try:
             return await asyncio.wait_for(outcome, _TEST_S)
         except TimeoutError:
-            return "it waits for others; see `walras notify list`"
+            return "it waits for others; see `walras notify`"
         finally:
             self._awaited.pop(seq, None)
 

@@ -26,9 +26,9 @@ from scheduler.live.store.report_rows import (
     PastSpeedRow,
     PastUseRow,
 )
-from walras.cluster_report import ClusterReport, RegretView, ReportRow, TypeUse
 from walras.contract import SECONDS_PER_HOUR
-from walras.job_request import ANY_ACCELERATOR, JobRequest
+from walras.job_request import ANY_ACCELERATOR, JobRequest, Kind, kind_within
+from walras.resources.money import ClusterReport, RegretView, ReportRow, TypeUse
 from walras.spec.accelerator_names import covers
 from walras.states import JobState
 
@@ -163,9 +163,9 @@ def _past_job(
             held_s[each.accelerator] += each.ended_at - each.leased_at
             counts.setdefault(each.accelerator, each.accelerators)
     assert job.ended_at is not None
-    last = attempts[-1]
+    last, kind = attempts[-1], kind_within(job.project, Kind(job.kind))
     measured: dict[str, float | None] = {
-        name: speeds.get(job.kind, {}).get(name, {}).get(size) for name, size in counts.items()
+        name: speeds.get(kind, {}).get(name, {}).get(size) for name, size in counts.items()
     }
     if job.steps_per_s and job.steps_per_s > (measured[last.accelerator] or 0.0):
         measured[last.accelerator] = job.steps_per_s

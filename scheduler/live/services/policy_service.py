@@ -2,20 +2,28 @@
 
 A policy that is not part of Walras is tried on a copy of the live state before it is put in force (`policy_trial.py`).
 If one fails later (`ActivePolicy.fault`), the last good one of the history is put back, as a version of its own that
-says why; the default policy of Walras is the last resort. A policy never ends the server, nor keeps it from starting.
+says why; the default policy of Walras is the last resort. A policy never ends the server, nor keeps it from starting:
+no code of another package runs in the server, which knows of the policy what its trial told (`PolicyTraits`).
 """
 
 import json
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from optimizer.policy import PolicySpec
-from optimizer.policy_files import FILE_PREFIX
+from optimizer.policy import PolicySpec, PolicyTraits
+from optimizer.registry import FILE_PREFIX, is_built_in, make_own
 from scheduler.core.budget_limits import users_with_budgets
 from scheduler.core.events import PolicyChanged
-from scheduler.core.rules import RoundRules, dump_policy, parse_policy, refuse_listed_pairs, with_organisation_of
+from scheduler.core.rules import (
+    ROUND_TIMES,
+    RoundRules,
+    dump_policy,
+    parse_policy,
+    refuse_listed_pairs,
+    with_organisation_of,
+)
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
@@ -47,6 +55,17 @@ class PolicyInForce:
     put_back: str = ""
     #: The reason that its administrator stated.
     reason: str = ""
+    #: What a policy of another package has said of itself at its trial in this process; None before it.
+    traits: PolicyTraits | None = None
+
+    @property
+    def may_decide(self) -> bool:
+        """Returns whether it is part of Walras, or has passed a trial in this process."""
+        return self.traits is not None or is_built_in(self.spec.name)
+
+    def changed(self, at: float) -> PolicyChanged:
+        """Returns the event that puts it in force."""
+        return PolicyChanged(at, self.spec, self.rules, self.put_back, self.traits)
 
     def is_same_as(self, spec: PolicySpec, rules: RoundRules) -> bool:
         """Returns whether that policy would decide as this one does."""
@@ -73,7 +92,7 @@ def parse_policy_row(row: PolicyRow) -> PolicyInForce:
     """Returns a version of the history. Raises ConfigError where this release cannot read it."""
     body = json.loads(row.body)
     put_back, reason = str(body.pop(_PUT_BACK, "")), str(body.pop(_REASON, ""))
-    spec, rules = parse_policy(body, bounded=False)
+    spec, rules = parse_policy(body, bounded=False, check=make_own)
     return PolicyInForce(row, spec, rules, put_back, reason)
 
 
@@ -103,10 +122,7 @@ class PolicyService:
         for row in history:
             try:
                 self._history.append(parse_policy_row(row))
-            except (
-                Exception,
-                SystemExit,
-            ) as error:  # other people's code is imported here
+            except Exception as error:  # a later or earlier release wrote it
                 fault = fault_of("make", error)
                 log.error("version %d of the policy: %s\n%s", row.version, fault, fault.trace)
                 if row is history[0]:
@@ -137,15 +153,16 @@ class PolicyService:
                 given = None
             else:
                 found = await self._tried(trial_of(spec))
-                if found is None:
-                    return self._chosen(self._version(spec, rules, "policy file"))
+                if not isinstance(found, PolicyFault):
+                    return self._chosen(replace(self._version(spec, rules, "policy file"), traits=found))
                 fault, failed = found, self._last_version + 1
                 self._failed.append((spec, rules))
-        for known in self._history:
+        for row, known in enumerate(self._history):
             if (known.spec, known.rules) in self._failed:
                 continue
             found = await self._tried(trial_of(known.spec))
-            if found is None:
+            if not isinstance(found, PolicyFault):
+                known = self._history[row] = replace(known, traits=found)
                 return self._chosen(known if fault is None else self._version_put_back(known, failed, fault))
             self._failed.append((known.spec, known.rules))
             if fault is None:
@@ -172,11 +189,11 @@ class PolicyService:
     def check(self, data: Any) -> tuple[PolicySpec, RoundRules]:
         """Returns the policy and rules in the data. Raises ConfigError naming the field.
 
-        A policy without rules is the shipped file of its name. Budgets, groups and values that the data do not state
-        stay as they are.
+        A policy without rules is the shipped file of its name. Budgets, groups, values and round times that the data
+        do not state stay as they are.
         """
         _refuse_code(data)
-        spec, rules = parse_policy(with_shipped_rules(data))
+        spec, rules = parse_policy(with_shipped_rules(data), check=make_own)
         refuse_listed_pairs(spec)
         stated = data.get("rules") or {}
         rules = self._with_organisation(rules, stated)
@@ -184,25 +201,28 @@ class PolicyService:
         return PolicySpec(spec.name, json.loads(json.dumps(dict(spec.parameters)))), rules
 
     def _with_organisation(self, rules: RoundRules, stated: Container[str] = ()) -> RoundRules:
-        """Returns the rules with the budgets, groups and values in force, but for those stated."""
+        """Returns the rules with the budgets, groups, values and round times in force, but for those stated."""
         before = self._in_force or (self._history[0] if self._history else None)
-        return rules if before is None else with_organisation_of(rules, stated, before.rules)
+        if before is None:
+            return rules
+        _, shipped = parse_policy(with_shipped_rules({"policy": {"name": before.spec.name}}), check=make_own)
+        return with_organisation_of(rules, stated, before.rules, shipped)
 
-    async def try_out(self, data: Any) -> tuple[PolicySpec, RoundRules]:
+    async def try_out(self, data: Any) -> tuple[PolicySpec, RoundRules, PolicyTraits | None]:
         """As `check`, and tried on a copy of the live state. Raises ConfigError naming the method and the line."""
         spec, rules = self.check(data)
         trial = await self._loop.perform(
             lambda transaction: trial_on_live_state(transaction.core, spec, rules.delay_usd_per_h)
         )
-        fault = await self._tried(trial)
-        if fault is not None:
+        found = await self._tried(trial)
+        if isinstance(found, PolicyFault):
             in_force = f"version {self.in_force.row.version} stays in force" if self.has_policy else "nothing changed"
             raise ConfigError(
-                f"policy '{spec.name}': {fault}; tried on a copy of the live state; {in_force}",
+                f"policy '{spec.name}': {found}; tried on a copy of the live state; {in_force}",
                 field="policy.name",
                 fix="the trace is in the server's log",
             )
-        return spec, rules
+        return spec, rules, found
 
     async def change(self, data: Any, wish: PolicyWish, note: NotePolicy | None = None) -> PolicyInForce:
         """Try a policy and put it in force; returns its version. `note` is called in the same transaction.
@@ -210,12 +230,13 @@ class PolicyService:
         Raises ConfigError, and Conflict where another version is in force than `wish` states; then nothing changes.
         """
         self._check_version(wish)
-        spec, rules = await self.try_out(data)
+        spec, rules, traits = await self.try_out(data)
 
         def step(transaction: Transaction) -> PolicyInForce:
             self._check_version(wish)
             before = self._in_force
-            changed = self._version(spec, rules, wish.by, transaction.at, reason=wish.reason)
+            version = self._version(spec, rules, wish.by, transaction.at, reason=wish.reason)
+            changed = replace(version, traits=traits)
             self._put_in_force(transaction, changed)
             if note is not None:
                 note(transaction, before, changed)
@@ -252,7 +273,8 @@ class PolicyService:
         if transaction.core.ledger.policy.fault is not fault:
             return  # another policy was put in force meanwhile
         self._failed.append((failed.spec, failed.rules))
-        good = next((known for known in self._history if (known.spec, known.rules) not in self._failed), None)
+        usable = (known for known in self._history if known.may_decide)
+        good = next((known for known in usable if (known.spec, known.rules) not in self._failed), None)
         if good is None:
             spec, rules = self.check(DEFAULT_POLICY)
             good = PolicyInForce(PolicyRow(0, "", 0.0, "default"), spec, rules)
@@ -266,13 +288,13 @@ class PolicyService:
 
     # ---------------------------------------------------------------- versions
 
-    async def _tried(self, trial: PolicyTrial | None) -> PolicyFault | None:
+    async def _tried(self, trial: PolicyTrial | None) -> PolicyFault | PolicyTraits | None:
         if trial is None:
             return None
-        fault = await try_policy(trial)
-        if fault is not None:
-            log.error("policy '%s', tried: %s\n%s", trial.spec.name, fault, fault.trace)
-        return fault
+        found = await try_policy(trial)
+        if isinstance(found, PolicyFault):
+            log.error("policy '%s', tried: %s\n%s", trial.spec.name, found, found.trace)
+        return found
 
     def _version(
         self,
@@ -292,11 +314,12 @@ class PolicyService:
     def _version_put_back(
         self, good: PolicyInForce, failed: int, fault: PolicyFault, at: float | None = None
     ) -> PolicyInForce:
-        rules = self._with_organisation(good.rules)
-        return self._version(good.spec, rules, "walras", at, f"version {failed} failed: {fault}")
+        rules = self._with_organisation(good.rules, ROUND_TIMES)
+        version = self._version(good.spec, rules, "walras", at, f"version {failed} failed: {fault}")
+        return replace(version, traits=good.traits)
 
     def _put_in_force(self, transaction: Transaction, changed: PolicyInForce) -> None:
-        emit(transaction, PolicyChanged(transaction.at, changed.spec, changed.rules, changed.put_back))
+        emit(transaction, changed.changed(transaction.at))
         if transaction.state.budgets.put_in_force(changed.rules):  # the core has no sums for new limits
             transaction.state.users_with_budgets = users_with_budgets(changed.rules.budgets)
             emit(transaction, billing.restate_spending(transaction))
@@ -304,7 +327,7 @@ class PolicyService:
         self._in_force = changed
 
     def _remember(self, transaction: Transaction, changed: PolicyInForce) -> None:
-        transaction.batch.policies.append(changed.row)
+        transaction.batch.put(changed.row)
         self._history.insert(0, changed)
         self._last_version = changed.row.version
 

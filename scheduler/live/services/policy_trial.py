@@ -1,6 +1,7 @@
 """Tries a policy that is not part of Walras on a copy of the live state, in its own process, before it is put in force.
 
-A step of the loop copies what an order policy reads of all live jobs, or the problem that a policy of shares or plans
+The server itself never runs the policy: the trial also tells it what the policy says of itself (`PolicyTraits`). A step
+of the loop copies what an order policy reads of all live jobs, or the problem that a policy of shares or plans
 would get. A worker process makes the policy and asks all that the scheduler will ask. So a policy that raises, hangs,
 answers no columns, or ends its process is refused while the one before it is still in force. Policies that are part of
 Walras have their own tests and are not tried.
@@ -8,7 +9,7 @@ Walras have their own tests and are not tried.
 
 from collections.abc import Iterable
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -17,12 +18,13 @@ from optimizer.decision import Quote
 from optimizer.policy import (
     GivenOrderFacts,
     Newcomer,
-    OrderFacts,
     OrderPolicy,
     PlanPolicy,
     Policy,
     PolicySpec,
+    PolicyTraits,
     ResetsService,
+    traits_of,
 )
 from optimizer.registry import is_built_in, make
 from scheduler.core.commands import Solve
@@ -30,7 +32,7 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.problem_snapshot import plan_problem
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.ordering.plan_ordering import PlanOrdering
-from scheduler.core.ordering.rank_ordering import LedgerOrderFacts
+from scheduler.core.ordering.rank_ordering import LedgerOrderFacts, copied_facts
 from scheduler.core.state.policy_faults import PolicyFault, checked_key, checked_renewal, fault_of
 from scheduler.live.loop.worker_process import ask_worker_process
 from scheduler.live.store.table_rows import JobRow
@@ -56,7 +58,7 @@ def trial_on_live_state(core: SchedulerCore, spec: PolicySpec, delay_usd_per_h: 
         return None
     ledger = core.ledger
     rows = ledger.columns.active.nonzero()[0]
-    facts = _copied(LedgerOrderFacts(ledger, rows))
+    facts = copied_facts(LedgerOrderFacts(ledger, rows))
     # Arrays of the problem may be the ledger's own; they are copied on their way to the other process, after this step.
     problem = plan_problem(ledger, PlanOrdering(ledger, moves=True))
     return PolicyTrial(spec, facts, Solve(0, problem, spec, None, delay_usd_per_h))
@@ -84,13 +86,8 @@ def trial_on_stored_jobs(
     return PolicyTrial(spec, facts)
 
 
-def _copied(facts: OrderFacts) -> GivenOrderFacts:
-    names = [field.name for field in fields(GivenOrderFacts)]
-    return GivenOrderFacts(**{name: np.array(getattr(facts, name)) for name in names})
-
-
-async def try_policy(trial: PolicyTrial, timeout_s: float = TRIAL_TIMEOUT_S) -> PolicyFault | None:
-    """Returns what the policy did wrong in a new process; None: nothing."""
+async def try_policy(trial: PolicyTrial, timeout_s: float = TRIAL_TIMEOUT_S) -> PolicyFault | PolicyTraits:
+    """Returns what the policy did wrong in a new process, or what it says of itself."""
     try:
         return await ask_worker_process(run_trial, trial, timeout_s)
     except TimeoutError:
@@ -101,11 +98,12 @@ async def try_policy(trial: PolicyTrial, timeout_s: float = TRIAL_TIMEOUT_S) -> 
         return fault_of("trial", error)
 
 
-def run_trial(trial: PolicyTrial) -> PolicyFault | None:
-    """Runs in the worker process: asks the policy all that the scheduler will ask. Returns its fault, else None."""
+def run_trial(trial: PolicyTrial) -> PolicyFault | PolicyTraits:
+    """In the worker process: asks the policy all that the scheduler will ask. Returns its fault, else its traits."""
     method = "make"
     try:
         policy = make(trial.spec)
+        traits = traits_of(policy)
         if isinstance(policy, OrderPolicy):
             method = "key"
             n = len(trial.facts.submitted_at)
@@ -113,7 +111,7 @@ def run_trial(trial: PolicyTrial) -> PolicyFault | None:
             if isinstance(policy, ResetsService):
                 method = "renews"
                 checked_renewal(policy, trial.facts, n)
-            return None
+            return traits
         method = "value"
         _ask_value(policy)
         if trial.question is not None:
@@ -121,7 +119,7 @@ def run_trial(trial: PolicyTrial) -> PolicyFault | None:
             run_solve(trial.question)
     except (Exception, SystemExit) as error:  # other people's code: whatever it raises is the answer
         return fault_of(method, error)
-    return None
+    return traits
 
 
 def _ask_key(policy: OrderPolicy, facts: GivenOrderFacts, n: int) -> None:
@@ -136,7 +134,7 @@ def _ask_key(policy: OrderPolicy, facts: GivenOrderFacts, n: int) -> None:
 
 
 def _slice(facts: GivenOrderFacts, rows: slice) -> GivenOrderFacts:
-    return GivenOrderFacts(**{field.name: getattr(facts, field.name)[rows] for field in fields(GivenOrderFacts)})
+    return GivenOrderFacts(**{name: getattr(facts, name)[rows] for name in GivenOrderFacts.__slots__})
 
 
 def _ask_value(policy: Policy) -> None:

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from scheduler.live.holder_shares import HolderShares
+from scheduler.live.store.table_rows import AttemptRow
 from walras.clocks import random_hex
 from walras.cluster import NodeId
+from walras.connection.remote_session import SessionAsked, SessionRequest
 from walras.errors import Conflict, NotFound
-from walras.remote_session import SessionAsked, SessionRequest
+from walras.job_request import JobId
 
 #: The most sessions of one job, and of all jobs.
 SESSIONS_OF_JOB, SESSIONS_MOST = 32, 500
@@ -35,21 +38,26 @@ class SessionBroker:
 
     def __init__(self, chance: Random | None = None) -> None:
         self._chance = chance
+        self.shares = HolderShares("sessions", SESSIONS_MOST, fix="end one of them")
         self._open: dict[str, OpenSession] = {}
         #: Requests that their machines have not been told yet, by machine.
         self._asked: defaultdict[NodeId, list[SessionRequest]] = defaultdict(list)
 
-    def ask(
-        self, node_id: NodeId, job_id: int, attempt: int, incarnation: str, asked: SessionAsked, user: str
-    ) -> OpenSession:
-        """Ask a machine for a session; returns it. Raises Conflict where there are too many."""
-        if len(self._open) >= SESSIONS_MOST:
-            raise Conflict(f"the server holds {SESSIONS_MOST} sessions", fix="try again later")
+    def check(self, job_id: JobId, user: str) -> None:
+        """Raise Conflict, ShareTaken where one more session would be too many."""
         if sum(each.request.job_id == job_id for each in self._open.values()) >= SESSIONS_OF_JOB:
             raise Conflict(f"job {job_id} has {SESSIONS_OF_JOB} sessions", fix="end one of them")
+        self.shares.check(user)
+
+    def ask(self, node_id: NodeId, attempt: AttemptRow, asked: SessionAsked, user: str) -> OpenSession:
+        """Ask a machine for a session with an attempt; returns it. Raises as `check`."""
+        job_id = attempt.job_id
+        self.check(job_id, user)
+        self.shares.take(user)
         session_id = random_hex(self._chance, 32)
+        life = attempt.incarnation
         request = SessionRequest(
-            session_id=session_id, job_id=job_id, attempt=attempt, incarnation=incarnation, asked=asked, user=user
+            session_id=session_id, job_id=job_id, attempt=attempt.attempt, incarnation=life, asked=asked, user=user
         )
         session = self._open[session_id] = OpenSession(node_id, request)
         self._asked[node_id].append(request)
@@ -76,6 +84,7 @@ class SessionBroker:
 
     def end(self, session: OpenSession) -> None:
         """End a session: its caller has disconnected or given up."""
-        self._open.pop(session.request.session_id, None)
+        if self._open.pop(session.request.session_id, None) is not None:
+            self.shares.give_back(session.request.user)
         session.machine.cancel()
         session.over.set()

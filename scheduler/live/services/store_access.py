@@ -2,14 +2,14 @@
 machines.
 
 The server's own environment has the long-lived credentials. With a role it assumes that role, else it asks for a
-federation token; either way a session policy (`walras.store_access`) limits the result to one job's place and to a
-time. A machine gets them only for the attempts that it runs. They are kept in memory for half of their lifetime, so
-that a machine that asks often causes no call; they are never written to disk.
+federation token; either way a session policy (`walras.storage.checkpoint_store`) limits the result to one job's place
+and to a time. A machine gets them only for the attempts that it runs. They are kept in memory for half of
+their lifetime, so that a machine that asks often causes no call; they are never written to disk.
 
 Whether a machine reads and writes the store of checkpoints is proved: answers to its heartbeats ask it to write a
-proof, until the proof lies in the store. Where it reports that it cannot, or its proof does not arrive, it is private:
-no job is moved away for the benefit of others, because what its jobs save is on that machine only. A machine of an
-older release is not asked and is taken to share the store.
+proof, until the proof lies in the store, and again after each reboot. Where it reports that it cannot, or its proof
+does not arrive, it is private: no job is moved away for the benefit of others, because what its jobs save is on that
+machine only. A machine of an older release is not asked and is taken to share the store.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from walras.cluster import NodeId
 from walras.errors import ConfigError, Forbidden, WalrasError
 from walras.job_request import JobId
 from walras.spec.cluster_file import CheckpointAccess
-from walras.store_access import StoreAccess, StoreAccessRequest, is_handed_out, job_policy, proof_policy
-from walras.store_proof import StoreChallenge, StoreProof, check_answer, place_challenge
+from walras.storage.checkpoint_store import StoreAccess, StoreAccessRequest, is_handed_out, job_policy, proof_policy
+from walras.storage.store_proof import StoreChallenge, StoreProof, check_answer, place_challenge
 
 log = logging.getLogger(__name__)
 
@@ -57,30 +57,34 @@ class StoreProofs:
         self._secret = random_token(chance).encode()
         self._is_placed = False
         self._placed_at = float("-inf")
-        self._proved: set[NodeId] = set()
+        #: The boot in which each machine has shown it: its disks are mounted anew in every one.
+        self._proved: dict[NodeId, str] = {}
         self._checked: dict[NodeId, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def challenge_for(self, node_id: NodeId) -> StoreChallenge | None:
+    def challenge_for(self, node: LiveNode) -> StoreChallenge | None:
         """Returns the challenge for the machine; None if there is none for it now."""
         now = self._loop.clock.now()
         if not self._is_placed and now - self._placed_at > _RETRY_S:
             self._placed_at = now
             self._begin(self._place())
-        return self.challenge if self._is_placed and node_id not in self._proved else None
+        return self.challenge if self._is_placed and not self._has_shown(node) else None
+
+    def _has_shown(self, node: LiveNode) -> bool:
+        return self._proved.get(node.row.node_id) == node.row.boot_id
 
     def take(self, node: LiveNode, proof: StoreProof | None) -> None:
         """Take what a machine answers in its heartbeat; a background task then checks the proof in the store."""
-        node_id, now = node.row.node_id, self._loop.clock.now()
-        if proof is None or proof.nonce != self.challenge.nonce or node_id in self._proved:
+        node_id, boot_id, now = node.row.node_id, node.row.boot_id, self._loop.clock.now()
+        if proof is None or proof.nonce != self.challenge.nonce or self._has_shown(node):
             return
         if proof.problem:
             node.private_why = proof.problem
             if not node.row.private:
-                self._begin(self._note(node_id, proof.problem))
+                self._begin(self._note(node_id, boot_id, proof.problem))
         elif now - self._checked.get(node_id, float("-inf")) > _RETRY_S:
             self._checked[node_id] = now
-            self._begin(self._check(node_id))
+            self._begin(self._check(node_id, boot_id))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -94,15 +98,15 @@ class StoreProofs:
         except (OSError, WalrasError) as error:
             log.error("the store of checkpoints cannot be written: %s", error)
 
-    async def _check(self, node_id: NodeId) -> None:
+    async def _check(self, node_id: NodeId, boot_id: str) -> None:
         try:
             problem = await asyncio.to_thread(check_answer, self.challenge, self._secret, node_id)
         except (OSError, WalrasError) as error:
             log.warning("whether %s reaches the store of checkpoints is unknown: %s", node_id, error)
             return
-        await self._note(node_id, problem)
+        await self._note(node_id, boot_id, problem)
 
-    async def _note(self, node_id: NodeId, problem: str) -> None:
+    async def _note(self, node_id: NodeId, boot_id: str, problem: str) -> None:
         """Record whether the machine is private, if that has changed."""
 
         def step(transaction: Transaction) -> None:
@@ -122,7 +126,7 @@ class StoreProofs:
         if problem:
             log.warning("%s is private: %s", node_id, problem)
         else:
-            self._proved.add(node_id)
+            self._proved[node_id] = boot_id
 
 
 class StsCalls:

@@ -8,11 +8,10 @@ know are never sent.
 import logging
 
 from scheduler.core.events import StartRefused
-from scheduler.live.loop.agent_commands import post_stop
-from scheduler.live.loop.apply_commands import emit, end_part
+from scheduler.live.loop.apply_commands import emit, end_part, post_stop
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.table_rows import PartRow
+from scheduler.live.store.table_rows import OutboxRow, PartRow
 from walras.job_needs import JobNeeds
 from walras.job_request import JobId
 from walras.states import AttemptState
@@ -66,7 +65,7 @@ def withdraw_unconfirmed(transaction: Transaction, node: LiveNode, limit_s: floa
         ]
         for command_id in starts:
             del node.outbox[command_id]
-        transaction.batch.outbox_done.extend(starts)
+        transaction.batch.delete(OutboxRow, *starts)
         part.cause = _WITHDRAWN
         transaction.part_changed(part)
         post_stop(transaction, part, 0.0, "its start was never confirmed")
@@ -84,7 +83,7 @@ def drop_unknown(transaction: Transaction, node: LiveNode, protocol: int) -> Non
 def drop_command(transaction: Transaction, node: LiveNode, command: AgentCommand, detail: str) -> None:
     """Drop a command that cannot be sent; a start counts as refused. `detail`: why."""
     del node.outbox[command.command_id]
-    transaction.batch.outbox_done.append(command.command_id)
+    transaction.batch.delete(OutboxRow, command.command_id)
     attempt = transaction.state.attempt(JobId(command.job_id), command.attempt)
     part = None if attempt is None else attempt.parts.get(node.row.node_id)
     if isinstance(command, StartCommand) and part is not None and not part.ended:

@@ -1,46 +1,54 @@
-"""Builds the answers of the API from rows and the live state. It only reads; only here do instants become text."""
+"""Builds the answers of the API from rows and the live state. It only reads; only here do instants become text.
+
+The order of the queue, which the overview, the page, `walras top` and `GET /jobs?sort=queue` all show.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as fields_of
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast
+from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.slow_pools import slow_machine_text
-from scheduler.core.explain.dominant_reason import dominant_reason
 from scheduler.core.explain.job_conditions import PoolSpeed
-from scheduler.core.explain.pending_reasons import first_pending_reason
+from scheduler.core.explain.pending_reasons import dominant_reason, first_pending_reason
 from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.core.placement.checkpoint_intervals import checkpoint_text
+from scheduler.core.rules import changed_rules
+from scheduler.core.state.ledger import JobRecord
 from scheduler.live.loop import billing
 from scheduler.live.loop.departures import departure_text
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
 from scheduler.live.services.job_submission import parse_defaults, value_owner
-from scheduler.live.store.store_interface import JobUsage
+from scheduler.live.store.store_interface import JobQuery, JobUsage
 from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, JobRow, PolicyRow
-from walras.api import (
+from walras.cluster import Pool, PoolId
+from walras.contract import DATA_WAIT_VALUE
+from walras.job_request import JobId
+from walras.resources.fleet import NodeView
+from walras.resources.jobs import (
+    WARM_REPORTS,
     AttemptView,
-    CertificateView,
     CheckpointView,
     ConditionView,
     ForecastView,
     JobDetail,
     JobView,
-    NodeView,
-    PriceList,
-    PriceView,
     ReasonView,
     SpeedView,
     TargetOutlook,
     TargetView,
+    planned_speed,
 )
-from walras.cluster import Pool, PoolId
-from walras.contract import DATA_WAIT_VALUE
-from walras.job_request import JobId
-from walras.people import EntityPriceView
-from walras.planned_speed import WARM_REPORTS, planned_speed
-from walras.policy_views import PolicyView
+from walras.resources.people import EntityPriceView
+from walras.resources.policy_views import PolicyView
+from walras.resources.prices import CertificateView, PriceList, PriceView
 from walras.states import JobState, Reason
 from walras.units import format_count, format_length
 
@@ -57,6 +65,23 @@ _END_FIXES = {
     Reason.POLICY_MAX_RUNTIME: "raise `limits.max_runtime`, or submit it again to go on from its last checkpoint",
     Reason.POLICY_MAX_QUEUE_TIME: "raise `limits.max_queue_time`, or its priority",
 }
+
+
+ViewT = TypeVar("ViewT", bound=BaseModel)
+
+
+def view_of(view: type[ViewT], source: Any, /, **fields: Any) -> ViewT:
+    """Returns a view with these fields; the others come from attributes of the source that have the same name. Instants
+    never do, because rows count them from the cluster's epoch.
+    """
+    same = {name: getattr(source, name) for name in _same_names(view, source.__class__) if name not in fields}
+    return view(**same, **fields)
+
+
+@cache
+def _same_names(view: Any, source: Any) -> tuple[str, ...]:
+    known = {each.name for each in fields_of(source)} if is_dataclass(source) else set()
+    return tuple(name for name in view.model_fields if name in known and not name.endswith("_at"))
 
 
 def _private_text(node: LiveNode) -> str:
@@ -90,7 +115,7 @@ class ApiViews:
         found, cooperative = [], CooperativeYield()
         for row in rows:
             folded = {} if row.sweep is None or sweeps is None else sweeps.get(row.sweep, {})
-            found.append(JobView(**self._job(row, by_job.get(row.job_id, [])), sweep_states=folded))
+            found.append(view_of(JobView, row, **self._job(row, by_job.get(row.job_id, [])), sweep_states=folded))
             await cooperative.yield_if_due()
         return found
 
@@ -107,8 +132,8 @@ class ApiViews:
         value, said_by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
         by = value_owner(said_by, parse_defaults(row.defaults))
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
-        return JobDetail(
-            **self._job(row, list(usage)), why=self._shown_why(row), spec=spec, incarnation=former,
+        return view_of(
+            JobDetail, row, **self._job(row, list(usage)), why=self._shown_why(row), spec=spec, incarnation=former,
             target=self.target(row), attempt_list=views, value_usd_per_h=value, value_by=by,
             checkpoint=self._checkpoint(checkpoint), **self._checkpoints(row.job_id),
         )  # fmt: skip
@@ -123,18 +148,9 @@ class ApiViews:
         return self.why(row) or "; ".join(each.detail for each in self.idle(row))
 
     def _checkpoint(self, row: CheckpointRow | None) -> CheckpointView | None:
-        return (
-            None
-            if row is None
-            else CheckpointView(
-                step=row.step,
-                attempt=row.attempt,
-                recorded_at=self._clock.shown(row.recorded_at),
-                stored=bool(row.content),
-                upload_s=row.upload_s,
-                lag_s=row.lag_s,
-            )
-        )
+        if row is None:
+            return None
+        return view_of(CheckpointView, row, recorded_at=self._clock.shown(row.recorded_at), stored=bool(row.content))
 
     def _checkpoints(self, job_id: JobId) -> dict[str, Any]:
         """Returns how often its running attempt saves, and why; nothing without a running attempt."""
@@ -160,27 +176,18 @@ class ApiViews:
         return view.model_copy(update={"expected_at": self._clock.shown(self._clock.now() + view.left_s)})
 
     def _job(self, row: JobRow, usage: list[JobUsage]) -> dict[str, Any]:
+        """Returns what a view does not take from the row as it is."""
         live = self._state.jobs.get(row.job_id)
         progress = live.progress if live is not None else None
         attempt = live.attempt if live is not None else None
         reason, detail = self._why(row)
         return {
             "id": row.job_id,
-            "name": row.name,
-            "project": row.project,
-            "user": row.user,
-            "kind": row.kind,
-            "state": row.state,
             "reason": reason,
             "detail": detail,
-            "priority": row.priority,
-            "accelerators": row.accelerators,
-            "attempts": row.attempts,
-            "restarts": row.restarts,
             "pool": attempt.row.pool_id if attempt is not None else None,
             "accelerator": attempt.row.accelerator if attempt is not None else None,
             "steps": row.steps if progress is None else max(row.steps, progress.steps),
-            "steps_total": row.steps_total,
             # For an active job, the speed of its running attempt, and not that of an earlier one.
             "steps_per_s": row.steps_per_s if live is None else _current_speed(live),
             "submitted_at": self._clock.shown(row.submitted_at),
@@ -192,8 +199,6 @@ class ApiViews:
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
             "forecast": None if row.state.is_final else self._forecast(row.job_id),
-            "sweep": row.sweep,
-            "sweep_index": row.sweep_index,
             "defaults": parse_defaults(row.defaults),
         }
 
@@ -216,24 +221,14 @@ class ApiViews:
 
     def attempt(self, row: AttemptRow) -> AttemptView:
         now = self._clock.now()
-        return AttemptView(
-            job_id=row.job_id,
-            attempt=row.attempt,
-            state=row.state,
-            reason=row.reason,
+        return view_of(
+            AttemptView,
+            row,
             pool=row.pool_id,
-            accelerator=row.accelerator,
-            emulated=row.emulated,
             placement=placement_text(row.placement),
-            accelerators=row.accelerators,
             leased_at=self._clock.shown(row.leased_at),
             started_at=self._clock.shown_or_none(row.started_at),
             ended_at=self._clock.shown_or_none(row.ended_at),
-            exit_code=row.exit_code,
-            signal=row.signal,
-            failed_rank=row.failed_rank,
-            checkpoint_step=row.checkpoint_step,
-            profiling=row.profiling,
             accelerator_s=billing.accelerator_s(row, now),
             usd=billing.attempt_usd(row, now),
         )
@@ -302,25 +297,12 @@ class ApiViews:
 
     def prices(self) -> PriceList:
         proposal = self._state.proposal
-        rows = {} if proposal is None else {pool_id: row for row, pool_id in enumerate(proposal.pools)}
-        items = []
-        for name, pool, members in self._priced_machines():
-            row = rows.get(name)
-            known = proposal is not None and row is not None and row < len(proposal.prices)
-            price = proposal.prices[row] if known and proposal is not None and row is not None else 0.0
-            named = proposal is not None and row is not None and row < len(proposal.marginal)
-            marginal = proposal.marginal[row] if named and proposal is not None and row is not None else 0
-            unit = "" if proposal is None else proposal.price_unit
-            items.append(self._price(name, pool, members, price, unit, marginal))
+        items = [self._price(name, pool, members) for name, pool, members in self._priced_machines()]
         certificate = None
         if proposal is not None:
-            certificate = CertificateView(
-                status=proposal.status,
-                objective=proposal.objective,
-                bound=proposal.bound,
-                gap=proposal.gap,
-                path=proposal.path,
-                usd_per_h=proposal.usd_per_h,
+            certificate = view_of(
+                CertificateView,
+                proposal,
                 solved_at=self._clock.shown(self._state.solved_at),
                 realised=realised_fraction(self._loop.core.ledger),
             )
@@ -339,33 +321,34 @@ class ApiViews:
                 found.setdefault((node.row.pool_id, name), []).append(node)
         return [(name, self._state.pools[pool_id], nodes) for (pool_id, name), nodes in sorted(found.items())]
 
-    def _price(
-        self, name: PoolId, pool: Pool, members: list[LiveNode], price: float, unit: str, marginal: int
-    ) -> PriceView:
+    def _price(self, name: PoolId, pool: Pool, members: list[LiveNode]) -> PriceView:
+        proposal = self._state.proposal
+        pools = () if proposal is None else proposal.pools
+        row = pools.index(name) if name in pools else len(pools)
+        prices, marginal = ((), ()) if proposal is None else (proposal.prices, proposal.marginal)
         return PriceView(
             pool=name,
             accelerator=pool.shape.accelerator,
             market=pool.market,
             capacity=float(sum(node.facts.accelerators for node in members if not node.row.cordon)),
             free=float(sum(self._free(node) for node in members if not node.row.cordon)),
-            price=price,
-            unit=unit,
+            price=prices[row] if row < len(prices) else 0.0,
+            unit="" if proposal is None else proposal.price_unit,
             market_usd_per_h=pool.usd_per_h,
             rented_machines=sum(bool(node.row.rent_token) for node in members),
             quota_machines=pool.quota,
-            marginal_job=marginal,
+            marginal_job=marginal[row] if row < len(marginal) else 0,
         )
 
     def pool_speed(self, told: PoolSpeed) -> SpeedView:
         speed = told.speed
-        return SpeedView(
+        return view_of(
+            SpeedView,
+            speed,
             pool=told.pool_id,
             accelerator=told.accelerator,
             accelerators=told.accelerators,
-            steps_per_s=speed.steps_per_s,
             source=speed.source.name.lower(),
-            low=speed.low,
-            high=speed.high,
             by=list(speed.by),
         )
 
@@ -396,7 +379,7 @@ class ApiViews:
         found = planned_speed(spec, live.progress.steps_per_s, json.loads(live.row.last_values))
         if found is None or not found.differs:
             return []
-        fix = f"`walras recommend --job {row.job_id}` plans again with what was measured"
+        fix = f"`walras cloud recommend --job {row.job_id}` plans again with what was measured"
         return [ConditionView(type="off_plan", detail=f"{found.text}; {fix}")]
 
     # ---------------------------------------------------------------- policy
@@ -408,6 +391,7 @@ class ApiViews:
             name=written["policy"]["name"],
             parameters=written["policy"]["parameters"],
             rules=written["rules"],
+            changed_rules=changed_rules(written["rules"]),
             put_back=written.get("put_back", ""),
             reason=written.get("reason", ""),
             changed_at=self._clock.shown(row.changed_at),
@@ -541,3 +525,90 @@ def _no_value_text(name: str, standing: TargetProgress) -> str:
 
 def _count_text(steps: float) -> str:
     return format_count(round(steps))
+
+
+#: The word that sorts a listing so.
+QUEUE_ORDER = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOrder:
+    """The beginning of the queue, and its length."""
+
+    #: The jobs that are next, in order.
+    first: tuple[JobId, ...]
+    #: How many jobs wait, held ones included.
+    waiting: int
+
+
+async def order_of_queue(
+    core: SchedulerCore, most: int, chooses: Callable[[JobRecord], bool] = lambda _: True
+) -> QueueOrder:
+    """Returns the first `most` chosen jobs in the queue's order, and how many of them wait."""
+    waiting = _waiting(core, chooses)
+    first: list[JobId] = []
+    async for job_id in _in_turn(core, waiting):
+        if len(first) >= most:
+            break
+        first.append(job_id)
+    return QueueOrder(tuple(first), len(waiting))
+
+
+async def jobs_in_turn(core: SchedulerCore, jobs: Mapping[JobId, LiveJob], query: JobQuery) -> list[JobRow]:
+    """Returns the active jobs of a query in the order of the queue, and behind them those that hold places by number.
+
+    With `fold_sweeps` the first job of a sweep stands for all of it.
+    """
+    chosen = {job_id: live.row for job_id, live in jobs.items() if _is_chosen(live.row, query)}
+    waiting = _waiting(core, lambda job: job.job_id in chosen)
+    found: dict[JobId, JobRow] = {}
+
+    def is_full_with(job_id: JobId) -> bool:
+        row = chosen[job_id]
+        found.setdefault(row.sweep if query.fold_sweeps and row.sweep is not None else job_id, row)
+        return len(found) >= query.limit
+
+    async for job_id in _in_turn(core, waiting):
+        if is_full_with(job_id):
+            return list(found.values())
+    for job_id in sorted(chosen.keys() - waiting.keys()):
+        if is_full_with(job_id):
+            break
+    return list(found.values())
+
+
+def _waiting(core: SchedulerCore, chooses: Callable[[JobRecord], bool]) -> dict[JobId, JobRecord]:
+    states = (JobState.PENDING, JobState.HELD)
+    return {job_id: job for job_id, job in core.ledger.jobs.items() if job.state in states and chooses(job)}
+
+
+async def _in_turn(core: SchedulerCore, waiting: Mapping[JobId, JobRecord]) -> AsyncIterator[JobId]:
+    """Yields these jobs in order, each once. The server runs between pieces of a long queue.
+
+    First come jobs in queues, by their most urgent key in any pool; a job that fits may still start out of turn
+    (backfill). Behind them come jobs that cannot start even in a free place: they wait for other jobs, for an instant,
+    for a preemption, or are held. Nothing of the core is changed.
+    """
+    cooperative, seen = CooperativeYield(), set[JobId]()
+    for job_id in core.cycle.queues.in_order(len(core.ledger.jobs)):
+        if job_id in waiting:
+            seen.add(job_id)
+            yield job_id
+        await cooperative.yield_if_due()
+    # Of jobs in no queue, those that may start soonest come first, and held ones last.
+    for job in sorted(
+        (job for job_id, job in waiting.items() if job_id not in seen),
+        key=lambda job: (job.state is JobState.HELD, bool(job.blocked_by), job.ready_at, job.job_id),
+    ):
+        yield job.job_id
+
+
+def _is_chosen(row: JobRow, query: JobQuery) -> bool:
+    return (
+        (not query.states or row.state in query.states)
+        and (query.projects is None or row.project in query.projects)
+        and (not query.project or row.project == query.project)
+        and (not query.user or row.user == query.user)
+        and (query.sweep is None or row.sweep == query.sweep)
+        and query.name_part.lower() in row.name.lower()
+    )

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, InBackup
-from scheduler.live.store.database_file import FolderLock, find_page_damage, put_aside
 from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
-from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.sqlite_store import FolderLock, SqliteStore, find_page_damage, put_aside
 from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, NotFound, UserError
 
@@ -85,7 +84,7 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
         former = _last_tip(data)
         if former is not None and not _is_same_cluster(backup, data):
             former = None
-        database = (entry.name for entry in FOLDER_ENTRIES if entry.in_backup is InBackup.DATABASE)
+        database = (entry.name for entry in FOLDER_ENTRIES.values() if entry.in_backup is InBackup.DATABASE)
         put_aside(data, (*database, *_names(backup, _ALL_COPIED)))
         copied = _copy(backup, data, _ALL_COPIED)
         shutil.copy2(backup / "walras.db", data / "walras.db")
@@ -98,7 +97,7 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
 
 def _names(folder: Path, kinds: Set[InBackup]) -> list[str]:
     """Returns the names of the files and folders of these kinds that there are."""
-    return [each.name for each in FOLDER_ENTRIES if each.in_backup in kinds and (folder / each.name).exists()]
+    return [each.name for each in FOLDER_ENTRIES.values() if each.in_backup in kinds and (folder / each.name).exists()]
 
 
 def _copy(source: Path, target: Path, kinds: Set[InBackup]) -> list[str]:
@@ -159,7 +158,7 @@ def find_damage(data: Path) -> list[str]:
             read()
         except ConfigError as error:
             found.append(str(error))
-    for entry in FOLDER_ENTRIES:
+    for entry in FOLDER_ENTRIES.values():
         path = data / entry.name
         if entry.is_secret and path.is_file() and path.stat().st_mode & 0o077:
             found.append(f"{entry.name} can be read by others; chmod 600 {path}")

@@ -1,11 +1,11 @@
 """The server's folder: its files with what becomes of each, the secrets made at the first start, and the logs of ranks.
 
-`FOLDER_ENTRIES` declares every file: backup, restore, `--new-cluster` and `admin check` read it. Only their owner can
-read secrets. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds the bytes that a rank wrote, for every attempt:
-the incarnation is the one that granted it, so that a number given out again after a restore never shows another job's
-text. (Attempts from before incarnations were kept are in DIR/logs/<job>/.) Bytes arrive with their offset; those that
-are there already are skipped and a gap is not taken, so sending again does no harm. The names consist of numbers and
-hexadecimal digits only. All calls block on the disk: the server makes them in threads.
+`FOLDER_ENTRIES` declares every file: backup, restore, `--new-cluster`, `admin check` and retention read it. Only their
+owner can read secrets. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds the bytes that a rank wrote, for every
+attempt: the incarnation is the one that granted it, so that a number given out again after a restore never shows
+another job's text. (Attempts from before incarnations were kept are in DIR/logs/<job>/.) Bytes arrive with their
+offset; those that are there already are skipped and a gap is not taken, so sending again does no harm. The names
+consist of numbers and hexadecimal digits only. All calls block on the disk: the server makes them in threads.
 
 Beside RANK.log is RANK.times, which says from time to time when bytes arrived and where they began: pairs of an instant
 (Unix seconds, as a float) and an offset, 16 bytes each, in order. A log without it was written by an older release, and
@@ -27,6 +27,7 @@ from random import Random
 from typing import IO
 
 from scheduler.live.store.store_interface import StoreUnavailable
+from scheduler.live.store.table_declaration import Kept
 from walras.clocks import random_hex, random_token
 from walras.contract import pinned_token, split_token
 from walras.errors import ConfigError
@@ -41,6 +42,10 @@ class InBackup(Enum):
     NEVER = "not copied"
 
 
+#: Stands for the folder of every incarnation, in `FolderEntry.jobs_in`.
+EACH_INCARNATION = "<incarnation>"
+
+
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
     """A file or folder that lies in the data folder."""
@@ -51,9 +56,14 @@ class FolderEntry:
     of_cluster: bool = False
     #: Whoever reads it can act as the server, its people or its machines.
     is_secret: bool = False
+    #: Every start makes it.
+    is_folder: bool = False
+    #: What is kept otherwise lies in folders with the numbers of jobs, in these folders of it (`.`: in itself).
+    kept: Kept = Kept.FOR_EVER
+    jobs_in: tuple[str, ...] = ()
 
 
-FOLDER_ENTRIES = (
+_ENTRIES = (
     FolderEntry("walras.db", InBackup.DATABASE, of_cluster=True, is_secret=True),
     FolderEntry("walras.db-wal", InBackup.DATABASE, of_cluster=True),
     FolderEntry("walras.db-shm", InBackup.DATABASE, of_cluster=True),
@@ -65,16 +75,25 @@ FOLDER_ENTRIES = (
     FolderEntry("tls.crt", InBackup.COPIED),
     FolderEntry("tls.key", InBackup.COPIED, is_secret=True),
     FolderEntry("port", InBackup.COPIED),
-    FolderEntry("logs", InBackup.WITH_LOGS, of_cluster=True),
-    # Large, and on file systems of their own.
-    FolderEntry("checkpoints", InBackup.NEVER),
-    FolderEntry("content", InBackup.NEVER),
-    FolderEntry("machines", InBackup.NEVER),
+    FolderEntry(
+        "logs",
+        InBackup.WITH_LOGS,
+        of_cluster=True,
+        is_folder=True,
+        kept=Kept.WITH_LOGS,
+        jobs_in=(".", EACH_INCARNATION),
+    ),
+    # Large, and on file systems of their own. The checkpoints of projects, in other folders, stay.
+    FolderEntry("checkpoints", InBackup.NEVER, is_folder=True, kept=Kept.WITH_CHECKPOINTS, jobs_in=("jobs",)),
+    FolderEntry("content", InBackup.NEVER, is_folder=True),
+    FolderEntry("machines", InBackup.NEVER, is_folder=True),
     # Written anew by every start.
     FolderEntry("speeds.yaml", InBackup.NEVER),
     FolderEntry("server.json", InBackup.NEVER),
     FolderEntry("lock", InBackup.NEVER),
 )
+#: By name: every file and folder that there may be.
+FOLDER_ENTRIES = {entry.name: entry for entry in _ENTRIES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +126,14 @@ class DataFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def logs_of_jobs(self) -> Iterator[tuple[int, Path]]:
-        """Returns the number and the folder of every job with logs, once for each incarnation that granted attempts."""
-        lives = (name for name in _names_in(self.logs) if _INCARNATION.fullmatch(name))
-        for folder in (self.logs, *(self.logs / life for life in lives)):
-            yield from _folders_of_jobs(folder)
-
-    def checkpoints_of_jobs(self) -> Iterator[tuple[int, Path]]:
-        """Returns the number and the folder of every job whose checkpoints lie in a folder of its own."""
-        return _folders_of_jobs(self.checkpoints / "jobs")
+    def folders_of_jobs(self, entry: FolderEntry) -> Iterator[tuple[int, Path]]:
+        """Returns the number and the folder of every job with files of this kind, in each place where they lie."""
+        root = self.path / entry.name
+        for place in entry.jobs_in:
+            is_each = place == EACH_INCARNATION
+            inside = [name for name in _names_in(root) if _INCARNATION.fullmatch(name)] if is_each else [place]
+            for folder in (root / name for name in inside):
+                yield from ((int(name), folder / name) for name in _names_in(folder) if _JOB_FOLDER.fullmatch(name))
 
     @property
     def content(self) -> Path:
@@ -128,8 +146,8 @@ class DataFolder:
         return self.path / "machines"
 
     def create(self) -> None:
-        for folder in (self.path, self.logs, self.checkpoints, self.content, self.machines):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in (".", *(entry.name for entry in FOLDER_ENTRIES.values() if entry.is_folder)):
+            (self.path / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def join_token(self, chance: Random | None = None) -> str:
         """Returns the token that admits machines, made at the first start. Raises ConfigError if its file is empty."""
@@ -219,6 +237,17 @@ class LogAppended:
     full: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """The log of one rank of an attempt."""
+
+    job_id: int
+    attempt: int
+    rank: int
+    #: The incarnation that granted the attempt; empty: it was granted before there were any.
+    incarnation: str = ""
+
+
 class LogStore:
     """The logs of all ranks, to which bytes are only appended."""
 
@@ -227,12 +256,10 @@ class LogStore:
         self._limit_bytes = limit_bytes
         self._wall = wall
 
-    def append(
-        self, job_id: int, attempt: int, rank: int, offset: int, data: bytes, incarnation: str = ""
-    ) -> LogAppended:
+    def append(self, place: LogPlace, offset: int, data: bytes) -> LogAppended:
         """Append bytes that begin at `offset`; returns the next offset. Raises StoreUnavailable if the disk is full."""
         try:
-            return self._append(self._path(job_id, attempt, rank, incarnation), offset, data)
+            return self._append(self._path(place), offset, data)
         except OSError as error:
             # The size of the file says what was written before the failure; the next call continues there.
             raise StoreUnavailable(f"the logs cannot be written: {os.strerror(error.errno or 0)}") from None
@@ -247,40 +274,39 @@ class LogStore:
                 size = file.tell()
         return LogAppended(size, size >= self._limit_bytes)
 
-    def read(self, job_id: int, attempt: int, rank: int, offset: int, limit_bytes: int, incarnation: str = "") -> bytes:
+    def read(self, place: LogPlace, offset: int, limit_bytes: int) -> bytes:
         """Returns bytes from `offset` on; none where nothing was written (yet)."""
         try:
-            with open(self._path(job_id, attempt, rank, incarnation), "rb") as file:
+            with open(self._path(place), "rb") as file:
                 file.seek(offset)
                 return file.read(limit_bytes)
         except FileNotFoundError:
             return b""
 
-    def start(
-        self, job_id: int, attempt: int, rank: int, incarnation: str, *, lines: int | None, since_s: float | None
-    ) -> int:
+    def start(self, place: LogPlace, *, lines: int | None, since_s: float | None) -> int:
         """Returns the offset of the last `lines`, or of what arrived within the last `since_s` seconds: the later of
         the two.
 
         Returns 0 where nothing was written yet.
         """
-        path = self._path(job_id, attempt, rank, incarnation)
+        path = self._path(place)
         try:
             by_lines = 0 if lines is None else offset_of_last_lines(path, lines)
             return max(by_lines, 0 if since_s is None else offset_since(path, self._wall() - since_s))
         except FileNotFoundError:
             return 0
 
-    def size(self, job_id: int, attempt: int, rank: int, incarnation: str = "") -> int:
+    def size(self, place: LogPlace) -> int:
         """Returns how many bytes were written so far."""
         try:
-            return self._path(job_id, attempt, rank, incarnation).stat().st_size
+            return self._path(place).stat().st_size
         except FileNotFoundError:
             return 0
 
-    def _path(self, job_id: int, attempt: int, rank: int, incarnation: str) -> Path:
-        assert not incarnation or _INCARNATION.fullmatch(incarnation), incarnation
-        return self._folder / incarnation / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"
+    def _path(self, place: LogPlace) -> Path:
+        assert not place.incarnation or _INCARNATION.fullmatch(place.incarnation), place.incarnation
+        numbers = str(int(place.job_id)), str(int(place.attempt)), f"{int(place.rank)}.log"
+        return self._folder.joinpath(place.incarnation, *numbers)
 
 
 def _open_to_append(path: Path) -> IO[bytes]:
@@ -302,13 +328,7 @@ def highest_number_used(folder: DataFolder) -> int:
 
     A restored database is older than these files, and a number given out again would meet another job's files.
     """
-    return max((number for number, _ in (*folder.logs_of_jobs(), *folder.checkpoints_of_jobs())), default=0)
-
-
-def _folders_of_jobs(folder: Path) -> Iterator[tuple[int, Path]]:
-    for name in _names_in(folder):
-        if _JOB_FOLDER.fullmatch(name):
-            yield int(name), folder / name
+    return max((number for entry in FOLDER_ENTRIES.values() for number, _ in folder.folders_of_jobs(entry)), default=0)
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -1,8 +1,8 @@
 """The journal: events and commands as JSON and back, exactly, and its replay through a fresh core.
 
-What is read equals what was written. A `Solve` is recorded by its request id and a digest of everything it asks, not by
-its arrays: enough for a replay to tell whether the same question was put. Infinite instants are written as JSON's
-`Infinity`, which Python reads back.
+What is read equals what was written. A question (`Solve`, `RankJobs`) is recorded by its request id and a digest of all
+it asks, not by its arrays: enough for a replay to tell whether the same question was put. Infinite instants are written
+as JSON's `Infinity`, which Python reads back.
 
 A *generation* is a part of the journal that begins with a fresh core: every start of a server begins one
 (`assembly.py`), and each replays by itself. A replay audits a recorded run and shows where a changed decision differs;
@@ -12,22 +12,21 @@ it also shows which speeds the server believed before it measured them.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from scheduler.core.commands import Command, Solve, Start
+from scheduler.core.commands import Command, RankJobs, Solve, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, NodeJoined, PolicyChanged, Solved
-from scheduler.core.restore_events import StateRestored
+from scheduler.core.events import Event, NodeJoined, PolicyChanged, Solved, StateRestored
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
 from walras.cluster import Pool
-from walras.job_request import JobRequest
+from walras.job_request import JobRequest, kind_within
 from walras.model_facts import ModelFacts
 
 _EVENTS: Mapping[str, type] = {event.__name__: event for event in get_args(Event)}
@@ -35,12 +34,14 @@ _COMMANDS: Mapping[str, type] = {command.__name__: command for command in get_ar
 _REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 _FACTS: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
 _POOL: TypeAdapter[Pool] = TypeAdapter(Pool)
+#: Commands of which only a digest is kept.
+_QUESTIONS = (Solve, RankJobs)
 #: The kind of rows from which on a fresh core decides.
 GENERATION = "generation"
 
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
-    row_type: TypeAdapter(row_type) for row_type in (*get_args(Event), *get_args(Command)) if row_type is not Solve
+    row_type: TypeAdapter(row_type) for row_type in (*get_args(Event), *get_args(Command)) if row_type not in _QUESTIONS
 }
 
 
@@ -62,7 +63,7 @@ def encode_event(event: Event) -> JournalRow:
 
 
 def encode_command(at: float, command: Command) -> JournalRow:
-    payload = _solve_digest(command) if isinstance(command, Solve) else _dump(command)
+    payload = _digest_of(command) if isinstance(command, _QUESTIONS) else _dump(command)
     if isinstance(command, Start) and command.checkpoint_every_s is None:
         # An empty field is left out, so that journals from before it existed still read the same.
         payload = payload.replace(',"checkpoint_every_s":null', "")
@@ -84,8 +85,8 @@ def decode_event(row: JournalRow) -> Event:
 
 
 def decode_command(row: JournalRow) -> Command | None:
-    """Returns the command of a row; None for a `Solve`, of which only a digest is kept."""
-    if row.type == Solve.__name__:
+    """Returns the command of a row; None for a question, of which only a digest is kept."""
+    if row.type in (question.__name__ for question in _QUESTIONS):
         return None
     command: Command = _ADAPTERS[_COMMANDS[row.type]].validate_python(json.loads(row.payload))
     return command
@@ -96,7 +97,9 @@ def dump_request(request: JobRequest) -> str:
 
 
 def parse_request(text: str) -> JobRequest:
-    return _REQUEST.validate_python(json.loads(text))
+    """Returns a stored request; those of releases before had kinds that all projects shared."""
+    request: JobRequest = _REQUEST.validate_python(json.loads(text))
+    return replace(request, kind=kind_within(request.project, request.kind))
 
 
 def dump_facts(facts: ModelFacts) -> str:
@@ -142,10 +145,11 @@ def _dump(value: Any) -> str:
     return json.dumps(_ADAPTERS[type(value)].dump_python(value, mode="json"), separators=(",", ":"))
 
 
-def _solve_digest(solve: Solve) -> str:
+def _digest_of(question: Solve | RankJobs) -> str:
     digest = hashlib.sha256()
-    _update_digest(digest, (solve.problem, solve.policy, solve.memory, solve.delay_usd_per_h))
-    return json.dumps({"request_id": solve.request_id, "digest": digest.hexdigest()}, separators=(",", ":"))
+    asked = tuple(getattr(question, field.name) for field in fields(question) if field.name != "request_id")
+    _update_digest(digest, asked)
+    return json.dumps({"request_id": question.request_id, "digest": digest.hexdigest()}, separators=(",", ":"))
 
 
 #: Fields that problems got after journals were recorded; where they are empty or None, the digest leaves them out.
@@ -203,8 +207,6 @@ class ReplayDifference:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay has found."""
-
     events: int = 0
     commands: int = 0
     generations: int = 0
@@ -249,7 +251,7 @@ def replay_journal(
 
 
 def replay_folder(folder: Path) -> ReplayReport:
-    """Replay the whole journal of a data folder (`walras admin replay`), even beside a running server."""
+    """Replay the whole journal of a data folder (`walras admin check --replay`), even beside a running server."""
     return replay_journal(read_stored_journal(folder))
 
 

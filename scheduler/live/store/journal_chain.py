@@ -14,13 +14,14 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from scheduler.live.store.sql_dialect import SqlConnection
-from scheduler.live.store.table_rows import JournalRow
+from scheduler.live.store.store_interface import WriteBatch
+from scheduler.live.store.table_rows import JobRow, JournalRow
 from walras.errors import ConfigError
 
 _SLOT_BYTES = 512
@@ -60,9 +61,10 @@ class JournalChain:
     def __init__(self, head: ChainHead) -> None:
         self.head = head
 
-    def extend(self, connection: SqlConnection, rows: Iterable[JournalRow], last_job_id: int) -> ChainHead:
-        """Store and return the head after one more commit with these rows, inserted already; `self.head` stays."""
-        head = self.head
+    def extend(self, connection: SqlConnection, batch: WriteBatch) -> ChainHead:
+        """Store and return the head after one more commit, whose rows are inserted already; `self.head` stays."""
+        head, rows = self.head, batch.rows(JournalRow)
+        last_job_id = max((row.job_id for row in batch.rows(JobRow)), default=0)
         digest, count = head.digest, 0
         for row in rows:
             digest = next_digest(digest, row)

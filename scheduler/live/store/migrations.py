@@ -19,6 +19,16 @@ def lend_functions(db: Database, clocks: Clocks = SYSTEM_CLOCKS, chance: Random 
     db.conn.create_function("walras_random_hex", 1, lambda digits: random_hex(chance, digits))
 
 
+def _copied_per_project(table: str, columns: str) -> str:
+    """Returns the statement that gives each project the rows of the kinds of its jobs (`kind_within`)."""
+    own = "'@' || replace(replace(jobs.project, '%', '%25'), ' ', '%20') || ' ' || jobs.kind"
+    return (
+        f"INSERT INTO {table} (kind, {columns}) SELECT DISTINCT {own}, {columns} FROM {table}"
+        f" JOIN (SELECT DISTINCT project, kind FROM jobs) AS jobs ON jobs.kind = {table}.kind"
+        " WHERE jobs.project <> 'default' OR jobs.kind LIKE '@%'"
+    )
+
+
 #: By the name of a migration: its statements about rows and tables that are there already, in the SQL that PostgreSQL
 #: takes too, where they also run on a new database.
 SQL_FOR_BOTH: dict[str, tuple[str, ...]] = {
@@ -38,6 +48,11 @@ SQL_FOR_BOTH: dict[str, tuple[str, ...]] = {
         "DROP TABLE IF EXISTS notes",
         "DROP TABLE IF EXISTS reports",
         "DELETE FROM meta WHERE name IN ('last_notes', 'last_reports')",
+    ),
+    "keep_speeds_per_project": (
+        _copied_per_project("speeds", "accelerator, count, steps_per_s"),
+        _copied_per_project("restart_costs", "restart_s"),
+        _copied_per_project("facts", "counted, body, told_at, told_by"),
     ),
 }
 
@@ -419,4 +434,17 @@ def tell_departures_apart(db: Database) -> None:
 def drop_shadow_notes_and_reports(db: Database) -> None:
     """Drops the policy in the shadow, notes on jobs and published reports, which no part of the server uses."""
     for sql in SQL_FOR_BOTH["drop_shadow_notes_and_reports"]:
+        db.execute(sql)
+
+
+@migrations()
+def tell_preparing_parts(db: Database) -> None:
+    """Adds whether the ranks of a part still bring what they need, which does not count as running."""
+    db.execute("ALTER TABLE parts ADD COLUMN brings INTEGER NOT NULL DEFAULT 0")
+
+
+@migrations()
+def keep_speeds_per_project(db: Database) -> None:
+    """Gives each project what was learnt of the kinds of its jobs: all projects shared it until then."""
+    for sql in SQL_FOR_BOTH["keep_speeds_per_project"]:
         db.execute(sql)

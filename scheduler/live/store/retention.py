@@ -1,6 +1,6 @@
 """Deletes what is old: rows, logs and checkpoints of jobs that ended long ago, and the beginning of the journal.
 
-Charges stay: the ledger of money is kept.
+Which tables and folders these are, their declarations say. The ledger of money stays.
 
 Deletion goes in small transactions, so that it can be done while the server runs. Numbers of deleted jobs are not given
 out again (the chain remembers the highest). A job stays while any older job has not ended, because that one may name
@@ -13,21 +13,22 @@ digest of the chain at the cut is kept, so that the rest is checked as before.
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NotRequired, TypedDict, Unpack
 
-from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, FolderEntry
 from scheduler.live.store.journal_chain import cut_chain, journal_cut
 from scheduler.live.store.sql_dialect import SqlConnection
-from walras.errors import NotFound
+from scheduler.live.store.sqlite_store import FolderLock
+from scheduler.live.store.table_declaration import TABLES, Kept
+from walras.errors import Conflict, NotFound
 
 #: Jobs, and journal rows, that are deleted in one transaction, for which the server waits some milliseconds.
 _JOBS_IN_A_BITE, _ROWS_IN_A_BITE = 200, 5000
 #: How long such a transaction waits for the server's own commit, s.
 _PATIENCE_S = 10.0
-#: All tables with rows of a job, its own row last.
-_TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "outputs", "jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,63 +41,65 @@ class PruneReport:
     journal_rows: int = 0
 
 
-def prune(
-    data: Path,
-    *,
-    jobs_older_s: float,
-    logs_older_s: float,
-    checkpoints_older_s: float | None = None,
-    journal_older_s: float | None = None,
-) -> PruneReport:
-    """Delete jobs, logs and checkpoints of jobs that ended longer ago than these seconds, and such journal generations.
+class Ages(TypedDict):
+    """How long ago a job ended, or a generation of the journal, s, of which something is deleted; None: nothing is."""
 
-    None leaves checkpoints, or the journal, as they are. Raises NotFound where there is no database.
-    """
+    jobs_older_s: float
+    logs_older_s: float
+    checkpoints_older_s: NotRequired[float | None]
+    journal_older_s: NotRequired[float | None]
+
+
+def prune(data: Path, **ages: Unpack[Ages]) -> PruneReport:
+    """Delete what is older than these ages. Raises NotFound where there is no database."""
     path = data / "walras.db"
     if not path.is_file():
         raise NotFound(
             f"{data} holds no walras.db", field="data", fix="name the folder given to `walras server --data`"
         )
-    connection = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_S)
-    try:
-        return prune_store(
-            connection,
-            lambda: _transaction(connection),
-            data,
-            jobs_older_s=jobs_older_s,
-            logs_older_s=logs_older_s,
-            checkpoints_older_s=checkpoints_older_s,
-            journal_older_s=journal_older_s,
-        )
-    finally:
-        connection.close()
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_S)) as connection:
+        told = prune_store(connection, lambda: _transaction(connection), data, **ages)
+        _shrink(connection, data)
+        return told
+
+
+def _shrink(connection: sqlite3.Connection, data: Path) -> None:
+    """Give the space of deleted rows back to the disk. Where a server holds the folder, its new rows take it."""
+    with suppress(Conflict, sqlite3.OperationalError):
+        lock = FolderLock(data)
+        try:
+            connection.execute("VACUUM")
+        finally:
+            lock.release()
 
 
 def prune_store(
     connection: SqlConnection,
     transaction: Callable[[], AbstractContextManager[None]],
     data: Path,
-    *,
-    jobs_older_s: float,
-    logs_older_s: float,
-    checkpoints_older_s: float | None = None,
-    journal_older_s: float | None = None,
+    **ages: Unpack[Ages],
 ) -> PruneReport:
     """As `prune`, over a connection of any store; everything inside `transaction()` is one transaction of it."""
-    now = _newest_instant(connection)
-    folder = DataFolder(data)
-    logs = _delete_logs(connection, folder, now - min(logs_older_s, jobs_older_s))
-    checkpoints, journal_rows = 0, 0
-    if checkpoints_older_s is not None:
-        checkpoints = _delete_checkpoints(connection, folder, now - checkpoints_older_s)
-    if journal_older_s is not None:
+    now, jobs_older_s = _newest_instant(connection), ages["jobs_older_s"]
+    older_s = {
+        Kept.WITH_JOB: jobs_older_s,
+        Kept.WITH_LOGS: min(ages["logs_older_s"], jobs_older_s),
+        Kept.WITH_CHECKPOINTS: ages.get("checkpoints_older_s"),
+    }
+    deleted: dict[Kept, set[int]] = {kept: set() for kept in older_s}
+    for entry in FOLDER_ENTRIES.values():
+        if (older := older_s.get(entry.kept)) is not None:
+            deleted[entry.kept] |= _delete_folders(connection, DataFolder(data), entry, now - older)
+    journal_rows, jobs = 0, 0
+    if (journal_older_s := ages.get("journal_older_s")) is not None:
         journal_rows = _cut_journal(connection, transaction, now - journal_older_s)
-    jobs = 0
     while bite := _oldest_ended(connection, now - jobs_older_s):
         with transaction():
-            _delete_jobs(connection, bite)
+            for table in reversed(TABLES.values()):  # the jobs' own rows last
+                if table.kept is Kept.WITH_JOB:
+                    table.delete(connection, bite)
         jobs += len(bite)
-    return PruneReport(jobs, logs, checkpoints, journal_rows)
+    return PruneReport(jobs, len(deleted[Kept.WITH_LOGS]), len(deleted[Kept.WITH_CHECKPOINTS]), journal_rows)
 
 
 def _newest_instant(connection: SqlConnection) -> float:
@@ -117,21 +120,20 @@ def _oldest_ended(connection: SqlConnection, before_at: float) -> list[int]:
     return [row[0] for row in rows]
 
 
-def _delete_jobs(connection: SqlConnection, job_ids: list[int]) -> None:
-    for table in _TABLES_OF_JOB:
-        connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(job_id,) for job_id in job_ids])
+def _delete_folders(connection: SqlConnection, folder: DataFolder, entry: FolderEntry, before_at: float) -> set[int]:
+    """Delete files of jobs that ended before an instant, or whose rows are deleted; returns the jobs' numbers.
 
-
-def _delete_checkpoints(connection: SqlConnection, folder: DataFolder, before_at: float) -> int:
-    """Delete the own folders of jobs that ended before an instant and are older than every job that has not ended."""
-    deleted = 0
+    All but logs stay while any older job has not ended.
+    """
+    first_kept = connection.execute("SELECT last_job_id FROM chain").fetchone()[0] + 1
     active = connection.execute("SELECT min(job_id) FROM jobs WHERE ended_at IS NULL").fetchone()[0]
-    newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]
-    for job_id, path in folder.checkpoints_of_jobs():
-        is_kept = job_id > newest or (active is not None and job_id >= active)
-        if not is_kept and _ended_before(connection, job_id, before_at):
+    if active is not None and entry.kept is not Kept.WITH_LOGS:
+        first_kept = min(first_kept, active)
+    deleted = set()
+    for job_id, path in folder.folders_of_jobs(entry):
+        if job_id < first_kept and _ended_before(connection, job_id, before_at):
             shutil.rmtree(path, ignore_errors=True)
-            deleted += 1
+            deleted.add(job_id)
     return deleted
 
 
@@ -174,14 +176,3 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-
-
-def _delete_logs(connection: SqlConnection, folder: DataFolder, before_at: float) -> int:
-    """Delete the logs of jobs that ended before an instant, and of jobs whose rows are deleted; returns of how many."""
-    deleted = set()
-    newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]
-    for job_id, path in folder.logs_of_jobs():
-        if job_id <= newest and _ended_before(connection, job_id, before_at):
-            shutil.rmtree(path, ignore_errors=True)
-            deleted.add(job_id)
-    return len(deleted)

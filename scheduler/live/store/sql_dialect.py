@@ -2,8 +2,8 @@
 
 Statements are written once, in the SQL that both understand, with SQLite's placeholders (`?`, or `?1` for a value used
 twice). `postgres_sql` translates what differs: placeholders, the reserved word `user`, the larger of two numbers, the
-position of a text within another, an empty list. Statements must avoid what both accept with different meanings: a
-condition is written `= 0` or `TRUE`, never as a number alone.
+position of a text within another, an empty list, the cut to whole numbers. Statements must
+avoid what both accept with different meanings: a condition is written `= 0` or `TRUE`, never as a number alone.
 """
 
 import re
@@ -14,6 +14,8 @@ from typing import Any, Protocol
 #: A text in quotes, or a part of the statement without one.
 _PIECES = re.compile(r"'(?:[^']|'')*'|[^']+")
 _NUMBERED = re.compile(r"\?([0-9]+)")
+#: Cuts in SQLite, rounds in PostgreSQL.
+_CUT = re.compile(r"CAST\(([^()]*) AS BIGINT\)")
 
 
 class SqlCursor(Protocol):
@@ -53,6 +55,7 @@ def postgres_sql(sql: str) -> str:
 def _postgres_words(text: str) -> str:
     text = re.sub(r'(?<!")\buser\b(?!")', '"user"', text)
     text = text.replace("instr(", "strpos(").replace("IN ()", "IN (NULL)")
+    text = _CUT.sub(r"CAST(trunc(\1) AS BIGINT)", text)
     text = _NUMBERED.sub(r"%(p\1)s", text).replace("?", "%s")
     return _greatest_of_two(text)
 
@@ -87,19 +90,3 @@ def postgres_value(value: Any) -> Any:
     if isinstance(value, str):
         return str.__str__(value).replace("\0", "\ufffd")
     return value
-
-
-def postgres_replace_sql(table: str, columns: Sequence[str], key: Sequence[str], also: str = "") -> str:
-    """Returns the statement that inserts a row or replaces the one with its key, with SQLite's placeholders.
-
-    `also`: more columns to set, such as `order_number = excluded.order_number`.
-    """
-    quoted = [f'"{column}"' for column in columns]
-    marks = ", ".join("?" for _ in columns)
-    insert = f"INSERT INTO {table} ({', '.join(quoted)}) VALUES ({marks})"
-    if not key:
-        return insert
-    renewed = [f'"{column}" = excluded."{column}"' for column in columns if column not in key]
-    renewed += [also] if also else []
-    then = f"DO UPDATE SET {', '.join(renewed)}" if renewed else "DO NOTHING"
-    return f"{insert} ON CONFLICT ({', '.join(key)}) {then}"

@@ -2,63 +2,53 @@
 
 By job, the ledger of money has after years as many keys as there were jobs. So in sums of it only the most expensive
 keys get sums of their own, and those that the caller names because they have open charges; the others are one sum.
+
+What a page of jobs asks the database: filters, an order, and where the previous page ended.
+
+The order is always total: jobs that are equal in the column asked for come newest first. A cursor names the last job of
+a page with its value in that column: pages neither skip nor repeat a job, however many are submitted meanwhile.
 """
 
+import base64
+import binascii
+import json
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
-from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
-from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
 from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
 from scheduler.live.store.sql_dialect import SqlConnection
 from scheduler.live.store.store_interface import (
     MONEY_KEYS,
-    PAST_RENTS_MOST,
     AuditQuery,
     JobQuery,
     JobUsage,
     LoadedState,
     MoneyQuery,
     MoneySum,
+    PriceQuery,
     WriteBatch,
 )
-from scheduler.live.store.table_mapping import ROW_VALUES, TABLES, build_row, column_list
+from scheduler.live.store.table_declaration import TABLES, Table
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
     AuditRow,
-    BookingRow,
-    ChannelRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
-    CoreStateRow,
-    FactsRow,
     JobRow,
     JournalRow,
-    NetworkRow,
-    NodeRow,
-    NotificationRow,
-    OutboxRow,
     OutputsRow,
-    PartRow,
-    PeopleRow,
     PolicyRow,
-    PoolRow,
-    RentRow,
-    RestartCostRow,
-    SecretRow,
+    PriceRow,
     SpecRow,
-    SpeedRow,
     TokenRow,
-    ToldRow,
 )
 from scheduler.live.store.usage_sums import (
     AttemptUse,
-    CreditRow,
     HeldQuery,
     HeldRow,
     NodeAttemptRow,
@@ -70,18 +60,117 @@ from scheduler.live.store.usage_sums import (
 )
 from walras.clocks import Clocks
 from walras.cluster import NodeId
+from walras.errors import UserError
 from walras.job_request import JobId
 from walras.wire import ClusterIdentity
+
+#: The columns by which jobs can be sorted; `-` before the word reverses the order.
+SORT_COLUMNS = {
+    "id": "job_id",
+    "name": "name",
+    "user": "user",
+    "project": "project",
+    "state": "state",
+    "priority": "priority",
+    "accelerators": "accelerators",
+    "submitted": "submitted_at",
+}
+_SORTED_AS_TEXT = ("name", "user", "project", "state")
+NEWEST_FIRST = "-id"
+
+
+def check_sort(word: str) -> str:
+    """Returns the word if jobs can be sorted by it. Raises UserError naming the words."""
+    if word.removeprefix("-") not in SORT_COLUMNS:
+        known = ", ".join(SORT_COLUMNS)
+        raise UserError(f"jobs cannot be sorted by {word[:40]!r}", field="sort", fix=f"choose from {known}, or -WORD")
+    return word
+
+
+def cursor_after(row: JobRow, sort: str) -> str:
+    """Returns the cursor of the page that begins behind this job."""
+    if sort == NEWEST_FIRST:
+        return str(row.job_id)
+    value = getattr(row, SORT_COLUMNS[sort.removeprefix("-")])
+    return base64.urlsafe_b64encode(json.dumps([value, row.job_id]).encode()).decode()
+
+
+def parse_cursor(text: str, sort: str) -> tuple[Any, int] | None:
+    """Returns (value of the column, job) of the job that the page is to follow; None for the first page.
+
+    Raises UserError for an invalid cursor.
+    """
+    if not text or text == "0":
+        return None
+    if sort == NEWEST_FIRST and text.isascii() and text.isdecimal() and len(text) <= 18:
+        return int(text), int(text)
+    try:
+        value, job_id = json.loads(base64.urlsafe_b64decode(text.encode()))
+        kinds = str if sort.removeprefix("-") in _SORTED_AS_TEXT else (int, float)
+        if isinstance(value, kinds) and isinstance(job_id, int) and abs(job_id) < 2**62:
+            return value, job_id
+    except (ValueError, TypeError, binascii.Error, RecursionError):
+        pass
+    raise UserError(f"{text[:40]!r} is no cursor of this listing", field="cursor", fix="take `next` of the page before")
+
+
+def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
+    """Returns the conditions, the order and the limit of a page, and the values in them."""
+    clauses: list[str] = []
+    values: list[Any] = []
+    for column, wanted in (("state", query.states), ("project", query.projects)):
+        if wanted is not None and (wanted or column == "project"):
+            clauses.append(f"{column} IN ({', '.join('?' for _ in wanted)})")
+            values.extend(wanted)
+    for column, value in (("user", query.user), ("project", query.project)):
+        if value:
+            clauses.append(f"{column} = ?")
+            values.append(value)
+    if query.name_part:
+        clauses.append("instr(lower(name), lower(?)) > 0")
+        values.append(query.name_part)
+    if query.active:
+        clauses.append("ended_at IS NULL")
+    clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
+    if query.fold_sweeps:  # of a sweep's jobs that match, only the newest
+        alike = " AND ".join(clauses) or "TRUE"
+        newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
+        clauses.append(f"(sweep IS NULL OR job_id = {newest})")
+        values += values
+    column = SORT_COLUMNS[query.sort.removeprefix("-")]
+    descends = query.sort.startswith("-")
+    if query.after is not None:
+        if column == "job_id":
+            clauses.append(f"job_id {'<' if descends else '>'} ?")
+            values.append(query.after[1])
+        else:
+            clauses.append(f"({column} {'<' if descends else '>'} ? OR ({column} = ? AND job_id < ?))")
+            values += [query.after[0], *query.after]
+    order = f"{column} {'DESC' if descends else 'ASC'}" + ("" if column == "job_id" else ", job_id DESC")
+    return f"{' AND '.join(clauses) or 'TRUE'} ORDER BY {order} LIMIT ?", [*values, query.limit]
+
 
 Row = TypeVar("Row")
 #: A statement takes a limited number of values, so longer lists are read in parts.
 _IN_ONE_QUERY = 10_000
-#: Requests for machines of which the released ones are loaded too.
-_RECENT_RENTS = 100
 
 
-class SqlStore(ABC):
-    """The reading half of `Store`, and the statements of a commit."""
+class ReadingConnection(SqlConnection, Protocol):
+    """A connection that one thread reads over."""
+
+    def close(self) -> None: ...
+
+
+#: Writes a named value.
+META_SQL = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+
+
+class Store(ABC):
+    """The durable state of the server; one class for each database.
+
+    One thread calls the writing half, any thread the reading half. A commit is atomic and durable when it returns: only
+    then does the server answer or act.
+    """
 
     #: The clocks of this machine, compared with those of the last note to find how long the server was away.
     _clocks: Clocks
@@ -89,156 +178,187 @@ class SqlStore(ABC):
     _pool_order: ClassVar[str]
 
     @abstractmethod
-    def _reader(self) -> SqlConnection:
-        """Returns this thread's own connection for reading."""
+    def commit(self, batch: WriteBatch) -> None:
+        """Write everything or nothing; durable on return. Raises StoreUnavailable where a later try may succeed."""
 
     @abstractmethod
-    def _last_number(self, table: str) -> int:
+    def touch(self) -> None:
+        """Write a value, to test that writing works. Raises StoreUnavailable."""
+
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Returns how much of the disk the database takes."""
+
+    @abstractmethod
+    def note_alive(self, at: float) -> None:
+        """Record that the server was at this instant now, by all clocks of its machine."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the database and release its lock."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._readers: list[ReadingConnection] = []
+        self._readers_lock = threading.Lock()
+
+    @abstractmethod
+    def _connect_reader(self) -> ReadingConnection:
+        """Returns a new connection for reading."""
+
+    def _is_usable(self, reader: Any) -> bool:
+        """Returns False for a connection that was found broken."""
+        return True
+
+    def _reader(self) -> SqlConnection:
+        """Returns this thread's own connection for reading."""
+        reader: ReadingConnection | None = getattr(self._local, "reader", None)
+        if reader is None or not self._is_usable(reader):
+            reader = self._local.reader = self._connect_reader()
+            with self._readers_lock:
+                self._readers = [each for each in self._readers if self._is_usable(each)] + [reader]
+        return reader
+
+    def _close_readers(self) -> None:
+        with self._readers_lock:
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()
+
+    @abstractmethod
+    def _last_number(self, table: Table[Any]) -> int:
         """Returns the highest number that was ever given to a row of a table whose numbers are never used again."""
 
     def identity(self) -> ClusterIdentity:
+        """Returns the cluster's id, and the incarnation of this database."""
         cluster_id, incarnation = next(
             self._reader().execute("SELECT cluster_id, incarnation FROM incarnations ORDER BY seq DESC LIMIT 1")
         )
         return ClusterIdentity(cluster_id=cluster_id, incarnation=incarnation)
 
     def former_incarnations(self) -> tuple[str, ...]:
+        """Returns the incarnations of this cluster before this one, oldest first; there are some after a restore."""
         cursor = self._reader().execute("SELECT incarnation FROM incarnations ORDER BY seq")
         return tuple(str(incarnation) for (incarnation,) in cursor)[:-1]
 
     def epoch_unix_s(self) -> float:
+        """Returns the Unix time of instant 0, seconds."""
         return float(self._value("SELECT value FROM meta WHERE name = 'epoch_unix_s'"))
 
     def last_at(self) -> float:
+        """Returns the latest instant in the journal."""
         return float(self._value("SELECT at FROM journal ORDER BY seq DESC LIMIT 1") or 0.0)
 
     def absence(self) -> Absence | None:
+        """Returns how long no server has noted its clocks here; None: none ever did."""
         last = load_last_alive(self._reader())
         return None if last is None else absence_since(last, self._clocks, read_boot_id())
 
     def load(self) -> LoadedState:
-        live = "job_id IN (SELECT job_id FROM attempts WHERE ended_at IS NULL)"
-        # A machine that was released lately may still be listed by its provider, and is no unknown one then.
-        recent = f"SELECT token FROM rents ORDER BY asked_at DESC LIMIT {_RECENT_RENTS}"
+        """Returns everything that is not over."""
+        reader = self._reader()
         return LoadedState(
-            jobs=tuple(self._select("jobs", JobRow, "ended_at IS NULL")),
-            attempts=tuple(self._select("attempts", AttemptRow, "ended_at IS NULL")),
-            parts=tuple(
-                part
-                for part in self._select("parts", PartRow, live)
-                if self._value(
-                    "SELECT ended_at IS NULL FROM attempts WHERE job_id = ? AND attempt = ?", part.job_id, part.attempt
-                )
-            ),
-            nodes=tuple(self._select("nodes", NodeRow, f"state NOT IN ('released') OR rent_token IN ({recent})")),
-            outbox=tuple(self._select("outbox", OutboxRow, "TRUE ORDER BY command_id")),
-            checkpoints=tuple(
-                self._select(
-                    "checkpoints",
-                    CheckpointRow,
-                    "lost = 0 AND job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)"
-                    " ORDER BY job_id, attempt, step",
-                )
-            ),
-            rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
-            past_rents=tuple(
-                self._select("rents", RentRow, f"state != 'asked' ORDER BY asked_at DESC LIMIT {PAST_RENTS_MOST}")
-            )[::-1],
-            pools=tuple(self._select("pools", PoolRow, f"TRUE ORDER BY {self._pool_order}")),
-            speeds=tuple(self._select("speeds", SpeedRow, "TRUE")),
-            scores=tuple(self._select("scores", ScoredBelief, "TRUE")),
-            facts=tuple(self._select("facts", FactsRow, f"TRUE ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
-            networks=tuple(self._select("networks", NetworkRow, "TRUE ORDER BY pool_id")),
-            restart_costs=tuple(self._select("restart_costs", RestartCostRow, "TRUE")),
-            people=tuple(self._select("people", PeopleRow, "TRUE ORDER BY kind, name")),
-            bookings=tuple(self._select("bookings", BookingRow, "TRUE ORDER BY booking_id")),
-            credits=tuple(self._select("credits", CreditRow, "TRUE ORDER BY credit_id")),
-            channels=tuple(self._select("channels", ChannelRow, "TRUE ORDER BY channel_id")),
-            notifications=tuple(self._select("notifications", NotificationRow, "TRUE ORDER BY seq")),
-            told=tuple(self._select("told", ToldRow, "TRUE")),
-            core_state=self._first(self._select("core_state", CoreStateRow, "TRUE")),
-            secrets=tuple(
-                self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
-            ),
+            tables={row_type: each.load(reader, self._pool_order) for row_type, each in TABLES.items() if each.loaded},
             last_job_id=int(self._value("SELECT last_job_id FROM chain") or 0),
-            shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
-            last_channel_id=self._last_number("channels"),
-            last_notification_seq=self._last_number("notifications"),
+            last_numbers={row_type: self._last_number(each) for row_type, each in TABLES.items() if each.is_numbered},
+            shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
         )
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
+        """Returns the journal in order: of the current generation (since the last start), or the whole of it."""
         first = 0 if whole else self._value("SELECT max(seq) FROM journal WHERE kind = 'generation'") or 0
         cursor = self._reader().execute(
-            f"SELECT {column_list(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
+            f"SELECT {TABLES[JournalRow].column_list} FROM journal WHERE seq >= ? ORDER BY seq", [first]
         )
         for values in cursor:
             yield JournalRow(*values)
 
     def job(self, job_id: JobId) -> JobRow | None:
-        return self._first(self._select("jobs", JobRow, "job_id = ?", job_id))
+        return self._first(self._select(JobRow, "job_id = ?", job_id))
 
     def jobs(self, query: JobQuery) -> list[JobRow]:
         where, values = listing_sql(query)
-        return self._select("jobs", JobRow, where, *values)
+        return self._select(JobRow, where, *values)
 
     def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
+        """Returns how many jobs of each sweep are in each state."""
         counted = "SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state"
         return {sweep: dict(self._reader().execute(counted, [sweep]).fetchall()) for sweep in sweeps}
 
     def job_named(self, user: str, name: str) -> JobId | None:
+        """Returns the user's newest job of that name; None if there is none."""
         found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)
         return None if found is None else JobId(found)
 
     def spec(self, job_id: JobId) -> SpecRow | None:
-        return self._first(self._select("specs", SpecRow, "job_id = ?", job_id))
+        return self._first(self._select(SpecRow, "job_id = ?", job_id))
 
     def attempts(self, job_id: JobId) -> list[AttemptRow]:
-        return self._select("attempts", AttemptRow, "job_id = ? ORDER BY attempt", job_id)
+        return self._select(AttemptRow, "job_id = ? ORDER BY attempt", job_id)
 
     def usage(self, job_ids: Iterable[JobId], at: float) -> list[JobUsage]:
+        """Returns accelerator-seconds and USD by job and accelerator type until `at`."""
         wanted = list(job_ids)
         if len(wanted) > _IN_ONE_QUERY:
             return [*self.usage(wanted[:_IN_ONE_QUERY], at), *self.usage(wanted[_IN_ONE_QUERY:], at)]
         marks = ", ".join("?" for _ in wanted)
         cursor = self._reader().execute(
             "SELECT job_id, accelerator, sum(accelerators * max(0, coalesce(ended_at, ?) - leased_at)),"
-            " sum(usd + CASE WHEN ended_at IS NULL THEN usd_per_h * max(0, ? - usd_since_at) / 3600 ELSE 0 END)"
+            " sum(usd + CASE WHEN ended_at IS NULL THEN usd_per_h * max(0, ? - usd_since_at) / 3600 ELSE 0 END),"
+            " sum(coalesce(ended_at - started_at, 0))"
             f" FROM attempts WHERE job_id IN ({marks}) GROUP BY job_id, accelerator",
             [at, at, *wanted],
         )
         return [JobUsage(*values) for values in cursor]
 
     def charges(self, job_id: JobId | None = None) -> list[ChargeRow]:
+        """Returns the charges of one job, or of all, in order."""
         where, values = ("TRUE", ()) if job_id is None else ("job_id = ?", (job_id,))
-        return self._select("charges", ChargeRow, f"{where} ORDER BY charge_id", *values)
+        return self._select(ChargeRow, f"{where} ORDER BY charge_id", *values)
 
     def spent(self) -> dict[tuple[str, str], float]:
-        return sum_spent(self._reader())
+        """Returns USD by (project, month), as budgets count it; project "" is everything."""
+        cursor = self._reader().execute(
+            "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
+            " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"
+        )
+        return {(project, month): usd for project, month, usd in cursor}
 
     def spent_by_user(self) -> dict[tuple[str, str, str], float]:
-        return sum_spent_by_user(self._reader())
+        """Returns USD by (project, user, month), as budgets of users count it."""
+        sql = "SELECT project, user, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2, 3"
+        return {(project, user, month): usd for project, user, month, usd in self._reader().execute(sql)}
 
     def use_by_day(self, epoch_unix_s: float) -> Iterator[tuple[Any, ...]]:
+        """Returns use as budgets count it, days summed: the rows of `usage_sums.read_use_by_day`."""
         return read_use_by_day(self._reader(), epoch_unix_s)
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
+        """Returns sums of written charges, apart for each of the most expensive keys and of `open_keys`."""
         return sum_money(self._reader(), query, open_keys)
 
     def price_hours(self, query: PriceQuery) -> list[PriceRow]:
-        return read_price_hours(self._reader(), query)
+        """Returns what one more accelerator of each pool was worth, hour by hour, in order of time."""
+        where = "since_at > ? AND until_at > ?" + (" AND pool_id = ?" if query.pool_id else "")
+        values = [query.since_at - 3600.0, query.since_at, *([query.pool_id] if query.pool_id else []), query.limit]
+        return self._select(PriceRow, f"{where} ORDER BY since_at DESC, pool_id LIMIT ?", *values)[::-1]
 
     def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
+        """Returns what attempts held of each accelerator type, as far as it is in the ledger."""
         return sum_usage(self._reader(), query)
 
     def held(self, query: HeldQuery) -> list[HeldRow]:
+        """Returns what projects held of accelerators when, as far as it is in the ledger."""
         return list(read_held(self._reader(), query))
 
     def node_attempts(self, node_id: NodeId, projects: tuple[str, ...] | None, limit: int) -> list[NodeAttemptRow]:
+        """Returns the newest attempts that were on a machine, newest first, of some projects or (None) of all."""
         return read_node_attempts(self._reader(), node_id, projects, limit)
 
     def past(self, query: PastQuery) -> PastRows:
+        """Returns the jobs, attempts, machines and costs of a period."""
         return read_past(self._reader(), query)
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
@@ -246,10 +366,16 @@ class SqlStore(ABC):
         return self._value(sql, job_id, attempt, node_id) is not None
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
+        """Returns the newest checkpoint that was recorded of a job; None if there is none."""
         newest = "job_id = ? AND lost = 0 ORDER BY attempt DESC, step DESC LIMIT 1"
-        return self._first(self._select("checkpoints", CheckpointRow, newest, job_id))
+        return self._first(self._select(CheckpointRow, newest, job_id))
 
     def checkpoint_content(self, ended_since_at: float) -> list[str]:
+        """Returns the names of checkpoint content that may be needed.
+
+        That is of the newest two checkpoints of a job that is not over, and of the newest one of a job that ended at
+        this instant or later.
+        """
         newest = "row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, step DESC) AS newest"
         known = f"SELECT content, ended_at, {newest} FROM checkpoints JOIN jobs USING (job_id) WHERE lost = 0"
         kept = "CASE WHEN ended_at IS NULL THEN newest <= 2 ELSE newest = 1 AND ended_at >= ? END"
@@ -258,29 +384,34 @@ class SqlStore(ABC):
         return [str(content) for (content,) in rows]
 
     def expired_checkpoint_places(self, ended_since_at: float, ended_before_at: float) -> list[str]:
+        """Returns the places in object stores of jobs that ended between two instants."""
         ended = "FROM checkpoints JOIN jobs USING (job_id) WHERE store != '' AND ended_at BETWEEN ? AND ?"
         rows = self._reader().execute(f"SELECT DISTINCT store {ended}", [ended_since_at, ended_before_at])
         return [str(place) for (place,) in rows]
 
     def outputs(self, job_id: JobId) -> list[OutputsRow]:
-        return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+        """Returns the newest results of each machine of the gang, by node rank."""
+        return self._select(OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
 
     def output_trees(self) -> list[str]:
+        """Returns the trees of all results that are kept."""
         return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
-        return self._select("policies", PolicyRow, "TRUE ORDER BY version DESC LIMIT ?", limit)
+        """Returns the newest versions of the policy, newest first."""
+        return self._select(PolicyRow, "TRUE ORDER BY version DESC LIMIT ?", limit)
 
     def answer(self, user: str, key: str) -> AnswerRow | None:
-        return self._first(self._select("answers", AnswerRow, "user = ? AND key = ?", user, key))
+        return self._first(self._select(AnswerRow, "user = ? AND key = ?", user, key))
 
     def token(self, sha256: str) -> TokenRow | None:
-        return self._first(self._select("tokens", TokenRow, "sha256 = ?", sha256))
+        return self._first(self._select(TokenRow, "sha256 = ?", sha256))
 
     def tokens(self) -> list[TokenRow]:
-        return self._select("tokens", TokenRow, "TRUE ORDER BY created_at")
+        return self._select(TokenRow, "TRUE ORDER BY created_at")
 
     def audit(self, query: AuditQuery) -> list[AuditRow]:
+        """Returns the audit rows that match, newest first."""
         clauses, values = ["at >= ?"], [query.since_at, *([query.user] if query.user else []), *(query.projects or ())]
         if query.user:
             clauses.append("user = ?")
@@ -289,13 +420,12 @@ class SqlStore(ABC):
         if not query.of_no_project:
             clauses.append("project <> ''")
         where = " AND ".join(clauses)
-        return self._select("audit", AuditRow, f"{where} ORDER BY seq DESC LIMIT ?", *values, query.limit)
+        return self._select(AuditRow, f"{where} ORDER BY seq DESC LIMIT ?", *values, query.limit)
 
     # ---------------------------------------------------------------- plumbing
 
-    def _select(self, table: str, row_type: type[Row], where: str, *values: Any) -> list[Row]:
-        cursor = self._reader().execute(f"SELECT {column_list(row_type)} FROM {table} WHERE {where}", values)
-        return [build_row(row_type, row) for row in cursor]
+    def _select(self, row_type: type[Row], where: str, *values: Any) -> list[Row]:
+        return TABLES[row_type].select(self._reader(), where, *values)
 
     def _value(self, sql: str, *values: Any) -> Any:
         row = self._reader().execute(sql, values).fetchone()
@@ -306,21 +436,17 @@ class SqlStore(ABC):
         return rows[0] if rows else None
 
 
-def write_rows(connection: SqlConnection, batch: WriteBatch, replace_sql: Mapping[str, str], meta_sql: str) -> None:
-    """Write and delete the rows of a batch, journal rows included; `meta_sql` writes a named value."""
-    for table, _ in TABLES:
-        rows = getattr(batch, table)
-        if rows:
-            connection.executemany(replace_sql[table], map(ROW_VALUES[table], rows))
+def write_rows(connection: SqlConnection, batch: WriteBatch) -> None:
+    """Write and delete the rows of a batch, journal rows included."""
+    for row_type, rows in batch.written.items():
+        TABLES[row_type].write(connection, rows)
     if batch.last_command_id:
-        connection.execute(meta_sql, ["last_command_id", batch.last_command_id])
-    if batch.answers_until > 0:
-        connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
-    if batch.price_hours_until > 0:
-        delete_price_hours(connection, batch.price_hours_until)
-    for table, key, ended in batch.deletions():
-        if ended:
-            connection.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(each,) for each in ended])
+        connection.execute(META_SQL, ["last_command_id", batch.last_command_id])
+    for row_type, before_at in batch.expired.items():
+        if before_at > 0:
+            TABLES[row_type].expire(connection, before_at)
+    for row_type, keys in batch.deleted.items():
+        TABLES[row_type].delete(connection, keys)
 
 
 # ------------------------------------------------------------------------------------------ sums of money
@@ -368,20 +494,3 @@ def sum_money(connection: SqlConnection, query: MoneyQuery, open_keys: Iterable[
     sql = _SUMS.format(key=key, where=where, sums=_SUMMED, also=also, **owned_by)
     cursor = connection.execute(sql, [*values, query.limit, *also_values, *values, *values])
     return [MoneySum(row[0], ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
-
-
-def sum_spent_by_user(connection: SqlConnection) -> dict[tuple[str, str, str], float]:
-    """Returns USD by (project, user, month), which budgets of users count."""
-    cursor = connection.execute(
-        "SELECT project, user, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2, 3"
-    )
-    return {(project, user, month): usd for project, user, month, usd in cursor}
-
-
-def sum_spent(connection: SqlConnection) -> dict[tuple[str, str], float]:
-    """Returns USD by (project, month), and by month in all under project "", which budgets count."""
-    cursor = connection.execute(
-        "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
-        " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"
-    )
-    return {(project, month): usd for project, month, usd in cursor}

@@ -1,39 +1,202 @@
 """The store in one SQLite file: write-ahead log, synchronous commits, one writing connection, read-only readers.
 
 A file lock refuses a second server on the same folder.
+
+Opens the database of a data folder: checks that it is there and whole, and migrates it after making a copy.
+
+A folder that has keys but no database has lost it: to continue would begin a new cluster under old names, so that is
+done only when asked for. Every start looks for damage, for a bounded time.
 """
 
+import fcntl
+import logging
+import os
+import shutil
 import sqlite3
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Any
 
-from scheduler.live.store.database_file import (
-    FolderLock,
-    begin_new_cluster,
-    check_database_is_there,
-    check_nothing_was_lost,
-    damaged,
-    open_database,
-)
-from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
+from sqlite_utils import Database
+
+from scheduler.live.store.data_folder import FOLDER_ENTRIES
+from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, find_chain_damage, load_head
 from scheduler.live.store.last_alive import store_last_alive
-from scheduler.live.store.sql_store import SqlStore, write_rows
-from scheduler.live.store.store_interface import (
-    StoreUnavailable,
-    WriteBatch,
-)
-from scheduler.live.store.table_mapping import REPLACE_SQL, column_list
-from scheduler.live.store.table_rows import (
-    JournalRow,
-)
+from scheduler.live.store.migrations import lend_functions, migrations
+from scheduler.live.store.sql_store import Store, write_rows
+from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
+from scheduler.live.store.table_declaration import TABLES, Table
+from scheduler.live.store.table_rows import JournalRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
-from walras.errors import ConfigError, NotFound
+from walras.errors import ConfigError, Conflict, NotFound
 
-Row = TypeVar("Row")
+#: The longest time that a start checks the database's pages, s; `walras admin check` has no such bound.
+_CHECK_S = 20.0
+#: Databases up to this size, bytes, are checked with their indexes.
+_WHOLE_CHECK_BYTES = 64 << 20
+_RESTORE = "restore a backup with `walras admin restore BACKUP --data DIR --replace`"
+
+log = logging.getLogger(__name__)
+
+
+def check_database_is_there(folder: Path, *, new_cluster: bool) -> None:
+    """Raise ConfigError where a folder has the keys of a cluster, but no database or an empty one."""
+    path = folder / "walras.db"
+    kept = [name for name in ("secret.key", "admin.token", "tip") if (folder / name).exists()]
+    if new_cluster or not kept or _has_tables(path):
+        return
+    what = "is empty" if path.exists() else "is missing"
+    raise ConfigError(
+        f"{path} {what}, though {', '.join(kept)} of a cluster lie beside it",
+        field="--data",
+        fix=f"{_RESTORE}; or begin a new cluster here with `walras server --new-cluster`",
+    )
+
+
+def begin_new_cluster(folder: Path) -> None:
+    """Put the keys and the database of a former cluster aside: nothing of it may be taken for the new cluster's."""
+    put_aside(folder, tuple(entry.name for entry in FOLDER_ENTRIES.values() if entry.of_cluster))
+    (folder / "logs").mkdir(mode=0o700, exist_ok=True)
+
+
+def put_aside(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """Move these files of the folder into a new folder inside it; returns that, or None where no file exists."""
+    there = [name for name in names if (folder / name).exists()]
+    if not there:
+        return None
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    aside = next(path for number in range(1000) if not (path := folder / f"replaced-{stamp}-{number}").exists())
+    aside.mkdir(mode=0o700)
+    for name in there:
+        os.replace(folder / name, aside / name)
+    return aside
+
+
+def _has_tables(path: Path) -> bool:
+    """Returns whether the file has a server's tables; True also if it cannot be read."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone())
+    except sqlite3.DatabaseError:
+        return True
+    finally:
+        connection.close()
+
+
+def open_database(path: Path, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> Database:
+    """Returns the database, migrated to this release. Raises ConfigError where its pages are damaged."""
+    # Calls come one at a time, but from the writer thread, not from the one that opens.
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    os.chmod(path, 0o600)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    damage = find_page_damage(connection, path, bound_s=_CHECK_S, clocks=clocks)
+    if damage:
+        connection.close()
+        raise damaged(path, damage)
+    database = Database(connection)
+    _copy_before_migrations(database, path)
+    lend_functions(database, clocks, chance)
+    with database.atomic():  # all of them or none, and one wait for the disk
+        migrations.apply(database)
+    return database
+
+
+def damaged(path: Path, damage: str) -> ConfigError:
+    """Returns the error that people get for a database that cannot be read."""
+    return ConfigError(f"{path} is damaged: {damage}", field="--data", fix=f"{_RESTORE} (docs/operations.md)")
+
+
+def find_page_damage(
+    connection: sqlite3.Connection,
+    path: Path,
+    *,
+    bound_s: float,
+    whole: bool = False,
+    clocks: Clocks = SYSTEM_CLOCKS,
+) -> str:
+    """Returns what SQLite's own check finds; empty if nothing, or if `bound_s` was over before the check ended."""
+    whole = whole or path.stat().st_size <= _WHOLE_CHECK_BYTES
+    began = clocks.monotonic()
+    connection.set_progress_handler(lambda: clocks.monotonic() - began > bound_s, 100_000)
+    try:
+        found = [row[0] for row in connection.execute(f"PRAGMA {'integrity_check' if whole else 'quick_check'}(3)")]
+    except sqlite3.OperationalError as error:
+        if "interrupted" not in str(error):
+            return str(error)
+        log.warning("%s was not checked to its end within %.0f s; `walras admin check` does", path, bound_s)
+        return ""
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    finally:
+        connection.set_progress_handler(None, 0)
+    log.info("%s checked in %.2f s", path, clocks.monotonic() - began)
+    return "" if found == ["ok"] else "; ".join(found)
+
+
+def _copy_before_migrations(database: Database, path: Path) -> None:
+    """Copy the file before it is migrated, as a way back from an upgrade. Raises ConfigError without space."""
+    pending = [each.name for each in migrations.pending(database)]
+    is_new = not database.table_names()
+    if is_new or not pending:
+        return
+    copy = path.with_name(f"walras.db.before-{pending[0]}")
+    draft = copy.with_name(f".{copy.name}.draft")
+    if copy.exists():
+        return
+    free = shutil.disk_usage(path.parent).free
+    if free < 2 * path.stat().st_size:
+        raise ConfigError(
+            f"{path.parent} has {free >> 20} MiB left, too little to copy the database before it is upgraded",
+            field="--data",
+            fix="free some space (twice the size of walras.db)",
+        )
+    target = sqlite3.connect(draft)
+    try:
+        os.chmod(draft, 0o600)
+        database.conn.backup(target)
+    finally:
+        target.close()
+    os.replace(draft, copy)
+    log.info("kept the database as it was in %s", copy)
+
+
+def check_nothing_was_lost(connection: sqlite3.Connection, path: Path, tip: ChainHead | None) -> None:
+    """Raise ConfigError where the journal lacks acknowledged rows, or differs from what was written."""
+    damage = find_chain_damage(connection, tip)
+    if damage:
+        fix = f"{_RESTORE}; or go on without what is lost: `walras admin check --accept-loss --data DIR`"
+        raise ConfigError(f"{path}: {damage}", field="--data", fix=fix)
+
+
+class FolderLock:
+    """The lock of a data folder, which the one server that may write there holds until its process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "lock"
+        self._file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the server
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise Conflict(
+                f"{folder} is in use by another server (pid {holder})", fix="stop that server, or choose another --data"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()
+
+
 #: SQLite's errors for a disk that is full or slow, or a database that another process reads for long.
 _PASSING_FAILURES = {
     sqlite3.SQLITE_FULL,
@@ -58,7 +221,7 @@ def _named_failures(path: Path) -> Iterator[None]:
         raise StoreUnavailable(f"{path} cannot be written: {error}") from None
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(Store):
     """`Store` in `folder/walras.db`."""
 
     _pool_order = "rowid"
@@ -95,9 +258,7 @@ class SqliteStore(SqlStore):
             raise
         self._chain = JournalChain(load_head(self._db.conn))
         self._tip.write(self._chain.head)
-        self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
-        self._readers_lock = threading.Lock()
+        super().__init__()
 
     # ---------------------------------------------------------------- writing
 
@@ -110,42 +271,34 @@ class SqliteStore(SqlStore):
     def _write(self, batch: WriteBatch) -> ChainHead:
         connection = self._db.conn
         with self._db.atomic():
-            write_rows(connection, batch, REPLACE_SQL, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)")
-            last_job_id = max((row.job_id for row in batch.jobs), default=0)
-            return self._chain.extend(connection, batch.journal, last_job_id)
+            write_rows(connection, batch)
+            return self._chain.extend(connection, batch)
 
     def touch(self) -> None:
         with _named_failures(self._path), self._db.atomic():
             self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'touched'")
+
+    def size_bytes(self) -> int:
+        return sum(each.stat().st_size for each in self._path.parent.glob(f"{self._path.name}*"))
 
     def note_alive(self, at: float) -> None:
         with _named_failures(self._path), self._db.atomic():
             store_last_alive(self._db.conn, at, self._clocks)
 
     def close(self) -> None:
-        with self._readers_lock:
-            for reader in self._readers:
-                reader.close()
-            self._readers.clear()
+        self._close_readers()
         self._db.close()
         self._tip.close()
         self._lock.release()
 
     # ---------------------------------------------------------------- plumbing
 
-    def _reader(self) -> sqlite3.Connection:
-        """Returns this thread's own read-only connection."""
-        reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
-        if reader is None:
-            # close() may run in another thread; only this thread reads.
-            reader = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-            self._local.reader = reader
-            with self._readers_lock:
-                self._readers.append(reader)
-        return reader
+    def _connect_reader(self) -> sqlite3.Connection:
+        # close() may run in another thread; only the thread that asked for it reads.
+        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
-    def _last_number(self, table: str) -> int:
-        return int(self._value("SELECT seq FROM sqlite_sequence WHERE name = ?", table) or 0)
+    def _last_number(self, table: Table[Any]) -> int:
+        return int(self._value("SELECT seq FROM sqlite_sequence WHERE name = ?", table.name) or 0)
 
 
 def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
@@ -158,7 +311,9 @@ def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         kept = "seq > coalesce((SELECT value FROM meta WHERE name = 'journal_cut'), 0)"
-        for values in connection.execute(f"SELECT {column_list(JournalRow)} FROM journal WHERE {kept} ORDER BY seq"):
+        for values in connection.execute(
+            f"SELECT {TABLES[JournalRow].column_list} FROM journal WHERE {kept} ORDER BY seq"
+        ):
             yield JournalRow(*values)
     finally:
         connection.close()

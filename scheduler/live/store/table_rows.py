@@ -1,4 +1,4 @@
-"""The tables, one dataclass for each: jobs, machines, reservations, the core, and people.
+"""The tables, one declaration and dataclass for each: jobs, machines, reservations, the core, and people.
 
 Columns that hold JSON say so. Instants are `*_at`, seconds since the cluster's epoch; those of people and tokens, which
 outlive clocks, are Unix seconds. The live objects in memory are these rows; the store receives copies that are taken at
@@ -10,12 +10,34 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scheduler.core.booking_events import Booking
+from scheduler.core.events import Booking
+from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
+from scheduler.live.store.table_declaration import Kept, table
 from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId, Kind
 from walras.states import AttemptState, JobState, Reason
 
+#: How long answers (clients repeat a request within minutes) and hours of prices are kept, s.
+ANSWER_KEPT_S, PRICES_KEPT_S = 86_400.0, 120 * 86_400.0
+#: How many requests for machines that are over are loaded and remembered, and of how many the released machines are.
+PAST_RENTS_MOST, _RECENT_RENTS = 1000, 100
+_ACTIVE_JOBS = "SELECT job_id FROM jobs WHERE ended_at IS NULL"
+_OF_LIVE_ATTEMPTS = "(job_id, attempt) IN (SELECT job_id, attempt FROM attempts WHERE ended_at IS NULL)"
+#: A machine that was released lately may still be listed by its provider, and is no unknown one then.
+_THERE_OR_RELEASED_LATELY = (
+    f"state NOT IN ('released') OR rent_token IN (SELECT token FROM rents ORDER BY asked_at DESC LIMIT {_RECENT_RENTS})"
+)
+#: Of each active job, the checkpoints that are not lost, oldest first.
+_RESUMABLE = f"lost = 0 AND job_id IN ({_ACTIVE_JOBS}) ORDER BY job_id, attempt, step"
+#: The newest last. Machines of a request that failed or ended may still come, and are then paid for.
+_ASKED_OR_NEWEST = (
+    "state = 'asked' OR token IN"
+    f" (SELECT token FROM rents WHERE state != 'asked' ORDER BY asked_at DESC LIMIT {PAST_RENTS_MOST})"
+    " ORDER BY asked_at"
+)
 
+
+@table("jobs", "job_id", kept=Kept.WITH_JOB, loaded="ended_at IS NULL")
 @dataclass(slots=True)
 class JobRow:
     job_id: JobId
@@ -53,6 +75,7 @@ class JobRow:
     defaults: str = "{}"
 
 
+@table("specs", "job_id", kept=Kept.WITH_JOB)
 @dataclass(frozen=True, slots=True)
 class SpecRow:
     """The job's spec, and the core's view of it (both JSON).
@@ -65,6 +88,7 @@ class SpecRow:
     request: str
 
 
+@table("attempts", "job_id", "attempt", kept=Kept.WITH_JOB, loaded="ended_at IS NULL")
 @dataclass(slots=True)
 class AttemptRow:
     job_id: JobId
@@ -95,6 +119,7 @@ class AttemptRow:
     held_by: Reason | None = None
 
 
+@table("parts", "job_id", "attempt", "node_id", kept=Kept.WITH_JOB, loaded=_OF_LIVE_ATTEMPTS)
 @dataclass(slots=True)
 class PartRow:
     """One machine's part of an attempt."""
@@ -105,6 +130,8 @@ class PartRow:
     node_rank: int
     prepared: bool = False
     started: bool = False
+    #: Its ranks were started and still bring what they need.
+    brings: bool = False
     #: Nothing of the attempt is left on the machine.
     ended: bool = False
     #: A prepare or start command was given, so something may be there to stop.
@@ -133,6 +160,7 @@ class DrainedBy(StrEnum):
     POOL = "pool"
 
 
+@table("nodes", "node_id", kept=Kept.UNTIL_DELETED, loaded=_THERE_OR_RELEASED_LATELY)
 @dataclass(slots=True)
 class NodeRow:
     node_id: NodeId
@@ -170,6 +198,7 @@ class NodeRow:
     drained_by: DrainedBy = DrainedBy.NOBODY
 
 
+@table("outbox", "command_id", kept=Kept.UNTIL_DELETED, loaded="TRUE ORDER BY command_id")
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
     """A command for an agent, not confirmed yet; `body` is JSON of `walras.wire.AnyCommand` without the job's token."""
@@ -179,6 +208,7 @@ class OutboxRow:
     body: str
 
 
+@table("checkpoints", "job_id", "attempt", "step", kept=Kept.WITH_JOB, loaded=_RESUMABLE)
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
     job_id: JobId
@@ -198,6 +228,7 @@ class CheckpointRow:
     store: str = ""
 
 
+@table("rents", "token", kept=Kept.FOR_EVER, loaded=_ASKED_OR_NEWEST)
 @dataclass(slots=True)
 class RentRow:
     """A request for machines, written before the provider is called."""
@@ -221,6 +252,7 @@ class ChargeKind(StrEnum):
     MACHINE = "machine"
 
 
+@table("charges", kept=Kept.FOR_EVER)
 @dataclass(frozen=True, slots=True)
 class ChargeRow:
     """A stretch of use at one price, inside one month: written once, never changed."""
@@ -251,6 +283,43 @@ class ChargeRow:
     units: float = 0.0
 
 
+@table("credits", "credit_id", kept=Kept.FOR_EVER, loaded="TRUE ORDER BY credit_id")
+@dataclass(frozen=True, slots=True)
+class CreditRow:
+    """An amount that was added to a budget: written once, never changed."""
+
+    credit_id: int
+    at: float
+    #: Whose budget, as the rules name it; `team` is a group of users.
+    project: str
+    user: str
+    team: str
+    unit: str
+    amount: float
+    created_by: str
+    reason: str
+
+
+@table("price_hours", "since_at", "pool_id", kept=Kept.BY_AGE, aged_by="since_at", kept_s=PRICES_KEPT_S)
+@dataclass(frozen=True, slots=True)
+class PriceRow:
+    """The mean of one pool over an hour of the clock or a part of it: a start or a new unit begins another row."""
+
+    pool_id: PoolId
+    since_at: float
+    until_at: float
+    #: Seconds of the hour for which a price was known.
+    seconds: float
+    #: Mean shadow price of one accelerator, in the policy's `unit`.
+    price: float
+    unit: str
+    #: Mean gain of the jobs from one more accelerator, USD per hour, by their stated values; None: none stated one.
+    usd_per_h: float | None
+    #: Mean market price, USD per accelerator-hour.
+    rent_usd_per_h: float
+
+
+@table("pools", "pool_id", kept=Kept.UNTIL_DELETED, loaded="TRUE", is_ordered=True)
 @dataclass(frozen=True, slots=True)
 class PoolRow:
     """`body`: JSON of `walras.cluster.Pool`, as last declared."""
@@ -259,6 +328,7 @@ class PoolRow:
     body: str
 
 
+@table("speeds", "kind", "accelerator", "count", kept=Kept.FOR_EVER, loaded="TRUE")
 @dataclass(frozen=True, slots=True)
 class SpeedRow:
     """The newest speed reported of a gang."""
@@ -269,14 +339,23 @@ class SpeedRow:
     steps_per_s: float
 
 
+#: What was believed of speeds before they were measured.
+table("scores", "kind", "accelerator", "count", "source", kept=Kept.FOR_EVER, loaded="TRUE")(ScoredBelief)
+
+
+@table("networks", "pool_id", kept=Kept.FOR_EVER, loaded="TRUE ORDER BY pool_id")
 @dataclass(frozen=True, slots=True)
 class NetworkRow:
-    """The bandwidth of gangs over several machines of the pool: the median of the newest measurements."""
+    """The bandwidth of a project's gangs over several machines of the pool: the median of the newest measurements.
+
+    `pool_id` names the project as a kind's name does (`walras.job_request.kind_within`).
+    """
 
     pool_id: PoolId
     bytes_per_s: float
 
 
+@table("facts", "kind", "counted", kept=Kept.FOR_EVER, loaded="TRUE ORDER BY told_at DESC", loaded_most=2 * KINDS_MOST)
 @dataclass(frozen=True, slots=True)
 class FactsRow:
     """`body`: JSON of `walras.model_facts.ModelFacts`, the newest that jobs counted, or that people stated."""
@@ -289,6 +368,7 @@ class FactsRow:
     told_by: str
 
 
+@table("restart_costs", "kind", kept=Kept.FOR_EVER, loaded="TRUE")
 @dataclass(frozen=True, slots=True)
 class RestartCostRow:
     """Seconds that a restart of the kind costs, as far as the core knows."""
@@ -297,6 +377,7 @@ class RestartCostRow:
     restart_s: float
 
 
+@table("core_state", "one", kept=Kept.FOR_EVER, loaded="TRUE")
 @dataclass(frozen=True, slots=True)
 class CoreStateRow:
     """What the core knows that is in no other table, as of `at`: one row, replaced. `body` is JSON of the event."""
@@ -306,6 +387,7 @@ class CoreStateRow:
     one: int = 1
 
 
+@table("policies", "version", kept=Kept.FOR_EVER)
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
     version: int
@@ -315,6 +397,7 @@ class PolicyRow:
     changed_by: str
 
 
+@table("answers", "user", "key", kept=Kept.BY_AGE, aged_by="at", kept_s=ANSWER_KEPT_S)
 @dataclass(frozen=True, slots=True)
 class AnswerRow:
     """The answer to a request with an idempotency key."""
@@ -326,6 +409,7 @@ class AnswerRow:
     at: float
 
 
+@table("secrets", "job_id", kept=Kept.UNTIL_DELETED, loaded=f"job_id IN ({_ACTIVE_JOBS})")
 @dataclass(frozen=True, slots=True)
 class SecretRow:
     """The secrets of a job that is not over, sealed under the server's key."""
@@ -334,6 +418,7 @@ class SecretRow:
     sealed: bytes
 
 
+@table("journal", kept=Kept.WITH_JOURNAL)
 @dataclass(frozen=True, slots=True)
 class JournalRow:
     """`kind`: "generation" (a fresh core begins), "event" or "command". `payload` is JSON."""
@@ -344,6 +429,7 @@ class JournalRow:
     payload: str
 
 
+@table("outputs", "job_id", "node_rank", kept=Kept.WITH_JOB)
 @dataclass(frozen=True, slots=True)
 class OutputsRow:
     """The newest results that a job left on one machine of its gang."""
@@ -363,6 +449,7 @@ class OutputsRow:
 # ------------------------------------------------------------------------------------------ people
 
 
+@table("audit", kept=Kept.FOR_EVER)
 @dataclass(frozen=True, slots=True)
 class AuditRow:
     """One change that somebody made through the API: who, what, when, before and after. Never changed."""
@@ -382,6 +469,7 @@ class AuditRow:
     after: str
 
 
+@table("people", "kind", "name", kept=Kept.FOR_EVER, loaded="TRUE ORDER BY kind, name")
 @dataclass(frozen=True, slots=True)
 class PeopleRow:
     """A user, a project or a role, as last set: one row for each (kind, name)."""
@@ -389,7 +477,7 @@ class PeopleRow:
     #: user, project or role.
     kind: str
     name: str
-    #: JSON of its settings (`walras.people`).
+    #: JSON of its settings (`walras.resources.people`).
     body: str
     #: Unix seconds.
     changed_at: float
@@ -397,6 +485,7 @@ class PeopleRow:
     removed: bool = False
 
 
+@table("channels", "channel_id", kept=Kept.UNTIL_DELETED, loaded="TRUE ORDER BY channel_id", is_numbered=True)
 @dataclass(frozen=True, slots=True)
 class ChannelRow:
     """Where a user is notified of events, and the outcome so far."""
@@ -420,6 +509,7 @@ class ChannelRow:
     problem: str = ""
 
 
+@table("notifications", "seq", kept=Kept.UNTIL_DELETED, loaded="TRUE ORDER BY seq", is_numbered=True)
 @dataclass(frozen=True, slots=True)
 class NotificationRow:
     """A notification that a channel has not received yet."""
@@ -435,6 +525,7 @@ class NotificationRow:
     due_at: float
 
 
+@table("told", "job_id", "kind", kept=Kept.UNTIL_DELETED, loaded="TRUE")
 @dataclass(frozen=True, slots=True)
 class ToldRow:
     """The owner of an active job was notified of this, and is not notified of it again."""
@@ -443,6 +534,7 @@ class ToldRow:
     kind: str
 
 
+@table("tokens", "sha256", kept=Kept.FOR_EVER)
 @dataclass(slots=True)
 class TokenRow:
     """A user's token: only its hash is kept."""
@@ -462,6 +554,7 @@ class TokenRow:
 # ------------------------------------------------------------------------------------------ reservations
 
 
+@table("bookings", "booking_id", kept=Kept.FOR_EVER, loaded="TRUE ORDER BY booking_id")
 @dataclass(frozen=True, slots=True)
 class BookingRow:
     """A reservation as it was made."""
@@ -479,7 +572,6 @@ class BookingRow:
 
     @property
     def booking(self) -> Booking:
-        """The booking that the core is given."""
         body = json.loads(self.body)
         return Booking(
             booking_id=self.booking_id,
@@ -494,7 +586,6 @@ class BookingRow:
 
 
 def booking_row(booking: Booking, created_at: float, created_by: str) -> BookingRow:
-    """Returns the row of a new booking."""
     body = {
         "nodes": list(booking.node_ids),
         "accelerator": booking.accelerator,

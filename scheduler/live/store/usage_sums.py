@@ -91,22 +91,6 @@ def use_of_charge(charge: ChargeRow, query: UsageQuery, submitted_at: float | No
 # ------------------------------------------------------------------------------------------ for budgets
 
 
-@dataclass(frozen=True, slots=True)
-class CreditRow:
-    """An amount that was added to a budget: written once, never changed."""
-
-    credit_id: int
-    at: float
-    #: Whose budget, as the rules name it; `team` is a group of users.
-    project: str
-    user: str
-    team: str
-    unit: str
-    amount: float
-    created_by: str
-    reason: str
-
-
 #: The day (UTC) of an instant, cut to whole seconds.
 _DAY = "CAST({at} + ? AS BIGINT) / 86400"
 

@@ -2,23 +2,40 @@
 
 What it says of jobs, machines and prices comes from the views of the API. It adds where jobs are placed on machines,
 the order of the queue, the prices of the last solves, and alerts for people.
+
+Streams the overview to all open pages. One task builds it, however many pages are open, and each change is encoded
+once for all pages whose users see the same projects.
+
+A page receives server-sent events. The first holds the whole overview, later ones the fields that have changed. The
+stream of a page that does not read its messages is ended, and the page opens a new one. After an overview the task
+pauses at least twenty times as long as it took, so that pages use at most a twentieth of the server.
 """
 
+import asyncio
+import contextlib
+import json
+import logging
+import sqlite3
 from collections import Counter, deque
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Solved
 from scheduler.live.loop import billing
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import TransactionEffects
 from scheduler.live.server import Server
+from scheduler.live.services.views import order_of_queue
 from scheduler.live.store.store_interface import MoneyQuery
-from walras.api import JobView, NodeView, PriceList
 from walras.cluster import NodeId
+from walras.errors import ClusterError
 from walras.job_request import JobId
-from walras.overview import ClusterAlert, FreeAccelerators, MachineCells, MoneyNow, Overview, PricePoint
-from walras.states import JobState, Reason
+from walras.resources.fleet import NodeView
+from walras.resources.jobs import JobView
+from walras.resources.overview import ClusterAlert, FreeAccelerators, MachineCells, MoneyNow, Overview, PricePoint
+from walras.resources.prices import PriceList
+from walras.states import Reason
 
 #: How many waiting jobs are shown with their reasons, and how many jobs that hold accelerators by name.
 _QUEUE_MOST, _NAMES_MOST = 50, 1000
@@ -30,50 +47,7 @@ _ALERTS_MOST = 50
 #: A relative gap of the certificate above this raises an alert.
 _LARGE_GAP = 0.05
 
-#: How many entries of each queue are looked at: jobs of the projects asked for may be far behind.
-_LOOK_AT = 2000
-
 Projects = tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueOrder:
-    """The beginning of the queue, and its length."""
-
-    #: The jobs that are next, in order.
-    first: tuple[JobId, ...]
-    #: How many jobs wait, held ones included.
-    waiting: int
-
-
-def order_of_queue(core: SchedulerCore, most: int, projects: frozenset[str] | None = None) -> QueueOrder:
-    """Returns the first `most` jobs of these projects (None: of all) in the queue's order, and how many of them wait.
-
-    First come jobs in queues, by their most urgent key in any pool; a job that fits may still start out of turn
-    (backfill). Behind them come jobs that cannot start even in a free place: they wait for other jobs, for an instant,
-    for a preemption, or are held. Nothing of the core is changed.
-    """
-    jobs = core.ledger.jobs
-    waiting = {
-        job_id: job
-        for job_id, job in jobs.items()
-        if job.state in (JobState.PENDING, JobState.HELD) and (projects is None or job.request.project in projects)
-    }
-    first: list[JobId] = []
-    for job_id in core.cycle.queues.in_order(_LOOK_AT):
-        if len(first) >= most:
-            break
-        if job_id in waiting:
-            first.append(job_id)
-    if len(first) < most:
-        seen = set(first)
-        others = [job for job_id, job in waiting.items() if job_id not in seen]
-        # Of jobs in no queue, those that may start soonest come first, and held ones last.
-        others.sort(
-            key=lambda job: (job.state is JobState.HELD, bool(job.blocked_by), job.ready_at, job.request.job_id)
-        )
-        first += [job.request.job_id for job in others[: most - len(first)]]
-    return QueueOrder(tuple(first), len(waiting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +81,17 @@ class OverviewBuilder:
         """Returns the overview for a user who sees these projects (None: all)."""
         server = self._server
         seen = await self._seen(projects)
-        order = order_of_queue(server.core, _QUEUE_MOST, None if projects is None else frozenset(projects))
+        order = await order_of_queue(
+            server.core, _QUEUE_MOST, lambda job: projects is None or job.request.project in projects
+        )
         nodes, prices = server.views.nodes(), server.views.prices()
+        here = [node for node in nodes if _is_shown(node)]
         return Overview(
             as_of=server.loop.clock.shown(server.loop.clock.now()),
             policy=server.policies.in_force.spec.name if server.policies.has_policy else "",
             counts=seen.counts,
-            types=_free_by_type(nodes),
-            machines=[self._cells(node) for node in nodes if _is_shown(node)],
+            types=_free_by_type(here),
+            machines=[self._cells(node) for node in here],
             pools=prices.items,
             certificate=prices.certificate,
             history=list(self._history),
@@ -212,7 +189,153 @@ def _free_by_type(nodes: list[NodeView]) -> list[FreeAccelerators]:
     free: Counter[str] = Counter()
     capacity: Counter[str] = Counter()
     for node in nodes:
-        if node.state == "up":
-            free[node.accelerator] += node.free
-            capacity[node.accelerator] += node.accelerators
+        free[node.accelerator] += node.free
+        capacity[node.accelerator] += node.accelerators
     return [FreeAccelerators(accelerator=name, free=free[name], capacity=capacity[name]) for name in sorted(capacity)]
+
+
+log = logging.getLogger(__name__)
+
+#: The least pause between two overviews, seconds, and the pause as a multiple of the time that the last one took.
+_PACE_S, _PART = 2.0, 20.0
+#: The most streams at once; a page beyond that has to ask again later.
+_STREAMS_MOST = 500
+#: Messages that may wait for a page to read them.
+_UNREAD_MOST = 8
+#: A heartbeat is sent after this many seconds without a message, so that closed connections are noticed.
+_QUIET_S = 15.0
+#: Seconds for which the last overview is kept after the last page was closed: a page is often loaded again.
+_KEPT_S = 10.0
+_HEARTBEAT = b": still here\n\n"
+
+
+class TooManyPages(ClusterError):
+    """More pages are open than the server is willing to serve."""
+
+
+@dataclass(slots=True, eq=False)
+class _OpenPage:
+    """One open page: its messages that are not sent yet; None ends the stream."""
+
+    unread: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_UNREAD_MOST))
+
+
+@dataclass(slots=True)
+class _Audience:
+    """The pages whose users see the same projects, and the fields of the overview that these were last sent."""
+
+    pages: set[_OpenPage] = field(default_factory=set)
+    sent: dict[str, str] = field(default_factory=dict)
+    #: When the last page was closed, by the loop's clock.
+    left_at: float = 0.0
+
+
+class OverviewStream:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.builder = OverviewBuilder(server)
+        self._audiences: dict[Projects, _Audience] = {}
+        self._task: asyncio.Task[None] | None = None
+        #: Set when a page is opened for projects of which no fresh overview exists.
+        self._is_awaited = asyncio.Event()
+
+    @property
+    def pages(self) -> int:
+        """How many pages are open."""
+        return sum(len(audience.pages) for audience in self._audiences.values())
+
+    async def messages(self, projects: Projects) -> AsyncGenerator[bytes, None]:
+        """Yields the messages for one page until it reads too slowly or the server stops. Raises TooManyPages."""
+        if self.pages >= _STREAMS_MOST:
+            raise TooManyPages("too many pages are open")
+        page, audience = _OpenPage(), self._audiences.setdefault(projects, _Audience())
+        if audience.sent:
+            page.unread.put_nowait(_message(audience.sent))
+        if not (audience.sent and audience.pages):
+            self._is_awaited.set()
+        audience.pages.add(page)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send_for_ever(), name="pages")
+        try:
+            while True:
+                message = await _next_message(page)
+                if message is None:
+                    return
+                yield message
+        finally:
+            audience.pages.discard(page)
+            audience.left_at = asyncio.get_running_loop().time()
+
+    async def close(self) -> None:
+        """End all streams."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for audience in self._audiences.values():
+            for page in audience.pages:
+                _leave_behind(page)
+
+    async def _send_for_ever(self) -> None:
+        """Build and send overviews while a page is open, and for `_KEPT_S` longer.
+
+        One that the database refuses is left out.
+        """
+        loop = asyncio.get_running_loop()
+        while self._audiences:
+            began_at = loop.time()
+            self._is_awaited.clear()
+            for projects, audience in list(self._audiences.items()):
+                if audience.pages:
+                    try:
+                        await self._send(projects, audience)
+                    except (OSError, sqlite3.OperationalError, ClusterError) as error:
+                        log.warning("pages keep what they show: %s", error)
+                elif began_at - audience.left_at > _KEPT_S:
+                    del self._audiences[projects]
+            pause_s = max(_PACE_S, _PART * (loop.time() - began_at))
+            # Not `wait_for`: it loses a cancellation that comes at the same moment as the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._is_awaited.wait()
+
+    async def _send(self, projects: Projects, audience: _Audience) -> None:
+        overview = await self.builder.build(projects)
+        # Encoding thousands of cells takes milliseconds, so it is not done in the loop's thread.
+        fields = await self._server.read(_texts_of_fields, overview.model_dump)
+        changed = {name: text for name, text in fields.items() if audience.sent.get(name) != text}
+        audience.sent = fields
+        if not changed:
+            return
+        message = _message(changed)
+        for page in audience.pages:
+            try:
+                page.unread.put_nowait(message)
+            except asyncio.QueueFull:
+                _leave_behind(page)
+
+
+def _texts_of_fields(dump: Any) -> dict[str, str]:
+    """Returns the overview as JSON texts by name of the field."""
+    whole: Mapping[str, Any] = dump(mode="json", exclude_none=True)
+    return {name: json.dumps(value, separators=(",", ":"), ensure_ascii=False) for name, value in whole.items()}
+
+
+def _message(fields: Mapping[str, str]) -> bytes:
+    """Returns a server-sent event with these fields, on one line, since JSON holds no line break."""
+    body = ",".join(f'"{name}":{text}' for name, text in fields.items())
+    return f"event: overview\ndata: {{{body}}}\n\n".encode()
+
+
+async def _next_message(page: _OpenPage) -> bytes | None:
+    try:
+        return await asyncio.wait_for(page.unread.get(), _QUIET_S)
+    except TimeoutError:
+        return _HEARTBEAT
+
+
+def _leave_behind(page: _OpenPage) -> None:
+    """Drop the messages that the page has not read, and end its stream."""
+    while not page.unread.empty():
+        page.unread.get_nowait()
+    page.unread.put_nowait(None)

@@ -30,8 +30,9 @@ from walras.contract import split_token
 
 #: The header that a page sends with every request that changes something.
 CSRF_HEADER = "X-Walras-Page"
-_LASTS_S = 12 * 3600
-_BODY_BYTES, _BODY_S = 4096, 5.0
+#: How long a user stays signed in, seconds.
+SIGNED_IN_S = 12 * 3600
+_BODY_BYTES, _BODY_S = 8192, 5.0
 _HARMLESS_METHODS = ("GET", "HEAD")
 _COOKIE = re.compile(r"wlr_s_(\d{1,12})_([0-9a-f]{64})_([0-9a-f]{64})", re.ASCII)
 
@@ -74,12 +75,16 @@ class WebSessions:
         token = await _token_in(request) if CSRF_HEADER in request.headers else ""
         if not isinstance(self.server.identify(token), UserCaller):
             return None
-        digest, until = token_hash(token), str(int(self.server.clocks.wall()) + _LASTS_S)
+        return self.signed_in(request, token_hash(token))
+
+    def signed_in(self, request: web.Request, digest: str) -> web.Response:
+        """Returns the answer that sets the cookie of a token, by its hash."""
+        until = str(int(self.server.clocks.wall()) + SIGNED_IN_S)
         response = web.json_response({"signed_in": True})
         response.set_cookie(
             self.cookie_name,
             f"wlr_s_{until}_{digest}_{self._mac(until, digest)}",
-            max_age=_LASTS_S,
+            max_age=SIGNED_IN_S,
             httponly=True,
             samesite="Strict",
             secure=request.secure,
@@ -104,15 +109,20 @@ def bearer_token(request: web.Request) -> str:
     return split_token(token)[0] if scheme.lower() == "bearer" else ""
 
 
-async def _token_in(request: web.Request) -> str:
-    """Returns the token in a body of bounded size, without the fingerprint that may follow it; "" for anything else."""
+async def small_body(request: web.Request) -> object:
+    """Returns the JSON in a body of bounded size; None for anything else."""
     if not 0 < (request.content_length or 0) <= _BODY_BYTES:
-        return ""
+        return None
     try:
         async with asyncio.timeout(_BODY_S):
-            data = json.loads(await request.content.readexactly(request.content_length or 0))
+            return json.loads(await request.content.readexactly(request.content_length or 0))
     except (ValueError, RecursionError, asyncio.IncompleteReadError, TimeoutError):
-        return ""
+        return None
+
+
+async def _token_in(request: web.Request) -> str:
+    """Returns the token in a body, without the fingerprint that may follow it; "" for anything else."""
+    data = await small_body(request)
     token = data.get("token") if isinstance(data, dict) else None
     return split_token(token.strip())[0] if isinstance(token, str) else ""
 

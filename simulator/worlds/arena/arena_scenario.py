@@ -14,51 +14,223 @@ could change a decision.
 
 First come, first served has a queue for each type. Every job keeps the type and the gang that it requested, and no job
 is preempted or moved. Waiting jobs are tried only in rounds in which a job has ended.
+
+Arena's table of places: speed of a model with a batch on a number of machines of a type, under the best known plan.
+
+CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`, `seconds_per_iteration` (of
+the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which no job may use;
+`absent` (not measured), for which the simulator has the following rules:
+
+* A place that is not the best of its size has the throughput of the best one, less a tenth for each halving of the
+accelerators per machine.
+* A best place has the throughput of the next larger measured model of the family there, times 1.8 for each step between
+the two models.
+
+Throughputs are samples per second, rounded to three decimals; iteration times follow from them, with three decimals.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, floor
+from pathlib import Path
 
 from optimizer.policy import OrderFacts, Policy, PolicySpec
 from optimizer.problem import FloatArray
-from scheduler.core.commands import BeginRound, Solve
+from scheduler.core.commands import BeginRound
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import (
     AttemptEnded,
     AttemptStarted,
-    CheckpointRecorded,
     EndCause,
     Event,
-    Proposal,
     RoundEnded,
 )
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from simulator.attempts import AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
-from simulator.engine import Engine, RandomStreams, Timer
-from simulator.ground_truth import AttemptCosts, GroundTruth
-from simulator.machines import PoolModel, SimulatedMachines
-from simulator.simulated_jobs import SimulatedJob
+from scheduler.world.attempts import (
+    AttemptCosts,
+    AttemptSimulator,
+    SimAttempt,
+    SimAttemptPhase,
+    SimulatedJob,
+    SpeedSegment,
+    WorldParameters,
+)
+from scheduler.world.engine import RandomStreams, Timer
+from scheduler.world.machines import PoolModel, SimulatedMachines
+from simulator.ground_truth import GroundTruth
 from simulator.simulation import Scenario, SchedulerWiring
-from simulator.workloads.trace import TraceJob
-from simulator.worlds.arena.arena_places import GANG_MAX, ArenaModel, ArenaPlace, PlaceLaw, PlaceTable, read_places
+from simulator.workloads.trace_source import ReadOptions, TraceJob, TraceRow, TraceSource, header_row_format
 from simulator.worlds.stepped_mechanism import (
     Move,
-    PlannedMechanism,
     Reallocation,
     StepConfiguration,
     StepPlacement,
     WantedAccelerators,
+    admit_arrivals,
+    jobs_in_place,
+    plan_wiring,
+    reject_solve,
 )
-from simulator.worlds.world_run import LeastUse, WorldRequest, WorldRun, least_use, owned_pools, required_speeds
-from walras.contract import EXIT_CHECKPOINTED
+from simulator.worlds.world_registry import LeastUse, WorldRequest, WorldRun, least_use, owned_pools, required_speeds
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Demand, JobId, JobRequest, Kind
+
+#: Families of models, with their parameters from small to large.
+_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "wide_resnet": ("500M", "1B", "2B", "4B", "6.8B", "13B"),
+    "bert": ("760M", "1.3B", "2.6B", "6.7B", "15B", "39B"),
+    "moe": ("690M", "1.3B", "2.4B", "10B", "27B", "70B"),
+}
+_COLUMNS = (
+    "model", "params", "batch_size", "gpu_type", "nodes", "gpus_per_node", "seconds_per_iteration", "status",
+)  # fmt: skip
+_STATUSES = ("ok", "oom", "over_300s", "absent")
+#: Factor on a gang's throughput for each halving of its accelerators per machine.
+_SPREAD = 0.9
+#: Throughput of a model relative to the next larger one, where only the larger one was measured.
+_SMALLER_MODEL = 1.8
+#: Accelerators of a gang: a power of two up to this number.
+GANG_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaModel:
+    """A model with its batch size."""
+
+    model: str
+    params: str
+    batch: int
+
+    @property
+    def kind(self) -> str:
+        """Returns the name of the kind in a trace."""
+        return f"{self.model} {self.params} (batch size {self.batch})"
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlace:
+    """A number of machines of one type, with equally many accelerators used on each."""
+
+    accelerator: str
+    machines: int
+    each: int
+
+    @property
+    def accelerators(self) -> int:
+        """Number of accelerators on all machines."""
+        return self.machines * self.each
+
+
+#: Seconds per iteration; None: the model cannot run there.
+_Measured = Mapping[tuple[ArenaModel, ArenaPlace], float | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlaceTable:
+    """Speeds by model and place."""
+
+    measured: _Measured
+    #: Accelerators per machine, by type.
+    machine_size: Mapping[str, int]
+    _throughputs: dict[tuple[ArenaModel, ArenaPlace], float] = field(default_factory=dict)
+
+    def models(self) -> dict[str, ArenaModel]:
+        """Returns all models that have a row, by the name of their kind."""
+        return {model.kind: model for model, _ in self.measured}
+
+    def best_place(self, accelerator: str, count: int) -> ArenaPlace:
+        """Returns the densest place for `count` accelerators: a part of one machine, or whole machines."""
+        size = self.machine_size[accelerator]
+        return ArenaPlace(accelerator, 1, count) if count <= size else ArenaPlace(accelerator, count // size, size)
+
+    def throughput(self, model: ArenaModel, place: ArenaPlace) -> float:
+        """Returns samples per second; 0 where the model cannot run or the speed is unknown."""
+        found = self._throughputs.get((model, place))
+        if found is None:
+            found = self._throughputs[model, place] = self._throughput(model, place)
+        return found
+
+    def seconds_per_iteration(self, model: ArenaModel, place: ArenaPlace) -> float:
+        """Returns the seconds of an iteration over the whole batch. The model must be able to run there."""
+        return round(model.batch / self.throughput(model, place), 3)
+
+    def place_of(self, accelerator: str, parts: tuple[int, ...]) -> ArenaPlace:
+        """Returns the place whose speed a gang with `parts` accelerators on its machines has.
+
+        A gang with uneven parts counts as evenly spread, with a power of two on each machine that is at most its
+        smallest part.
+        """
+        count, least = sum(parts), min(parts)
+        each = 1 << (least.bit_length() - 1)
+        while count % each:
+            each //= 2
+        return ArenaPlace(accelerator, count // each, each)
+
+    def _throughput(self, model: ArenaModel, place: ArenaPlace) -> float:
+        if (model, place) in self.measured:
+            return _samples_per_s(model, self.measured[model, place])
+        best = self.best_place(place.accelerator, place.accelerators)
+        if place != best:
+            halvings = (best.each // place.each).bit_length() - 1
+            return self.throughput(model, best) * _SPREAD**halvings
+        family = _FAMILIES.get(model.model, ())
+        larger = family[family.index(model.params) + 1 :] if model.params in family else ()
+        for steps, params in enumerate(larger, start=1):
+            other = ArenaModel(model.model, params, model.batch)
+            if (other, place) in self.measured:
+                return _samples_per_s(other, self.measured[other, place]) * _SMALLER_MODEL**steps
+        return 0.0
+
+
+def _samples_per_s(model: ArenaModel, seconds: float | None) -> float:
+    return 0.0 if seconds is None else round(model.batch / seconds, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceLaw:
+    """A `simulator.ground_truth.SpeedLaw`: iterations per second of one model, by place."""
+
+    table: PlaceTable
+    model: ArenaModel
+
+    def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+        """Returns iterations per second, independent of progress; 0 where the model cannot run."""
+        place = self.table.place_of(accelerator, parts)
+        if self.table.throughput(self.model, place) <= 0:
+            return SpeedSegment(0.0)
+        return SpeedSegment(1.0 / self.table.seconds_per_iteration(self.model, place))
+
+
+def read_places(path: str | Path, machine_size: Mapping[str, int]) -> PlaceTable:
+    """Reads a table for machines of these sizes. Raises ConfigError that names file, line and column."""
+    source = TraceSource(path, ReadOptions())
+    lines = source.lines()
+    measured: dict[tuple[ArenaModel, ArenaPlace], float | None] = {}
+    for row in source.rows(lines, header_row_format(source, lines, _COLUMNS)):
+        key, status = _row_key(row), row.name("status")
+        if status not in _STATUSES:
+            raise row.error("status", f"is {status!r}", f"name one of {', '.join(_STATUSES)}")
+        if key in measured:
+            raise row.error("model", "has this place twice", "remove one of the rows")
+        if status != "absent":
+            measured[key] = row.number("seconds_per_iteration", above=0.0) if status == "ok" else None
+    if not measured:
+        raise ConfigError(f"{path}: no place was measured", fix="check the path")
+    return PlaceTable(measured, dict(machine_size))
+
+
+def _row_key(row: TraceRow) -> tuple[ArenaModel, ArenaPlace]:
+    types = row.types("gpu_type")
+    if len(types) != 1:
+        raise row.error("gpu_type", f"names {len(types)} types", "name one")
+    place = ArenaPlace(types[0], row.gang("nodes"), row.gang("gpus_per_node"))
+    return ArenaModel(row.name("model"), row.name("params"), row.whole("batch_size")), place
+
 
 #: Length of a round, seconds.
 ROUND_S = 300.0
@@ -87,32 +259,6 @@ TUNING = TuningCost(150.0, 600.0)
 ARENA_TUNING = TuningCost(10.0, 40.0)
 
 
-@dataclass(frozen=True, slots=True)
-class TunedSpan:
-    """An ended attempt: the rounds in which it ran, samples per second, and seconds of tuning."""
-
-    first_round: int
-    end_round: int
-    throughput: float
-    tuning_s: float
-
-    def throughput_in(self, round_: int) -> float:
-        """Returns the throughput that counts in the given round, less the tuning."""
-        since = round_ - self.first_round
-        if self.tuning_s > ROUND_S:
-            return 0.0 if since <= _TUNED_ROUNDS else self.throughput
-        return self.throughput * (ROUND_S - self.tuning_s) / ROUND_S if since == 0 else self.throughput
-
-
-def round_throughputs(spans: Iterable[TunedSpan], rounds: int) -> list[float]:
-    """Returns the cluster's samples per second in each of the first `rounds` rounds."""
-    total = [0.0] * rounds
-    for span in spans:
-        for round_ in range(span.first_round, min(span.end_round, rounds)):
-            total[round_] += span.throughput_in(round_)
-    return [round(each, 3) for each in total]
-
-
 def rounds_needed(iterations: float, iteration_s: float) -> int:
     """Returns the rounds until the run time contains that many whole iterations."""
     rounds = max(1, ceil(iterations * iteration_s / ROUND_S))
@@ -129,7 +275,6 @@ class _Run:
 
     attempt: SimAttempt
     iteration_s: float
-    throughput: float
     #: Instant from which its run time counts, and the job's iterations before it.
     counts_from: float
     base_steps: float
@@ -146,7 +291,6 @@ class ArenaAttempts(AttemptSimulator):
 
     def __init__(
         self,
-        engine: Engine,
         machines: SimulatedMachines,
         model: WorldParameters,
         streams: RandomStreams,
@@ -154,15 +298,12 @@ class ArenaAttempts(AttemptSimulator):
         places: PlaceTable,
         models: Mapping[Kind, ArenaModel],
         tuning: TuningCost,
-        on_span: Callable[[TunedSpan], None] | None = None,
     ) -> None:
-        """`on_span` is called with every attempt that has ended."""
-        super().__init__(engine, machines, model, streams)
-        engine.on_command[BeginRound] = self._begin_round
+        super().__init__(machines, model, streams)
+        machines.engine.on_command[BeginRound] = self._begin_round
         self._places = places
         self._models = models
         self._tuning = tuning
-        self._on_span = on_span
         #: Running attempts, in order of start.
         self._live: dict[JobId, _Run] = {}
         #: The last instant for which a report was scheduled.
@@ -186,7 +327,6 @@ class ArenaAttempts(AttemptSimulator):
         self._live[attempt.job_id] = _Run(
             attempt,
             iteration_s,
-            self._places.throughput(model, place),
             counts_from,
             attempt.job.steps,
             ends_at,
@@ -196,13 +336,13 @@ class ArenaAttempts(AttemptSimulator):
     def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
         if attempt.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
             return
-        run = self._take_off(now, attempt)
+        run = self._take_off(attempt)
         self._credit(attempt, run.steps_at(now))
         attempt.phase = SimAttemptPhase.STOPPING
-        self._set_timer(attempt, now, self._stopped)
+        self._set_timer(attempt, now, self._stopped_at_once)
 
     def kill(self, at: float, attempt: SimAttempt) -> None:
-        self._take_off(at, attempt)
+        self._take_off(attempt)
         super().kill(at, attempt)
 
     def _settle(self, at: float, attempt: SimAttempt) -> None:
@@ -239,26 +379,15 @@ class ArenaAttempts(AttemptSimulator):
         return (*events, RoundEnded(at, list(self._live), steps, [at] * len(steps)))
 
     def _completed(self, at: float, attempt: SimAttempt) -> AttemptEnded:
-        self._take_off(at, attempt)
+        self._take_off(attempt)
         self._credit(attempt, attempt.job.plan.steps)
         attempt.phase = SimAttemptPhase.STOPPING
         self.release(attempt)
         return AttemptEnded(at, attempt.job_id, attempt.number, EndCause.EXITED, 0, steps=attempt.job.steps)
 
-    def _stopped(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        job, job_id = attempt.job, attempt.job_id
-        self.release(attempt)
-        ended = AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, EXIT_CHECKPOINTED, steps=job.steps)
-        if job.steps == job.saved_steps:
-            return (ended,)
-        return (CheckpointRecorded(at, job_id, attempt.number, job.steps), ended)
-
-    def _take_off(self, at: float, attempt: SimAttempt) -> _Run:
+    def _take_off(self, attempt: SimAttempt) -> _Run:
         run = self._live.pop(attempt.job_id)
         self._engine.cancel(run.timer)
-        if self._on_span is not None:
-            first, end = round(attempt.base_at / ROUND_S), round(at / ROUND_S)
-            self._on_span(TunedSpan(first, end, run.throughput, attempt.costs.start_s))
         return run
 
     def _credit(self, attempt: SimAttempt, steps: float) -> None:
@@ -299,10 +428,7 @@ class ArenaRounds:
         self._reallocation.advance(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
-        ledger, arrived = cycle.ledger, cycle.backlog.arrived
-        cycle.backlog.arrived = []
-        for job_id in arrived:
-            ledger.set_eligible(ledger.jobs[job_id])
+        ledger, arrived = cycle.ledger, admit_arrivals(cycle)
         running = {job.job_id for job in ledger if job.holds}
         rooms = {state.pool.shape.accelerator: _room(cycle, state.row) for state in ledger.fleet.pools}
         started: list[Move] = []
@@ -347,14 +473,7 @@ def _emptiest(room: Room, best: ArenaPlace) -> Place:
 
 def keep_or_pack(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
     """Keeps jobs in place that have as many accelerators of that pool as before; packs the others, largest first."""
-    ledger = cycle.ledger
-    kept = {
-        job_id
-        for job_id, (pool, count) in wanted.items()
-        if (job := ledger.jobs[job_id]).holds
-        and int(ledger.columns.pool[job.slot]) == pool
-        and sum(part for _, part in job.place) == count
-    }
+    kept = jobs_in_place(cycle, wanted)
     placing = {job_id: where for job_id, where in wanted.items() if job_id not in kept}
     return kept, _packed(cycle, placing)
 
@@ -392,11 +511,6 @@ ARENA_RULES = RoundRules(mechanism=ARENA, round_s=ROUND_S, resolve_min_s=0.0, id
 _FCFS = "fcfs"
 #: The simulator runs this part of the file's iterations.
 _ITERATIONS_PART = 5
-
-
-def arena_policy_names() -> tuple[str, ...]:
-    """Returns the policies of Arena's simulator that can be reproduced."""
-    return (_FCFS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,13 +565,7 @@ def arena_workload(rows: Iterable[TraceJob], places: PlaceTable) -> ArenaWorkloa
     return ArenaWorkload(tuple(jobs), models, places)
 
 
-#: Called with every attempt that has ended.
-SpanSink = Callable[[TunedSpan], None]
-
-
-def arena_scenario(
-    workload: ArenaWorkload, policy: str, *, pools: tuple[PoolModel, ...], on_span: SpanSink | None = None
-) -> Scenario:
+def arena_scenario(workload: ArenaWorkload, policy: str, *, pools: tuple[PoolModel, ...]) -> Scenario:
     """Returns a run of Arena's simulator over these jobs. Raises UnknownPolicyError."""
     if policy != _FCFS:
         raise UnknownPolicyError(f"'{policy}' of Arena's simulator is not known; known: {_FCFS}", field="policy.name")
@@ -469,16 +577,12 @@ def arena_scenario(
         return ArenaRounds(rules, workload.places)
 
     core = partial(SchedulerCore, make, {**MECHANISMS, ARENA: rounds})
-    wiring = SchedulerWiring(core, _reject_solve, _pace(workload, TUNING, on_span))
+    wiring = SchedulerWiring(core, reject_solve, _pace(workload, TUNING))
     return Scenario(pools, _truth(workload, 0.0), PolicySpec(policy), ARENA_RULES, wiring=wiring)
 
 
-def _reject_solve(command: Solve) -> Proposal:
-    raise AssertionError(f"{command.policy.name} asks for no solve")
-
-
-def _pace(workload: ArenaWorkload, tuning: TuningCost, on_span: SpanSink | None) -> "partial[ArenaAttempts]":
-    return partial(ArenaAttempts, places=workload.places, models=workload.models, tuning=tuning, on_span=on_span)
+def _pace(workload: ArenaWorkload, tuning: TuningCost) -> "partial[ArenaAttempts]":
+    return partial(ArenaAttempts, places=workload.places, models=workload.models, tuning=tuning)
 
 
 def _truth(workload: ArenaWorkload, restart_s: float) -> GroundTruth:
@@ -516,16 +620,10 @@ def arena_plan_scenario(
     *,
     pools: tuple[PoolModel, ...],
     tuning: TuningCost = TUNING,
-    on_span: SpanSink | None = None,
 ) -> Scenario:
     """Returns a run of these jobs in Arena's world under one of Walras's plan policies, free to change gangs."""
     ways = ArenaConfigurations.of(workload, pools)
-
-    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
-        return PlannedMechanism(rules.round_s, ways, keep_or_pack)
-
-    core = partial(SchedulerCore, mechanisms={**MECHANISMS, ARENA: rounds})
-    wiring = SchedulerWiring(core=core, pace=_pace(workload, tuning, on_span))
+    wiring = plan_wiring(ARENA, ways, keep_or_pack, _pace(workload, tuning))
     truth = _truth(workload, tuning.lost_s(GANG_MAX))
     return Scenario(pools, truth, policy, ARENA_RULES, wiring=wiring)
 

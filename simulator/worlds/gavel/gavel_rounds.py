@@ -22,10 +22,11 @@ from scheduler.core.commands import BeginRound
 from scheduler.core.cycle import solve_requests
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
 from scheduler.core.placement.reservations import shape_of
+from scheduler.core.placement.search import find_free_place
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from simulator.worlds.gavel.gavel_policy import PairSpeeds, gavel_problem
+from simulator.worlds.gavel.heuristic_policies import PairSpeeds, gavel_problem
 from walras.job_request import JobId
 from walras.states import Reason
 
@@ -401,7 +402,7 @@ class GavelRounds:
             if other in self._now_on:
                 start_attempt(cycle, job, pool, jobs[other].place, beside=jobs[other])
             else:
-                place = fleet.find(pool, shape_of(cycle, job))
+                place = find_free_place(cycle, job, pool)
                 assert place is not None, f"no room for job {job_id} in {fleet.pools[pool].pool.pool_id}"
                 start_attempt(cycle, job, pool, place)
             self._now_on[job_id] = pool, other

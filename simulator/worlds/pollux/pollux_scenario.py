@@ -21,30 +21,37 @@ from heapq import heapify, heapreplace
 
 from optimizer.policy import OrderFacts, Policy, PolicySpec
 from optimizer.problem import FloatArray
-from scheduler.core.commands import Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS
-from scheduler.core.events import Proposal
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
+from scheduler.world.attempts import AttemptCosts
+from scheduler.world.machines import PoolModel
 from simulator.goodput.application import GangLayout, goodput, packed_layout, split_batch
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, SchedulerWiring
 from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.worlds.pollux.pollux_training import (
     PolluxTraining,
     PolluxWorkload,
+    SteppedAttempts,
     TrainingLaw,
     best_goodput,
     gang_sizes_in,
     pollux_workload,
 )
-from simulator.worlds.pollux.stepped_attempts import SteppedAttempts
-from simulator.worlds.stepped_mechanism import Move, PlannedMechanism, Reallocation, StepConfiguration, keep_in_place
-from simulator.worlds.world_run import WorldRequest, WorldRun, only_pool, required_speeds
+from simulator.worlds.stepped_mechanism import (
+    Move,
+    Reallocation,
+    StepConfiguration,
+    admit_arrivals,
+    keep_in_place,
+    plan_wiring,
+    reject_solve,
+)
+from simulator.worlds.world_registry import WorldRequest, WorldRun, only_pool, required_speeds
 from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import JobId, Kind
@@ -167,11 +174,8 @@ class PolluxRounds:
         self._reallocation.advance(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
-        ledger, arrived = cycle.ledger, cycle.backlog.arrived
-        cycle.backlog.arrived = []
-        for job_id in arrived:
-            if job_id in ledger.jobs:
-                ledger.set_eligible(ledger.jobs[job_id])
+        ledger = cycle.ledger
+        admit_arrivals(cycle)
         fleet = _fleet_of(cycle)
         active = [self._active(cycle, job) for _, job in sorted(ledger.jobs.items()) if job.holds or job.waits]
         decided = self._policy.allocate(active, fleet) if active else []
@@ -234,7 +238,8 @@ _T4 = "t4"
 #: The cluster of the recorded runs: 16 machines of 4 T4.
 T4_POOL = PoolModel(Pool(PoolId("t4"), Shape("t4x4", "t4", 4, 48.0, 192 * 2**30)), machines=16)
 
-_POLICIES: dict[str, Callable[[], PolluxPolicy]] = {"tiresias": PolluxTiresias, "optimus": PolluxOptimus}
+#: The artifact's policies that can be reproduced.
+POLLUX_POLICIES: dict[str, Callable[[], PolluxPolicy]] = {"tiresias": PolluxTiresias, "optimus": PolluxOptimus}
 
 
 class PackedGangSpeeds(Mapping[SpeedKey, float]):
@@ -262,37 +267,28 @@ class PackedGangSpeeds(Mapping[SpeedKey, float]):
         return len(self._trainings) * len(self._counts)
 
 
-def pollux_policy_names() -> tuple[str, ...]:
-    """Returns the artifact's policies that can be reproduced."""
-    return tuple(_POLICIES)
-
-
 def pollux_scenario(workload: PolluxWorkload, policy: str, *, pool: PoolModel = T4_POOL) -> Scenario:
     """Returns a run of the artifact's simulator over these jobs, on the pool for which they were made.
 
     Raises UnknownPolicyError.
     """
-    if policy not in _POLICIES:
+    if policy not in POLLUX_POLICIES:
         raise UnknownPolicyError(
-            f"'{policy}' of the Pollux artifact is not known; known: {', '.join(_POLICIES)}", field="policy.name"
+            f"'{policy}' of the Pollux artifact is not known; known: {', '.join(POLLUX_POLICIES)}", field="policy.name"
         )
     trainings = dict(workload.trainings)
 
     def make(spec: PolicySpec) -> PolluxPolicy:
-        return _POLICIES[spec.name]()
+        return POLLUX_POLICIES[spec.name]()
 
     def rounds(cycle: Cycle, chosen: Policy, rules: RoundRules) -> PolluxRounds:
         assert isinstance(chosen, PolluxPolicy), "the artifact's mechanism runs the artifact's policies"
         return PolluxRounds(rules, chosen, trainings)
 
     pace = partial(SteppedAttempts, trainings=trainings, step_s=POLLUX_RULES.round_s)
-    wiring = SchedulerWiring(partial(SchedulerCore, make, {**MECHANISMS, POLLUX: rounds}), _reject_solve, pace)
+    wiring = SchedulerWiring(partial(SchedulerCore, make, {**MECHANISMS, POLLUX: rounds}), reject_solve, pace)
     truth = GroundTruth(PackedGangSpeeds(trainings, pool), default_costs=AttemptCosts(start_s=RESTART_S))
     return Scenario((pool,), truth, PolicySpec(policy), POLLUX_RULES, wiring=wiring)
-
-
-def _reject_solve(command: Solve) -> Proposal:
-    raise AssertionError(f"{command.policy.name} asks for no solve")
 
 
 #: Applications with one accelerator, and the batch with which they always train.
@@ -368,13 +364,8 @@ def pollux_plan_scenario(workload: PolluxWorkload, policy: PolicySpec, *, pool: 
     ours = with_adaptive_batches(workload)
     ways = AdaptiveConfigurations.of(ours, pool)
 
-    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
-        return PlannedMechanism(rules.round_s, ways, keep_in_place)
-
-    wiring = SchedulerWiring(
-        core=partial(SchedulerCore, mechanisms={**MECHANISMS, POLLUX: rounds}),
-        pace=partial(SteppedAttempts, trainings=ours.trainings, step_s=POLLUX_RULES.round_s),
-    )
+    pace = partial(SteppedAttempts, trainings=ours.trainings, step_s=POLLUX_RULES.round_s)
+    wiring = plan_wiring(POLLUX, ways, keep_in_place, pace)
     accelerator = pool.pool.shape.accelerator
     laws = {kind: TrainingLaw({accelerator: training}) for kind, training in ours.trainings.items()}
     truth = GroundTruth({}, default_costs=AttemptCosts(start_s=RESTART_S), laws=laws)

@@ -4,13 +4,31 @@ Two rules are peculiar to the artifact. The seconds of an epoch are rounded to a
 accelerator that trains with more than the initial batch splits it into at least two passes, because the gradient noise
 cannot be estimated from one. `TrainingLaw` and `best_goodput` serve the worlds in which jobs change their batch with
 their gang.
+
+Attempts in steps of a fixed length: the scheduler decides at the end of each step, and never in between.
+
+This is the time model of the Pollux artifact. Steps are counted from time 0, so the scheduler first sees a job at the
+end of the step in which it was submitted. An attempt first waits for its restart, then trains; a job ends at its own
+instant. While there is no job, the clock jumps to the end of the step of the next arrival.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
+from scheduler.core.commands import BeginRound
+from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
+from scheduler.world.attempts import (
+    AttemptSimulator,
+    SimAttempt,
+    SimAttemptPhase,
+    SimulatedJob,
+    SpeedSegment,
+    WorldParameters,
+)
+from scheduler.world.engine import RandomStreams
+from scheduler.world.machines import PoolModel, SimulatedMachines
 from simulator.goodput.application import (
     Application,
     GangLayout,
@@ -20,14 +38,11 @@ from simulator.goodput.application import (
     split_batch,
     update_time_s,
 )
-from simulator.ground_truth import SpeedSegment
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
-from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_source import TraceJob
 from walras.cluster import Pool
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
-from walras.spec.file_model import nearest_word
+from walras.spec.file_model import nearest_or_all
 
 
 class PolluxTraining:
@@ -205,11 +220,119 @@ def _training_kind(
     if kind not in trainings:
         application = applications.get(name)
         if application is None:
-            meant = nearest_word(name, applications)
-            raise ConfigError(
-                f"line {row.line}: no profile of application {name!r}",
-                field="application",
-                fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(applications)}",
-            )
+            fix = nearest_or_all(name, applications)
+            raise ConfigError(f"line {row.line}: no profile of application {name!r}", field="application", fix=fix)
         trainings[kind] = PolluxTraining(application, accelerator, row.batch)
     return kind
+
+
+class SteppedAttempts(AttemptSimulator):
+    """Simulates attempts in steps. Reports, noise, periodic checkpoints and planned failures are not modelled."""
+
+    def __init__(
+        self,
+        machines: SimulatedMachines,
+        model: WorldParameters,
+        streams: RandomStreams,
+        *,
+        trainings: Mapping[Kind, PolluxTraining],
+        step_s: float,
+    ) -> None:
+        super().__init__(machines, model, streams)
+        machines.engine.on_command[BeginRound] = self._begin_step
+        self._trainings = trainings
+        self._step_s = step_s
+        #: Running attempts in order of start, and the steps that each job will have done by the end of this step.
+        self._live: dict[JobId, SimAttempt] = {}
+        self._reached: dict[JobId, float] = {}
+        #: Nothing runs: the next arrival starts the clock.
+        self._idle = True
+
+    # -- called by the world
+
+    def begin(self, now: float, attempt: SimAttempt) -> None:
+        self._hold_devices(attempt)
+        attempt.base_at, attempt.up_at = now, now + attempt.costs.start_s
+        self._live[attempt.job_id] = attempt
+        attempt.timer = self._engine.schedule(attempt.up_at, self._ranks_up, attempt)
+
+    def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
+        if attempt.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
+            return
+        if now > attempt.base_at:
+            self._credit(attempt, self._train(attempt, now)[0])
+        attempt.phase = SimAttemptPhase.STOPPING
+        del self._live[attempt.job_id]
+        self._set_timer(attempt, now, self._stopped_at_once)
+
+    def kill(self, at: float, attempt: SimAttempt) -> None:
+        self._live.pop(attempt.job_id, None)
+        super().kill(at, attempt)
+
+    def _settle(self, at: float, attempt: SimAttempt) -> None:
+        """Does nothing: steps are counted at the ends of steps, so a killed attempt loses those since the last one."""
+
+    # -- arrivals
+
+    def arrived(self, at: float) -> Iterable[Event]:
+        if self._idle:
+            self._idle = False
+            self._engine.schedule(max(1, ceil(at / self._step_s)) * self._step_s, self._due)
+        return ()
+
+    # -- called by timers and the scheduler
+
+    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        attempt.phase = SimAttemptPhase.RUNNING
+        return (AttemptStarted(at, attempt.job_id, attempt.number),)
+
+    def _begin_step(self, now: float, command: BeginRound) -> None:
+        if not self._live:
+            self._idle = True
+            return
+        self._reached = {}
+        ends_at = now + command.round_s
+        for job_id, attempt in self._live.items():
+            attempt.base_at = now
+            self._reached[job_id], left_s = self._train(attempt, ends_at)
+            if self._reached[job_id] >= attempt.job.plan.steps:
+                self._engine.schedule(ends_at - left_s, self._completed, attempt)
+        self._engine.schedule(ends_at, self._due)
+
+    def _train(self, attempt: SimAttempt, until_at: float) -> tuple[float, float]:
+        """Returns the job's steps at `until_at` if it runs until then, and the seconds left after it was done."""
+        training_s = until_at - max(attempt.base_at, attempt.up_at)
+        if training_s <= 0.0:
+            return attempt.job.steps, 0.0
+        placement = GangLayout(tuple(len(devices) for _, devices in attempt.parts))
+        return self._training(attempt).advance(placement, attempt.job.steps, training_s)
+
+    def _training(self, attempt: SimAttempt) -> PolluxTraining:
+        return self._trainings[attempt.job.plan.request.kind]
+
+    def _credit(self, attempt: SimAttempt, steps: float) -> None:
+        attempt.job.worked_steps += steps - attempt.job.steps
+        attempt.job.steps = steps
+
+    def _completed(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        job, job_id = attempt.job, attempt.job_id
+        if self._live.get(job_id) is not attempt:
+            return ()
+        self._credit(attempt, job.plan.steps)
+        attempt.phase = SimAttemptPhase.STOPPING
+        del self._live[job_id]
+        self.release(attempt)
+        return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, 0, steps=job.steps),)
+
+    def _due(self, at: float, _: object) -> Iterable[Event]:
+        """Schedules the end of the step after all other events of this instant."""
+        self._engine.schedule(at, self._step_over)
+        return ()
+
+    def _step_over(self, at: float, _: object) -> Iterable[Event]:
+        for job_id, attempt in self._live.items():
+            self._credit(attempt, self._reached[job_id])
+            attempt.job.saved_steps = attempt.job.steps
+            attempt.base_at = at
+        steps = [attempt.job.steps for attempt in self._live.values()]
+        return (RoundEnded(at, list(self._live), steps, [at] * len(steps)),)

@@ -33,39 +33,48 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from simulator.attempts import SimAttempt, WorldParameters
-from simulator.engine import Engine, RandomStreams
+from scheduler.world.attempts import AttemptCosts, SimAttempt, SimulatedJob, WorldParameters
+from scheduler.world.engine import RandomStreams
+from scheduler.world.machines import PoolModel, SimulatedMachines
 from simulator.goodput.application import (
     AcceleratorProfile,
     Application,
     BatchSplit,
     GangLayout,
+    MeasuredStepTimes,
     goodput,
     packed_layout,
     split_batch,
     update_time_s,
 )
-from simulator.goodput.measured_profiles import MeasuredStepTimes
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel, SimulatedMachines
-from simulator.simulated_jobs import SimulatedJob
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, SchedulerWiring
 from simulator.workloads.application_profiles import local_batch_range, read_learning_curve, read_step_times
-from simulator.workloads.trace import TraceJob
-from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, gavel_problem, gavel_solver
-from simulator.worlds.gavel.program_policies import no_shares
-from simulator.worlds.gavel.share_polytope import ConeSolver, SharePolytope, ShareUnits, solve_cone_program
-from simulator.worlds.pollux.pollux_training import PolluxTraining, TrainingLaw, best_goodput, gang_sizes_in
-from simulator.worlds.pollux.stepped_attempts import SteppedAttempts
+from simulator.workloads.trace_source import TraceJob
+from simulator.worlds.gavel.heuristic_policies import (
+    GavelAllocation,
+    GavelPolicy,
+    GavelProblem,
+    gavel_problem,
+    gavel_solver,
+)
+from simulator.worlds.gavel.program_policies import ConeSolver, SharePolytope, ShareUnits, no_shares, solve_cone_program
+from simulator.worlds.pollux.pollux_training import (
+    PolluxTraining,
+    SteppedAttempts,
+    TrainingLaw,
+    best_goodput,
+    gang_sizes_in,
+)
 from simulator.worlds.stepped_mechanism import (
     Move,
-    PlannedMechanism,
     StepConfiguration,
     SteppedMechanism,
     StepPlacement,
     WantedAccelerators,
+    plan_wiring,
 )
-from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools, required_speeds
+from simulator.worlds.world_registry import WorldRequest, WorldRun, owned_pools, required_speeds
 from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -279,7 +288,6 @@ class SiaAttempts(SteppedAttempts):
 
     def __init__(
         self,
-        engine: Engine,
         machines: SimulatedMachines,
         model: WorldParameters,
         streams: RandomStreams,
@@ -287,7 +295,7 @@ class SiaAttempts(SteppedAttempts):
         trainings: Mapping[Kind, Mapping[str, SiaTraining]],
         step_s: float,
     ) -> None:
-        super().__init__(engine, machines, model, streams, trainings={}, step_s=step_s)
+        super().__init__(machines, model, streams, trainings={}, step_s=step_s)
         self._by_type = trainings
         self._left: dict[JobId, _StoppedAttempt] = {}
 
@@ -492,11 +500,6 @@ _GAVEL = "gavel"
 _SIA_TYPES = {"t4": "aws", "a100-40gb": "dgx-ext", "rtx-2080-ti": "rtx"}
 
 
-def sia_policy_names() -> tuple[str, ...]:
-    """Returns the policies of Sia's simulator that can be reproduced."""
-    return (_GAVEL,)
-
-
 def sia_scenario(
     workload: SiaWorkload,
     policy: str = _GAVEL,
@@ -645,14 +648,8 @@ def sia_plan_scenario(
     """Returns a run of these jobs, with adaptive batches, in Sia's world under one of Walras's plan policies."""
     ours = with_adaptive_sia_batches(workload)
     ways = AdaptiveSiaConfigurations(ours.trainings, pools)
-
-    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
-        return PlannedMechanism(rules.round_s, ways, place_anew)
-
-    wiring = SchedulerWiring(
-        core=partial(SchedulerCore, mechanisms={**MECHANISMS, SIA: rounds}),
-        pace=partial(SiaAttempts, trainings=ours.trainings, step_s=SIA_RULES.round_s),
-    )
+    pace = partial(SiaAttempts, trainings=ours.trainings, step_s=SIA_RULES.round_s)
+    wiring = plan_wiring(SIA, ways, place_anew, pace)
     costs = {kind: AttemptCosts(start_s=restart_s) for kind, restart_s in workload.restart_s.items()}
     laws = {kind: TrainingLaw(by_type) for kind, by_type in ours.trainings.items()}
     return Scenario(pools, GroundTruth({}, costs, laws=laws), policy, SIA_RULES, wiring=wiring)

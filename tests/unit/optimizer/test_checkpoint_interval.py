@@ -6,24 +6,23 @@ import numpy as np
 import pytest
 
 from optimizer.renting.lifetime_laws import (
+    ExponentialLifetime,
     LearntLifetime,
+    Lifetime,
     WatchedLife,
     drawn_life_h,
     hazard_at,
     interval_by_hazard,
     lifetime_of,
     schedule_checkpoints,
+    young_daly_h,
 )
-from optimizer.renting.spot_lifetimes import ExponentialLifetime, Lifetime, young_daly_h
-from walras.machine_lifetime import parse_lifetime
+from walras.machines.machine_lifetime import parse_lifetime
 
 LAWS = {
-    "exponential 2h": 16.0,
-    "weibull 0.6,3h": 40.0,
-    "weibull 2,5h": 20.0,
-    "bathtub 0.4137,54m,45m36s,24h": 24.0,
+    "exponential 2h": 16.0, "weibull 0.6,3h": 40.0, "weibull 2,5h": 20.0, "bathtub 0.4137,54m,45m36s,24h": 24.0,
     "uniform 24h": 24.0,
-}
+}  # fmt: skip
 WRITE_H = 180 / 3600
 
 

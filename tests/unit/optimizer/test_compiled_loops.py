@@ -24,6 +24,16 @@ for count in (1.0, 2.0):
 print("numba" in sys.modules)
 """
 
+_DECIDE_MUCH = """
+from optimizer.classes.compiled_loops import INTERPRETED
+from tests.unit.optimizer.test_compiled_loops import _questions
+from optimizer.assignment.transportation import assign_by_search
+while INTERPRETED.spent <= 300_000:
+    for question in _questions():
+        assign_by_search(question)
+print(INTERPRETED.patience)
+"""
+
 _COMPILE_WITHOUT_CACHE = """
 from numba.core import caching
 caching.CacheImpl._locator_classes = []
@@ -45,15 +55,11 @@ def _questions() -> list[AssignmentProblem]:
             running[: 3 * min(jobs, 4) : 3] = True
             made.append(
                 AssignmentProblem(
-                    job=np.repeat(np.arange(jobs), 3),
-                    value=value.ravel(),
-                    use_column=np.arange(columns),
-                    use_pool=np.tile(np.arange(3), jobs),
-                    use_count=np.repeat(size, 3),
-                    capacity=np.array([4.0, 0.0, 7.0]),
-                    running=running,
+                    job=np.repeat(np.arange(jobs), 3), value=value.ravel(), use_column=np.arange(columns),
+                    use_pool=np.tile(np.arange(3), jobs), use_count=np.repeat(size, 3),
+                    capacity=np.array([4.0, 0.0, 7.0]), running=running,
                 )
-            )
+            )  # fmt: skip
     return made
 
 
@@ -97,6 +103,16 @@ def test_a_process_compiles_once_it_has_interpreted_enough(monkeypatch: pytest.M
 def test_the_first_small_decision_of_a_process_loads_no_compiler() -> None:
     """Importing numba and its cached code takes longer than such a decision."""
     assert _told_by(_DECIDE) == "False"
+
+
+def test_where_no_compiled_code_is_kept_small_decisions_wait_for_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the first command of an installation, for which compiling would be most of its time."""
+    pytest.importorskip("numba")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert _told_by(_DECIDE_MUCH) == "10.0"
+    assert not list(tmp_path.rglob("*.nbi"))
 
 
 def test_where_no_folder_can_be_written_code_is_compiled_without_a_cache() -> None:

@@ -32,14 +32,6 @@ def test_jobs_that_just_came_have_their_isolated_speed_or_better():
     assert rates_of(problem, shares.x) == pytest.approx([1, 1])
 
 
-def test_unlike_jobs_gain_by_exchanging_pools():
-    """Each is four times as fast on another pool; alone both would have half of each, 2.5 instead of 4: rho is 5/8."""
-    problem = problem_of(Setting([[4, 1], [1, 4]], [1, 1]), [100, 100])
-    shares, _ = decide(problem)
-    assert shares.certificate.objective == pytest.approx(5 / 8)
-    assert rates_of(problem, shares.x) == pytest.approx([4, 4])
-
-
 def test_a_job_that_has_waited_catches_up():
     """t = 100 without a step done: rho = (100 + 100 / r) / 200 against (0 + 100 / (1 - r)) / 200 by hand."""
     problem = problem_of(Setting([[1], [1]], [1]), [100, 100], since=[100, 0])
@@ -103,25 +95,13 @@ def test_jobs_with_nothing_left_ask_for_nothing():
     assert shares.certificate.objective == 0
 
 
-def test_agnostic_has_one_speed_per_job():
-    """Blind to the pools, two jobs that would exchange them have no reason to."""
-    problem = problem_of(Setting([[4, 1], [1, 4]], [1, 1]), [100, 100])
-    shares, _ = FinishTimeFairness(aware=False).decide(problem, None)
-    assert shares.certificate.objective == pytest.approx(1.0)
-
-
 def test_a_mixed_gang_alone_is_compared_with_its_best_part_of_the_fleet():
     """A job without a pool of its own has an isolated rate all the same."""
     problem = problem_of(Setting([[1, 1]], [1, 1], gangs=[2]), [100])
     columns = replace(
-        problem.columns,
-        job=np.array([0]),
-        steps_per_s=np.array([3.0]),
-        use_column=np.array([0, 0]),
-        use_pool=np.array([0, 1]),
-        use_count=np.array([1.0, 1.0]),
-        running=np.array([False]),
-    )
+        problem.columns, job=np.array([0]), steps_per_s=np.array([3.0]), use_column=np.array([0, 0]),
+        use_pool=np.array([0, 1]), use_count=np.array([1.0, 1.0]), running=np.array([False]),
+    )  # fmt: skip
     shares, memory = decide(replace(problem, columns=columns))
     assert memory["isolated_rate"] == [3.0]
     assert shares.certificate.objective == pytest.approx(1.0)

@@ -146,13 +146,9 @@ def test_a_job_of_several_sizes_runs_with_the_smallest() -> None:
     """Prices decide who runs where, never how wide: three times as fast on four idle accelerators changes nothing."""
     problem = problem_of(Setting(speeds=[[1.0]], capacity=[4], remaining_steps=[8 * HOUR]))
     columns = Columns(
-        job=np.zeros(3, dtype=np.int64),
-        steps_per_s=np.array([1.0, 1.8, 3.0]),
-        use_column=np.arange(3),
-        use_pool=np.zeros(3, dtype=np.int64),
-        use_count=np.array([1.0, 2.0, 4.0]),
-        running=np.zeros(3, dtype=np.bool_),
-    )
+        job=np.zeros(3, dtype=np.int64), steps_per_s=np.array([1.0, 1.8, 3.0]), use_column=np.arange(3),
+        use_pool=np.zeros(3, dtype=np.int64), use_count=np.array([1.0, 2.0, 4.0]), running=np.zeros(3, dtype=np.bool_),
+    )  # fmt: skip
     assert plan_of(replace(problem, columns=columns)).column.tolist() == [0]
 
 
@@ -188,12 +184,9 @@ def test_plans_keep_capacity_and_their_bound(seed: int, mixes: bool) -> None:
     rng = np.random.default_rng(seed)
     n = 40
     setting = Setting(
-        speeds=rng.uniform(0.2, 2.0, (n, 3)).tolist(),
-        capacity=[8, 6, 7],
-        gangs=rng.choice([1, 2, 4, 8], n).tolist(),
-        remaining_steps=rng.lognormal(9, 2, n).tolist(),
-        submitted_at=rng.uniform(0, 5 * HOUR, n).tolist(),
-    )
+        speeds=rng.uniform(0.2, 2.0, (n, 3)).tolist(), capacity=[8, 6, 7], gangs=rng.choice([1, 2, 4, 8], n).tolist(),
+        remaining_steps=rng.lognormal(9, 2, n).tolist(), submitted_at=rng.uniform(0, 5 * HOUR, n).tolist(),
+    )  # fmt: skip
     problem = problem_of(setting, at=5 * HOUR, mixes=mixes, restart_s=30.0)
     plan = plan_of(problem)
     use = use_of(problem, plan)
@@ -222,13 +215,9 @@ def test_a_newcomer_is_worth_its_utility_per_round() -> None:
 
     def bids(remaining_steps: float) -> list[float]:
         newcomer = Newcomer(
-            steps_per_s=np.array([2.0, 1.0]),
-            pool=np.array([0, 1]),
-            count=np.ones(2),
-            weight=1.0,
-            capacity=np.ones(2),
+            steps_per_s=np.array([2.0, 1.0]), pool=np.array([0, 1]), count=np.ones(2), weight=1.0, capacity=np.ones(2),
             remaining_steps=remaining_steps,
-        )
+        )  # fmt: skip
         return Hadar().value(newcomer, Quote(np.zeros(2), "", 1.0)).tolist()
 
     assert bids(720.0) == [1.0, 0.25]  # half the utility and twice the rounds on the slow pool
@@ -277,11 +266,9 @@ def test_forks_keep_capacity_parts_and_their_bound(seed: int) -> None:
     n, most = 6, 4.0
     gangs = rng.choice([1, 2], n)
     setting = Setting(
-        speeds=rng.uniform(0.2, 2.0, (n, 3)).tolist(),
-        capacity=[8, 6, 7],
-        gangs=gangs.tolist(),
+        speeds=rng.uniform(0.2, 2.0, (n, 3)).tolist(), capacity=[8, 6, 7], gangs=gangs.tolist(),
         remaining_steps=rng.lognormal(9, 2, n).tolist(),
-    )
+    )  # fmt: skip
     plan = plan_of(forking(problem_of(setting, at=HOUR, restart_s=10.0), *[most] * n))
     use = use_of(problem_of(setting), plan)
     assert (use.sum(axis=0) <= [8, 6, 7]).all()

@@ -39,40 +39,6 @@ def held(problem: Problem, shares: Shares) -> np.ndarray:
     return np.bincount(problem.jobs.entity, weights=shares.x, minlength=len(problem.entities))
 
 
-def test_hungry_projects_hold_as_their_weights():
-    """Weights 2 and 1 share 6 accelerators 4 and 2, however many jobs each has."""
-    problem = fleet([0] * 5 + [1] * 20, 6, [-1, -1])
-    assert held(problem, decide(problem, e0={"weight": 2})) == pytest.approx([4, 2])
-
-
-def test_what_a_project_cannot_use_goes_to_its_siblings_in_proportion():
-    """One job of weight 6 uses 1 of 7; the other 6 are shared 4 and 2."""
-    problem = fleet([0] + [1] * 9 + [2] * 9, 7, [-1, -1, -1])
-    shares = decide(problem, e0={"weight": 6}, e1={"weight": 2})
-    assert held(problem, shares) == pytest.approx([1, 4, 2])
-
-
-def test_users_share_their_projects_part_by_their_weights():
-    """A project's 3 of 6 are divided 2 and 1 between its users, whatever the other project does."""
-    names = ["vision", "text", "vision/ada", "vision/bob"]
-    problem = fleet([1] * 9 + [2] * 4 + [3] * 4, 6, [-1, -1, 0, 0], names)
-    shares = decide(problem, vision={"users": {"ada": {"weight": 2}}})
-    assert held(problem, shares) == pytest.approx([0, 3, 2, 1])
-
-
-def test_what_a_user_cannot_use_stays_in_its_project_first():
-    """A user with one short job leaves the rest of the project's 3 to the project's other user."""
-    problem = fleet([1] * 9 + [2] + [3] * 4, 6, [-1, -1, 0, 0])
-    shares = decide(problem, e0={"users": {}})
-    assert held(problem, shares) == pytest.approx([0, 3, 1, 2])
-
-
-def test_jobs_share_their_entitys_part_by_their_weights():
-    """Weights 3 and 1 inside a project that has 1 of 2 accelerators."""
-    problem = fleet([0, 0, 1, 1], 2, [-1, -1], weights=[3, 1, 1, 1])
-    assert decide(problem).x == pytest.approx([0.75, 0.25, 0.5, 0.5])
-
-
 @pytest.mark.parametrize("others", [1, 10, 100])
 def test_a_guarantee_holds_under_any_load_of_others(others: int):
     """Half of 8 accelerators, against any number of projects of any weight."""
@@ -170,13 +136,11 @@ def test_names_that_have_no_job_now_are_allowed():
 @pytest.mark.parametrize(
     ("terms", "field"),
     [
-        ({"a": {"guaranteed": 0.5, "limit": 0.25}}, "projects"),
-        ({"a": {"limit": 1.5}}, "projects"),
-        ({"a": {"weight": -1}}, "projects"),
-        ({"a/b": {"weight": 1}}, "projects"),
+        ({"a": {"guaranteed": 0.5, "limit": 0.25}}, "projects"), ({"a": {"limit": 1.5}}, "projects"),
+        ({"a": {"weight": -1}}, "projects"), ({"a/b": {"weight": 1}}, "projects"),
         ({"a": {"users": {"u": {"users": {}}}}}, "projects"),
     ],
-)
+)  # fmt: skip
 def test_impossible_terms_are_refused_by_name(terms: dict[str, object], field: str):
     """The error says which parameter."""
     with pytest.raises(ConfigError) as caught:

@@ -23,13 +23,6 @@ def test_all_end_together_when_that_is_earliest():
     assert rates_of(problem, shares.x) == pytest.approx([1.5, 0.5])
 
 
-def test_the_longest_job_takes_the_fast_pool():
-    """400 steps at 4/s and 100 at 1/s both take 100 s; the other way round it would be 400 s."""
-    problem, shares = decide(Setting([[4, 1], [4, 1]], [1, 1]), [400, 100])
-    assert shares.certificate.objective == pytest.approx(100)
-    assert rates_of(problem, shares.x) == pytest.approx([4, 1])
-
-
 def test_a_long_job_does_not_make_the_short_ones_wait():
     """The last end is that of a job that is as fast as can be; the others go as fast as there is room all the same."""
     problem, shares = decide(Setting([[1, None], [None, 1], [None, 1]], [1, 1]), [1000, 10, 10])
@@ -63,9 +56,3 @@ def test_the_published_program_alone_leaves_the_rest():
     problem, shares = decide(setting, remaining, Makespan(then="nothing"))
     assert len(shares.stages) == 1
     assert (rates_of(problem, shares.x) >= 1 - 1e-9).all()
-
-
-def test_agnostic_plans_with_the_speed_of_an_equal_split():
-    """(4 + 1) / 2 steps per second on either pool: 1,000 steps on two accelerators for two jobs are 200 s."""
-    _, shares = decide(Setting([[4, 1], [4, 1]], [1, 1]), [500, 500], Makespan(aware=False))
-    assert shares.certificate.objective == pytest.approx(200)

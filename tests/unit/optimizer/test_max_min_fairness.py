@@ -1,11 +1,13 @@
+"""Max-min fairness and water filling, by hand, against the published program and by brute force."""
+
 import numpy as np
 import pytest
 from problems import Setting, build, rates_of, shares_of
 from scipy.optimize import linprog
 
 from optimizer.check.certificate import check_decision
-from optimizer.decision import StageKind, Status
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.decision import Shares, StageKind, Status
+from optimizer.policies.max_min_fairness import MaxMinFairness, WaterFilling
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.utility.fair_share import fair_share_utility
@@ -38,35 +40,6 @@ def test_two_jobs_on_two_pools_by_hand():
     assert shares_of(problem, shares.x) == pytest.approx(np.full((2, 2), 0.5))
 
 
-def test_a_full_job_does_not_hold_back_the_others():
-    """The second job is as fast anywhere, so it is full at 1; the first one still gets all of the fast pool."""
-    problem, shares = decide(Setting([[4, 1], [1, 1]], [1, 1]))
-    assert shares_of(problem, shares.x) == pytest.approx(np.eye(2))
-    assert shares.certificate.objective == pytest.approx(1.6)
-
-
-def test_an_idle_cluster_gives_everybody_its_best_pool():
-    """With room for all, every job runs all the time where it is fastest, and nothing has a price."""
-    problem, shares = decide(Setting([[3, 1], [1, 2], [5, 4]], [4, 4], weights=[1, 5, 0.1]))
-    assert shares_of(problem, shares.x) == pytest.approx(np.array([[1, 0], [0, 1], [1, 0]]))
-    assert shares.quote.prices == pytest.approx([0.0, 0.0])
-    assert shares.certificate.gap == 0.0
-
-
-def test_a_heavy_job_that_is_full_leaves_the_rest_to_be_shared_evenly():
-    """Weight 5 of 9 would be two accelerators, but a gang of one can use one: eight others share the other three."""
-    _, shares = decide(Setting([[1]] * 9, [4], weights=[5] + [1] * 8))
-    assert shares.x == pytest.approx([1.0] + [3 / 8] * 8)
-
-
-def test_what_a_level_leaves_is_levelled_again():
-    """Three jobs crowd the fast pool, which nobody else can leave; the two on the slow pool share that evenly."""
-    _, shares = decide(Setting([[1, None]] * 3 + [[None, 1]] * 2 + [[None, 2]], [1, 2]))
-    assert shares.x == pytest.approx([1 / 3] * 3 + [2 / 3] * 3)
-    assert (shares.quote.prices > 0).all()
-    assert {stage.kind for stage in shares.stages} == {StageKind.LEVEL}
-
-
 def test_weights_divide_as_their_ratio():
     """Twice the weight, twice the normalised throughput, while nobody is full."""
     _, shares = decide(Setting([[2], [2], [2]], [1], weights=[2, 1, 1]))
@@ -84,12 +57,6 @@ def test_a_project_without_a_runnable_job_leaves_its_part_to_the_others():
     _, shares = decide(Setting([[1], [None], [1]], [1], entity=[0, 1, 2], entity_weights=[1, 5, 1]))
     assert shares.x == pytest.approx([0.5, 0.5])
     assert shares.unplaceable.tolist() == [1]
-
-
-def test_a_gang_of_s_gets_one_sth_of_the_time():
-    """Service is counted in accelerators: a gang of two runs half as long as a single."""
-    _, shares = decide(Setting([[1], [1], [2]], [2], gangs=[1, 1, 2]))
-    assert shares.x * [1, 1, 2] == pytest.approx([2 / 3] * 3)
 
 
 def test_agnostic_is_blind_to_speed():
@@ -124,22 +91,6 @@ def test_the_level_is_that_of_the_published_program(seed: int):
     assert shares.certificate.gap <= 1e-6
 
 
-def test_a_zero_speed_and_a_gang_larger_than_the_pool_are_not_run():
-    """Neither makes progress; the job keeps its other configuration."""
-    problem, shares = decide(Setting([[0, 1], [1, 1], [None, 1]], [1, 2], gangs=[1, 2, 1]))
-    table = shares_of(problem, shares.x)
-    assert table[0, 0] == 0
-    assert table[1, 0] == 0
-    assert (table[:, 1] > 0).all()
-
-
-def test_a_job_without_any_configuration_is_reported():
-    """It gets nothing and is listed; the others are not disturbed."""
-    problem, shares = decide(Setting([[None], [0], [1]], [1]))
-    assert shares.unplaceable.tolist() == [0, 1]
-    assert rates_of(problem, shares.x) == pytest.approx([0, 0, 1])
-
-
 def test_weight_zero_gets_what_nobody_is_entitled_to():
     """A weightless job takes the leftover, and nothing while others want more."""
     _, shares = decide(Setting([[1], [1], [1]], [2], weights=[1, 0, 0.5]))
@@ -148,25 +99,6 @@ def test_weight_zero_gets_what_nobody_is_entitled_to():
     assert shares.x == pytest.approx([1, 1])
     _, shares = decide(Setting([[1], [1]], [1], weights=[0, 0]))
     assert shares.x.sum() == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting([], [4]),
-        Setting([], []),
-        Setting([[1], [2]], [0]),
-        Setting([[0], [0]], [4]),
-        Setting([[None], [None]], [4]),
-    ],
-    ids=["no jobs", "nothing at all", "no capacity", "no speed", "no columns"],
-)
-def test_nothing_to_decide_is_an_answer(setting: Setting):
-    """Degenerate problems end in a certificate that says so, not in a solver's error."""
-    problem, shares = decide(setting)
-    assert shares.certificate.status is Status.EMPTY
-    assert not shares.x.any()
-    assert shares.unplaceable.tolist() == list(range(len(problem.jobs)))
 
 
 def test_a_level_can_be_followed_by_the_largest_sum():
@@ -224,12 +156,10 @@ def test_levels_are_the_lexicographic_max_min(seed: int):
     speeds = np.where(rng.random((n, p)) < 0.25, 0.0, rng.lognormal(0, 0.7, (n, p)))
     problem = build(
         Setting(
-            speeds.tolist(),
-            rng.integers(1, 4, p).tolist(),
-            gangs=rng.choice([1.0, 1.0, 2.0], n).tolist(),
+            speeds.tolist(), rng.integers(1, 4, p).tolist(), gangs=rng.choice([1.0, 1.0, 2.0], n).tolist(),
             weights=rng.choice([1.0, 2.0, 4.0], n).tolist(),
         )
-    )
+    )  # fmt: skip
     shares, _ = AWARE.decide(problem, None)
     utility = fair_share_utility(problem, aware=True)
     gained = np.bincount(problem.columns.job, weights=utility.worth * shares.x, minlength=n)
@@ -244,3 +174,22 @@ def test_almost_equal_pools_keep_the_certificate_honest(tie: float):
     assert shares.certificate.violation <= 1e-9
     assert shares.certificate.gap <= 1e-6
     assert check_decision(problem, PolicySpec("max_min_fairness"), shares).complaints == ()
+
+
+def fill(setting: Setting, *, aware: bool = True) -> tuple[Problem, Shares]:
+    problem = build(setting)
+    return problem, WaterFilling(aware=aware).decide(problem, None)[0]
+
+
+def test_water_filling_levels_again_what_a_level_leaves():
+    """Three jobs crowd one pool, two others share the other one, and each level states its prices."""
+    _, shares = fill(Setting([[1, None]] * 3 + [[None, 1]] * 4, [1, 2]))
+    assert shares.x == pytest.approx([1 / 3] * 3 + [1 / 2] * 4)
+    assert len(shares.stages) == 2
+    assert shares.certificate.status is Status.OPTIMAL
+
+
+def test_water_filling_agnostic_counts_accelerators():
+    """With all speeds taken for equal, three jobs on two unlike pools have 2/3 of an accelerator each."""
+    problem, shares = fill(Setting([[9, 1], [1, 1], [1, 1]], [1, 1]), aware=False)
+    assert shares_of(problem, shares.x).sum(axis=1) == pytest.approx([2 / 3] * 3)

@@ -13,8 +13,7 @@ from optimizer.answer import answer_as_asked
 from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs, improving_mixed_gangs
 from optimizer.check.certificate import mixed_gang_complaints
 from optimizer.decision import Decision, MultiPoolGangs, Shares, Status, append_columns, with_added
-from optimizer.documents.answer_reading import check_document, decision_of, problem_answered
-from optimizer.documents.answer_writing import answer_of
+from optimizer.documents.answer_conversion import answer_of, check_document, decision_of, problem_answered
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.policies.makespan import Makespan
 from optimizer.policies.max_min_fairness import MaxMinFairness
@@ -26,12 +25,9 @@ from optimizer.registry import make
 from walras.errors import ConfigError
 
 POLICIES = [
-    MaxMinFairness(then="nothing"),
-    Throughput(),
-    ProportionalFairness(),
-    Makespan(),
+    MaxMinFairness(then="nothing"), Throughput(), ProportionalFairness(), Makespan(),
     FinishTimeFairness(then="nothing"),
-]
+]  # fmt: skip
 
 
 def every_mixture(problem: Problem) -> Problem:

@@ -21,14 +21,10 @@ HOUR = 3600.0
 def facts(n: int, **given: object) -> GivenOrderFacts:
     """n jobs that have done nothing, submitted one second after the other; of unknown length, without deadline."""
     values: dict[str, object] = {
-        "submitted_at": np.arange(n, dtype=float),
-        "priority_class": np.ones(n, dtype=np.int64),
-        "gang": np.ones(n),
-        "attained_s": np.zeros(n),
-        "waited_s": np.zeros(n),
-        "remaining_s": np.full(n, np.inf),
+        "submitted_at": np.arange(n, dtype=float), "priority_class": np.ones(n, dtype=np.int64), "gang": np.ones(n),
+        "attained_s": np.zeros(n), "waited_s": np.zeros(n), "remaining_s": np.full(n, np.inf),
         "deadline_at": np.full(n, np.inf),
-    }
+    }  # fmt: skip
     values.update({name: np.array(value, dtype=float) for name, value in given.items()})
     values.setdefault("served_s", values["attained_s"])
     return GivenOrderFacts(**values)  # type: ignore[arg-type]
@@ -188,15 +184,12 @@ def test_gittins_ranks_queues_by_what_is_likely_to_be_left() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"thresholds_s": [10.0, 5.0]}, "must ascend"),
-        ({"thresholds_s": []}, "at least 1"),
-        ({"thresholds_s": [0.0]}, "greater than 0"),
-        ({"thresholds_s": [float("inf")]}, "finite"),
-        ({"index": "gittins"}, "needs service_s"),
-        ({"index": "other"}, "'las' or 'gittins'"),
+        ({"thresholds_s": [10.0, 5.0]}, "must ascend"), ({"thresholds_s": []}, "at least 1"),
+        ({"thresholds_s": [0.0]}, "greater than 0"), ({"thresholds_s": [float("inf")]}, "finite"),
+        ({"index": "gittins"}, "needs service_s"), ({"index": "other"}, "'las' or 'gittins'"),
         ({"promote": 0.0}, "greater than 0"),
     ],
-)
+)  # fmt: skip
 def test_tiresias_refuses_what_makes_no_sense(parameters: dict[str, object], message: str) -> None:
     """By name, as configuration."""
     with pytest.raises(ConfigError, match=message):

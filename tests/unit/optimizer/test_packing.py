@@ -1,7 +1,10 @@
+"""Two jobs on one accelerator: what policies gain by it, and which pairs make sense."""
+
 import json
 from ast import literal_eval
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -11,12 +14,14 @@ from packing import Listed, max_min, packable_problems, with_pairs
 from policies import told_by_definition, with_times
 from problems import Setting, build
 
+from benchmarks.policy_definitions import definition
 from optimizer.decision import Shares, Status
 from optimizer.lp.staged_solution import colocated_violation, shares_per_column
 from optimizer.policy import PolicySpec
-from optimizer.problem import Problem
+from optimizer.problem import Pairs, Problem
 from optimizer.registry import make
 from optimizer.utility.fair_share import fair_share_utility
+from optimizer.validate import ProblemError, validate_problem
 from walras.errors import UserError
 
 PACKED = [
@@ -95,7 +100,7 @@ def test_a_policy_with_sharing_reaches_the_value_of_its_definition(spec: PolicyS
     problem = with_times(problem, [400.0 + 100 * j for j in range(n)], [10.0 * j for j in range(n)], [None] * n)
     if not np.all(fair_share_utility(problem, aware=True).best > 0):
         return
-    program = make(spec).definition(problem)  # type: ignore[union-attr]
+    program = definition(make(spec), problem)
     program.solve(solver=cp.CLARABEL)
     shares = decide(problem, spec)
     expected = told_by_definition(problem, spec, program.value)
@@ -149,8 +154,45 @@ def test_the_published_table_of_pairs_raises_the_level(reference_data: Path):
     problem = gavel_problem(reference_data, 24)
     shares = decide(problem, PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}))
     policy = make(PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}))
-    program = policy.definition(problem)  # type: ignore[union-attr]
+    program = definition(policy, problem)
     program.solve(solver=cp.CLARABEL)
     assert shares.certificate.objective == pytest.approx(program.value, rel=1e-6)
     apart = decide(replace(problem, pairs=None), PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}))
     assert shares.certificate.objective > apart.certificate.objective * 1.001
+
+
+PAIRS = Pairs(
+    kind=np.array([0, 1, -1]), first=np.array([0, 0, 1]), second=np.array([1, 0, 0]), pool=np.array([0, 0, 1]),
+    first_factor=np.array([0.5, 0.6, 0.7]), second_factor=np.array([0.8, 0.6, 0.0]),
+)  # fmt: skip
+GOOD = replace(build(Setting([[1, 2], [3, 4], [5, 6]], [1, 1])), pairs=PAIRS)
+
+
+def spoil(name: str, value: Any) -> Problem:
+    return replace(GOOD, pairs=replace(PAIRS, **{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kind", np.array([0, 1])), ("kind", np.array([0, 1, -2])), ("first", np.array([0, -1, 1])),
+        ("second", np.array([1, 0])), ("second", np.array([0, 0, 0])), ("second", np.array([1, 0, -1])),
+        ("pool", np.array([0, 0, 2])), ("pool", np.array([0, 0, 0])), ("first_factor", np.array([0.5, 0.6, np.nan])),
+        ("first_factor", np.array([0.5, 0.6, -0.1])), ("first_factor", np.array([1.01, 0.6, 0.5])),
+        ("second_factor", np.array([0.5, 0.6, np.inf])), ("second_factor", np.array([0.5])),
+        ("second_factor", np.array([0.8, 0.7, 0.0])),
+    ],
+)  # fmt: skip
+def test_malformed_pairs_are_an_error_that_names_the_array(name: str, value: Any):
+    """Shapes, ranges, and the same two kinds twice in one pool, in whichever order."""
+    with pytest.raises(ProblemError) as caught:
+        validate_problem(spoil(name, value))
+    assert caught.value.field.startswith("pairs.")
+
+
+def test_good_pairs_pass():
+    """Kinds without a job, kinds with themselves, factors of 0, and no pairs at all are allowed."""
+    validate_problem(GOOD)
+    validate_problem(spoil("kind", np.array([5, -1, -1])))
+    none = np.zeros(0, dtype=np.int64)
+    validate_problem(replace(GOOD, pairs=Pairs(PAIRS.kind, none, none, none, np.zeros(0), np.zeros(0))))

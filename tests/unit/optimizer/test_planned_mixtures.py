@@ -16,8 +16,7 @@ from optimizer.decision import MultiPoolGangs, Plan, append_columns, with_added
 from optimizer.policy import PolicySpec
 from optimizer.problem import Entities, EntityLimits, Problem
 from optimizer.registry import make
-from optimizer.renting.plan_relaxation import with_relaxed_bound
-from optimizer.renting.usd_certificate import usd_certificate
+from optimizer.renting.usd_certificate import usd_certificate, with_relaxed_bound
 
 WALRAS = PolicySpec("walras", {"slowdown": 1e9})
 
@@ -30,11 +29,9 @@ def mixing(setting: Setting, *rows: int, running: dict[int, int] | None = None, 
     ]
     n = len(problem.jobs)
     jobs = replace(
-        problem.jobs,
-        mixes=np.isin(np.arange(n), rows),
-        pinned=np.isin(np.arange(n), list(there)) & pinned,
+        problem.jobs, mixes=np.isin(np.arange(n), rows), pinned=np.isin(np.arange(n), list(there)) & pinned,
         restart_s=np.full(n, 10.0),
-    )
+    )  # fmt: skip
     made: Problem = replace(
         problem, jobs=jobs, columns=replace(problem.columns, running=np.array(runs, dtype=np.bool_))
     )
@@ -95,12 +92,9 @@ def test_a_gang_that_no_pool_holds_runs_over_several() -> None:
 def test_a_gang_takes_accelerators_of_two_types_at_their_prices() -> None:
     """A heavy gang could have either pool alone; over both it is hardly slower, and nobody else has to wait."""
     setting = Setting(
-        [[8.0, 7.9], *([[1.0, None]] * 2), *([[None, 1.0]] * 2)],
-        [4, 4],
-        gangs=[4, 1, 1, 1, 1],
-        weights=[1e6, 1, 1, 1, 1],
-        remaining_steps=[8e4] + [1e4] * 4,
-    )
+        [[8.0, 7.9], *([[1.0, None]] * 2), *([[None, 1.0]] * 2)], [4, 4], gangs=[4, 1, 1, 1, 1],
+        weights=[1e6, 1, 1, 1, 1], remaining_steps=[8e4] + [1e4] * 4,
+    )  # fmt: skip
     alone, _ = planned(mixing(setting))
     assert alone[0] == {0: 4}
     assert alone[1:3] == [{}, {}]
@@ -207,11 +201,9 @@ def test_the_bound_covers_gangs_over_several_pools_beside_limits(
     users = Entities(("a", "b"), np.ones(2), limit=np.array([0.6 if of_fleet else 1.0, 1.0]))
     masks = np.array([[True, False, False], [False, True, True], [True, True, False]])
     limited = replace(
-        problem,
-        jobs=replace(problem.jobs, entity=np.arange(len(problem.jobs)) % 2),
-        entities=users,
+        problem, jobs=replace(problem.jobs, entity=np.arange(len(problem.jobs)) % 2), entities=users,
         limits=EntityLimits(np.array([0, 0, 1]), np.array(most), masks),
-    )
+    )  # fmt: skip
     places, plan = planned(limited)
     for row, mask in enumerate(masks.tolist()):
         mine = places[(0, 0, 1)[row] :: 2]

@@ -9,14 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from optimizer.assignment import gang_prices as prices_of
 from optimizer.assignment import local_search as gangs_of
-from optimizer.assignment import transportation as transport_of
+from optimizer.assignment import local_search as prices_of
 from optimizer.assignment.assignment_problem import AssignmentProblem
-from optimizer.assignment.guaranteed_columns import columns_with_bonuses, rows_of_floors
+from optimizer.assignment.guarantee_rows import columns_with_bonuses, rows_of_floors
 from optimizer.assignment.local_search import assign_gangs
 from optimizer.assignment.transportation import assign_by_search, solve_transportation
-from optimizer.classes.compiled_loops import interpreted_floats
 
 WORTHS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 1.3, 2.0])
 
@@ -60,31 +58,13 @@ def test_single_accelerators_as_columns_reach_what_their_bound_says(case: tuple[
     if not len(rows):
         return
     question = AssignmentProblem(
-        job=job,
-        value=value[value > 0],
-        use_column=np.arange(len(job)),
-        use_pool=pool,
-        use_count=np.ones(len(job)),
+        job=job, value=value[value > 0], use_column=np.arange(len(job)), use_pool=pool, use_count=np.ones(len(job)),
         capacity=capacity.astype(float),
-    )
+    )  # fmt: skip
     found = assign_by_search(question)
     assert found.value == pytest.approx(best_value(value, capacity), abs=1e-9)
     assert found.bound == pytest.approx(found.value, abs=1e-9)
     assert np.all(question.used(found.column) <= capacity)
-
-
-@settings(max_examples=10, deadline=None)
-@given(places())
-def test_the_compiled_transport_is_its_definition(case: tuple[np.ndarray, np.ndarray]) -> None:
-    """Where numba is installed, what it makes of the loop gives what the loop gives."""
-    value, capacity = case
-    order = np.argsort(-value.max(axis=1), kind="stable")
-    plain = transport_of._insert_by_best_paths
-    compiled = transport_of._loops.compiled("_insert_by_best_paths")
-    with interpreted_floats():
-        found = plain(value, capacity, order, 0.0)
-    for mine, theirs in zip(compiled(value, capacity, order, 0.0), found, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
 
 
 def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -> AssignmentProblem:
@@ -93,13 +73,10 @@ def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -
     value = (size * rng.random(jobs))[:, None] * (0.3 + 0.7 * rng.random((jobs, pools)))
     columns = jobs * pools
     return AssignmentProblem(
-        job=np.repeat(np.arange(jobs), pools),
-        value=value.ravel(),
-        use_column=np.arange(columns),
-        use_pool=np.tile(np.arange(pools), jobs),
-        use_count=np.repeat(size, pools),
+        job=np.repeat(np.arange(jobs), pools), value=value.ravel(), use_column=np.arange(columns),
+        use_pool=np.tile(np.arange(pools), jobs), use_count=np.repeat(size, pools),
         capacity=np.full(pools, float(capacity)),
-    )
+    )  # fmt: skip
 
 
 def optimum(gangs: AssignmentProblem) -> float:
@@ -134,23 +111,6 @@ def test_gangs_are_within_half_a_percent_of_the_exact_dynamic_program_on_average
         assert reached <= best + 1e-9 <= found.bound + 1e-6
         gaps.append(1.0 - reached / best)
     assert np.mean(gaps) < 0.005
-
-
-def test_the_compiled_search_is_its_definition() -> None:
-    """The same fill, prices and improvements."""
-    rng = np.random.default_rng(1)
-    for _ in range(10):
-        gangs = some_gangs(rng, 12, 3, 6)
-        order = np.arange(12)
-        table = gangs.table
-        told = (*table, gangs.capacity, 3, prices_of.running_column(gangs), True, np.zeros(3), 1.0)
-        mine, theirs = prices_of._loops.compiled("_at_prices")(*told), prices_of._at_prices(*told)
-        np.testing.assert_array_equal(mine[0], theirs[0])
-        np.testing.assert_array_equal(mine[1], theirs[1])
-        lag = np.zeros(len(gangs.value))
-        for search, found in ((gangs_of._loops.compiled("_search"), mine), (gangs_of._search, theirs)):
-            search(*table, gangs.capacity, 3, found[0], order, lag, 1e9, 1e-9, 4, 10**6)
-        np.testing.assert_array_equal(mine[0], theirs[0])
 
 
 def prices_as_defined(gangs: AssignmentProblem) -> tuple[np.ndarray, float]:
@@ -229,27 +189,19 @@ def test_what_is_left_out_of_a_search_would_have_gained_nothing() -> None:
 def test_who_runs_stays_where_nothing_better_is_to_be_had() -> None:
     """Of equal assignments, the one that is there already."""
     gangs = AssignmentProblem(
-        job=np.array([0, 0, 1, 1]),
-        value=np.array([2.0, 2.0, 2.0, 2.0]),
-        use_column=np.arange(4),
-        use_pool=np.array([0, 1, 0, 1]),
-        use_count=np.full(4, 2.0),
-        capacity=np.array([2.0, 2.0]),
+        job=np.array([0, 0, 1, 1]), value=np.array([2.0, 2.0, 2.0, 2.0]), use_column=np.arange(4),
+        use_pool=np.array([0, 1, 0, 1]), use_count=np.full(4, 2.0), capacity=np.array([2.0, 2.0]),
         running=np.array([False, True, True, False]),
-    )
+    )  # fmt: skip
     assert assign_gangs(gangs).column.tolist() == [1, 2]
 
 
 def test_a_mixed_gang_takes_part_in_the_assignment() -> None:
     """A column of several pools is placed where all of it fits."""
     gangs = AssignmentProblem(
-        job=np.array([0, 1]),
-        value=np.array([3.0, 1.0]),
-        use_column=np.array([0, 0, 1]),
-        use_pool=np.array([0, 1, 1]),
-        use_count=np.array([2.0, 1.0, 1.0]),
-        capacity=np.array([2.0, 1.0]),
-    )
+        job=np.array([0, 1]), value=np.array([3.0, 1.0]), use_column=np.array([0, 0, 1]), use_pool=np.array([0, 1, 1]),
+        use_count=np.array([2.0, 1.0, 1.0]), capacity=np.array([2.0, 1.0]),
+    )  # fmt: skip
     found = assign_gangs(gangs)
     assert found.column.tolist() == [0, -1]
     assert found.bound >= 3.0

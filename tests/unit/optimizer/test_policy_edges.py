@@ -14,7 +14,7 @@ from optimizer.registry import make
 from optimizer.validate import ProblemError
 
 POLICIES = pytest.mark.parametrize(
-    "spec", [*SPECS, PolicySpec("isolated"), PolicySpec("max_min_fairness")], ids=name_of
+    "spec", [*SPECS, PolicySpec("isolated"), PolicySpec("max_min_fairness"), PolicySpec("water_filling")], ids=name_of
 )
 
 

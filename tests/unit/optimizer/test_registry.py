@@ -1,14 +1,21 @@
+"""How a policy is found by its name, validates, and answers."""
+
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import FrameType
 
+import numpy as np
 import pytest
+from problems import Setting, build
 
 from optimizer import registry
+from optimizer.answer import answer_problem
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policies.queue_orders import Fifo
-from optimizer.policy import OrderPolicy, PolicySpec, SharePolicy
-from optimizer.registry import make, names
+from optimizer.policy import Newcomer, OrderPolicy, PolicySpec, SharePolicy, best_configuration_at
+from optimizer.registry import describe, make, names
 from walras.errors import ConfigError, UnknownPolicyError
 
 
@@ -89,3 +96,109 @@ def test_a_broken_outsider_is_an_error_that_names_it(monkeypatch: pytest.MonkeyP
     _outside(monkeypatch, value)
     with pytest.raises(ConfigError, match=f"theirs.*{message}"):
         make(PolicySpec("theirs"))
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_policy_says_what_it_does(name: str):
+    """A sentence for the policy, where it comes from, and a description for every parameter."""
+    described = describe(name)
+    assert described.source
+    assert described.summary.endswith(".")
+    assert len(described.summary) <= 120
+    assert [each.name for each in described.parameters if not each.description] == []
+    assert (described.family in ("shares", "plan")) == bool(described.price_unit)
+
+
+ROOT = Path(__file__).parents[3]
+#: Where ours lie: a virtual environment may lie in the checkout too.
+OURS = tuple(f"{ROOT}/{package}/" for package in ("walras", "optimizer", "scheduler", "simulator"))
+
+
+def walk_of(policy: str) -> tuple[set[str], set[tuple[str, str]]]:
+    """The files and the functions of ours that a decision about five jobs on three pools passes through."""
+    speeds = np.random.default_rng(3).uniform(1, 5, (5, 3)).tolist()
+    problem, solver = build(Setting(speeds, [4, 3, 2])), make(PolicySpec(policy))
+    answer_problem(solver, problem, None, 0.0)  # what is imported at first use is imported
+    functions: set[tuple[str, str]] = set()
+
+    def seen(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(OURS) and not code.co_name.startswith("<"):
+            functions.add((code.co_filename, code.co_qualname))
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        answer_problem(solver, problem, None, 0.0)
+    finally:
+        sys.setprofile(before)
+    return {file for file, _ in functions}, functions
+
+
+def test_max_min_of_five_jobs_stays_within_eighteen_files() -> None:
+    """It was 36 files and 174 functions, then 104: whoever makes this longer should say why."""
+    files, functions = walk_of("max_min_fairness")
+    assert len(files) <= 18, sorted(files)
+    assert len(functions) <= 90, len(functions)
+
+
+def test_an_order_passes_few_functions() -> None:
+    """Nothing is solved, and nothing of the solvers is read."""
+    files, _ = walk_of("fifo")
+    assert not [file for file in files if "/optimizer/lp/" in file]
+
+
+AWARE = MaxMinFairness()
+
+
+def quote_of(setting: Setting):
+    return AWARE.decide(build(setting), None)[0].quote
+
+
+def newcomer(speeds, capacity, *, weight=1.0, count=1.0) -> Newcomer:
+    pools = np.arange(len(speeds))
+    return Newcomer(np.array(speeds, float), pools, np.full(len(speeds), count), weight, np.array(capacity, float))
+
+
+def test_free_capacity_costs_nothing_so_the_fastest_place_wins():
+    """On an idle fleet every price is 0 and a newcomer takes what is best for it."""
+    index, surplus = best_configuration_at(AWARE, newcomer([1, 3], [4, 4]), quote_of(Setting([[1, 1]], [4, 4])))
+    assert index == 1
+    assert (surplus > 0).all()
+
+
+def test_a_job_like_the_others_is_admitted_at_their_prices():
+    """Worth exactly the price: surplus zero, and admitted to either pool."""
+    index, surplus = best_configuration_at(AWARE, newcomer([3, 1], [1, 1]), quote_of(Setting([[3, 1]] * 4, [1, 1])))
+    assert index == 0
+    assert surplus == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_prices_send_a_job_where_it_has_the_advantage():
+    """A job that gains little from the expensive pool goes to the cheap one, though it is slower there."""
+    quote = quote_of(Setting([[9, 1]] * 6, [1, 2]))
+    index, surplus = best_configuration_at(AWARE, newcomer([1.2, 1.0], [1, 2]), quote)
+    assert index == 1
+    assert surplus[0] < 0 < surplus[1]
+
+
+def test_a_light_job_waits_where_heavy_ones_compete():
+    """Worth less than the price everywhere: not admitted before the next solve. A heavy one is."""
+    quote = quote_of(Setting([[1]] * 4, [1], weights=[1, 1, 1, 1]))
+    assert best_configuration_at(AWARE, newcomer([1], [1], weight=0.5), quote)[0] is None
+    assert best_configuration_at(AWARE, newcomer([1], [1], weight=3.0), quote)[0] == 0
+
+
+def test_what_cannot_run_has_no_value():
+    """No speed, or a gang larger than the pool: not chosen, even for free."""
+    quote = quote_of(Setting([[1, 1]], [1, 4]))
+    assert best_configuration_at(AWARE, newcomer([5, 1], [1, 4], count=2), quote)[0] == 1
+    assert best_configuration_at(AWARE, newcomer([0, 0], [1, 4]), quote)[0] is None
+    assert best_configuration_at(AWARE, newcomer([], []), quote)[0] is None
+
+
+def test_an_agnostic_policy_values_accelerators_alike():
+    """All places are worth the same to it; the cheaper pool wins."""
+    quote = AWARE.decide(build(Setting([[3, 1]] * 4, [1, 1])), None)[0].quote
+    index, _ = best_configuration_at(MaxMinFairness(aware=False), newcomer([3, 1], [1, 1]), quote)
+    assert index == 1

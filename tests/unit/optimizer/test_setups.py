@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.planning.machine_choice import MachineOffer, RunGoal
-from optimizer.planning.machine_setups import CandidateMachine, RemainingWork, Setup, SetupForecasts, recommend_setup
+from optimizer.planning.machine_choice import (
+    CandidateMachine,
+    MachineOffer,
+    RemainingWork,
+    RunGoal,
+    Setup,
+    SetupForecasts,
+    recommend_setup,
+)
 from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts
 from optimizer.prediction.step_time import RooflinePredictor
 
@@ -16,13 +23,9 @@ _FAST = AcceleratorSpecs("fast", 1e14, 1e12, 40e9, 2e11, 3e10, _NETWORK)
 _SLOW = AcceleratorSpecs("slow", 2.5e13, 5e11, 16e9, 2e10, 1.5e10, _NETWORK)
 #: Bound by arithmetic: it moves little.
 _KIND = KindFacts(
-    "net",
-    flops_per_sample=2e10,
-    memory_bytes_per_sample=1e6,
-    gradient_bytes=1e8,
-    resident_bytes=1e9,
+    "net", flops_per_sample=2e10, memory_bytes_per_sample=1e6, gradient_bytes=1e8, resident_bytes=1e9,
     activation_bytes=1e8,
-)
+)  # fmt: skip
 _WORK = RemainingWork(_KIND, samples=1e6, batch=256)
 
 
@@ -115,10 +118,8 @@ def test_machines_that_may_go_take_longer() -> None:
 
 
 @given(
-    deadline_h=st.floats(0.5, 100.0) | st.none(),
-    budget=st.floats(1.0, 500.0) | st.none(),
-    mixed=st.booleans(),
-)
+    deadline_h=st.floats(0.5, 100.0) | st.none(), budget=st.floats(1.0, 500.0) | st.none(), mixed=st.booleans(),
+)  # fmt: skip
 def test_what_is_recommended_is_not_beaten(deadline_h: float | None, budget: float | None, mixed: bool) -> None:
     """On the front nobody wins in time and money at once; what is said to be kept is kept even when late."""
     setups = list(_forecasts().setups(4, mixed))

@@ -84,12 +84,9 @@ def test_an_empty_problem_has_an_empty_plan() -> None:
 def test_a_newcomer_is_worth_its_least_gang() -> None:
     """Only with that does a job begin."""
     newcomer = Newcomer(
-        steps_per_s=np.array([1.0, 1.5, 4.0]),
-        pool=np.array([0, 0, 1]),
-        count=np.array([1.0, 2.0, 1.0]),
-        weight=2.0,
+        steps_per_s=np.array([1.0, 1.5, 4.0]), pool=np.array([0, 0, 1]), count=np.array([1.0, 2.0, 1.0]), weight=2.0,
         capacity=np.array([4.0, 4.0]),
-    )
+    )  # fmt: skip
     value = Sia().value(newcomer, Quote(np.zeros(2), "", 1.0))
     assert value.tolist() == pytest.approx([0.2, 0.0, 2 * (1.1 - 0.5)])
 

@@ -5,15 +5,15 @@ from random import Random
 
 import pytest
 
-from optimizer.planning import slack_grid
+from optimizer.planning import slack_policy
 from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMachine, run_deadline_job
-from optimizer.planning.slack_grid import WATCH_S, SlackPlans, SlackSituation, likely_stay_s, market_belief
+from optimizer.planning.slack_policy import WATCH_S, SlackPlans, SlackSituation, likely_stay_s, market_belief
 
 #: Eight hours of work in eleven; a start takes twelve minutes.
 NOW = SlackSituation(8 * 3600.0, 11 * 3600.0, 720.0, 0.0, HeldMachine.NOTHING, 3.0, 1)
 
 
-def believed(*seen: bool) -> slack_grid.MarketBelief:
+def believed(*seen: bool) -> slack_policy.MarketBelief:
     belief = market_belief(1)
     for each in seen:
         belief.see(each)
@@ -38,8 +38,8 @@ def test_what_is_late_for_sure_has_no_choice() -> None:
 
 def test_a_job_that_goes_on_uses_the_plan_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     plans, made = SlackPlans(), []
-    plan = slack_grid.plan_slack_in_pieces
-    monkeypatch.setattr(slack_grid, "plan_slack_in_pieces", lambda job, *rest: made.append(job) or plan(job, *rest))
+    plan = slack_policy.plan_slack_in_pieces
+    monkeypatch.setattr(slack_policy, "plan_slack_in_pieces", lambda job, *rest: made.append(job) or plan(job, *rest))
     for gone_s in (0.0, 1800.0, 3600.0):
         plans.worth(replace(NOW, time_left_s=NOW.time_left_s - gone_s), believed(False), spot=False)
     assert len(made) == 1
@@ -61,13 +61,10 @@ def test_long_jobs_and_restarts_get_longer_slots_and_small_tables(restart_s: flo
 @pytest.mark.parametrize(
     "told",
     [
-        {"work_left_s": float("inf")},
-        {"time_left_s": -1.0},
-        {"restart_s": 1e9},
-        {"on_demand_price": 1e12},
+        {"work_left_s": float("inf")}, {"time_left_s": -1.0}, {"restart_s": 1e9}, {"on_demand_price": 1e12},
         {"work_left_s": 0.0},
     ],
-)
+)  # fmt: skip
 def test_numbers_beyond_all_bounds_are_no_error(told: dict[str, float]) -> None:
     worth = SlackPlans().worth(replace(NOW, **told), believed(True), spot=True)
     assert all(0 <= each < 1e3 for each in worth.values())

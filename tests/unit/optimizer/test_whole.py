@@ -30,16 +30,11 @@ def bound(problem: Problem, name: str, **parameters: object) -> float | None:
 @pytest.mark.parametrize(
     ("name", "fluid", "whole"),
     [
-        ("max_min_fairness", 2.0, 1.5),
-        ("water_filling", 2.0, 1.5),
-        ("hierarchical", 2.0, 1.5),
-        ("proportional_fairness", 2.0, 1.5),
-        ("throughput", 4.0, 3.0),
-        ("throughput_per_dollar", 4 / 3, 1.0),
-        ("makespan", 150.0, 200.0),
-        ("finish_time_fairness", 1.0, 4 / 3),
+        ("max_min_fairness", 2.0, 1.5), ("water_filling", 2.0, 1.5), ("hierarchical", 2.0, 1.5),
+        ("proportional_fairness", 2.0, 1.5), ("throughput", 4.0, 3.0), ("throughput_per_dollar", 4 / 3, 1.0),
+        ("makespan", 150.0, 200.0), ("finish_time_fairness", 1.0, 4 / 3),
     ],
-)
+)  # fmt: skip
 def test_two_gangs_of_three_on_four_accelerators_reach_three_quarters(name: str, fluid: float, whole: float):
     """Fluid: both run two thirds of the time, and no gap is left. Whole: by turns."""
     problem = build(THREES)
@@ -90,11 +85,7 @@ def test_there_is_none_for_what_is_not_bounded_by_prices():
 def test_whole_numbers_of_members_share_a_pool():
     """Five gangs of two on seven accelerators: three run."""
     market = ClassProblem(
-        size=np.array([5.0]),
-        first=np.array([0, 1]),
-        use_first=np.array([0, 1]),
-        use_row=np.zeros(1, dtype=np.int32),
-        use_count=np.array([2.0]),
-        capacity=np.array([7.0]),
-    )
+        size=np.array([5.0]), first=np.array([0, 1]), use_first=np.array([0, 1]), use_row=np.zeros(1, dtype=np.int32),
+        use_count=np.array([2.0]), capacity=np.array([7.0]),
+    )  # fmt: skip
     assert best_integral_packing(market, np.array([1.0])) == pytest.approx(3.0)

@@ -28,13 +28,6 @@ def lower_bound_s(problem: Problem) -> float:
     return lower_bound_of_columns(problem, usable_columns(problem.columns, problem.pools.capacity))
 
 
-def sum_of_ends(problem: Problem, rows: tuple[int, ...], preference: np.ndarray, strict: bool = False) -> float:
-    """Over the jobs that can run at all."""
-    usable = usable_columns(problem.columns, problem.pools.capacity)
-    ends = ends_s(problem, rows, preference, usable, strict=strict)
-    return float(ends[np.isfinite(ends)].sum())
-
-
 def best_of_all(problem: Problem) -> float:
     """The best list schedule: every order, with every choice of one configuration for each job."""
     columns, usable = problem.columns, usable_columns(problem.columns, problem.pools.capacity)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.profiling.test_profile_study import STEP_S, Planned, studied
 from walras.cli.profile_commands import KIND_FILE, REPORT_FILE, ProfilingOrder, declared_speed, profiling_job
 from walras.errors import ConfigError, JobSpecError
-from walras.profiling.profile_documents import (
+from walras.profiling.profiles import (
     ProfileFile,
     ProfileReport,
     profile_as_json,
@@ -67,12 +67,10 @@ def test_secrets_reach_the_profiler_by_their_names_alone() -> None:
 @pytest.mark.parametrize(
     ("fields", "on", "field"),
     [
-        ({"image": "torch:2"}, "a100", "image"),
-        ({}, "any:2", "--on"),
-        ({}, "a100:2,v100:2", "resources.accelerators"),
+        ({"image": "torch:2"}, "a100", "image"), ({}, "any:2", "--on"), ({}, "a100:2,v100:2", "resources.accelerators"),
         ({}, "a100:0", "resources.accelerators"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_profiled_is_named(fields: dict[str, Any], on: str, field: str) -> None:
     with pytest.raises(JobSpecError) as refused:
         derived(ProfilingOrder(on, 40, 5, 300.0), **fields)
@@ -89,16 +87,10 @@ def test_a_report_is_read_back_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"device": "cpu\x1b[2J"},
-        {"step_s": 0},
-        {"notes": ["x" * 2000]},
-        {"notes": ["fine"] * 100},
-        {"stalls_s": {"compute": 1e300}},
-        {"more": 1},
-        {"job": ""},
-        {"runs": {f"run {at}": {} for at in range(50)}},
+        {"device": "cpu\x1b[2J"}, {"step_s": 0}, {"notes": ["x" * 2000]}, {"notes": ["fine"] * 100},
+        {"stalls_s": {"compute": 1e300}}, {"more": 1}, {"job": ""}, {"runs": {f"run {at}": {} for at in range(50)}},
     ],
-)
+)  # fmt: skip
 def test_a_report_that_no_profiler_writes_is_refused(change: dict[str, Any]) -> None:
     """The file comes from beside a script that may be anybody's."""
     written = profile_as_json(studied(2, Planned(STEP_S)))

@@ -7,51 +7,34 @@ from pathlib import Path
 import pytest
 
 from optimizer.prediction.step_time import StallRuns, attribute_stalls
-from walras.profiling.profile_documents import (
-    ProfileFile,
-    draw_profile,
-    profile_as_json,
-    profile_file_fields,
-    profile_report,
-)
-from walras.profiling.profile_runs import (
+from walras.profiling.profiles import (
     JobProfile,
     LossNotFinite,
     NoSpeed,
+    ProfileFile,
     ProfilingExtent,
     ProfilingRequest,
     ProfilingRun,
     RankMeasurement,
     RunMeasurement,
     UpdateFacts,
+    draw_profile,
+    profile_as_json,
+    profile_file_fields,
+    profile_report,
     profile_script,
     typical_step_s,
 )
 from walras.spec.file_model import check_model
 
 FACTS = UpdateFacts(
-    parameters=10,
-    parameter_bytes=40,
-    gradient_bytes=40,
-    state_bytes=80,
-    layers=2,
-    flops=1000,
-    activation_bytes=64,
-    bits=16,
-    exponent_bits=8,
-)
+    parameters=10, parameter_bytes=40, gradient_bytes=40, state_bytes=80, layers=2, flops=1000, activation_bytes=64,
+    bits=16, exponent_bits=8,
+)  # fmt: skip
 RANK = RankMeasurement(
-    rank=0,
-    update_s=(0.01,) * 10,
-    wait_s=(0.0,) * 10,
-    batches_per_update=1.0,
-    samples_per_batch=8,
-    finite=True,
-    device="cpu",
-    threads=1,
-    peak_memory_bytes=1000,
-    facts=FACTS,
-)
+    rank=0, update_s=(0.01,) * 10, wait_s=(0.0,) * 10, batches_per_update=1.0, samples_per_batch=8, finite=True,
+    device="cpu", threads=1, peak_memory_bytes=1000, facts=FACTS,
+)  # fmt: skip
 
 
 class Planned:
@@ -85,12 +68,8 @@ def test_a_gang_is_taken_apart_by_six_runs() -> None:
     runner = Planned(STEP_S)
     profile = studied(2, runner)
     assert {stall.name: stall.seconds and round(stall.seconds, 6) for stall in profile.stalls} == {
-        "compute": 0.010,
-        "inside": 0.003,
-        "prepare": 0.005,
-        "fetch": 0.012,
-        "network": 0.007,
-    }
+        "compute": 0.010, "inside": 0.003, "prepare": 0.005, "fetch": 0.012, "network": 0.007,
+    }  # fmt: skip
     assert [run.name for run in runner.made] == ["alone", "together", "apart", "reading", "warm", "cold"]
     assert runner.made[-1].evict == ("a", "b"), "what was read is forgotten before it is read again"
     assert any("loopback" in note for note in profile.notes), "what stands in for a network is said to"
@@ -132,7 +111,7 @@ def test_one_disturbed_block_does_not_move_a_step_time() -> None:
 
 
 def test_the_profile_file_is_one_that_recommending_reads() -> None:
-    """What is written for `walras recommend` is a checked profile with the facts of one sample and one measured row."""
+    """What is written for `walras cloud recommend` is a checked profile: the facts of one sample, one measured row."""
     written = check_model(ProfileFile, profile_file_fields(studied(2, Planned(STEP_S))), source="profile")
     assert (written.kind, written.resident_bytes, written.flops_per_sample) == ("net", 160, 125.0)
     assert written.precision == "bf16"

@@ -1,19 +1,23 @@
-"""The life of attempts: gangs, failures, retries, lost machines, cancellation."""
+"""The life of attempts: gangs, failures, retries, lost machines, cancellation, and a core that takes over."""
 
 import pytest
-from fake_fleet import FakeFleet, cluster, job
+from fake_fleet import FakeFleet, cluster, fleet_of, job, pool, remembered_state
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.job_change_events import JobRedirected
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import JobRedirected, JobRestored, RentRestored
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured, WorkRestated
 from scheduler.core.state.remaining_work import remaining_here_s
-from walras.cluster import NodeId
+from scheduler.live.store.event_journal import as_journaled, encode_command
+from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
+from walras.contract import EXIT_NOT_PREPARED
 from walras.job_request import Demand, GangRequest, JobId, Kind, RetryRule
 from walras.states import JobState, Reason
 
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
+A1 = NodeId("a1")
 
 
 def starts(commands: list[cmd.Command]) -> list[tuple[int, int]]:
@@ -24,15 +28,11 @@ def revoked(commands: list[cmd.Command]) -> list[int]:
     return [c.job_id for c in commands if isinstance(c, cmd.Revoke)]
 
 
-def test_gang_on_one_machine_starts_at_once() -> None:
-    """A gang that fits one machine needs no rendezvous."""
+def test_a_gang_starts_at_once_on_one_machine_and_in_two_phases_on_several() -> None:
+    """Over several machines each holds its part before any rank starts; they meet where rank 0 is."""
     fleet = cluster(machines="a")
     commands = fleet.tell(ev.JobSubmitted(1.0, job(1, "a", 4)))
     assert starts(commands) == [(1, 1)]
-
-
-def test_gang_over_machines_starts_in_two_phases() -> None:
-    """Every machine holds its part before any rank starts; rank 0's address is where they meet."""
     fleet = cluster(machines="bb")
     commands = fleet.tell(ev.JobSubmitted(1.0, job(1, "b", 4)))
     assert [type(c).__name__ for c in commands if isinstance(c, cmd.Prepare | cmd.Start)] == ["Prepare"]
@@ -40,7 +40,6 @@ def test_gang_over_machines_starts_in_two_phases() -> None:
     commands = fleet.tell(ev.Prepared(2.0, J1, 1, NodeId("b2")))
     assert starts(commands) == [(1, 1)]
     start = next(c for c in commands if isinstance(c, cmd.Start))
-    assert start.rendezvous is not None
     assert (start.rendezvous.address, start.rendezvous.port) == ("10.0.0.1", 4000)
 
 
@@ -56,7 +55,7 @@ def test_unprepared_gang_lets_go_of_everything() -> None:
 
 
 def test_failure_retries_and_then_fails() -> None:
-    """The job's own failures consume its retries, with a growing wait between them."""
+    """Own failures use up the retries, with growing waits; `on_exit_codes` limits what is tried again."""
     fleet = cluster(rules=RoundRules(backoff_s=5))
     fleet.tell(ev.JobSubmitted(0.0, job(1, retry=RetryRule(1))))
     fleet.end(J1, exit_code=3)
@@ -66,12 +65,11 @@ def test_failure_retries_and_then_fails() -> None:
     commands = fleet.end(J1, exit_code=3)
     ended = next(c for c in commands if isinstance(c, cmd.JobTransitioned))
     assert (ended.state, ended.reason, ended.detail) == ("FAILED", Reason.USER_EXIT_CODE, "exit code 3")
-
-
-def test_only_listed_exit_codes_are_retried() -> None:
-    """`retry.on_exit_codes` limits what is tried again."""
     fleet = cluster()
-    fleet.tell(ev.JobSubmitted(0.0, job(1, retry=RetryRule(5, (7,)))))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, retry=RetryRule(5, (7, 137)))))
+    fleet.end(J1, exit_code=None, exceeded="memory")  # signal 9, as shells say it
+    assert fleet.states[J1][-1] == "PENDING"
+    fleet.tell(ev.Woke(60.0))
     fleet.end(J1, exit_code=3)
     assert fleet.states[J1][-1] == "FAILED"
 
@@ -87,10 +85,13 @@ def test_lost_machine_costs_no_retry_and_resumes_from_the_recorded_checkpoint() 
     start = next(c for c in commands if isinstance(c, cmd.Start))
     assert (start.attempt, start.resume_steps, start.placement.parts[0].node_id) == (2, 40.0, "a9")
     assert fleet.core.ledger.jobs[J1].restarts == 0
+    fleet.tell(ev.AttemptProgressed(8.0, J1, 2, 70.0))
+    fleet.lose(NodeId("a9"))  # where it waits, too, what is lost counts as undone
+    assert fleet.core.ledger.jobs[J1].steps == 40.0
 
 
-def test_steps_told_by_a_checkpoint_count_once() -> None:
-    """What is left of a job is counted on from its newest report, a checkpoint's as well as a progress report's."""
+def test_what_is_left_of_a_job_is_counted_from_its_newest_report() -> None:
+    """A checkpoint's too, once; after a change of batch in the steps of its new kind, at its speed."""
     fleet = cluster()
     fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1000.0)))
     fleet.tell(ev.AttemptStarted(0.0, J1, 1))
@@ -99,6 +100,27 @@ def test_steps_told_by_a_checkpoint_count_once() -> None:
     assert rate > 0
     fleet.tell(ev.CheckpointRecorded(100.0, J1, 1, 100.0 * rate, 0.1))
     assert remaining_here_s(fleet.core.ledger, record) == pytest.approx(1000.0 / rate - 100.0)
+    fleet = cluster(machines="a")
+    for kind, steps_per_s in (("k", 10.0), ("large", 6.0)):
+        fleet.tell(ThroughputMeasured(0.0, Kind(kind), "a", 1, steps_per_s))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", steps=1000.0)))
+    fleet.tell(ev.AttemptStarted(0.0, J1, 1))
+    fleet.tell(ev.AttemptProgressed(40.0, J1, 1, 400.0))
+    fleet.tell(WorkRestated(40.0, J1, Kind("large"), 500.0, 200.0))
+    ledger = fleet.core.ledger
+    record = ledger.jobs[J1]
+    assert record.holds
+    assert remaining_here_s(ledger, record) == 300.0 / 6.0
+    assert fleet.tell(WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []
+
+
+@pytest.mark.parametrize(("codes", "state"), [((), "FAILED"), ((EXIT_NOT_PREPARED,), "PENDING")])
+def test_what_cannot_be_prepared_is_tried_again_only_if_its_code_is_named(codes: tuple[int, ...], state: str) -> None:
+    """A setup that fails would fail again."""
+    fleet = cluster(rules=RoundRules(backoff_s=5))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, retry=RetryRule(5, codes))))
+    fleet.end(J1, exit_code=EXIT_NOT_PREPARED)
+    assert fleet.states[J1][-1] == state
 
 
 def test_stale_attempt_changes_nothing() -> None:
@@ -138,7 +160,7 @@ def test_leaving_machine_asks_for_a_checkpoint_in_time() -> None:
 
 
 def test_cancel_waits_for_the_processes() -> None:
-    """A cancelled job is CANCELLED only when no process of it is left."""
+    """A job is CANCELLED once no process of it is left, also where its machine is lost."""
     fleet = cluster()
     fleet.tell(ev.JobSubmitted(0.0, job(1)))
     fleet.tell(ev.JobCancelled(1.0, J1, "ada"))
@@ -147,10 +169,6 @@ def test_cancel_waits_for_the_processes() -> None:
     fleet.end(J1, exit_code=143)
     assert fleet.states[J1][-1] == "CANCELLED"
     assert fleet.core.ledger.fleet.pools[0].free == 4
-
-
-def test_cancelled_job_on_a_lost_machine_is_cancelled_not_requeued() -> None:
-    """A wish to cancel outlives the machine it was spoken to."""
     fleet = cluster(machines="aa")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
     fleet.tell(ev.JobCancelled(1.0, J1))
@@ -166,7 +184,7 @@ def one_fails(fleet: FakeFleet, number: int) -> list[cmd.Command]:
 
 
 def test_machine_on_which_distinct_jobs_fail_is_quarantined() -> None:
-    """Three jobs, not three attempts of one, put a machine aside."""
+    """Three jobs, not three attempts of one, put a machine aside; a success clears it of earlier failures."""
     fleet = cluster(machines="aa", rules=RoundRules(quarantine_jobs=3, backoff_s=0))
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", retry=RetryRule(3))))
     for _ in range(4):
@@ -178,10 +196,6 @@ def test_machine_on_which_distinct_jobs_fail_is_quarantined() -> None:
     assert fleet.core.ledger.fleet.pools[0].capacity == 4
     fleet.tell(ev.NodeUncordoned(2.0, NodeId("a1")))
     assert fleet.core.ledger.fleet.pools[0].capacity == 8
-
-
-def test_success_on_a_machine_clears_it_of_earlier_failures() -> None:
-    """Where some jobs succeed, others failed by themselves."""
     fleet = cluster(machines="aa", rules=RoundRules(quarantine_jobs=3))
     one_fails(fleet, 1)
     one_fails(fleet, 2)
@@ -215,6 +229,7 @@ def test_limits_of_run_and_queue_time() -> None:
     """Over max_runtime: TIMEOUT. Never started within max_queue_time: CANCELLED. The reasons name the limits."""
     fleet = cluster()
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, max_runtime_s=10.0)))
+    fleet.tell(ev.AttemptStarted(0.0, J1, 1))
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, max_queue_s=5.0)))
     waited = next(c for c in fleet.tell(ev.Woke(5.0)) if isinstance(c, cmd.JobTransitioned))
     assert (waited.state, waited.reason) == ("CANCELLED", Reason.POLICY_MAX_QUEUE_TIME)
@@ -222,6 +237,32 @@ def test_limits_of_run_and_queue_time() -> None:
     commands = fleet.end(J1, exit_code=143)
     ended = next(c for c in commands if isinstance(c, cmd.JobTransitioned))
     assert (ended.state, ended.reason) == ("TIMEOUT", Reason.POLICY_MAX_RUNTIME)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_limit_of_run_time_counts_over_all_attempts(restarts: bool) -> None:
+    """Six seconds of ten are used up when it is held; it is stopped four after its release, by a new core too."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, max_runtime_s=10.0)))
+    fleet.tell(ev.AttemptStarted(0.0, J1, 1))
+    fleet.tell(ev.JobHeld(6.0, J1))
+    fleet.end(J1, exit_code=85)
+    if restarts:
+        fleet.restart()
+    fleet.tell(ev.JobReleased(100.0, J1))
+    fleet.tell(ev.AttemptStarted(100.0, J1, 2))
+    assert revoked(fleet.tell(ev.Woke(103.9))) == []
+    assert revoked(fleet.tell(ev.Woke(104.0))) == [1]
+
+
+def test_the_limit_of_run_time_begins_when_all_ranks_are_up() -> None:
+    """A start of 50 seconds does not count against a limit of ten."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, max_runtime_s=10.0)))
+    assert revoked(fleet.tell(ev.Woke(49.0))) == []
+    fleet.tell(ev.AttemptStarted(50.0, J1, 1))
+    assert revoked(fleet.tell(ev.Woke(59.9))) == []
+    assert revoked(fleet.tell(ev.Woke(60.0))) == [1]
 
 
 def test_held_job_keeps_its_place_in_nothing() -> None:
@@ -234,25 +275,18 @@ def test_held_job_keeps_its_place_in_nothing() -> None:
     assert starts(fleet.tell(ev.JobReleased(2.0, J1))) == [(1, 2)]
 
 
-def test_yielding_forever_without_work_is_held() -> None:
-    """Exit 85 without a step five times in a row is not progress."""
+def test_who_gets_nowhere_five_times_is_held_with_the_reason() -> None:
+    """Exit 85 without a step, or a start that is refused, five times in a row: somebody has to look."""
     fleet = cluster()
     fleet.tell(ev.JobSubmitted(0.0, job(1)))
     for _ in range(5):
         fleet.end(J1, exit_code=85)
     assert fleet.states[J1][-1] == "HELD"
-
-
-def test_processors_and_memory_are_checked_at_placement() -> None:
-    """A free accelerator without the processors a job asks for is no place."""
-    fleet = cluster(strict=False)  # 4 accelerators, 16 processors
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", cpus_per_accelerator=14.0)))
-    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(2, "a", cpus_per_accelerator=4.0)))) == []
-    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", cpus_per_accelerator=2.0)))) == [(3, 1)]
-
-
-def test_start_refused_again_and_again_is_held_with_the_reason() -> None:
-    """A workdir that is on no machine is not cured by waiting: after five refusals somebody has to look."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    for number in range(1, 8):  # each time it has made steps
+        fleet.end(J1, exit_code=85, steps=10.0 * number)
+        assert fleet.states[J1][-1] != "HELD"
     fleet = cluster(rules=RoundRules(backoff_s=1))
     fleet.tell(ev.JobSubmitted(0.0, job(1)))
     for number in range(1, 6):
@@ -265,6 +299,14 @@ def test_start_refused_again_and_again_is_held_with_the_reason() -> None:
     assert "no such folder" in held.detail
 
 
+def test_processors_and_memory_are_checked_at_placement() -> None:
+    """A free accelerator without the processors a job asks for is no place."""
+    fleet = cluster(strict=False)  # 4 accelerators, 16 processors
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", cpus_per_accelerator=14.0)))
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(2, "a", cpus_per_accelerator=4.0)))) == []
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", cpus_per_accelerator=2.0)))) == [(3, 1)]
+
+
 def test_restart_cost_is_a_median_over_starts_not_over_reports() -> None:
     """One long attempt that repeats its start cost with every report counts once."""
     fleet = cluster(machines="aa")
@@ -274,22 +316,6 @@ def test_restart_cost_is_a_median_over_starts_not_over_reports() -> None:
     fleet.tell(ev.JobSubmitted(30.0, job(2, "a")))
     fleet.tell(ev.AttemptProgressed(40.0, J2, 1, 1.0, start_s=3.0))
     assert fleet.core.ledger.costs.restart_s(fleet.core.ledger.jobs[J1].request.kind, 60.0) == 6.0
-
-
-def test_restated_work_has_the_speed_and_length_of_its_new_kind() -> None:
-    """A job that changes its batch runs on; what is left of it is reckoned at its new speed, in its new steps."""
-    fleet = cluster(machines="a")
-    for kind, steps_per_s in (("k", 10.0), ("large", 6.0)):
-        fleet.tell(ThroughputMeasured(0.0, Kind(kind), "a", 1, steps_per_s))
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", steps=1000.0)))
-    fleet.tell(ev.AttemptStarted(0.0, J1, 1))
-    fleet.tell(ev.AttemptProgressed(40.0, J1, 1, 400.0))
-    fleet.tell(WorkRestated(40.0, J1, Kind("large"), 500.0, 200.0))
-    ledger = fleet.core.ledger
-    record = ledger.jobs[J1]
-    assert record.holds
-    assert remaining_here_s(ledger, record) == 300.0 / 6.0
-    assert fleet.tell(WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []
 
 
 def test_a_job_that_uses_more_memory_than_it_asked_for_is_told_so() -> None:
@@ -320,16 +346,20 @@ def test_a_held_job_that_is_redirected_starts_where_it_was_sent() -> None:
     assert [c.placement.pool_id for c in commands if isinstance(c, cmd.Start)] == list(gang.pools)
 
 
-def test_a_machine_that_is_resumed_while_it_is_silent_takes_jobs_when_it_is_back() -> None:
-    """Whether it was drained or put aside; the tables say that it is up."""
-    for aside in (ev.NodeLeaving(1.0, NodeId("a1"), 1.0, Reason.HOLD_ADMIN), ev.NodeQuarantined(1.0, NodeId("a1"), "")):
-        fleet = cluster(machines="a")
-        fleet.tell(aside)
-        fleet.tell(ev.NodeUnreachable(2.0, NodeId("a1")))
-        fleet.tell(ev.NodeUncordoned(3.0, NodeId("a1")))
-        fleet.tell(ev.JobSubmitted(4.0, job(1, "a")))
-        assert not fleet.attempts
-        assert starts(fleet.tell(ev.NodeBack(5.0, NodeId("a1"))))
+@pytest.mark.parametrize("aside", ["drained", "put aside", "drained while silent"])
+def test_a_machine_that_is_resumed_while_it_is_silent_takes_jobs_when_it_is_back(aside: str) -> None:
+    """The tables say that it is up; nobody knows what runs there until it is back."""
+    fleet, silent = cluster(machines="a"), ev.NodeUnreachable(2.0, A1)
+    for event in {
+        "drained": (ev.NodeLeaving(1.0, A1, 1.0, Reason.HOLD_ADMIN), silent),
+        "put aside": (ev.NodeQuarantined(1.0, A1, ""), silent),
+        "drained while silent": (silent, ev.NodeLeaving(2.0, A1, 1e6, Reason.HOLD_ADMIN, gentle=True)),
+    }[aside]:
+        fleet.tell(event)
+    fleet.tell(ev.NodeUncordoned(3.0, A1))
+    fleet.tell(ev.JobSubmitted(4.0, job(1, "a")))
+    assert not fleet.attempts
+    assert starts(fleet.tell(ev.NodeBack(5.0, A1)))
 
 
 def test_a_machine_that_is_drained_while_it_is_silent_is_drained_when_it_is_back() -> None:
@@ -346,17 +376,6 @@ def test_a_machine_that_is_drained_while_it_is_silent_is_drained_when_it_is_back
     assert not fleet.attempts
 
 
-def test_a_machine_that_is_drained_and_resumed_while_it_is_silent_takes_jobs_when_it_is_back() -> None:
-    """Nobody knows what runs there until then; a pool that is drained and resumed is no exception."""
-    fleet = cluster(machines="a")
-    fleet.tell(ev.NodeUnreachable(1.0, NodeId("a1")))
-    fleet.tell(ev.NodeLeaving(2.0, NodeId("a1"), 1e6, Reason.HOLD_ADMIN, gentle=True))
-    fleet.tell(ev.NodeUncordoned(3.0, NodeId("a1")))
-    fleet.tell(ev.JobSubmitted(4.0, job(1, "a")))
-    assert not fleet.attempts
-    assert starts(fleet.tell(ev.NodeBack(5.0, NodeId("a1"))))
-
-
 def test_a_gang_runs_again_once_no_machine_of_it_is_silent() -> None:
     """A drain of one that is still silent says nothing of its ranks."""
     fleet = cluster(machines="aa")
@@ -370,3 +389,125 @@ def test_a_gang_runs_again_once_no_machine_of_it_is_silent() -> None:
     assert fleet.states[J1][-1] == "UNREACHABLE"
     fleet.tell(ev.NodeBack(5.0, NodeId("a2")))
     assert fleet.states[J1][-1] == "RUNNING"
+
+
+ON_B1 = Placement(PoolId("b"), (NodeShare(NodeId("b1"), (1,)),))
+
+
+def restored(fleet: FakeFleet, state: JobState, **more: object) -> list[cmd.Command]:
+    event = JobRestored(100.0, job(1, "b", max_runtime_s=500.0), 40.0, state, **more)  # type: ignore[arg-type]
+    return fleet.core.handle(event)
+
+
+def test_running_attempt_goes_on_undisturbed() -> None:
+    """Its accelerators are those it had, and `max_runtime` counts from when its ranks were up."""
+    fleet = cluster(machines="b")
+    commands = restored(fleet, JobState.RUNNING, attempt=3, placement=ON_B1, leased_at=50.0, running_at=52.0)
+    assert not [c for c in commands if isinstance(c, cmd.Start | cmd.Prepare | cmd.Revoke)]
+    machine = fleet.core.ledger.fleet.machine(NodeId("b1"))
+    assert (machine.free, machine.holders) == ([0], {J1: (1,)})
+    fleet.tell(ev.CheckpointRecorded(101.0, J1, 3, 70.0))
+    fleet.tell(ev.AttemptEnded(102.0, J1, 3, ev.EndCause.EXITED, 0))
+    assert fleet.states[J1] == ["SUCCEEDED"]
+    fleet = cluster(machines="b")
+    restored(fleet, JobState.RUNNING, attempt=1, placement=ON_B1, leased_at=50.0, running_at=52.0)
+    assert not [c for c in fleet.core.handle(ev.Woke(551.0)) if isinstance(c, cmd.Revoke)]
+    commands = fleet.core.handle(ev.Woke(552.0))
+    assert [c.reason for c in commands if isinstance(c, cmd.Revoke)] == [Reason.POLICY_MAX_RUNTIME]
+
+
+def test_waiting_stopping_and_held_jobs_and_machines_under_way_are_what_they_were() -> None:
+    """With the next number; who stops is waited for, who is held stays, what was rented is awaited once."""
+    fleet = cluster(machines="b")
+    commands = restored(fleet, JobState.PENDING, attempt=2, steps=30.0, safe_steps=30.0)
+    (start,) = [c for c in commands if isinstance(c, cmd.Start)]
+    assert (start.attempt, start.resume_steps) == (3, 30.0)
+    fleet = cluster(machines="b")
+    restored(fleet, JobState.CANCELLING, attempt=1, placement=ON_B1, running_at=52.0, revoked=Reason.USER_CANCELLED)
+    fleet.tell(JobRestored(100.0, job(2), 0.0, JobState.HELD))
+    assert J2 not in fleet.attempts
+    fleet.tell(ev.AttemptEnded(101.0, J1, 1, ev.EndCause.EXITED, 143))
+    assert fleet.states[J1] == ["CANCELLED"]
+    fleet.tell(ev.JobReleased(102.0, J2))
+    assert J2 in fleet.attempts
+    fleet = cluster(machines="b")
+    fleet.tell(RentRestored(1.0, "t", PoolId("c"), 2))
+    fleet.tell(ev.NodeQuarantined(1.0, NodeId("b1"), "failures"))
+    assert fleet.core.ledger.fleet.pools[2].awaited == {"t": 2}
+    assert fleet.core.ledger.fleet.pools[1].capacity == 0
+
+
+def test_arrears_waits_prices_and_evidence_survive_a_restart() -> None:
+    """What the successor is told is what the core knew; asking for it changes nothing."""
+    rules = RoundRules(round_s=10, resolve_min_s=0, backoff_s=100, rent_backoff_s=500, profiling_share=0)
+    fleet = cluster("max_min_fairness", rules=rules, machines="a")
+    fleet.tell(ev.PoolDeclared(0.0, pool("s", 1, market=Market.SPOT, quota=2)))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, retry=RetryRule(3))))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
+    while fleet.solves:  # the second one knows of both jobs
+        fleet.answer({1: {"a": 0.5}, 2: {"a": 0.5}}, rent={"s": 1})
+    fleet.tell(ev.AttemptStarted(1.0, JobId(1), 1))
+    fleet.tell(ev.CheckpointRecorded(1.5, JobId(1), 1, 1.0, 0.1))
+    fleet.tell(ev.RentFailed(2.0, fleet.rents[0].token, "no capacity"))
+    fleet.at = 20.0
+    while fleet.wake_at <= 20.0:
+        fleet.wake()
+    fleet.end(JobId(1), 1)
+    told = remembered_state(fleet.core.ledger)
+    assert told == remembered_state(fleet.core.ledger)
+    old = fleet.core.ledger
+    assert old.jobs[JobId(1)].ready_at == 120.0
+    owed = {each[0]: dict(each[-1]) for each in told.jobs}
+    assert owed[JobId(2)]["a"] == 40.0  # half of four accelerators, for 20 s
+    fleet.restart(told)
+    new = fleet.core.ledger
+    assert new.jobs[JobId(1)].ready_at == 120.0
+    assert JobId(1) not in fleet.attempts  # its wait is not over
+    for number in (1, 2):
+        assert new.columns.owed[new.jobs[JobId(number)].slot, 0] == owed[JobId(number)].get("a", 0.0)
+    assert (new.fleet.pools[3].rent_failures, new.fleet.pools[3].rent_not_before) == (1, 502.0)
+    assert new.policy.quote.prices.tolist() == old.policy.quote.prices.tolist()
+    machines = [next(each for each in ledger.fleet.machines if each) for ledger in (old, new)]
+    assert list(machines[1].failures) == list(machines[0].failures)
+    assert len(machines[1].failures) == 1
+    assert new.saving_kinds == {Kind("k")}
+    fresh = SchedulerCore()
+    for event, commands in fleet.log:
+        again, at = fresh.handle(as_journaled(event)), event.at
+        assert [encode_command(at, each) for each in again] == [encode_command(at, each) for each in commands]
+
+
+def test_a_quarantined_rented_machine_keeps_its_job_over_a_restart() -> None:
+    """The core hears of the machine before it hears of the job there: it waits for that before it gives it back."""
+    fleet = fleet_of(pool("b", 2, market=Market.SPOT, quota=2))
+    for name in ("b1", "b2"):
+        fleet.tell(ev.NodeJoined(100.0, NodeId(name), PoolId("b"), "token"))
+        fleet.tell(ev.NodeQuarantined(100.0, NodeId(name), "failures"))
+    fleet.tell(JobRestored(100.0, job(1, "b"), 40.0, JobState.RUNNING, attempt=1, placement=ON_B1, running_at=52.0))
+    assert given_back(fleet) == []
+    fleet.wake()
+    assert given_back(fleet) == ["b2"]
+    fleet.tell(ev.AttemptEnded(200.0, J1, 1, ev.EndCause.EXITED, 0))
+    assert given_back(fleet) == ["b2", "b1"]
+
+
+def given_back(fleet: FakeFleet) -> list[str]:
+    """Machines that the core gave back so far."""
+    return [each.node_id for _, commands in fleet.log for each in commands if isinstance(each, cmd.ReleaseNode)]
+
+
+def test_who_is_behind_its_share_is_not_forgotten() -> None:
+    """Use and the deficits of `walras` go on in a fresh core; under another policy the deficits are nobody's."""
+    fleet = cluster("walras", machines="b")
+    restored(fleet, JobState.RUNNING, attempt=3, placement=ON_B1, leased_at=50.0, running_at=52.0)
+    fair = {"at": 3.0, "deficit": {"vision": 50.0}, "rate": {"vision": 1.5, "speech": -1.0}}
+    fleet.core.cycle.policy.memory = {"overdue": [], "fair": fair}
+    state = as_journaled(remembered_state(fleet.core.ledger))
+    state.at = 210.0
+    for policy, deficit in (("walras", {"vision": 50.0, "speech": 0.0}), ("fifo", None)):
+        fresh = cluster(policy, machines="b")
+        fresh.tell(state)
+        used_s, _ = fresh.core.ledger.usage.used("default", 210.0)
+        assert 109.9 < used_s < 110.0  # one accelerator until now, hardly halved
+        memory = fresh.core.cycle.policy.memory
+        assert (memory["fair"]["deficit"] if memory else None) == deficit

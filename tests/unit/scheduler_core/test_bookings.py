@@ -8,12 +8,12 @@ from fake_fleet import FakeFleet, cluster, job
 from planned_fleet import carried_out, measured
 
 from scheduler.core import events as ev
-from scheduler.core.booking_events import NOBODY, Booking, BookingsDeclared
-from scheduler.core.explain.dominant_reason import dominant_reason
-from scheduler.core.explain.pending_reasons import pending_reasons
-from scheduler.core.placement.booking_choice import booking_outlooks, check_machines, choose_machines
+from scheduler.core.commands import Revoke
+from scheduler.core.events import NOBODY, Booking, BookingsDeclared
+from scheduler.core.explain.pending_reasons import dominant_reason, pending_reasons
+from scheduler.core.handlers.booking_windows import booking_outlooks, check_machines, choose_machines
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.bookings import STOP_WITHIN_S
+from scheduler.core.state.bookings import STOP_WITHIN_S, leaves_at, notice_s
 from scheduler.core.state.fleet import MachineCondition
 from walras.cluster import NodeId
 from walras.job_request import JobId, JobRequest
@@ -71,7 +71,6 @@ def where(fleet: FakeFleet, job_id: JobId) -> set[NodeId]:
 
 def condition(fleet: FakeFleet, node_id: NodeId) -> MachineCondition:
     machine = fleet.core.ledger.fleet.machine(node_id)
-    assert machine is not None
     return machine.condition
 
 
@@ -119,7 +118,7 @@ def test_nobody_else_has_an_idle_booked_machine_and_it_returns(policy: str) -> N
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_that_would_not_be_gone_in_time_is_not_started(policy: str) -> None:
-    """Unpreemptible and longer than the time until then: not there. One of the same shape that ends before: there."""
+    """Of the same shape it starts where its work or its limit ends before, or where it saves its work."""
     fleet = fleet_of(policy, "a")
     book(fleet, VISION)
     submit(fleet, job(1, "a", 4, project="other", steps=16.0 * 2000, preemptible=False))
@@ -127,9 +126,21 @@ def test_a_job_that_would_not_be_gone_in_time_is_not_started(policy: str) -> Non
     first = pending_reasons(fleet.core, J1)[0]
     assert first.reason is Reason.WAIT_BOOKED
     assert "takes 4 accelerators of a on a1 in 16m40s" in first.detail
-    assert "may not be stopped, and would not have ended by then" in first.detail
+    assert "may not be stopped (`preemptible: false`), and would not have ended by then" in first.detail
     submit(fleet, job(2, "a", 4, project="other", steps=16.0 * 500, preemptible=False))
     assert where(fleet, J2) == {A1}
+    fleet = fleet_of(policy, "a")
+    book(fleet, VISION)
+    submit(fleet, job(1, "a", 4, project="other", duration_s=1000.0, preemptible=False))
+    assert not where(fleet, J1)
+    submit(fleet, job(2, "a", 4, project="other", duration_s=500.0, preemptible=False))
+    assert where(fleet, J2) == {A1}
+    fleet = fleet_of(policy, "aaa")
+    book(fleet, replace(VISION, node_ids=(A1, A2, NodeId("a3"))))
+    submit(fleet, job(1, "a", 4, project="other", preemptible=False))
+    submit(fleet, job(2, "a", 4, project="other", preemptible=False, max_runtime_s=600.0))
+    submit(fleet, job(3, "a", 4, project="other"))
+    assert [bool(where(fleet, each)) for each in (J1, J2, J3)] == [False, True, True]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -148,14 +159,48 @@ def test_a_job_that_is_kept_off_does_not_keep_the_place_idle(policy: str) -> Non
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_bounds_a_job_lets_it_start(policy: str) -> None:
-    """A stated limit of the run counts as a length; a job of unknown length that saves its work may start, too."""
-    fleet = fleet_of(policy, "aaa")
-    book(fleet, replace(VISION, node_ids=(A1, A2, NodeId("a3"))))
-    submit(fleet, job(1, "a", 4, project="other", preemptible=False))
-    submit(fleet, job(2, "a", 4, project="other", preemptible=False, max_runtime_s=600.0))
-    submit(fleet, job(3, "a", 4, project="other"))
-    assert [bool(where(fleet, each)) for each in (J1, J2, J3)] == [False, True, True]
+@pytest.mark.parametrize(
+    "bound",
+    [{"steps": 4.0 * 4 * 50}, {"duration_s": 930.0}, {"steps": 1e6, "max_runtime_s": 900.0}],
+    ids=["its work", "its estimate", "its limit"],
+)
+def test_a_job_that_ends_by_itself_is_not_asked_to_leave(policy: str, bound: dict[str, float]) -> None:
+    """By its work or its limit, used up in part before: it is left alone though a stop would have been due."""
+    fleet = fleet_of(policy, "a")
+    submit(fleet, job(1, "a", 4, project="other", preemptible=True, **bound))
+    fleet.tell(ev.JobHeld(880.0, J1))
+    settle(fleet)
+    book(fleet, VISION)
+    fleet.tell(ev.JobReleased(890.0, J1))
+    settle(fleet)
+    assert where(fleet, J1) == {A1}
+    until(fleet, 945.0)
+    asked = [each.reason for _, commands in fleet.log for each in commands if isinstance(each, Revoke)]
+    assert Reason.POLICY_PREEMPTED not in asked
+    assert (where(fleet, J1) == {A1}) is ("max_runtime_s" not in bound)
+
+
+def test_a_limit_counts_from_when_all_ranks_were_up() -> None:
+    """They came up late, so the limit stops the job after the booking begins: it is asked to leave before."""
+    fleet = fleet_of("fifo", "a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, project="other", max_runtime_s=600.0)))
+    fleet.tell(BookingsDeclared(0.0, (replace(VISION, from_at=700.0),)))
+    fleet.tell(ev.AttemptStarted(400.0, J1, 1))
+    record = fleet.core.ledger.jobs[J1]
+    assert leaves_at(fleet.core.ledger, record, replace(VISION, from_at=700.0)) == 700.0 - notice_s(record)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_has_not_ended_as_it_would_is_asked_to_leave(policy: str) -> None:
+    """It states 50 s of work; a tenth beyond that the statement was wrong, and the booking gets its machine."""
+    fleet = fleet_of(policy, "a")
+    fleet.tell(ev.Woke(890.0))
+    submit(fleet, job(1, "a", 4, project="other", steps=4.0 * 4 * 50))
+    book(fleet, VISION)
+    until(fleet, 946.0)
+    assert where(fleet, J1) == {A1}
+    until(fleet, 950.0)
+    assert not where(fleet, J1)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -178,7 +223,6 @@ def test_a_maintenance_window_empties_the_machine_and_gives_it_back(policy: str)
     book(fleet, Booking(7, NOBODY, (A1,), 1000.0, 2000.0, reason="firmware"))
     until(fleet, 1000.0)
     machine = fleet.core.ledger.fleet.machine(A1)
-    assert machine is not None
     assert not machine.holders
     fleet.lose(A1)
     fleet.tell(ev.NodeJoined(1500.0, A1, fleet.core.ledger.fleet.pools[0].pool.pool_id))
@@ -190,8 +234,21 @@ def test_a_maintenance_window_empties_the_machine_and_gives_it_back(policy: str)
     assert where(fleet, J1) == {A1}
 
 
-def test_a_machine_that_comes_back_within_the_window_is_still_booked() -> None:
-    """Silence that begins before a booking and ends inside it, and the other way round."""
+def test_a_job_for_which_a_place_is_being_cleared_takes_none_on_its_projects_booked_machine() -> None:
+    """It would leave at once for the place that is cleared."""
+    fleet = fleet_of("fifo")
+    book(fleet, replace(VISION, from_at=0.0))
+    submit(fleet, job(1, "a", 4, project="vision"), job(2, "a", 4, project="other"))
+    fleet.tell(ev.JobSubmitted(1.0, job(3, "a", 4, project="vision", priority=80)))
+    assert fleet.attempts[J2].stopping
+    fleet.end(J1)
+    assert not where(fleet, J3)
+    fleet.end(J2, exit_code=85)
+    assert where(fleet, J3) == {A2}
+
+
+def test_a_booking_keeps_its_machine_through_silence_a_drain_and_a_loss() -> None:
+    """Silence across either end of it, a drain of its pool, and a loss, after which another of its type is booked."""
     fleet = fleet_of("fifo", "a")
     book(fleet, VISION)
     fleet.tell(ev.NodeUnreachable(900.0, A1))
@@ -202,10 +259,6 @@ def test_a_machine_that_comes_back_within_the_window_is_still_booked() -> None:
     until(fleet, 2000.0)
     fleet.tell(ev.NodeBack(2100.0, A1))
     assert condition(fleet, A1) is MachineCondition.UP
-
-
-def test_a_booked_machine_leaves_with_its_pool() -> None:
-    """A drain that comes inside the window is no less of one after it."""
     fleet = fleet_of("fifo", "a")
     book(fleet, Booking(1, "vision", (A1,), 1000.0, 2000.0))
     until(fleet, 1000.0)
@@ -214,9 +267,6 @@ def test_a_booked_machine_leaves_with_its_pool() -> None:
     assert condition(fleet, A1) is MachineCondition.LEAVING
     until(fleet, 2000.0)
     assert condition(fleet, A1) is MachineCondition.LEAVING
-
-
-def test_a_lost_machine_is_replaced_by_another_of_its_type() -> None:
     fleet = fleet_of("fifo", "aa")
     book(fleet, VISION)
     fleet.lose(A1)
@@ -240,16 +290,13 @@ def test_a_restart_in_the_window_changes_nothing(policy: str) -> None:
     assert {each: where(fleet, each) for each in (J1, J2, J3)} == before
 
 
-def test_a_cancelled_booking_lets_the_waiting_job_start() -> None:
+def test_a_job_that_a_booking_keeps_off_is_passed_and_starts_when_it_is_cancelled() -> None:
     fleet = fleet_of("fifo", "a")
     book(fleet, VISION)
     submit(fleet, job(1, "a", 4, project="other", preemptible=False))
     assert not where(fleet, J1)
     book(fleet)
     assert where(fleet, J1) == {A1}
-
-
-def test_a_strict_order_lets_others_pass_a_job_that_a_booking_keeps_off() -> None:
     fleet = measured(cluster("fifo", rules=QUICK, machines="a", strict=True))
     book(fleet, VISION)
     submit(fleet, job(1, "a", 4, project="other", preemptible=False))
@@ -257,15 +304,12 @@ def test_a_strict_order_lets_others_pass_a_job_that_a_booking_keeps_off() -> Non
     assert where(fleet, J2) == {A1}
 
 
-# ------------------------------------------------------------------------------------------------ choosing
-
-
 def wanted(accelerators: int, **more: object) -> Booking:
     asked = Booking(0, "vision", (), 1000.0, 2000.0, "a", accelerators)
     return replace(asked, **more)  # type: ignore[arg-type]
 
 
-def test_machines_are_chosen_on_which_nobody_loses_anything() -> None:
+def test_machines_are_chosen_on_which_nobody_loses_anything_and_the_outlook_says_who_is_there() -> None:
     fleet = fleet_of("fifo", "aa")
     submit(fleet, job(1, "a", 4, project="other"))
     (busy,) = where(fleet, J1)
@@ -273,6 +317,10 @@ def test_machines_are_chosen_on_which_nobody_loses_anything() -> None:
     assert choose_machines(ledger, (), wanted(3)) == (tuple({A1, A2} - {busy}), "")
     both, why = choose_machines(ledger, (), wanted(8))
     assert (set(both), why) == ({A1, A2}, "")
+    fleet = fleet_of("fifo", "a")
+    submit(fleet, job(1, "a", 2, project="other"))
+    (outlook,) = booking_outlooks(fleet.core.ledger, (VISION,))
+    assert (outlook.accelerators, outlook.machines[0].others, outlook.ready_at) == (4, (J1,), 1000.0)
 
 
 def test_what_cannot_be_honoured_is_refused_in_numbers() -> None:
@@ -292,10 +340,3 @@ def test_what_cannot_be_honoured_is_refused_in_numbers() -> None:
     assert choose_machines(ledger, (taken,), wanted(4, until_at=1400.0)) == ((idle,), "")
     assert "job 1" in check_machines(ledger, (), wanted(0, project=NOBODY, node_ids=(busy,), accelerator=""))
     assert check_machines(ledger, (), wanted(0, node_ids=(NodeId("x"),), accelerator="")) == "there is no machine x"
-
-
-def test_the_outlook_says_who_is_still_there() -> None:
-    fleet = fleet_of("fifo", "a")
-    submit(fleet, job(1, "a", 2, project="other"))
-    (outlook,) = booking_outlooks(fleet.core.ledger, (VISION,))
-    assert (outlook.accelerators, outlook.machines[0].others, outlook.ready_at) == (4, (J1,), 1000.0)

@@ -1,16 +1,19 @@
-"""How often attempts are told to save: from what writing costs, what machines lived, and what they were warned of."""
+"""How often to save, from how long machines live; and what they are believed to lose."""
 
 from dataclasses import replace
 from math import inf, sqrt
 
+import numpy as np
 import pytest
 from fake_fleet import FakeFleet, cluster, job, pool, remembered_state
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.cycle.problem_snapshot import SpotRuns, lasting_fractions, revocation_rates
 from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, checkpoint_text, plan_interval
 from scheduler.core.rules import RoundRules
-from walras.cluster import Market, NodeId, Pool, PoolId
+from scheduler.core.state.fleet import PoolState
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import Reason
 
@@ -18,11 +21,13 @@ HOUR = 3600.0
 J1 = JobId(1)
 
 
-def spot(fleet: FakeFleet, **terms: object) -> Pool:
-    """Declare pool `s` of spot machines with these terms."""
-    declared = replace(pool("s", market=Market.SPOT, quota=50), **terms)  # type: ignore[arg-type]
-    fleet.tell(ev.PoolDeclared(fleet.at, declared))
-    return declared
+def on_spot(machines: int = 1, **terms: object) -> FakeFleet:
+    """A fleet with machines s0, s1, … of pool `s` of spot machines with these terms."""
+    fleet = cluster("fifo", machines="", rules=RoundRules(rent_keep_s=1e7))
+    fleet.tell(ev.PoolDeclared(0.0, replace(pool("s", market=Market.SPOT, quota=50), **terms)))  # type: ignore[arg-type]
+    for number in range(machines):
+        join(fleet, f"s{number}")
+    return fleet
 
 
 def join(fleet: FakeFleet, name: str, at: float | None = None) -> None:
@@ -52,28 +57,23 @@ def save(fleet: FakeFleet, at: float, took_s: float, steps: float = 1.0, **more:
     return told(fleet.tell(ev.CheckpointRecorded(at, J1, fleet.attempts[J1].number, steps, took_s, **more)))
 
 
-def fifo() -> FakeFleet:
-    return cluster("fifo", machines="", rules=RoundRules(rent_keep_s=1e7))
-
-
 def test_the_first_comes_early_and_the_next_by_what_it_took() -> None:
-    """Young's interval for a spot machine of which nothing is known: a mean life of a day."""
-    fleet = fifo()
-    spot(fleet)
-    join(fleet, "s0")
+    """Young's interval for a spot machine whose mean life is taken as a day; a stated interval is kept."""
+    fleet = on_spot()
     assert start(fleet, job(1, "s")) == FIRST_BY_S
     (every_s,) = save(fleet, 300.0, 20.0)
     assert every_s == pytest.approx(sqrt(2 * 20 * 24 * HOUR), rel=0.05)
     assert save(fleet, 900.0, 20.0, 2.0) == [], "told once, not at every checkpoint"
     record = fleet.core.ledger.jobs[J1]
-    assert "writing one takes 20 s, 0 machines of s ended in" in checkpoint_text(fleet.core.ledger, record)
+    assert "writing one takes 20 s, no machines of s ended in" in checkpoint_text(fleet.core.ledger, record)
+    fleet = on_spot()
+    assert start(fleet, job(1, "s", checkpoint_every_s=77.0)) == 77.0
+    assert save(fleet, 300.0, 20.0) == []
 
 
 def test_attempts_started_at_one_event_are_planned_as_each_by_itself() -> None:
     """What attempts of a kind share is worked out once at an event, and anew at the next."""
-    fleet = fifo()
-    fleet.tell(ev.PoolDeclared(0.0, replace(pool("s", 6, market=Market.SPOT, quota=50), usd_per_h=1.0)))
-    join(fleet, "s0")
+    fleet = on_spot(shape=pool("s", 6).shape, usd_per_h=1.0)
     for number, kind in enumerate(["slow", "quick", "slow", "quick", "slow"], start=1):
         fleet.tell(ev.JobSubmitted(0.0, job(number, kind=Kind(kind))))
     for at, number, took_s in ((300.0, 1, 200.0), (301.0, 2, 2.0)):
@@ -92,25 +92,14 @@ def test_attempts_started_at_one_event_are_planned_as_each_by_itself() -> None:
         assert len(started) > 3
         for each in started:
             plan = plan_interval(fleet.core.ledger, fleet.core.ledger.jobs[each.job_id])
-            assert plan is not None
             assert each.checkpoint_every_s == plan.every_s
         assert len({each.checkpoint_every_s for each in started}) > 1
-
-
-def test_a_stated_interval_is_kept() -> None:
-    fleet = fifo()
-    spot(fleet)
-    join(fleet, "s0")
-    assert start(fleet, job(1, "s", checkpoint_every_s=77.0)) == 77.0
-    assert save(fleet, 300.0, 20.0) == []
 
 
 @pytest.mark.parametrize("warning_s", [None, 120.0])
 def test_machines_that_end_teach_the_pool(warning_s: float | None) -> None:
     """Twenty lives of about half an hour; with two minutes' warning they do no harm, and the interval stays long."""
-    fleet = fifo()
-    spot(fleet, notice_s=0.0 if warning_s is None else 120.0)
-    join(fleet, "s0")
+    fleet = on_spot(notice_s=0.0 if warning_s is None else 120.0)
     start(fleet, job(1, "s"))
     calm = save(fleet, 300.0, 2.0)[-1]
     commands: list[float] = []
@@ -127,10 +116,7 @@ def test_machines_that_end_teach_the_pool(warning_s: float | None) -> None:
 
 
 def test_what_the_scheduler_gives_back_teaches_nothing() -> None:
-    fleet = fifo()
-    spot(fleet)
-    for number in range(10):
-        join(fleet, f"s{number}")
+    fleet = on_spot(10)
     for number in range(10):
         fleet.tell(ev.NodeLeaving(600.0, NodeId(f"s{number}"), inf, Reason.HOLD_ADMIN))
         fleet.tell(ev.NodeLost(600.0, NodeId(f"s{number}")))
@@ -140,9 +126,7 @@ def test_what_the_scheduler_gives_back_teaches_nothing() -> None:
 
 def test_a_stated_law_is_believed_and_age_matters() -> None:
     """Where nobody lives longer than two hours an attempt saves more and more often."""
-    fleet = fifo()
-    spot(fleet, lifetime="uniform 2h")
-    join(fleet, "s0")
+    fleet = on_spot(lifetime="uniform 2h")
     young = start(fleet, job(1, "s"))
     assert young == pytest.approx(sqrt(2 * 5 * 2 * HOUR), rel=0.05)
     old = save(fleet, 6600.0, 5.0, 2.0)[-1]
@@ -151,17 +135,13 @@ def test_a_stated_law_is_believed_and_age_matters() -> None:
 
 def test_a_gang_ends_with_any_of_its_machines_and_a_deadline_makes_losses_dear() -> None:
     """Four machines: half the interval of one. On demand at four times the price: half as well."""
-    fleet = fifo()
-    shape = spot(fleet, usd_per_h=1.0).shape
-    for number in range(5):
-        join(fleet, f"s{number}")
-    sure = replace(pool("d", market=Market.ON_DEMAND, quota=4), usd_per_h=4.0, shape=shape)
+    fleet = on_spot(5, usd_per_h=1.0)
+    sure = replace(pool("d", market=Market.ON_DEMAND, quota=4), usd_per_h=4.0, shape=pool("s").shape)
     fleet.tell(ev.PoolDeclared(0.0, sure))
     start(fleet, job(1, "s"))
     alone = save(fleet, 300.0, 10.0)[-1]
     fleet.tell(ev.AttemptEnded(400.0, J1, 1, ev.EndCause.EXITED, 0))
     dear = start(fleet, job(2, "s", deadline_at=1e7))
-    assert dear is not None
     assert dear == pytest.approx(alone / 2, rel=0.05)
     fleet.tell(ev.AttemptEnded(400.0, JobId(2), 1, ev.EndCause.EXITED, 0))
     commands = fleet.tell(ev.JobSubmitted(400.0, job(3, "s", 4)))
@@ -172,8 +152,7 @@ def test_a_gang_ends_with_any_of_its_machines_and_a_deadline_makes_losses_dear()
 
 
 def test_a_successor_knows_what_machines_lived() -> None:
-    fleet = fifo()
-    spot(fleet)
+    fleet = on_spot(0)
     for number in range(12):
         join(fleet, f"s{number}", 100.0 * number)
         lose(fleet, f"s{number}", 100.0 * number + 60.0)
@@ -183,5 +162,66 @@ def test_a_successor_knows_what_machines_lived() -> None:
     fleet.tell(ev.AttemptEnded(fleet.at, J1, 1, ev.EndCause.EXITED, 0))
     fleet.restart(kept)
     assert start(fleet, job(2, "s")) == pytest.approx(before, rel=0.05)
-    assert before is not None
     assert before < 60
+
+
+_HOUR_S = 3600.0
+
+
+def _pool(zone: str, market: Market = Market.SPOT, notice_s: float = 0.0) -> PoolState:
+    shape = Shape("v100x4", "v100", 4, 32, 10**11)
+    state = PoolState(Pool(PoolId(f"v100x4/{market}/{zone}"), shape, market, zone, 4.0, 10, notice_s, boot_s=180.0), 0)
+    state.lives.began(0.0)
+    return state
+
+
+def _runs(count: float, pools: int = 1) -> SpotRuns:
+    return SpotRuns(np.arange(pools), np.full(pools, count), np.full(pools, 60.0))
+
+
+def test_machines_that_stay_lose_nothing() -> None:
+    """Owned and on-demand machines keep their speed; machines given back are not held against their zone."""
+    pools = [_pool("a", Market.OWNED), _pool("a", Market.ON_DEMAND)]
+    assert lasting_fractions(pools, _HOUR_S, _runs(4.0, 2)).tolist() == [1.0, 1.0]
+    pool = _pool("a")
+    pool.lives.began(0.0)
+    pool.lives.ended(_HOUR_S, 0.0, taken=False)
+    assert pool.lives.revocations == 0
+    assert pool.lives.lived_s(2 * _HOUR_S) == pytest.approx(3 * _HOUR_S)
+
+
+def test_a_zone_that_takes_machines_back_counts_less_than_one_that_does_not() -> None:
+    """Ten revocations in ten machine-hours count against a zone, less against the other, and fade."""
+    taking, keeping = _pool("a"), _pool("b")
+    for _ in range(10):
+        taking.lives.began(0.0)
+        taking.lives.ended(_HOUR_S, 0.0, taken=True)
+    rates = revocation_rates([taking, keeping], 10 * _HOUR_S)
+    assert rates[0] > 1.5 * rates[1] > 0
+    parts = lasting_fractions([taking, keeping], 10 * _HOUR_S, _runs(4.0, 2))
+    assert parts[0] < parts[1] < 1.0
+    pool = _pool("a")
+    pool.lives.began(0.0)
+    pool.lives.ended(_HOUR_S, 0.0, taken=True)
+    early, late = (revocation_rates([pool], hours * _HOUR_S)[0] for hours in (2, 2000))
+    assert late < early / 5
+
+
+def test_a_gang_stops_when_any_of_its_machines_goes() -> None:
+    """Over more machines more of the time is lost; notice saves part of it."""
+    pool, warned = _pool("a"), _pool("a", notice_s=120.0)
+    one, four = (lasting_fractions([pool], _HOUR_S, _runs(count))[0] for count in (4.0, 16.0))
+    assert four < one < 1.0
+    assert lasting_fractions([warned], _HOUR_S, _runs(16.0))[0] > four
+
+
+def test_machines_that_have_just_come_are_believed_to_stay_about_as_long_as_any_spot_machine() -> None:
+    """Four machines of one second: nothing is known, and no plan may change for it."""
+    pool = _pool("a")
+    for _ in range(3):
+        pool.lives.began(0.0)
+    new = revocation_rates([pool], 1.0)[0]
+    assert new == pytest.approx(1 / 24, rel=0.01)
+    assert lasting_fractions([pool], 1.0, _runs(4.0))[0] > 0.95
+    pool.lives.ended(2.0, 0.0, taken=True)
+    assert new < revocation_rates([pool], 2.0)[0] < 5 * new  # one that is taken at once is no law either

@@ -3,13 +3,15 @@
 from dataclasses import replace
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
-from fake_fleet import FakeFleet, job, pool
+from fake_fleet import FakeFleet, job, pool, revoked
 
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.events import Booking, BookingsDeclared
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import SpeedDiffers, ThroughputMeasured
 from scheduler.core.state.shared_accelerators import beside_kind
@@ -54,10 +56,6 @@ def submit(fleet: FakeFleet, request: JobRequest) -> list[cmd.Command]:
     return commands
 
 
-def run(fleet: FakeFleet, job_id: int) -> list[cmd.Command]:
-    return fleet.tell(ev.AttemptStarted(fleet.at, JobId(job_id), fleet.attempts[JobId(job_id)].number))
-
-
 def report(fleet: FakeFleet, job_id: int, steps_per_s: float, windows: int, steps: float = 1.0) -> list[cmd.Command]:
     number = fleet.attempts[JobId(job_id)].number
     return fleet.tell(ev.AttemptProgressed(fleet.at, JobId(job_id), number, steps, steps_per_s, windows))
@@ -67,16 +65,12 @@ def beside(commands: list[cmd.Command]) -> dict[int, int | None]:
     return {each.job_id: each.beside for each in commands if isinstance(each, cmd.Start)}
 
 
-def revoked(commands: list[cmd.Command]) -> dict[int, Reason]:
-    return {each.job_id: each.reason for each in commands if isinstance(each, cmd.Revoke)}
-
-
 def pair_of(fleet: FakeFleet, guest: JobRequest | None = None) -> FakeFleet:
     """Job 1 (kind x) runs, job 2 (kind y) beside it."""
     submit(fleet, willing(1))
-    run(fleet, 1)
+    fleet.run(1)
     assert beside(submit(fleet, guest or willing(2, "y"))) == {2: 1}
-    run(fleet, 2)
+    fleet.run(2)
     return fleet
 
 
@@ -89,101 +83,72 @@ def measured_pair(fleet: FakeFleet, host: float, guest: float) -> list[cmd.Comma
     return [*first, *report(fleet, 2, guest, 20)]
 
 
-# ------------------------------------------------------------------------------------------------ together
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_waiting_job_is_put_beside_a_running_one(policy: str) -> None:
     """Both agreed, nothing is free, and together they keep the device busy for no more than all of the time."""
     fleet = fleet_of(policy)
     submit(fleet, willing(1))
-    run(fleet, 1)
+    fleet.run(1)
     commands = submit(fleet, willing(2, "y"))
     assert beside(commands) == {2: 1}
     placements = {fleet.attempts[JobId(number)].placement for number in (1, 2)}
     assert len(placements) == 1
 
 
-def test_a_job_that_came_before_the_other_ran_is_put_beside_it_then() -> None:
+def test_it_is_put_there_once_the_other_runs_and_a_free_place_comes_first() -> None:
     fleet = fleet_of()
     submit(fleet, willing(1))
     assert beside(submit(fleet, willing(2, "y"))) == {}
-    assert beside(run(fleet, 1)) == {2: 1}
-
-
-def test_a_free_place_comes_first() -> None:
+    assert beside(fleet.run(1)) == {2: 1}
     fleet = fleet_of(machines=2)
     submit(fleet, willing(1))
-    run(fleet, 1)
+    fleet.run(1)
     assert beside(submit(fleet, willing(2, "y"))) == {2: None}
 
 
 @pytest.mark.parametrize(
     "second",
     [
-        job(2, "c", 1, kind=Kind("y"), steps=1e6),
-        willing(2, "y", memory_gib=9),
-        willing(2, "y", busy=None),
-        willing(2, "y", busy=1.0),
-        willing(2, "w"),
-        willing(2, "y", deadline_at=1e6),
-        willing(2, "y", preemptible=False),
-        willing(2, "y", unproven=True),
-        willing(2, "y", cpus_per_accelerator=4.1),
+        job(2, "c", 1, kind=Kind("y"), steps=1e6), willing(2, "y", memory_gib=9), willing(2, "y", busy=None),
+        willing(2, "y", busy=1.0), willing(2, "w"), willing(2, "y", deadline_at=1e6),
+        willing(2, "y", preemptible=False), willing(2, "y", unproven=True), willing(2, "y", cpus_per_accelerator=4.1),
     ],
-    ids=[
-        "did not agree",
-        "memory",
-        "nothing known",
-        "too busy",
-        "never measured",
-        "deadline",
-        "stays",
-        "loses",
-        "cpus",
-    ],
-)
+    ids=["unwilling", "memory", "nothing known", "busy", "unmeasured", "deadline", "stays", "loses", "cpus"],
+)  # fmt: skip
 def test_who_is_not_put_beside_another(second: JobRequest) -> None:
     """Host: 8 of 16 GiB, busy half of the time. 0.5 + 1.0 would be 1.33 of one's speed: enough; see the next test."""
     fleet = fleet_of()
-    first = willing(1, busy=0.9)
-    submit(fleet, first)
-    run(fleet, 1)
+    submit(fleet, willing(1, busy=0.9))
+    fleet.run(1)
     assert beside(submit(fleet, second)) == {}
 
 
-def test_a_device_whose_memory_is_unknown_is_not_shared() -> None:
-    fleet = fleet_of(memory_gib=0)
-    submit(fleet, willing(1))
-    run(fleet, 1)
-    assert beside(submit(fleet, willing(2, "y"))) == {}
-
-
-def test_there_are_never_three() -> None:
+def test_there_are_never_three_and_none_where_memory_is_unknown() -> None:
     fleet = pair_of(fleet_of(memory_gib=64))
     assert beside(submit(fleet, willing(3, "z"))) == {}
+    fleet = fleet_of(memory_gib=0)
+    submit(fleet, willing(1))
+    fleet.run(1)
+    assert beside(submit(fleet, willing(2, "y"))) == {}
 
 
 def test_of_two_the_one_with_which_more_is_gained() -> None:
     fleet = fleet_of(machines=2)
     submit(fleet, willing(1, "x", busy=0.9))
     submit(fleet, willing(2, "y", busy=0.4))
-    run(fleet, 1)
-    run(fleet, 2)
+    fleet.run(1)
+    fleet.run(2)
     assert beside(submit(fleet, willing(3, "z", busy=0.6))) == {3: 2}
 
 
 def test_under_a_strict_order_only_the_first_in_line_is_a_guest() -> None:
     fleet = fleet_of(strict=True)
     submit(fleet, willing(1))
-    run(fleet, 1)
+    fleet.run(1)
     submit(fleet, job(2, "c", 1))  # it did not agree, and stands first
     assert beside(submit(fleet, willing(3, "y"))) == {}
     fleet.tell(ev.JobCancelled(fleet.at, JobId(2)))
     assert JobId(3) in fleet.attempts
-
-
-# ------------------------------------------------------------------------------------------------ measured
 
 
 def test_a_pair_that_was_measured_to_gain_stays_and_is_chosen_again() -> None:
@@ -241,10 +206,7 @@ def test_who_is_slow_because_it_shares_is_no_outlier_of_its_kind() -> None:
     assert ledger.kind_of(ledger.jobs[JobId(1)]) == Kind("x")
 
 
-# ------------------------------------------------------------------------------------------------ how it ends
-
-
-def test_the_other_has_the_accelerator_alone_when_one_ends() -> None:
+def test_the_other_has_the_accelerator_alone_when_one_ends_and_a_lost_machine_takes_both() -> None:
     fleet = pair_of(fleet_of())
     fleet.end(JobId(1))
     ledger = fleet.core.ledger
@@ -254,29 +216,34 @@ def test_the_other_has_the_accelerator_alone_when_one_ends() -> None:
     fleet.end(JobId(2))
     fleet.end(JobId(3))
     assert ledger.fleet.pools[0].free == 1
+    fleet = pair_of(fleet_of())
+    fleet.lose(NodeId("c1"))
+    assert not fleet.attempts
+    assert not fleet.core.cycle.sharing.pairs
 
 
 def test_a_guest_moves_to_a_free_place_that_nobody_waits_for() -> None:
-    """It keeps 1 / 1.2 of its speed, and has a million steps to go."""
+    """Where it keeps 1 / 1.2 of its speed, with a million steps to go; one that is not slowed down stays."""
     fleet = pair_of(fleet_of(), willing(2, "y", busy=0.7))
     pool_id = fleet.core.ledger.fleet.pools[0].pool.pool_id
     assert revoked(fleet.tell(ev.NodeJoined(fleet.at, NodeId("c2"), pool_id))) == {2: Reason.POLICY_MOVED}
     assert beside(fleet.end(JobId(2), exit_code=85)) == {2: None}
+    fleet = pair_of(fleet_of())
+    pool_id = fleet.core.ledger.fleet.pools[0].pool.pool_id
+    assert revoked(fleet.tell(ev.NodeJoined(fleet.at, NodeId("c2"), pool_id))) == {}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_guest_goes_nowhere_it_may_not_be_and_is_put_beside_nobody_there(policy: str) -> None:
-    """Job 2 failed twice on c2, which is closed to it: as the guest of job 1 it is left alone though c2 is free, and
-    once it has failed on c1 instead, it is not put beside job 1 there again.
-    """
+    """c2 is closed to job 2: a guest on c1, it is left alone though c2 is free; where c1 is closed, it is no guest."""
     retried = willing(2, "y", retry=RetryRule(9))
     fleet = fleet_of(policy, machines=2)
     submit(fleet, willing(1))
-    run(fleet, 1)
+    fleet.run(1)
     fleet.core.ledger.retries.blame(JobId(2), NodeId("c2"), inf)
     fleet.core.ledger.retries.blame(JobId(2), NodeId("c2"), inf)
     assert beside(submit(fleet, retried)) == {2: 1}
-    run(fleet, 2)
+    fleet.run(2)
     stopped = measured_pair(fleet, 5.6, 5.6)
     for _ in range(20):
         fleet.at += 10.0
@@ -284,28 +251,23 @@ def test_a_guest_goes_nowhere_it_may_not_be_and_is_put_beside_nobody_there(polic
     assert revoked(stopped) == {}
     fleet = fleet_of(policy, machines=2)
     submit(fleet, willing(1))
-    run(fleet, 1)
+    fleet.run(1)
     fleet.core.ledger.retries.blame(JobId(2), NodeId("c1"), inf)
     fleet.core.ledger.retries.blame(JobId(2), NodeId("c1"), inf)
     submit(fleet, replace(willing(3), shared=None))
     assert beside(submit(fleet, retried)) == {}
 
 
-def test_a_guest_that_is_not_slowed_down_stays() -> None:
-    fleet = pair_of(fleet_of())
+def test_a_guest_moves_to_no_place_that_the_plan_keeps_from_it() -> None:
+    """It would be put beside the same job again, for ever."""
+    fleet = pair_of(fleet_of("walras"), willing(2, "y", busy=0.7))
     pool_id = fleet.core.ledger.fleet.pools[0].pool.pool_id
-    assert revoked(fleet.tell(ev.NodeJoined(fleet.at, NodeId("c2"), pool_id))) == {}
-
-
-def test_a_lost_machine_takes_both() -> None:
-    fleet = pair_of(fleet_of())
-    fleet.lose(NodeId("c1"))
-    assert not fleet.attempts
-    assert not fleet.core.cycle.sharing.pairs
+    stopped = fleet.tell(ev.NodeJoined(fleet.at, NodeId("c2"), pool_id))
+    assert revoked(stopped + fleet.answer({1: {"c": 1.0}})) == {}
 
 
 def test_a_job_of_a_high_class_has_both_leave() -> None:
-    """The accelerator is free when both have left; only one of them leaving would have been in vain."""
+    """The place is free when both have left. Where one may not be stopped neither is: that would be in vain."""
     fleet = pair_of(fleet_of("max_min_fairness"))
     for number in (1, 2):
         fleet.tell(ev.CheckpointRecorded(fleet.at, JobId(number), fleet.attempts[JobId(number)].number, 1.0, 0.1))
@@ -313,15 +275,11 @@ def test_a_job_of_a_high_class_has_both_leave() -> None:
     assert set(revoked(commands)) == {1, 2}
     assert beside(fleet.end(JobId(1), exit_code=85)) == {}
     assert beside(fleet.end(JobId(2), exit_code=85)) == {3: None}
-
-
-def test_a_pair_of_which_one_stays_is_left_alone() -> None:
-    """The host runs to its end: that the guest leaves would free nothing."""
     fleet = fleet_of("max_min_fairness")
     submit(fleet, willing(1, preemptible=False))
-    run(fleet, 1)
+    fleet.run(1)
     assert beside(submit(fleet, willing(2, "y"))) == {2: 1}
-    run(fleet, 2)
+    fleet.run(2)
     assert revoked(submit(fleet, job(3, "c", 1, kind=Kind("z"), priority=80))) == {}
 
 
@@ -335,13 +293,10 @@ def test_a_server_that_starts_again_knows_the_pair() -> None:
     assert revoked(measured_pair(fleet, 6.0, 3.9)) == {2: Reason.POLICY_MOVED}
 
 
-# ------------------------------------------------------------------------------------------------ money and use
-
-
 def test_each_pays_half_and_counts_as_half() -> None:
     fleet = fleet_of(usd_per_h=3.0)
     submit(fleet, willing(1, project="p"))
-    run(fleet, 1)
+    fleet.run(1)
     fleet.at = 3600.0
     submit(fleet, willing(2, "y", project="q"))
     usage = fleet.core.ledger.usage
@@ -356,9 +311,6 @@ def test_each_pays_half_and_counts_as_half() -> None:
     assert usage.held("q")[0] == 0.0
 
 
-# ------------------------------------------------------------------------------------------------ whatever happens
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens(policy: str, seed: int) -> None:
@@ -369,8 +321,8 @@ def test_whatever_happens(policy: str, seed: int) -> None:
     seen_pairs = 0
     for _ in range(250):
         passed = random.choice((0.0, 1.0, 30.0))
-        held = sum(machine.size - len(machine.free) for machine in filter(None, ledger.fleet.machines))
-        held_usd += held * 2.0 * passed / 3600.0
+        held = {part.node_id for job in ledger if job.placement and job.holds for part in job.placement.parts}
+        held_usd += len(held) * 2.0 * passed / 3600.0
         fleet.at += passed
         what = random.random()
         attempt = fleet.some_attempt(random)
@@ -401,3 +353,31 @@ def test_whatever_happens(policy: str, seed: int) -> None:
     assert seen_pairs
     spent = {name: usd for name, usd, _ in fleet.core.cycle.spending.stated(fleet.at)}
     assert spent[""] == pytest.approx(held_usd)
+
+
+@pytest.mark.parametrize("length", ["duration_s", "steps"])
+@pytest.mark.parametrize(
+    ("joins_at", "leaves_at", "is_gone"),
+    [(10.0, inf, True), (10.0, 850.0, True), (800.0, inf, False), (10.0, 300.0, False)],
+)
+def test_a_job_is_gone_before_a_booking_if_the_time_beside_another_makes_it_late(
+    joins_at: float, leaves_at: float, is_gone: bool, length: str
+) -> None:
+    """It takes 900 s alone and 1,080 s beside the other: whether it surely ends in time is told by both parts."""
+    fleet = fleet_of()
+    stated: dict[str, Any] = {"duration_s": 900.0, "steps": None} if length == "duration_s" else {"steps": 9e3}
+    submit(fleet, replace(willing(1, busy=0.6), grace_s=5.0, **stated))
+    fleet.run(1)
+    fleet.tell(BookingsDeclared(0.0, (Booking(1, "vision", (NodeId("c1"),), 1060.0, 2000.0, "c", 1, "a demo"),)))
+    for at in (joins_at, leaves_at, 1000.0):
+        while fleet.wake_at <= at < inf and 1 in fleet.attempts:
+            fleet.wake()
+        if at == joins_at:
+            fleet.tell(ev.Woke(at))
+            assert beside(submit(fleet, replace(willing(2, "y", busy=0.6), grace_s=5.0))) == {2: 1}
+            fleet.run(2)
+        elif at == leaves_at < inf:
+            fleet.tell(ev.Woke(at))
+            fleet.tell(ev.JobCancelled(at, JobId(2)))
+            fleet.end(JobId(2), exit_code=85)
+    assert fleet.attempts[JobId(1)].stopping is is_gone

@@ -95,7 +95,7 @@ def test_a_move_that_pays_without_the_fetch_is_not_made_with_it(
 
 
 def test_a_challenger_pays_for_fetching_where_no_machine_has_its_inputs() -> None:
-    """The machine of the pool that has most of them counts; without inputs there is nothing to fetch."""
+    """The machine of the pool that has most of them, by bytes, counts; without inputs there is nothing to fetch."""
     fleet = moving(QUICK, ())
     ledger = fleet.core.ledger
     record = ledger.jobs[J1]
@@ -106,6 +106,13 @@ def test_a_challenger_pays_for_fetching_where_no_machine_has_its_inputs() -> Non
     assert fetching_on_pool_s(ledger, record, pools[PoolId("c")]) == 0.0
     fleet.tell(ev.JobSubmitted(fleet.at, job(2)))
     assert fetching_on_pool_s(ledger, ledger.jobs[JobId(2)], pools[PoolId("c")]) == 0.0
+    fleet = cluster(machines="")
+    for name, fetched in (("a1", (("d1", 1, 0.1), ("d2", 1, 0.1))), ("a2", (("d3", 10**9, 1.0),))):
+        joined(fleet, name, "a")
+        told_bytes(fleet, name, *fetched)
+    caches, rows = fleet.core.ledger.fleet.caches, {m.node_id: m.row for m in fleet.core.ledger.fleet.machines if m}
+    found = caches.rows_with(("d1", "d2", "d3"), set(rows.values()))
+    assert found == [rows[NodeId("a2")], rows[NodeId("a1")]]
 
 
 def told_bytes(fleet: FakeFleet, name: str, *fetched: tuple[str, int, float]) -> None:
@@ -156,16 +163,6 @@ def test_a_machine_that_measured_nothing_fetches_at_the_rate_of_its_pool() -> No
     assert fetching_on_pool_s(ledger, ledger.jobs[J1], row) == 300.0
 
 
-def test_of_machines_with_some_of_the_inputs_that_with_most_bytes_comes_first() -> None:
-    fleet = cluster(machines="")
-    for name, fetched in (("a1", (("d1", 1, 0.1), ("d2", 1, 0.1))), ("a2", (("d3", 10**9, 1.0),))):
-        joined(fleet, name, "a")
-        told_bytes(fleet, name, *fetched)
-    caches, rows = fleet.core.ledger.fleet.caches, {m.node_id: m.row for m in fleet.core.ledger.fleet.machines if m}
-    found = caches.rows_with(("d1", "d2", "d3"), set(rows.values()))
-    assert found == [rows[NodeId("a2")], rows[NodeId("a1")]]
-
-
 @pytest.mark.parametrize(("fetch_s", "pays_at"), [(3.0, 100.0), (60.0, 200.0), (300.0, 700.0)])
 def test_a_move_is_made_once_it_pays_for_its_bytes(fetch_s: float, pays_at: float) -> None:
     """Twice the restart (2 s) and the fetch must be owed, whatever starts of the kind took before."""
@@ -183,9 +180,10 @@ def test_journals_from_before_know_no_bytes() -> None:
     assert decode_event(before) == ev.NodeData(1.0, NodeId("a1"), ("d1",))
 
 
-def test_journals_from_before_decide_as_they_did() -> None:
+@pytest.mark.parametrize("rule", ["count_fetches", "weigh_intervals"])
+def test_journals_from_before_a_rule_decide_as_they_did(rule: str) -> None:
     row = encode_event(cluster().log[0][0])
-    assert decode_event(row).rules.count_fetches  # type: ignore[union-attr]
-    before = replace(row, payload=row.payload.replace(',"count_fetches":true', ""))
+    assert getattr(decode_event(row).rules, rule)  # type: ignore[union-attr]
+    before = replace(row, payload=row.payload.replace(f',"{rule}":true', ""))
     assert before.payload != row.payload
-    assert not decode_event(before).rules.count_fetches  # type: ignore[union-attr]
+    assert not getattr(decode_event(before).rules, rule)  # type: ignore[union-attr]

@@ -1,7 +1,6 @@
 """Declared limits of projects and users hold at every instant, whatever is idle."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from math import floor, inf
 from random import Random
 
@@ -11,15 +10,17 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.events import FLEET, EntityShare, ShareLimit, SharesDeclared
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import FLEET, EntityShare, ShareLimit, SharesDeclared
 from walras.cluster import NodeId, Placement, PoolId
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import Reason
 
 QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0.5)
 J1, J2 = JobId(1), JobId(2)
+#: Whose, of what, and how many: a count, or a part of the capacity.
+Limit = tuple[str, str, int | float]
 
 
 def limited(machines: str = "a", **projects: object) -> FakeFleet:
@@ -66,13 +67,18 @@ def test_idle_places_are_not_given_beyond_a_limit() -> None:
     assert held(fleet) == Counter({"small": 1, "small/": 1, "other": 3, "other/": 3})
 
 
-def test_a_limit_below_one_accelerator_allows_none_and_says_so() -> None:
+def test_a_limit_below_one_accelerator_allows_none_and_says_so_and_no_limit_asks_nothing() -> None:
     fleet = limited(small={"limit": 0.2})
     submit(fleet, job(1, "a", 1, project="small"))
     assert not fleet.attempts
     first = pending_reasons(fleet.core, J1)[0]
     assert "allows 0" in first.detail
     assert "this never fits" in first.fix
+    fleet = measured(cluster("max_min_fairness", rules=QUICK))
+    submit(fleet, job(1, "a", 4))
+    assert not fleet.core.cycle.limits.are_declared
+    assert fleet.core.cycle.limits.room(fleet.core.ledger.jobs[J1]) == inf
+    assert any(isinstance(each, cmd.Start) for _, commands in fleet.log for each in commands)
 
 
 def test_jobs_of_one_project_take_turns_below_its_limit() -> None:
@@ -94,74 +100,83 @@ def test_jobs_of_one_project_take_turns_below_its_limit() -> None:
     assert ran == {1, 2, 3}
 
 
-@dataclass
 class Watched(FakeFleet):
-    """Looks after every command, not only after every event: at no instant may more start than a limit allows."""
+    """Looks after every command, not only after every event: at no instant may anybody hold more than is allowed."""
 
-    fractions: dict[str, float] = field(default_factory=dict)
-
-    def __init__(self, fractions: dict[str, float]) -> None:
+    def __init__(self, limits: list[Limit]) -> None:
         super().__init__()
-        self.fractions = fractions
+        self.limits = limits
 
-    def _grant(self, job_id: JobId, number: int, placement: object) -> None:
-        super()._grant(job_id, number, placement)  # type: ignore[arg-type]
-        capacity = sum(state.capacity for state in self.core.ledger.fleet.pools)
-        request, now = self.core.ledger.jobs[job_id].request, held(self)
-        for name in (request.project, f"{request.project}/{request.user}"):
-            if name in self.fractions:
-                assert now[name] <= floor(self.fractions[name] * capacity + 1e-9), f"{name} at {self.at}: {now}"
+    def _grant(self, job_id: JobId, number: int, placement: Placement) -> None:
+        super()._grant(job_id, number, placement)
+        capacity, jobs = sum(state.capacity for state in self.core.ledger.fleet.pools), self.core.ledger.jobs
+        for name, scope, most in self.limits:
+            now = sum(
+                count
+                for attempt in self.attempts.values()
+                if name in jobs[attempt.job_id].request.owners
+                for pool, count in attempt.placement.by_pool.items()
+                if scope in (FLEET, pool)
+            )
+            assert now <= (floor(most * capacity + 1e-9) if isinstance(most, float) else most), (name, scope, self.at)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
-def test_no_start_ever_goes_beyond_a_limit(seed: int) -> None:
-    """Random trees of projects and users, gangs of all kinds, machines that come and go, and rounds."""
+@pytest.mark.parametrize("policy", ["tree", "hierarchical", "walras", "fifo"])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_start_ever_goes_beyond_a_limit(policy: str, seed: int) -> None:
+    """Of a random tree of the policy, or of an administrator's for fleet and pools; gangs, machines that come."""
     random = Random(seed)
-    projects, fractions = _random_tree(random)
-    fleet = Watched(fractions)
-    template = cluster("hierarchical", rules=QUICK, machines="aabbcc", projects=projects)
+    projects, limits = _random_tree(random) if policy == "tree" else ({}, _random_limits(random))
+    fleet, parameters = Watched(limits), {"projects": projects} if projects else {}
+    template = cluster("hierarchical" if policy == "tree" else policy, rules=QUICK, machines="aabbcc", **parameters)
     for event, _ in template.log:
         fleet.tell(event)
     measured(fleet)
-    number = 0
-    for _ in range(60):
+    if policy != "tree":
+        names = {name for name, _, _ in limits}
+        own = {name: tuple(ShareLimit(scope, int(most)) for of, scope, most in limits if of == name) for name in names}
+        fleet.tell(SharesDeclared(fleet.at, tuple(EntityShare(name, limits=own[name]) for name in sorted(names))))
+    for number in range(1, 61):
         fleet.at += random.random()
         while fleet.wake_at <= fleet.at:
             fleet.wake()
             settle(fleet)
         match random.randrange(6):
             case 0 | 1 | 2:
-                number += 1
-                submit(fleet, _random_job(random, number, list(projects)))
+                submit(fleet, _random_job(random, number, ["p", "q", "r"]))
             case 3:
-                _end_one(fleet, random)
+                running = [each for each in fleet.attempts.values() if each.started]
+                if running:
+                    fleet.end(random.choice(running).job_id)
             case 4:
                 for attempt in [each for each in fleet.attempts.values() if each.stopping]:
                     fleet.end(attempt.job_id, 85, fleet.core.ledger.jobs[attempt.job_id].steps)
                     settle(fleet)
             case 5:
                 fleet.tell(ev.NodeJoined(fleet.at, NodeId(f"n{fleet.at}"), PoolId(random.choice("abc"))))
+        settle(fleet)
         for each in list(fleet.attempts.values()):
             if not each.started and not each.stopping:
                 fleet.prepare_all(each.job_id)
         settle(fleet)
-    assert fleet.attempts
+    assert any(isinstance(each, cmd.Start) for _, commands in fleet.log for each in commands)
 
 
-def _random_tree(random: Random) -> tuple[dict[str, object], dict[str, float]]:
+def _random_tree(random: Random) -> tuple[dict[str, object], list[Limit]]:
     projects: dict[str, object] = {}
-    fractions: dict[str, float] = {}
+    limits: list[Limit] = []
     for name in ("p", "q", "r")[: random.randint(1, 3)]:
-        limit = random.choice([0.1, 0.25, 0.4, 0.5, 1.0])
-        users = {}
-        for user in ("u", "v"):
-            if random.random() < 0.5:
-                fractions[f"{name}/{user}"] = own = random.choice([0.1, 0.2, 0.3])
-                users[user] = {"limit": own}
-        projects[name] = {"limit": limit, "users": users}
-        fractions[name] = limit
-    return projects, fractions
+        users = {user: {"limit": random.choice([0.1, 0.2, 0.3])} for user in ("u", "v") if random.random() < 0.5}
+        most = random.choice([0.1, 0.25, 0.4, 0.5, 1.0])
+        projects[name] = {"limit": most, "users": users}
+        limits += [(name, FLEET, most), *((f"{name}/{user}", FLEET, own["limit"]) for user, own in users.items())]
+    return projects, limits
+
+
+def _random_limits(random: Random) -> list[Limit]:
+    owned = [(name, scope) for name in ("p", "q", "r", "p/u", "q/v") for scope in (FLEET, "a", "b", "c")]
+    return [(name, scope, random.choice([0, 1, 2, 4, 8])) for name, scope in owned if random.random() < 0.4]
 
 
 def _random_job(random: Random, number: int, projects: list[str]) -> JobRequest:
@@ -171,98 +186,6 @@ def _random_job(random: Random, number: int, projects: list[str]) -> JobRequest:
         user=random.choice("uv"), steps=random.choice([50.0, 1e4]), priority=random.choice([20, 50, 50, 90]),
         sizes=(1, 2, count) if count > 2 and random.random() < 0.3 else (),
     )  # fmt: skip
-
-
-def _end_one(fleet: FakeFleet, random: Random) -> None:
-    running = [each for each in fleet.attempts.values() if each.started]
-    if running:
-        fleet.end(random.choice(running).job_id)
-        settle(fleet)
-
-
-def test_a_policy_without_limits_asks_nothing() -> None:
-    fleet = measured(cluster("max_min_fairness", rules=QUICK))
-    submit(fleet, job(1, "a", 4))
-    assert not fleet.core.cycle.limits.are_declared
-    assert fleet.core.cycle.limits.room(fleet.core.ledger.jobs[J1]) == inf
-    assert any(isinstance(each, cmd.Start) for _, commands in fleet.log for each in commands)
-
-
-@dataclass
-class WatchedScopes(FakeFleet):
-    """Looks after every command whether anybody holds more of a scope than an administrator allowed."""
-
-    shares: tuple[EntityShare, ...] = ()
-
-    def __init__(self, shares: tuple[EntityShare, ...]) -> None:
-        super().__init__()
-        self.shares = shares
-
-    def _grant(self, job_id: JobId, number: int, placement: Placement) -> None:
-        super()._grant(job_id, number, placement)
-        for share in self.shares:
-            for limit in share.limits:
-                now = sum(
-                    count
-                    for attempt in self.attempts.values()
-                    if share.name in self.core.ledger.jobs[attempt.job_id].request.owners
-                    for pool, count in self._parts(attempt.placement)
-                    if limit.scope in (FLEET, pool)
-                )
-                assert now <= limit.accelerators, (share.name, limit, self.at)
-
-    def _parts(self, placement: Placement) -> list[tuple[str, int]]:
-        machines = ((self.core.ledger.fleet.machine(part.node_id), len(part.devices)) for part in placement.parts)
-        pools = self.core.ledger.fleet.pools
-        return [(pools[each.pool].pool.pool_id, count) for each, count in machines if each is not None]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_no_start_ever_goes_beyond_an_administrators_limit(seed: int) -> None:
-    """Limits of the fleet, of types and of pools under three kinds of policy; they are changed under way, too."""
-    random = Random(seed)
-    shares = _random_shares(random)
-    policy = ("hierarchical", "walras", "fifo")[seed % 3]
-    fleet = WatchedScopes(shares)
-    for event, _ in cluster(policy, rules=QUICK, machines="aabbcc").log:
-        fleet.tell(event)
-    measured(fleet)
-    fleet.tell(SharesDeclared(fleet.at, shares))
-    for number in range(1, 41):
-        fleet.at += random.random()
-        while fleet.wake_at <= fleet.at:
-            fleet.wake()
-            settle(fleet)
-        match random.randrange(5):
-            case 0 | 1 | 2:
-                submit(fleet, _random_job(random, number, ["p", "q", "r"]))
-            case 3:
-                _end_one(fleet, random)
-            case 4:
-                for attempt in [each for each in fleet.attempts.values() if each.stopping]:
-                    fleet.end(attempt.job_id, 85, fleet.core.ledger.jobs[attempt.job_id].steps)
-                    settle(fleet)
-        for each in list(fleet.attempts.values()):
-            if not each.started and not each.stopping:
-                fleet.prepare_all(each.job_id)
-        settle(fleet)
-    assert any(isinstance(each, cmd.Start) for _, commands in fleet.log for each in commands)
-
-
-def _random_shares(random: Random) -> tuple[EntityShare, ...]:
-    names = [name for name in ("p", "q", "r", "p/u", "q/v") if random.random() < 0.8]
-    return tuple(
-        EntityShare(
-            name,
-            random.choice([1.0, 3.0]),
-            limits=tuple(
-                ShareLimit(scope, random.choice([0, 1, 2, 4, 8]))
-                for scope in (FLEET, "a", "b", "c")
-                if random.random() < 0.5
-            ),
-        )
-        for name in names
-    )
 
 
 def test_a_limit_of_one_pool_leaves_the_others_open() -> None:
@@ -279,7 +202,7 @@ def test_a_limit_of_one_pool_leaves_the_others_open() -> None:
         Reason.WAIT_QUOTA,
         "needs 1; project p holds 2, and its limit allows 2 of a",
     )
-    assert "walras admin project set p --limit a=N" in first.fix
+    assert "walras admin set project p limits.a=N" in first.fix
     fleet.tell(SharesDeclared(fleet.at, ()))
     fleet.end(JobId(6))
     settle(fleet)

@@ -3,13 +3,15 @@
 import re
 from dataclasses import replace
 
-from fake_fleet import FakeFleet, cluster, job, pool
-from planned_fleet import carried_out, measured
+import pytest
+from fake_fleet import FakeFleet, cluster, job, pool, revoked
+from planned_fleet import carried_out, measured, submit
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.cycle.solve_requests import run_solve
+from scheduler.core.events import JobReprioritised
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
@@ -31,23 +33,11 @@ def starts(commands: list[cmd.Command]) -> dict[int, str]:
     return {c.job_id: c.placement.pool_id for c in commands if isinstance(c, cmd.Start)}
 
 
-def revoked(commands: list[cmd.Command]) -> dict[int, Reason]:
-    return {c.job_id: c.reason for c in commands if isinstance(c, cmd.Revoke)}
-
-
-def running(fleet: FakeFleet, job_id: JobId) -> None:
-    fleet.tell(ev.AttemptStarted(fleet.at, job_id, fleet.attempts[job_id].number))
-
-
 def test_a_job_waits_for_the_plan_and_starts_where_it_says() -> None:
-    """At an event the policy is asked; the newcomer is not placed before."""
+    """At an event the policy is asked; a gang over two machines is planned where there are two."""
     fleet = planning("ab")
     assert starts(fleet.tell(ev.JobSubmitted(0.0, job(1, steps=100.0)))) == {}
     assert starts(carried_out(fleet)) == {1: "a"}
-
-
-def test_a_gang_over_two_machines_is_planned_where_there_are_two() -> None:
-    """The faster pool has accelerators enough on one machine: planned there, the gang would wait for ever."""
     fleet = planning("acc")
     fleet.tell(ev.JobSubmitted(0.0, job(1, count=2, nodes=2, steps=100.0)))
     prepared = {c.job_id: c.placement.pool_id for c in carried_out(fleet) if isinstance(c, cmd.Prepare)}
@@ -55,9 +45,7 @@ def test_a_gang_over_two_machines_is_planned_where_there_are_two() -> None:
 
 
 def test_a_gang_over_two_machines_is_not_planned_on_one_that_is_rented() -> None:
-    """Of a pool that has one machine and may have more it takes two whole machines, until there are two: if these are
-    not worth their price, it goes elsewhere.
-    """
+    """Of a pool that may have more it takes two whole machines; if these are not worth it, it goes elsewhere."""
     fleet = planning("cc")
     dear = replace(pool("s", 2, market=Market.SPOT, quota=3), usd_per_h=1e6)
     fleet.tell(ev.PoolDeclared(0.0, dear))
@@ -82,49 +70,77 @@ def test_a_gang_that_runs_has_its_machines_though_one_takes_no_more_jobs() -> No
     for name in ("s1", "s2"):
         fleet.tell(ev.NodeJoined(0.0, NodeId(name), spot.pool_id, "token"))
     fleet.tell(ThroughputMeasured(0.0, Kind("k"), "s", 2, 9.0))
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "s", 2, nodes=2, steps=1e6)))
-    carried_out(fleet)
+    submit(fleet, 0.0, job(1, "s", 2, nodes=2, steps=1e6))
     fleet.prepare_all(J1)
-    running(fleet, J1)
+    fleet.run(J1)
     fleet.tell(ev.NodeQuarantined(fleet.at, NodeId("s2"), "a start failed there"))
     columns = build_problem(fleet.core.ledger).columns
     assert (columns.use_count.tolist(), columns.running.tolist()) == ([2.0], [True])
 
 
 def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
-    """An exchange: the incumbent is asked to go, and its place is kept for the one it leaves it to."""
+    """The incumbent is asked to go, and its place is kept for the other: the next plan takes that as done."""
     fleet = planning()
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
-    carried_out(fleet)
-    running(fleet, J1)
+    submit(fleet, 0.0, job(1, "a", 4, steps=1e6), runs=True)
     fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
     assert revoked(carried_out(fleet)) == {1: Reason.POLICY_PREEMPTED}
+    fleet.tell(ev.PoolDeclared(10.0, pool("d", 1)))
+    fleet.tell(ev.JobSubmitted(11.0, job(3, "a", 4, steps=1e7)))
+    columns = fleet.solves[0].problem.columns
+    assert [columns.running[columns.job == row].tolist() for row in (0, 1)] == [[False], [True]]
+    assert revoked(carried_out(fleet)) == {}
     assert 2 in starts(fleet.end(J1, 85, 100.0))
-    running(fleet, J2)
+    fleet.run(J2)
     carried_out(fleet)
     assert not fleet.core.cycle.reservations
 
 
+def test_no_job_of_a_higher_class_leaves_for_a_lower_one_whatever_the_plan_says() -> None:
+    """Where a plan leaves it out, or gives it a place that it may not have now."""
+    fleet = planning()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
+    carried_out(fleet)
+    fleet.run(1)
+    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0, priority=20)))
+    assert revoked(fleet.answer({2: {"a": 1.0}})) == {}
+    assert revoked(fleet.tell(JobReprioritised(20.0, J2, 50)) + fleet.answer({2: {"a": 1.0}})) == {
+        1: Reason.POLICY_PREEMPTED
+    }
+
+
 def test_a_job_moves_to_a_faster_place_that_is_worth_the_restart() -> None:
     fleet = planning("ab")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e4)))
-    carried_out(fleet)
-    running(fleet, J1)
+    submit(fleet, 0.0, job(1, "a", 4, steps=1e4), runs=True)
     fleet.tell(ev.JobSubmitted(1.0, job(2, "*", 2, steps=1e6)))
     assert starts(carried_out(fleet)) == {2: "b"}
-    running(fleet, J2)
+    fleet.run(J2)
     fleet.at = 2000.0
     fleet.end(J1)
     assert revoked(carried_out(fleet)) == {2: Reason.POLICY_MOVED}
     assert starts(fleet.end(J2, 85, 50.0)) == {2: "a"}
 
 
-def test_a_job_that_cannot_be_stopped_is_left_alone() -> None:
-    """It is pinned: the plan goes around it."""
-    fleet = planning()
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6, preemptible=False)))
-    carried_out(fleet)
-    running(fleet, J1)
+@pytest.mark.parametrize(("steps", "moved"), [(1e6, {2: Reason.POLICY_MOVED}), (20.0, {})])
+def test_a_restarted_job_takes_a_free_place_that_repays_it(steps: float, moved: dict[int, Reason]) -> None:
+    """Beside machines to rent it is left in peace at first by others, but its own gain does not wait for that."""
+    fleet = planning("ab")
+    fleet.tell(ev.PoolDeclared(0.0, replace(pool("s", 2, market=Market.SPOT, quota=3), usd_per_h=1e6)))
+    submit(fleet, 0.0, job(1, "a", 4, steps=1e4), runs=True)
+    submit(fleet, 1.0, job(2, "*", 2, steps=steps), runs=True)
+    fleet.tell(ev.JobHeld(5.0, J2))
+    fleet.end(J2, 85, 5.0)
+    assert starts(fleet.tell(ev.JobReleased(6.0, J2)) + carried_out(fleet)) == {2: "b"}
+    fleet.run(J2)
+    fleet.at = 10.0
+    fleet.end(J1)
+    assert revoked(carried_out(fleet)) == moved
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_job_that_cannot_be_stopped_is_left_alone(moves: bool) -> None:
+    """By its own word, or where the policy moves nobody: it is pinned, and the plan goes around it."""
+    fleet = planning(moves=moves)
+    submit(fleet, 0.0, job(1, "a", 4, steps=1e6, preemptible=not moves), runs=True)
     fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
     assert fleet.solves[0].problem.jobs.pinned.tolist() == [True, False]
     assert revoked(carried_out(fleet)) == {}
@@ -134,11 +150,8 @@ def test_a_planned_gang_starts_where_room_comes_first() -> None:
     """The place kept for it is one way to start; another that is complete sooner is taken."""
     fleet = planning("cc")
     for number in (1, 2):
-        fleet.tell(ev.JobSubmitted(0.0, job(number, "c", 1, steps=1e3)))
-        carried_out(fleet)
-        running(fleet, JobId(number))
-    fleet.tell(ev.JobSubmitted(1.0, job(3, "c", 2, steps=10.0, nodes=2)))
-    carried_out(fleet)
+        submit(fleet, 0.0, job(number, "c", 1, steps=1e3), runs=True)
+    submit(fleet, 1.0, job(3, "c", 2, steps=10.0, nodes=2))
     fleet.tell(ev.NodeJoined(2.0, NodeId("c-new"), PoolId("c")))
     carried_out(fleet)
     for number in (1, 2):
@@ -166,14 +179,13 @@ def test_between_plans_a_newcomer_is_judged_at_the_prices() -> None:
     rules = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
     fleet = planning("a", rules)
     fleet.tell(ev.Woke(200.0))
-    fleet.tell(ev.JobSubmitted(200.0, job(1, "a", 1, steps=1e6)))
-    carried_out(fleet)
+    submit(fleet, 200.0, job(1, "a", 1, steps=1e6))
     assert starts(fleet.tell(ev.JobSubmitted(201.0, job(2, "a", 1, steps=100.0)))) == {2: "a"}
     assert starts(fleet.tell(ev.JobSubmitted(299.0, job(3, "a", 1, steps=100.0)))) == {3: "a"}
 
 
 def test_a_place_that_others_want_waits_for_a_plan_that_is_near() -> None:
-    """One of two gangs waits, so the place has a price; then the other ends, and a newcomer finds room."""
+    """One of two gangs waits, so the place has a price; then the other fails, and a newcomer finds room."""
     for newcomer_at, found in ((210.0, {3: "a"}), (299.0, {})):
         rules = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
         fleet = planning("a", rules)
@@ -181,9 +193,9 @@ def test_a_place_that_others_want_waits_for_a_plan_that_is_near() -> None:
         fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, steps=1e6)))
         fleet.tell(ev.Woke(200.0))
         carried_out(fleet)
-        running(fleet, J1)
+        fleet.run(J1)
         assert fleet.core.cycle.policy.quote.prices[0] > 0
-        fleet.end(J1, 0)
+        fleet.end(J1, 1)
         assert starts(fleet.tell(ev.JobSubmitted(newcomer_at, job(3, "a", 1, steps=10.0)))) == found
 
 
@@ -191,10 +203,9 @@ def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:
     """In words; both numbers stand beside, for those who look closely."""
     fleet = planning()
     for number, steps in ((1, 100.0), (2, 1e6)):
-        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 4, steps=steps)))
-        carried_out(fleet)
+        submit(fleet, 0.0, job(number, "a", 4, steps=steps))
         if JobId(number) in fleet.attempts:
-            running(fleet, JobId(number))
+            fleet.run(JobId(number))
     (line,) = pending_reasons(fleet.core, J2)
     assert line.reason is Reason.WAIT_PRICE
     assert "not planned here" in line.detail
@@ -206,47 +217,16 @@ def test_who_waits_is_told_who_cannot_be_stopped_for_it() -> None:
     """A higher class, too, waits for a job that may not be stopped; of one that may nothing is said."""
     for preemptible in (True, False):
         fleet = planning()
-        fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2, steps=100.0, preemptible=preemptible)))
-        carried_out(fleet)
-        running(fleet, J1)
-        fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 4, steps=1e6, priority=90 if not preemptible else 50)))
-        carried_out(fleet)
+        submit(fleet, 0.0, job(1, "a", 2, steps=100.0, preemptible=preemptible), runs=True)
+        submit(fleet, 1.0, job(2, "a", 4, steps=1e6, priority=90 if not preemptible else 50))
         (line,) = pending_reasons(fleet.core, J2)
-        assert ("job 1 cannot be stopped now" in line.detail) == (not preemptible)
+        assert ("job 1, which may not be stopped" in line.detail) == (not preemptible)
 
 
-def test_without_moves_whoever_runs_stays_to_its_end() -> None:
-    """`moves: false`: all who run are pinned."""
-    fleet = planning("a", moves=False)
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
-    carried_out(fleet)
-    running(fleet, J1)
-    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=1.0)))
-    assert revoked(carried_out(fleet)) == {}
-
-
-def test_a_plan_half_carried_out_looks_as_if_it_were_done() -> None:
-    """Asked again while an exchange is under way, the policy is told of the newcomer as running there."""
-    fleet = planning("a")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
-    carried_out(fleet)
-    running(fleet, J1)
-    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
-    carried_out(fleet)
-    fleet.tell(ev.PoolDeclared(10.0, pool("d", 1)))
-    fleet.tell(ev.JobSubmitted(11.0, job(3, "a", 4, steps=1e7)))
-    problem = fleet.solves[0].problem
-    assert problem.columns.running[problem.columns.job == 1].tolist() == [True]
-    assert problem.columns.running[problem.columns.job == 0].tolist() == [False]
-    assert revoked(carried_out(fleet)) == {}
-
-
-def halves(fleet: FakeFleet, steps: dict[int, float]) -> None:
+def halves(fleet: FakeFleet, steps: dict[int, float], **more: object) -> None:
     """Two machines of four accelerators, each half full: jobs 2 and 4 with these steps, on a machine each."""
     for number in (1, 2, 3, 4):
-        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 2, steps=steps.get(number, 1e6))))
-        carried_out(fleet)
-        running(fleet, JobId(number))
+        submit(fleet, 0.0, job(number, "a", 2, steps=steps.get(number, 1e6), **more), runs=True)
     for number in (1, 3):
         fleet.end(JobId(number))
         carried_out(fleet)
@@ -266,42 +246,38 @@ def test_a_planned_gang_that_fits_no_machine_has_one_cleared_for_it() -> None:
 
 
 def test_nobody_moves_for_a_gang_that_soon_has_room_anyway() -> None:
-    """Restarts that would cost more than the wait are not worth it."""
+    """Restarts that would cost more than the wait are not worth it; nor does anybody move who may not be stopped."""
     fleet = planning("aa", replace(QUICK, restart_default_s=60))
     halves(fleet, {2: 1e6, 4: 100.0})
     fleet.tell(ev.JobSubmitted(60.0, job(5, "a", 4, steps=1e6)))
     assert revoked(carried_out(fleet)) == {}
     assert 5 in starts(fleet.end(JobId(4)))
-
-
-def test_nobody_who_cannot_be_stopped_moves_for_a_gang() -> None:
-    """Then it waits, however important it is."""
     fleet = planning("aa")
-    for number in (1, 2, 3, 4):
-        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 2, steps=1e6, preemptible=False)))
-        carried_out(fleet)
-        running(fleet, JobId(number))
-    for number in (1, 3):
-        fleet.end(JobId(number))
-        carried_out(fleet)
+    halves(fleet, {}, preemptible=False)
     fleet.tell(ev.JobSubmitted(10.0, job(5, "a", 4, steps=10.0)))
     assert revoked(carried_out(fleet)) == {}
 
 
-def test_a_plan_learns_what_nobody_has_measured() -> None:
-    """A job is sent to the pool where its kind never ran, left there for the lease, then planned at what was seen."""
+def learning() -> FakeFleet:
+    """Job 1 is asked to leave a for b, where its kind never ran."""
     rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
     fleet = cluster("walras", rules=rules, machines="ab")
     fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
     fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
     assert starts(carried_out(fleet)) == {1: "a"}
-    running(fleet, J1)
+    fleet.run(J1)
     fleet.wake()
     assert revoked(carried_out(fleet)) == {1: Reason.POLICY_MOVED}
+    return fleet
+
+
+def test_a_plan_learns_what_nobody_has_measured() -> None:
+    """A job is sent to the pool where its kind never ran, left there for the lease, then planned at what was seen."""
+    fleet = learning()
     assert starts(fleet.end(J1, 85, 100.0)) == {1: "b"}
     assert revoked(carried_out(fleet)) == {}
     fleet.at += 30.0
-    running(fleet, J1)
+    fleet.run(J1)
     fleet.at += 40.0  # longer than the lease since it was granted, not since the first rank was up
     fleet.tell(ev.JobSubmitted(fleet.at, job(2, "b", steps=10.0)))
     assert fleet.solves[0].problem.jobs.pinned[0]
@@ -317,14 +293,7 @@ def test_a_plan_learns_what_nobody_has_measured() -> None:
 
 def test_a_lease_that_is_planned_for_is_kept_by_the_next_plan() -> None:
     """While the place is being made, plans take it as given."""
-    rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
-    fleet = cluster("walras", rules=rules, machines="ab")
-    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
-    fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
-    carried_out(fleet)
-    running(fleet, J1)
-    fleet.wake()
-    carried_out(fleet)
+    fleet = learning()
     fleet.tell(ev.JobSubmitted(fleet.at, job(2, "b", 2, kind=Kind("other"), steps=10.0)))
     problem = fleet.solves[0].problem
     assert problem.jobs.pinned.tolist() == [True, False]
@@ -337,9 +306,7 @@ def test_who_needs_the_place_of_a_lease_has_it_once_that_ends() -> None:
     """No plan may end a lease; when it ends a plan is asked for, however long the round still lasts."""
     rules = replace(QUICK, round_s=3600.0, profiling_s=60.0)
     fleet = cluster("walras", rules=rules)
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
-    carried_out(fleet)
-    running(fleet, J1)
+    submit(fleet, 0.0, job(1, "a", 4, steps=1e6), runs=True)
     fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0, priority=90)))
     assert revoked(carried_out(fleet)) == {}
     fleet.wake()

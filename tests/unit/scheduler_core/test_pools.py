@@ -1,20 +1,22 @@
-"""Pools that are drained and removed: nothing new starts or is rented there, and what is left of one is nothing."""
+"""Pools that are drained and removed, and machines that are given back."""
 
 from dataclasses import replace
 from math import inf
 
 import pytest
+from fake_fleet import FakeFleet, cluster, fleet_of, job, pool, remembered_state
 
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.solve_requests import run_solve
+from scheduler.core.events import RentRestored
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.live.store.event_journal import decode_event, encode_command, encode_event
-from tests.support.fake_fleet import FakeFleet, cluster, job, pool, remembered_state
-from walras.cluster import Market, NodeId, Pool, PoolId
+from walras.cluster import Market, NodeId, Pool, PoolId, billed_until
 from walras.job_request import JobId
 from walras.states import JobState, Reason
 
@@ -57,7 +59,7 @@ def test_nothing_starts_on_a_drained_pool_until_it_is_drained_no_more(policy: st
     fleet.tell(ev.JobSubmitted(2.0, job(1, "a", 2)))
     assert not fleet.attempts
     assert "is drained" in reasons_of(fleet, 1)
-    assert "walras admin pool drain a --off" in reasons_of(fleet, 1)
+    assert "walras admin drain --pool a --off" in reasons_of(fleet, 1)
     drain(fleet, "a", off=True)
     for name in ("a1", "late"):
         fleet.tell(ev.NodeUncordoned(3.0, NodeId(name)))
@@ -66,7 +68,7 @@ def test_nothing_starts_on_a_drained_pool_until_it_is_drained_no_more(policy: st
 
 
 def test_what_runs_follows_the_gentle_drain_of_its_machine() -> None:
-    """Who may be stopped leaves and waits; who may not runs to its end."""
+    """Who may be stopped leaves and waits, who may not runs to its end; nor does a silent machine take jobs again."""
     fleet = cluster("fifo", machines="aa")
     for job_id, may_stop in ((1, True), (2, False)):
         fleet.tell(ev.JobSubmitted(0.0, job(job_id, "a", 4, preemptible=may_stop)))
@@ -79,13 +81,18 @@ def test_what_runs_follows_the_gentle_drain_of_its_machine() -> None:
     assert fleet.core.ledger.jobs[JobId(1)].state is JobState.PENDING
     fleet.end(JobId(2))
     assert JobId(2) not in fleet.core.ledger.jobs
+    fleet = cluster("fifo", machines="c")
+    fleet.tell(ev.NodeUnreachable(1.0, NodeId("c1")))
+    drain(fleet, "c")
+    fleet.tell(ev.NodeBack(2.0, NodeId("c1")))
+    machine = fleet.core.ledger.fleet.machine(NodeId("c1"))
+    assert machine.condition is MachineCondition.LEAVING
+    assert (machine.gentle_until, machine.detail) == (inf, f"leaves: {Reason.HOLD_ADMIN}")
 
 
 def rented(policy: str) -> FakeFleet:
     """One spot machine with a job on it that may not be stopped."""
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec(policy), RoundRules()))
-    fleet.tell(ev.PoolDeclared(0.0, SPOT))
+    fleet = fleet_of(SPOT, policy=policy)
     fleet.tell(ev.NodeJoined(0.0, NodeId("m1"), SPOT.pool_id, "t"))
     return fleet
 
@@ -174,11 +181,11 @@ def test_a_solve_under_way_when_a_pool_is_removed_gives_nothing_there() -> None:
 
 def test_a_job_on_its_way_to_a_drained_pool_looks_for_another() -> None:
     """A deadline is not left waiting for machines that never come."""
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("walras"), RoundRules()))
-    for name, usd in (("x", 1.0), ("y", 2.0)):
-        each = pool(name, 1, market=Market.ON_DEMAND, quota=2)
-        fleet.tell(ev.PoolDeclared(0.0, replace(each, usd_per_h=usd)))
+    pools = [
+        replace(pool(name, 1, market=Market.ON_DEMAND, quota=2), usd_per_h=usd)
+        for name, usd in (("x", 1.0), ("y", 2.0))
+    ]
+    fleet = fleet_of(*pools, policy="walras")
     urgent = job(1, "*", 1, steps=1000.0, deadline_at=2000.0, declared=(("x", 1.0), ("y", 1.0)))
     fleet.tell(ev.JobSubmitted(0.0, urgent))
     for at in range(10, 1000, 10):
@@ -207,12 +214,152 @@ def test_the_journal_holds_the_removal() -> None:
     assert declared(again, "c") == declared(fleet, "c")
 
 
-def test_an_unreachable_machine_of_a_drained_pool_takes_no_jobs_when_it_is_back() -> None:
-    fleet = cluster("fifo", machines="c")
-    fleet.tell(ev.NodeUnreachable(1.0, NodeId("c1")))
-    drain(fleet, "c")
-    fleet.tell(ev.NodeBack(2.0, NodeId("c1")))
-    machine = fleet.core.ledger.fleet.machine(NodeId("c1"))
-    assert machine is not None
-    assert machine.condition is MachineCondition.LEAVING
-    assert (machine.gentle_until, machine.detail) == (inf, f"leaves: {Reason.HOLD_ADMIN}")
+HOUR_S = 3600.0
+IDLE_SPOT = pool("s", market=Market.SPOT, quota=3)
+HOURLY = replace(IDLE_SPOT, billing_step_s=HOUR_S)
+
+
+def renting(declared: Pool, machines: int = 1, **rules: float) -> FakeFleet:
+    """Rented machines of a pool, under a policy that asks for none."""
+    fleet = fleet_of(declared, **rules)
+    for number in range(machines):
+        fleet.tell(ev.NodeJoined(0.0, NodeId(f"s{number}"), declared.pool_id, "token"))
+    return fleet
+
+
+def released(fleet: FakeFleet, until_at: float) -> list[tuple[float, str]]:
+    """(when, which) of the machines given back until then."""
+    while fleet.wake_at <= until_at:
+        fleet.wake()
+    return [
+        (event.at, command.node_id)
+        for event, commands in fleet.log
+        for command in commands
+        if isinstance(command, cmd.ReleaseNode)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("minimum_s", "step_s", "at", "paid_until"),
+    [
+        (0.0, 0.0, 100.0, 100.0), (60.0, 0.0, 20.0, 70.0), (60.0, 0.0, 100.0, 100.0), (0.0, 60.0, 100.0, 130.0),
+        (0.0, 60.0, 130.0, 130.0), (0.0, 60.0, 130.5, 190.0), (90.0, 60.0, 20.0, 130.0), (0.0, HOUR_S, 10.0, 10.0),
+    ],
+)  # fmt: skip
+def test_what_is_paid_for(minimum_s: float, step_s: float, at: float, paid_until: float) -> None:
+    """The minimum, and whole steps from the beginning; a step that has just ended is one, not two."""
+    declared = replace(IDLE_SPOT, minimum_billing_s=minimum_s, billing_step_s=step_s)
+    assert billed_until(declared, 10.0, at) == pytest.approx(paid_until)
+
+
+@pytest.mark.parametrize(
+    ("declared", "keep_s", "busy", "given_back_at"),
+    [
+        (IDLE_SPOT, 300.0, [(10.0, 1000.0)], 1300.0),
+        (HOURLY, 300.0, [(10.0, 1000.0)], HOUR_S - 30.0),
+        # A step is begun for work alone; that it ended a moment later gives the whole hour to whoever comes.
+        (HOURLY, 300.0, [(10.0, 3590.0), (5000.0, 6000.0)], 2 * HOUR_S - 30.0),
+        (replace(IDLE_SPOT, minimum_billing_s=600.0), 120.0, [], 570.0),
+    ],
+    ids=["by the second", "by the hour", "at work when an hour ended", "a minimum"],
+)
+def test_an_idle_machine_is_given_back_just_before_what_is_paid_for_ends(
+    declared: Pool, keep_s: float, busy: list[tuple[float, float]], given_back_at: float
+) -> None:
+    """And not before it was idle for `rent_keep_s`, counted from when the last job left."""
+    fleet = renting(declared, rent_keep_s=keep_s)
+    for number, (begins, ends) in enumerate(busy, 1):
+        fleet.tell(ev.JobSubmitted(begins, job(number, "s")))
+        assert released(fleet, ends) == []
+        fleet.tell(ev.Woke(ends))
+        fleet.end(JobId(number))
+    assert released(fleet, 20_000.0) == [(given_back_at, "s0")]
+
+
+def test_hours_are_counted_from_the_rent_after_a_restart_too() -> None:
+    """A core that takes over at 2000 s gives the machine back before its first hour ends, not before its own."""
+    fleet = fleet_of(HOURLY, rent_keep_s=300.0)
+    fleet.tell(ev.NodeJoined(2000.0, NodeId("s0"), HOURLY.pool_id, "token", paid_since=100.0))
+    assert released(fleet, 20_000.0) == [(HOUR_S + 100.0 - 30.0, "s0")]
+
+
+def test_what_a_solve_wants_stays_and_what_it_does_not_goes_at_its_own_step() -> None:
+    """Of two machines rented 900 s apart one is wanted: the one whose hour ends first goes then."""
+    rules = {"round_s": 100_000, "resolve_min_s": 0, "rent_keep_s": 300.0, "profiling_share": 0}
+    fleet = fleet_of(HOURLY, policy="max_min_fairness", **rules)
+    for number, at in enumerate((0.0, 900.0)):
+        fleet.tell(ev.NodeJoined(at, NodeId(f"s{number}"), HOURLY.pool_id, "token"))
+    while fleet.solves:
+        fleet.answer({}, rent={"s": 1})
+    assert released(fleet, 30_000.0) == [(HOUR_S - 30.0, "s0")]
+
+
+def test_a_rented_machine_on_which_jobs_fail_is_given_back_once_it_is_empty() -> None:
+    """It takes no jobs and costs money; an owned one stays for an administrator."""
+    fleet = renting(replace(HOURLY, shape=replace(HOURLY.shape, accelerators=2)), quarantine_jobs=2)
+    for number in (1, 2, 3):
+        fleet.tell(ev.JobSubmitted(1.0, job(number, "s")))
+    fleet.end(JobId(1), exit_code=3)
+    assert JobId(3) in fleet.attempts
+    fleet.end(JobId(2), exit_code=3)
+    assert fleet.released == []
+    fleet.end(JobId(3))
+    assert fleet.released == ["s0"]
+    (detail,) = [c.detail for _, commands in fleet.log for c in commands if isinstance(c, cmd.ReleaseNode)]
+    assert detail == "given back: 2 distinct jobs failed here within 3600 s"
+    fleet = fleet_of(pool("a"), quarantine_jobs=1)
+    for name in ("a1", "a2"):
+        fleet.tell(ev.NodeJoined(0.0, NodeId(name), pool("a").pool_id))
+    fleet.tell(ev.JobSubmitted(1.0, job(1, "a")))
+    commands = fleet.end(JobId(1), exit_code=3)
+    assert any(isinstance(c, cmd.NodeCordoned) for c in commands)
+    assert fleet.released == []
+
+
+@pytest.mark.parametrize("notice", [False, True])
+def test_what_the_scheduler_gave_back_itself_is_no_revocation(notice: bool) -> None:
+    """A provider may call the end of any spot machine a reclaim; only those that were wanted count against the pool."""
+    core = SchedulerCore()
+    core.handle(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(rent_keep_s=120.0)))
+    core.handle(ev.PoolDeclared(0.0, IDLE_SPOT))
+    for name in ("s0", "s1"):
+        core.handle(ev.NodeJoined(0.0, NodeId(name), IDLE_SPOT.pool_id, "token"))
+    core.handle(ev.NodeLost(10.0, NodeId("s1"), Reason.INFRA_SPOT_RECLAIM))
+    lives = core.ledger.fleet.pools[0].lives
+    assert lives.revocations == 1
+    told = [command for command in core.handle(ev.Woke(5000.0)) if isinstance(command, cmd.ReleaseNode)]
+    assert [command.node_id for command in told] == ["s0"]
+    if notice:
+        core.handle(ev.NodeLeaving(5001.0, NodeId("s0"), 5003.0, Reason.INFRA_SPOT_RECLAIM))
+    core.handle(ev.NodeLost(5003.0, NodeId("s0"), Reason.INFRA_SPOT_RECLAIM))
+    assert lives.revocations == 1
+
+
+def test_a_pool_holds_its_least_whatever_machines_are_worth() -> None:
+    """Asked for once without any job; a lost one is asked for again; a drained pool holds none."""
+    declared = replace(IDLE_SPOT, least=2)
+    fleet = renting(declared, machines=0, rent_keep_s=60.0, rent_backoff_s=10.0)
+    fleet.wake()
+    assert [rent.machines for rent in fleet.rents] == [2]
+    token = fleet.rents.pop().token
+    for number in range(3):
+        fleet.tell(ev.NodeJoined(fleet.at, NodeId(f"s{number}"), declared.pool_id, token if number < 2 else "more"))
+    ((_, given_back),) = released(fleet, fleet.at + 1000.0)
+    assert fleet.rents == []
+    fleet.tell(ev.NodeLost(fleet.at, NodeId(given_back), Reason.POLICY_RELEASED))
+    lost = next(iter(fleet.core.ledger.fleet.pools[0].members.values()))
+    fleet.tell(ev.NodeLost(fleet.at, lost.node_id, Reason.INFRA_NODE_LOST))
+    fleet.wake()
+    assert [rent.machines for rent in fleet.rents] == [1]
+    fleet.tell(ev.RentFailed(fleet.at, fleet.rents.pop().token, "refused"))
+    while not fleet.rents and fleet.wake_at < 1e6:
+        fleet.wake()
+    assert [rent.machines for rent in fleet.rents] == [1]
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(declared, drained=True)))
+    assert len(released(fleet, fleet.at + 1000.0)) == 2
+    assert len(fleet.rents) == 1
+    declared = replace(IDLE_SPOT, least=2)
+    fleet = renting(declared, machines=1)
+    fleet.tell(RentRestored(fleet.at, "coming", declared.pool_id, 1))
+    fleet.wake()
+    assert fleet.rents == []

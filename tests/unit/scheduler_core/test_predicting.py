@@ -23,7 +23,7 @@ def predicted(steps_per_s: float, accelerator: str = "b", kind: str = "cnn") -> 
 
 
 def test_a_prediction_is_used_until_a_measurement_stands() -> None:
-    """With its interval; what was measured is never replaced by a prediction."""
+    """A declared speed is believed before it, and one that hardly moves is no news, or all would cause solves."""
     table = ThroughputTable()
     table.measure(Kind("cnn"), "a", 1, 1.0, NOMINAL)
     assert table.predict(predicted(1.4))
@@ -33,18 +33,10 @@ def test_a_prediction_is_used_until_a_measurement_stands() -> None:
     table.measure(Kind("cnn"), "b", 1, 1.5, NOMINAL)
     assert not table.predict(predicted(9.0))
     assert table.speed(Kind("cnn"), "b", 1, NOMINAL).steps_per_s == 1.5
-
-
-def test_a_declared_speed_is_believed_before_a_prediction() -> None:
-    """Who submits a job knows it; whoever is wrong is found out when it runs."""
     table = ThroughputTable()
     table.declare(Kind("cnn"), "b", 1, 3.0)
     assert not table.predict(predicted(1.4))
     assert table.speed(Kind("cnn"), "b", 1, NOMINAL).source is SpeedSource.DECLARED
-
-
-def test_a_prediction_that_hardly_moves_is_no_news() -> None:
-    """Or every new measurement anywhere would cause a solve."""
     table = ThroughputTable()
     assert table.predict(predicted(1.0))
     assert not table.predict(predicted(1.05))
@@ -95,6 +87,15 @@ def test_kinds_that_ran_everywhere_tell_of_those_that_did_not() -> None:
     assert held >= 3
 
 
+def test_three_cells_of_a_new_type_are_to_be_measured_first() -> None:
+    """Of a type with two measured cells one more, and none of a type that is well known."""
+    cells = fleet(10, {"a": 1.0, "b": 1.3, "c": 1.7})
+    for known, wanted in ((0, 3), (2, 1), (4, 0)):
+        missing = {(f"k{n}", "c") for n in range(known, 10)} | {("k1", "b")}
+        told = predict_speeds(question(cells, missing), {})
+        assert [each.accelerator for each in told if each.first] == ["c"] * wanted
+
+
 def test_one_measured_cell_is_told_on_by_nominal_speeds() -> None:
     """There is nothing else to go on; the interval says how little that is."""
     (told,) = predict_speeds(question([("cnn", "a", 1.0), ("cnn", "b", 2.0)], {("cnn", "b")}), {})
@@ -124,9 +125,6 @@ def test_what_a_kind_waits_for_its_data_does_not_become_shorter_on_a_faster_acce
     assert found[Kind("lm")].fused.steps_per_s == plain[Kind("lm")]
     guess = found[Kind("cnn")].fused
     assert guess.low < guess.steps_per_s < guess.high < 2.0
-
-
-def test_a_kind_that_was_measured_on_two_types_has_its_wait_in_its_speeds() -> None:
     known = tuple(MeasuredCell(Kind("cnn"), name, 1, speed, 0.0, 5) for name, speed in (("a", 1.0), ("b", 1.5)))
     asked = PredictionQuestion(known, ((Kind("cnn"), "c", 1),), (("a", 1.0), ("b", 4.0), ("c", 8.0)), ())
     waits = replace(asked, data_waits=(DataWait(Kind("cnn"), "a", 1, 0.5),))
@@ -143,3 +141,14 @@ def test_a_type_under_the_name_that_its_driver_tells_is_predicted_by_its_data_sh
         told.append([each.fused for each in predict_speeds(asked, sheets)])
     assert told[0] == told[1]
     assert told[0][0].steps_per_s > 2.0
+
+
+def test_a_speed_that_is_told_is_not_rounded_and_one_that_is_measured_is() -> None:
+    """Noise must not make every solve different from the last; a table has none."""
+    table, kind = ThroughputTable(), Kind("net")
+    assert table.set_known(kind, "a100", 1, 1.23456789)
+    assert not table.set_known(kind, "a100", 1, 1.23456789)
+    assert table.speed(kind, "a100", 1, {}).steps_per_s == 1.23456789
+    assert table.speed(kind, "a100", 1, {}).source is SpeedSource.MEASURED
+    table.measure(kind, "b100", 1, 1.23456789)
+    assert table.speed(kind, "b100", 1, {}).steps_per_s == 1.23

@@ -1,7 +1,6 @@
-"""`protected_s`: a running job keeps its place for so long, whoever outranks it, under orders, shares and plans."""
+"""A running job keeps its place for `protected_s`, whoever outranks it, and among equals once it was stopped often."""
 
-from dataclasses import dataclass, field, replace
-from random import Random
+from dataclasses import replace
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job
@@ -12,6 +11,7 @@ from scheduler.core import events as ev
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.rules import RoundRules, parse_rules
 from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.core.state.stopping import Protection, StopFor, may_be_stopped
 from walras.errors import ConfigError
 from walras.job_request import JobId, Kind
 from walras.states import Reason
@@ -22,7 +22,7 @@ RULES = RoundRules(
 LOW, NORMAL, HIGH = 10, 50, 90
 
 
-def fleet_of(policy: str, machines: str = "c", rules: RoundRules = RULES, **parameters: object) -> FakeFleet:
+def protecting(policy: str, machines: str = "c", rules: RoundRules = RULES, **parameters: object) -> FakeFleet:
     """One accelerator of type c, unless said otherwise; every speed is known."""
     return measured(cluster(policy, rules=rules, machines=machines, **parameters))
 
@@ -33,23 +33,23 @@ def submit(fleet: FakeFleet, number: int, priority: int, at: float, **more: obje
     return settled(fleet, fleet.tell(ev.JobSubmitted(at, asked)))
 
 
-def settled(fleet: FakeFleet, commands: list[cmd.Command]) -> list[cmd.Command]:
-    """Answers solves as the policy would, and starts what was granted."""
+def settled(fleet: FakeFleet, commands: list[cmd.Command], brings: int = 0) -> list[cmd.Command]:
+    """Answers solves as the policy would, and starts what was granted; `brings`: the job that does not get ready."""
     while fleet.solves:
         solve = fleet.solves.pop()
         commands = commands + fleet.tell(ev.Solved(fleet.at, solve.request_id, run_solve(solve)))
     for attempt in list(fleet.attempts.values()):
         job_record = fleet.core.ledger.jobs[attempt.job_id]
-        if attempt.started and str(job_record.state) == "STARTING":
+        if attempt.started and str(job_record.state) == "STARTING" and attempt.job_id != brings:
             commands = commands + fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
     return commands
 
 
-def revoked_until(fleet: FakeFleet, at: float) -> dict[int, float]:
+def revoked_until(fleet: FakeFleet, at: float, brings: int = 0) -> dict[int, float]:
     """Lets rounds end; who was asked to go, and when."""
     found: dict[int, float] = {}
     while fleet.wake_at <= at:
-        commands = settled(fleet, fleet.wake())
+        commands = settled(fleet, fleet.wake(), brings)
         found |= {command.job_id: fleet.at for command in commands if isinstance(command, cmd.Revoke)}
     fleet.at = at
     return found
@@ -59,7 +59,7 @@ def revoked_until(fleet: FakeFleet, at: float) -> dict[int, float]:
 @pytest.mark.parametrize("priority", [NORMAL, HIGH])
 def test_a_higher_class_waits_for_the_end_of_the_protection(policy: str, priority: int) -> None:
     """Counted from when all ranks ran; then it takes the place at the next round's end."""
-    fleet = fleet_of(policy)
+    fleet = protecting(policy)
     submit(fleet, 1, LOW, 3.0)
     assert list(fleet.attempts) == [1]
     commands = submit(fleet, 2, priority, 20.0, steps=50.0)
@@ -71,9 +71,20 @@ def test_a_higher_class_waits_for_the_end_of_the_protection(policy: str, priorit
 
 
 @pytest.mark.parametrize("policy", ["srtf", "las", "max_min_fairness", "walras"])
+def test_a_start_of_hours_is_no_protection(policy: str) -> None:
+    """A job that brings what it needs for longer than ten minutes is protected from then on as if it ran."""
+    fleet = protecting(policy)
+    settled(fleet, fleet.tell(ev.JobSubmitted(3.0, job(1, "c", priority=LOW, steps=1e5))), brings=1)
+    assert list(fleet.attempts) == [1]
+    settled(fleet, fleet.tell(ev.JobSubmitted(20.0, job(2, "c", priority=NORMAL, steps=50.0))), brings=1)
+    assert revoked_until(fleet, 702.5, brings=1) == {}
+    assert list(revoked_until(fleet, 725.0, brings=1)) == [1]
+
+
+@pytest.mark.parametrize("policy", ["srtf", "las", "max_min_fairness", "walras"])
 def test_without_the_rule_a_higher_class_does_not_wait(policy: str) -> None:
     """The default: the highest class takes the place at once, or with the next answer."""
-    fleet = fleet_of(policy, rules=RoundRules(round_s=10, resolve_min_s=0, restart_default_s=2, profiling_share=0))
+    fleet = protecting(policy, rules=RoundRules(round_s=10, resolve_min_s=0, restart_default_s=2, profiling_share=0))
     submit(fleet, 1, LOW, 3.0)
     commands = submit(fleet, 2, HIGH, 20.0, steps=50.0)
     at = revoked_until(fleet, 45.0)
@@ -81,19 +92,23 @@ def test_without_the_rule_a_higher_class_does_not_wait(policy: str) -> None:
 
 
 def test_a_job_of_its_own_class_waits_as_long() -> None:
-    """The longer of `min_runtime_s` and `protected_s` counts."""
-    fleet = fleet_of("srtf", margin=0.0)
+    """The longer of `min_runtime_s` and `protected_s` counts; it can leave for other reasons, as cancelled."""
+    fleet = protecting("srtf", margin=0.0)
     submit(fleet, 1, NORMAL, 0.0)
     submit(fleet, 2, NORMAL, 1.0, steps=50.0)
     assert revoked_until(fleet, 99.0) == {}
     assert list(revoked_until(fleet, 125.0)) == [1]
+    fleet = protecting("srtf")
+    submit(fleet, 1, LOW, 0.0)
+    commands = fleet.tell(ev.JobCancelled(5.0, JobId(1), "ada"))
+    assert [command.reason for command in commands if isinstance(command, cmd.Revoke)] == [Reason.USER_CANCELLED]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf"])
 def test_where_no_round_compares_jobs_the_highest_class_comes_at_the_very_end_of_it(policy: str) -> None:
     """One that ends or is cancelled meanwhile is forgotten; one that finds a free place before needs none."""
     parameters = {} if policy == "fifo" else {"preemptive": False}
-    fleet = fleet_of(policy, **parameters)
+    fleet = protecting(policy, **parameters)
     submit(fleet, 1, LOW, 3.0)
     for number, at in ((2, 20.0), (3, 30.0)):
         assert not [each for each in submit(fleet, number, HIGH, at) if isinstance(each, cmd.Revoke)]
@@ -102,14 +117,6 @@ def test_where_no_round_compares_jobs_the_highest_class_comes_at_the_very_end_of
     assert revoked_until(fleet, 103.0) == {1: 103.0}
     fleet.end(JobId(1), 85)
     assert list(fleet.attempts) == [3]
-
-
-def test_who_is_protected_can_leave_for_other_reasons() -> None:
-    """Cancelled by its owner, or with its machine."""
-    fleet = fleet_of("srtf")
-    submit(fleet, 1, LOW, 0.0)
-    commands = fleet.tell(ev.JobCancelled(5.0, JobId(1), "ada"))
-    assert [command.reason for command in commands if isinstance(command, cmd.Revoke)] == [Reason.USER_CANCELLED]
 
 
 @pytest.mark.parametrize("policy", ["sia", "walras"])
@@ -124,6 +131,47 @@ def test_who_is_protected_is_not_sent_elsewhere_to_learn_a_speed(policy: str) ->
     assert list(revoked_until(fleet, 125.0)) == [1]
 
 
+@pytest.mark.parametrize("policy", ["max_min_fairness", "walras"])
+@pytest.mark.parametrize(
+    ("attempts", "failures", "hours", "kept"),
+    [(7, (0, 0), 4.0, True), (6, (0, 0), 4.0, False), (7, (0, 0), 5.0, False), (8, (1, 1), 4.0, False)],
+)
+def test_a_job_stopped_more_than_six_times_and_one_and_a_half_an_hour_is_kept_among_equals(
+    attempts: int, failures: tuple[int, int], hours: float, *, kept: bool, policy: str
+) -> None:
+    """Under plans however long it has run since. Failures of its own and of machines are no stops; classes, deadlines,
+    bookings and machines stop it as before.
+    """
+    fleet = protecting(policy)
+    submit(fleet, 1, NORMAL, 0.0)
+    ledger = fleet.core.ledger
+    record = ledger.jobs[JobId(1)]
+    record.attempt, (record.restarts, record.infra_failures), record.saves = attempts, failures, True
+    ledger.now = hours * 3600.0
+    record.leased_at = 0.0 if policy == "walras" else ledger.now
+    keeping = {why for why in StopFor if may_be_stopped(ledger, record, why) is Protection.STOPPED_OFTEN}
+    assert keeping == ({StopFor.TURN, StopFor.RETURN, StopFor.MARKET} if kept else set())
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempts", "hours", "kept"),
+    [
+        *(("walras", 3, 0.1, False), ("walras", 4, 1.1, True), ("walras", 4, 1.2, False), ("walras", 6, 3.4, True)),
+        *(("walras", 6, 3.6, False), ("walras", 7, 4.6, True), ("walras", 7, 4.7, False), ("sia", 9, 1.1, False)),
+        ("max_min_fairness", 6, 0.1, False),
+    ],
+)
+def test_plans_spread_the_stops_of_an_elastic_job(policy: str, attempts: int, hours: float, *, kept: bool) -> None:
+    """Three at once, the others until the hour at which it may have had seven: it can always grow again soon."""
+    fleet = protecting(policy)
+    submit(fleet, 1, NORMAL, 0.0)
+    ledger = fleet.core.ledger
+    record = ledger.jobs[JobId(1)]
+    record.attempt, record.saves, record.request = attempts, True, replace(record.request, sizes=(1, 2))
+    ledger.now = hours * 3600.0
+    assert (may_be_stopped(ledger, record, StopFor.TURN) is Protection.STOPPED_OFTEN) is kept
+
+
 def test_the_rule_is_a_length_of_time() -> None:
     assert parse_rules({"protected_s": 3600}).protected_s == 3600.0
     assert parse_rules({}).protected_s == 0.0
@@ -131,65 +179,8 @@ def test_the_rule_is_a_length_of_time() -> None:
         parse_rules({"protected_s": -1})
 
 
-@pytest.mark.parametrize("policy", ["fifo", "srtf", "las", "max_min_fairness", "walras"])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_job_is_preempted_before_and_all_end(policy: str, seed: int) -> None:
-    """Jobs of all classes come and end at random: none that was stopped for another had run less than it is protected,
-    and nobody waits for ever.
-    """
-    chance, fleet = Random(seed), fleet_of(policy, "cc")
-    running = Running(fleet)
-    for number in range(1, 26):
-        at = fleet.at + chance.uniform(0.0, 60.0)
-        running.pass_time(at)
-        submit(fleet, number, chance.choice((LOW, NORMAL, HIGH)), at, steps=float(chance.randint(20, 400)))
-    for _ in range(600):
-        if not fleet.core.ledger.jobs:
-            break
-        running.pass_time(fleet.at + 10.0)
-    assert not fleet.core.ledger.jobs
-    began: dict[int, float] = {}
-    protected = []
-    for event, commands in fleet.log:
-        if isinstance(event, ev.AttemptStarted):
-            began[event.job_id] = event.at
-        for command in commands:
-            if isinstance(command, cmd.Revoke) and command.reason in (Reason.POLICY_PREEMPTED, Reason.POLICY_MOVED):
-                protected.append(event.at >= began[command.job_id] + RULES.protected_s)
-    assert protected
-    assert all(protected)
-
-
-@dataclass
-class Running:
-    """Jobs that do a step in a second, and keep what they did when they are asked to leave."""
-
-    fleet: FakeFleet
-    #: When each job that runs is through, and what is left of those that were stopped, in seconds.
-    due: dict[JobId, float] = field(default_factory=dict)
-    left: dict[JobId, float] = field(default_factory=dict)
-
-    def pass_time(self, until: float) -> None:
-        """Lets happen what happens until then: jobs end, leave when they are asked to, and rounds end."""
-        fleet = self.fleet
-        while True:
-            for job_id, attempt in list(fleet.attempts.items()):
-                if attempt.stopping:
-                    self.left[job_id] = self.due.pop(job_id) - fleet.at
-                    settled(fleet, fleet.end(job_id, 85))
-                    break
-                if attempt.started and job_id not in self.due:
-                    steps = fleet.core.ledger.jobs[job_id].request.steps or 0.0
-                    self.due[job_id] = fleet.at + self.left.get(job_id, steps)
-            else:
-                at = min(min(self.due.values(), default=until), fleet.wake_at)
-                if at >= until:
-                    fleet.at = until
-                    return
-                fleet.at = max(fleet.at, at)
-                over = [job_id for job_id, end in self.due.items() if end <= fleet.at]
-                if over:
-                    del self.due[over[0]]
-                    settled(fleet, fleet.end(over[0], 0))
-                else:
-                    settled(fleet, fleet.wake())
+@pytest.mark.parametrize("protection", Protection)
+def test_what_protects_several_jobs_is_said_of_several(protection: Protection) -> None:
+    """A list of jobs and what keeps them is one sentence: `jobs 2 and 3, which are being measured`."""
+    assert protection.said_of(1) == protection
+    assert not {"is", "was", "its", "it", "runs", "saves"} & set(protection.said_of(2).split(" "))

@@ -1,17 +1,22 @@
-"""What would help a waiting job: said once, and only what is true at this moment."""
+"""What `explain` names as a way out, and why a job that is over has ended."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from fake_fleet import FakeFleet, cluster, job
+from planned_fleet import measured
 
+from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
-from scheduler.core.job_change_events import JobReprioritised
+from scheduler.core.events import JobReprioritised
+from scheduler.core.explain.job_conditions import believed_speeds
+from scheduler.core.explain.pending_reasons import dominant_reason, first_pending_reason, pending_reasons
 from scheduler.core.rules import RoundRules, StatedValue
-from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.core.state.remaining_work import expected_end_at, remaining_here_s
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.job_request import JobId, Kind
-from walras.states import Reason
+from walras.job_request import Demand, JobId
+from walras.states import JobState, Reason
 
 J1, J2, J9 = JobId(1), JobId(2), JobId(9)
 QUICK = RoundRules(round_s=10, resolve_min_s=0, restart_default_s=0, profiling_share=0)
@@ -20,9 +25,7 @@ QUICK = RoundRules(round_s=10, resolve_min_s=0, restart_default_s=0, profiling_s
 def held_up(machines: str = "a", **fields: object) -> FakeFleet:
     """Job 1 has two of the four accelerators of a; job 9 wants all four, under max-min fairness."""
     fleet = cluster("max_min_fairness", rules=QUICK, machines=machines)
-    for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
-        for count in (1, 2, 4):
-            fleet.tell(ThroughputMeasured(0.0, Kind("k"), name, count, steps_per_s * count))
+    measured(fleet)
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2, **fields)))
     fleet.tell(ev.AttemptStarted(0.0, J1, 1))
     fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
@@ -32,7 +35,7 @@ def held_up(machines: str = "a", **fields: object) -> FakeFleet:
 
 
 def test_a_gang_that_waits_is_told_what_would_fit_now() -> None:
-    """Fewer accelerators, a type that it does not accept and that is free, a higher class: with the first reason."""
+    """With the first reason; a type only where the whole gang would fit, and nothing while others leave for it."""
     fleet = held_up("ab")
     first, *others = pending_reasons(fleet.core, J9)
     assert first.reason is Reason.WAIT_RESERVATION
@@ -42,28 +45,28 @@ def test_a_gang_that_waits_is_told_what_would_fit_now() -> None:
     assert not any(line.fix for line in others)
     assert "held by job 1;" in others[0].detail  # and by itself, what it has reserved already
     listed = first_pending_reason(fleet.core, J9)
-    assert listed is not None
     assert not listed.fix
-
-
-def test_types_that_are_free_are_named_where_the_whole_gang_would_fit() -> None:
-    """Two of b are free: enough for a gang of two, not for one of four."""
     fleet = held_up("ab")
     fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 2, priority=90)))
     fleet.tell(ev.JobSubmitted(2.0, job(3, "a", 2)))
     (first, *_) = pending_reasons(fleet.core, JobId(3))
     assert "accept b:2 too, which would fit now" in first.fix
+    fleet = held_up("ab")
+    fleet.tell(JobReprioritised(1.0, J9, 90))
+    fleet.wake()
+    lines = pending_reasons(fleet.core, J9)
+    assert lines[0].reason is Reason.WAIT_PREEMPTING
+    assert not any(line.fix for line in lines)
 
 
 def test_a_higher_class_helps_only_where_somebody_can_be_stopped() -> None:
-    """Not those of its class already, nor those that may not be stopped."""
+    """Not those of its class, nor who may not be stopped; when its place is free follows from stated lengths."""
     assert "--priority high" not in pending_reasons(held_up(preemptible=False).core, J9)[0].fix
     assert "--priority high" not in pending_reasons(held_up(priority=90).core, J9)[0].fix
-
-
-def test_when_a_reserved_place_is_free_is_told_where_it_is_known() -> None:
-    """By the length that those there stated; who stated none is the reason why nobody knows."""
-    assert "when jobs on a1 end is not known: they state no `steps`" in pending_reasons(held_up().core, J9)[0].detail
+    assert (
+        "when jobs on a1 end is not known: they state no `steps`, duration or limit"
+        in pending_reasons(held_up().core, J9)[0].detail
+    )
     fleet = held_up(steps=800.0)  # 8 steps/s
     assert "free in 1m40s if those there take as long as foreseen" in pending_reasons(fleet.core, J9)[0].detail
 
@@ -77,7 +80,7 @@ def test_a_quarantined_machine_is_named_with_the_command_that_brings_it_back() -
     fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
     (line,) = pending_reasons(fleet.core, J9)
     assert "a1 is quarantined (1 distinct jobs failed here within 3600 s)" in line.detail
-    assert line.fix == "see why jobs fail there, then: walras admin resume a1"
+    assert line.fix == "see why jobs fail there, then: walras admin drain --off a1"
 
 
 def test_asking_changes_nothing() -> None:
@@ -91,16 +94,6 @@ def test_asking_changes_nothing() -> None:
     assert asked.attempts == silent.attempts
 
 
-def test_while_others_leave_for_it_nothing_else_is_advised() -> None:
-    """They save their work and go: whoever asked for less now would only begin to wait anew."""
-    fleet = held_up("ab")
-    fleet.tell(JobReprioritised(1.0, J9, 90))
-    fleet.wake()
-    lines = pending_reasons(fleet.core, J9)
-    assert lines[0].reason is Reason.WAIT_PREEMPTING
-    assert not any(line.fix for line in lines)
-
-
 def renting(rules: RoundRules, **fields: object) -> FakeFleet:
     """Job 1 may only run on machines that cost 3 USD/h each, and none is here."""
     fleet = cluster("walras", rules=rules, machines="")
@@ -111,16 +104,13 @@ def renting(rules: RoundRules, **fields: object) -> FakeFleet:
 
 
 def test_who_waits_because_nobody_stated_a_value_is_told_so() -> None:
-    """And what would help: before, such a job was told that the policy rents no more machines at this price."""
+    """And what would help; who stated too little is told that and the price."""
     (line, *_) = pending_reasons(renting(QUICK).core, J1)
     assert line.reason is Reason.WAIT_PRICE
     assert "no value of an hour is stated for this job" in line.detail
     assert "2 accelerators here cost 6 USD/h" in line.detail
-    for remedy in ("`value_usd_per_h` of the job", "`rules.values`", "`rules.delay_usd_per_h`"):
+    for remedy in ("submit it again with `value_usd_per_h`", "`rules.values`", "`rules.delay_usd_per_h`"):
         assert remedy in line.fix
-
-
-def test_who_waits_because_its_value_is_below_the_price_is_told_both() -> None:
     by_job = pending_reasons(renting(QUICK, value_usd_per_h=5.0).core, J1)[0]
     assert "an hour of it is worth 5 USD by the job" in by_job.detail
     stated = replace(QUICK, values=(StatedValue("default", 4.0),))
@@ -128,3 +118,150 @@ def test_who_waits_because_its_value_is_below_the_price_is_told_both() -> None:
     assert "its project says 4 USD/h" in by_project.detail
     enough = pending_reasons(renting(QUICK, value_usd_per_h=7.0).core, J1)[0]
     assert "worth 7" not in enough.detail
+
+
+JOB, DEPENDENT = JobId(1), JobId(2)
+
+Stop = Callable[[FakeFleet], object]
+#: By what an attempt is stopped; what becomes of its job, and for which reason.
+STOPS: dict[str, tuple[Stop, JobState, Reason]] = {
+    "cancel": (lambda f: f.tell(ev.JobCancelled(1.0, JOB, "ada")), JobState.CANCELLED, Reason.USER_CANCELLED),
+    "time limit": (lambda f: f.tell(ev.Woke(100.0)), JobState.TIMEOUT, Reason.POLICY_MAX_RUNTIME),
+    "hold": (lambda f: f.tell(ev.JobHeld(1.0, JOB)), JobState.HELD, Reason.HOLD_USER),
+    "spot notice": (
+        lambda f: f.tell(ev.NodeLeaving(1.0, NodeId("a1"), 60.0)),
+        JobState.PENDING,
+        Reason.INFRA_SPOT_RECLAIM,
+    ),
+    "drain": (
+        lambda f: f.tell(ev.NodeLeaving(1.0, NodeId("a1"), 60.0, Reason.HOLD_ADMIN)),
+        JobState.PENDING,
+        Reason.HOLD_ADMIN,
+    ),
+    "policy": (
+        lambda f: f.tell(ev.JobSubmitted(1.0, job(9, "a", 4, priority=100))),
+        JobState.PENDING,
+        Reason.POLICY_PREEMPTED,
+    ),
+}
+CODES = [0, 1, 85, 143, None]
+
+
+def running() -> FakeFleet:
+    """A job on the one machine, and another that waits for its success."""
+    fleet = cluster(machines="a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, max_runtime_s=100.0, steps=50.0)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 1, depends_on=(JOB,))))
+    fleet.tell(ev.AttemptStarted(0.0, JOB, 1))
+    fleet.tell(ev.CheckpointRecorded(0.5, JOB, 1, 10.0, 0.1))
+    return fleet
+
+
+def last_state(fleet: FakeFleet, commands: list[cmd.Command]) -> tuple[JobState, Reason | None]:
+    told = [c for c in commands if isinstance(c, cmd.JobTransitioned) and c.job_id == JOB]
+    return told[0].state, told[0].reason
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("kind", STOPS)
+def test_what_the_scheduler_asked_for_comes_before_the_exit_code(kind: str, code: int | None) -> None:
+    """A stopped job that saves and ends with 0 has not done its work, and its dependent does not run."""
+    stop, state, reason = STOPS[kind]
+    fleet = running()
+    stop(fleet)
+    assert fleet.attempts[JOB].stopping
+    commands = fleet.end(JOB, exit_code=code, steps=20.0, unfinished=True)
+    assert last_state(fleet, commands) == (state, reason)
+    assert fleet.states.get(DEPENDENT, []) == (["CANCELLED"] if state.is_final else [])
+
+
+@pytest.mark.parametrize(("steps", "unfinished"), [(50.0, True), (20.0, False)])
+@pytest.mark.parametrize("kind", STOPS)
+def test_work_that_is_known_to_be_done_is_a_success(kind: str, steps: float, unfinished: bool) -> None:
+    """All steps were made, or the ranks had ended before they were told to stop."""
+    fleet = running()
+    STOPS[kind][0](fleet)
+    commands = fleet.end(JOB, exit_code=0, steps=steps, unfinished=unfinished)
+    assert last_state(fleet, commands) == (JobState.SUCCEEDED, None)
+
+
+@pytest.mark.parametrize("kind", ["cancel", "time limit"])
+def test_a_job_that_is_to_end_does_so_whatever_happens_to_its_machine(kind: str) -> None:
+    """A notice, a hold or the loss of the machine between the stop and the end queues it no more."""
+    stop, state, reason = STOPS[kind]
+    fleet = running()
+    stop(fleet)
+    fleet.tell(ev.NodeLeaving(101.0, NodeId("a1"), 160.0))
+    fleet.tell(ev.JobHeld(102.0, JOB))
+    assert last_state(fleet, fleet.lose(NodeId("a1"))) == (state, reason)
+
+
+@pytest.mark.parametrize("cause", [ev.EndCause.LEASE_EXPIRED, ev.EndCause.SUPERVISOR_LOST])
+@pytest.mark.parametrize("kind", STOPS)
+def test_an_end_that_was_asked_for_outlasts_the_loss_of_the_attempt(kind: str, cause: ev.EndCause) -> None:
+    """A lease that runs out, or a supervisor that is killed, before the ranks have ended; other jobs are queued."""
+    stop, state, reason = STOPS[kind]
+    fleet = running()
+    stop(fleet)
+    commands = fleet.tell(ev.AttemptEnded(fleet.at, JOB, 1, cause, None, None, NodeId("a1"), unfinished=True))
+    found = last_state(fleet, commands)
+    assert found == (state, reason) if state.is_final else found[0] in (state, JobState.PENDING)
+
+
+@pytest.mark.parametrize("kind", STOPS)
+def test_memory_that_runs_out_during_a_stop_is_the_jobs_fault(kind: str) -> None:
+    """It would run out again at the next save; a job that was to end anyway ends as it was asked."""
+    stop, state, reason = STOPS[kind]
+    fleet = running()
+    stop(fleet)
+    own = (state, reason) if state.is_final else (JobState.FAILED, Reason.USER_OOM)
+    assert last_state(fleet, fleet.end(JOB, None, exceeded="memory", unfinished=True)) == own
+
+
+def test_a_cancelled_job_whose_start_is_refused_is_cancelled() -> None:
+    """The refusal was under way when it was cancelled; it is not queued for another try."""
+    fleet = cluster(machines="a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4)))
+    fleet.tell(ev.JobCancelled(1.0, JOB, "ada"))
+    del fleet.attempts[JOB]
+    commands = fleet.tell(ev.StartRefused(2.0, JOB, 1, NodeId("a1"), "no such folder"))
+    assert last_state(fleet, commands) == (JobState.CANCELLED, Reason.USER_CANCELLED)
+
+
+def test_who_was_stopped_by_its_machine_and_ends_with_0_is_queued_again() -> None:
+    """No part of the scheduler asked, but its ranks were told to stop: their work was not done."""
+    fleet = running()
+    commands = fleet.end(JOB, exit_code=0, steps=20.0, unfinished=True)
+    assert last_state(fleet, commands)[0] is JobState.PENDING
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ({}, "its remaining time is unknown"),
+        ({"max_runtime_s": 600.0}, "its limit of run time ends in 10m00s"),
+        ({"max_runtime_s": 600.0, "duration_s": 180.0}, "it ends in about 3m00s"),
+    ],
+)
+def test_who_waits_is_told_when_a_job_without_steps_ends(states: dict[str, float], told: str) -> None:
+    """By its estimate, else by its limit; and nothing is said of speeds of which nothing is known."""
+    fleet = cluster("fifo", rules=QUICK)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, **states)))
+    fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
+    assert dominant_reason(fleet.core, J9).endswith(told)
+    assert believed_speeds(fleet.core, J9) == ()
+
+
+def test_a_guess_is_of_the_fastest_pool_and_who_asks_changes_nothing() -> None:
+    """On half the speed 1,000 s take 2,000; what is believed of its end is the same whether `explain` asked or not."""
+    fleet = measured(cluster("fifo", rules=QUICK, machines="ab"))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e9)))
+    either = (Demand("a", 1), Demand("b", 1))
+    fleet.tell(ev.JobSubmitted(0.0, replace(job(2, duration_s=1000.0), demands=either)))
+    ledger = fleet.core.ledger
+    for at in (500.0, 1000.0, 1500.0):
+        fleet.tell(ev.Woke(at))
+        record = ledger.jobs[J2]
+        record.ends_version = -1
+        assert remaining_here_s(ledger, record) == pytest.approx(2000.0 - at)
+        assert expected_end_at(ledger, record, ledger.policy.rules) == pytest.approx(2000.0)

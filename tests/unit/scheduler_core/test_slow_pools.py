@@ -4,18 +4,16 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from fake_fleet import FakeFleet, cluster, job
+from fake_fleet import FakeFleet, cluster, job, remembered_state
 from planned_fleet import carried_out, measured
 
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from scheduler.core import events as ev
-from scheduler.core.booking_events import Booking, BookingsDeclared
 from scheduler.core.cycle.slow_pools import slow_machine_text
+from scheduler.core.events import Booking, BookingsDeclared, EntityShare, ShareLimit, SharesDeclared
 from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
-from scheduler.core.handlers.restored_state import gather_state
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import EntityShare, ShareLimit, SharesDeclared
 from scheduler.forecast.core_copy import CoreCopy, snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs
@@ -37,7 +35,6 @@ def reported(fleet: FakeFleet, paces: dict[str, float], first_job: int = 900) ->
     known = fleet.core.ledger.slow_machines
     for number in range(first_job, first_job + 3):
         for machine in fleet.core.ledger.fleet.machines:
-            assert machine is not None
             for _ in range(6):
                 speed = paces.get(machine.node_id, 1.0)
                 known.saw(JobId(100 * number + machine.row), machine.node_id, (Kind("past"), 2, 1), speed)
@@ -53,6 +50,14 @@ def submitted(fleet: FakeFleet, *numbers: int, count: int = 1, **more: object) -
     for number in numbers:
         fleet.tell(ev.JobSubmitted(fleet.at, job(number, "c", count, steps=10_000.0 * number, **more)))
     settled(fleet)
+
+
+def beside_a_slow_one(*numbers: int, count: int = 1) -> FakeFleet:
+    """These jobs, on four machines of which c2 is found to be slow."""
+    fleet = planning()
+    reported(fleet, {"c2": 0.6})
+    submitted(fleet, *numbers, count=count)
+    return fleet
 
 
 def settled(fleet: FakeFleet) -> Problem | None:
@@ -80,24 +85,10 @@ def held_on(fleet: FakeFleet) -> dict[str, list[int]]:
     return {str(each.node_id): sorted(map(int, each.holders)) for each in machines}
 
 
-def remembered(fleet: FakeFleet) -> ev.StateRestored:
-    """What the core would tell a successor."""
-    pieces = gather_state(fleet.core.ledger)
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as end:
-            found: ev.StateRestored = end.value
-            return found
-
-
 def test_a_slow_machine_is_a_pool_with_its_speed_and_its_price() -> None:
-    """Four jobs on four machines of which one is slow; with a fifth, accelerators have prices, the slow one a lower."""
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4)
+    """Four jobs on four machines of which one is slow; with a fifth, its accelerators cost less."""
+    fleet = beside_a_slow_one(1, 2, 3, 4)
     problem = settled(fleet)
-    assert problem is not None
     assert problem.pools.pool_id == ("a", "b", "c", APART)
     assert problem.pools.capacity.tolist() == [0.0, 0.0, 3.0, 1.0]
     speeds = problem.columns.steps_per_s.reshape(4, 2)
@@ -107,15 +98,7 @@ def test_a_slow_machine_is_a_pool_with_its_speed_and_its_price() -> None:
     fleet.tell(ev.JobSubmitted(fleet.at, job(5, "c", steps=90_000.0)))
     settled(fleet)
     quote = fleet.core.cycle.policy.quote
-    assert quote is not None
     assert 0 < quote.prices[3] < quote.prices[2]
-
-
-def test_people_are_told_in_words() -> None:
-    """The machine, the job on it and what a job would have there."""
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4)
     told = slow_machine_text(fleet.core.ledger, NodeId("c2"))
     words = "40 % slower than others of its pool, by what jobs report; its accelerators have a price of their own, as "
     assert told == words + APART
@@ -141,25 +124,20 @@ def test_a_job_that_is_on_a_machine_found_slow_is_moved_where_that_pays() -> Non
 
 
 def test_a_machine_that_is_as_fast_as_the_others_again_goes_back() -> None:
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2)
+    fleet = beside_a_slow_one(1, 2)
     reported(fleet, {"c2": 1.0}, first_job=2000)
     assert not fleet.core.ledger.slow_machines.slow
     submitted(fleet, 3, 4)
     assert capacities(fleet) == [4, 0]
     fleet.tell(ev.JobSubmitted(fleet.at, job(5, "c", steps=90_000.0)))
     problem = settled(fleet)
-    assert problem is not None
     assert problem.pools.capacity.tolist() == [0.0, 0.0, 4.0, 0.0]
     assert len(problem.columns) == 5
 
 
 def test_a_gang_that_needs_all_machines_keeps_them_together() -> None:
     """While it is there the slow machine is used as one of the pool; afterwards it is apart."""
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, count=4)
+    fleet = beside_a_slow_one(1, count=4)
     assert capacities(fleet) == [4]
     assert all(jobs == [1] for jobs in held_on(fleet).values())
     fleet.end(JobId(1))
@@ -180,45 +158,16 @@ def test_gangs_are_on_slow_machines_or_on_others() -> None:
 
 
 def test_an_order_has_no_prices_so_the_machines_stay_together() -> None:
-    """Also where a policy with prices was in force before."""
+    """Also where a policy with prices was in force before; and so do machines that are booked."""
     fleet = planning(policy="fifo")
     reported(fleet, {"c2": 0.6})
     submitted(fleet, 1, 2)
     assert capacities(fleet) == [4]
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4)
+    fleet = beside_a_slow_one(1, 2, 3, 4)
     fleet.tell(ev.PolicyChanged(fleet.at, PolicySpec("fifo"), RULES))
     settled(fleet)
     assert capacities(fleet) == [4, 0]
     assert sorted(jobs[0] for jobs in held_on(fleet).values()) == [1, 2, 3, 4]
-
-
-def test_shares_are_of_both_pools() -> None:
-    """Max-min fairness divides the time of the slow machine too, by its speed."""
-    fleet = planning(policy="max_min_fairness")
-    reported(fleet, {"c2": 0.5})
-    submitted(fleet, 1, 2, 3, 4)
-    problem = settled(fleet)
-    assert problem is None or APART in problem.pools.pool_id
-    fleet.tell(ev.JobSubmitted(fleet.at, job(5, "c", steps=90_000.0)))
-    problem = settled(fleet)
-    assert problem is not None
-    assert problem.pools.capacity.tolist() == [0.0, 0.0, 3.0, 1.0]
-    shares = fleet.core.ledger.columns.entitled.sum(axis=0)[2:]
-    assert shares == pytest.approx([3.0, 1.0])
-
-
-def test_a_limit_on_the_pool_counts_its_slow_machines() -> None:
-    fleet = planning()
-    limits = (ShareLimit("c", 2),)
-    fleet.tell(SharesDeclared(fleet.at, (EntityShare("web", limits=limits),)))
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4, project="web")
-    assert sum(map(len, held_on(fleet).values())) == 2
-
-
-def test_machines_that_are_booked_stay_together() -> None:
     fleet = planning()
     reported(fleet, {"c2": 0.6})
     booking = Booking(1, "web", (NodeId("c1"),), 5_000.0, 9_000.0)
@@ -227,23 +176,30 @@ def test_machines_that_are_booked_stay_together() -> None:
     assert capacities(fleet) == [4]
 
 
-def test_a_successor_that_knows_no_slow_machine_takes_over() -> None:
-    """As one does that is given what a release before it wrote down."""
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
+def test_shares_are_of_both_pools() -> None:
+    """Max-min fairness divides the time of the slow machine too, by its speed; a limit on the pool counts both."""
+    fleet = planning(policy="max_min_fairness")
+    reported(fleet, {"c2": 0.5})
     submitted(fleet, 1, 2, 3, 4)
-    fleet.restart(replace(remembered(fleet), paces=()))
-    settled(fleet)
-    assert capacities(fleet) == [4]
-    assert sorted(jobs[0] for jobs in held_on(fleet).values()) == [1, 2, 3, 4]
+    problem = settled(fleet)
+    assert problem is None or APART in problem.pools.pool_id
+    fleet.tell(ev.JobSubmitted(fleet.at, job(5, "c", steps=90_000.0)))
+    problem = settled(fleet)
+    assert problem.pools.capacity.tolist() == [0.0, 0.0, 3.0, 1.0]
+    shares = fleet.core.ledger.columns.entitled.sum(axis=0)[2:]
+    assert shares == pytest.approx([3.0, 1.0])
+    fleet = planning()
+    limits = (ShareLimit("c", 2),)
+    fleet.tell(SharesDeclared(fleet.at, (EntityShare("web", limits=limits),)))
+    reported(fleet, {"c2": 0.6})
+    submitted(fleet, 1, 2, 3, 4, project="web")
+    assert sum(map(len, held_on(fleet).values())) == 2
 
 
 def test_a_successor_has_the_pools_prices_and_jobs_of_slow_machines() -> None:
     """Before it plans anything, so that its first plan does not count a slow machine as one of the others."""
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4, 5)
-    prices, told = fleet.core.cycle.policy.quote, remembered(fleet)
+    fleet = beside_a_slow_one(1, 2, 3, 4, 5)
+    prices, told = fleet.core.cycle.policy.quote, remembered_state(fleet.core.ledger)
     held = held_on(fleet)
     (on_slow,) = map(JobId, held["c2"])
     fleet.restart(told)
@@ -252,13 +208,16 @@ def test_a_successor_has_the_pools_prices_and_jobs_of_slow_machines() -> None:
     assert ledger.rate_of(ledger.jobs[on_slow]) == pytest.approx(0.6)
     asked = fleet.solves[-1].problem.pools
     assert (asked.pool_id[2:], asked.capacity[2:].tolist()) == (("c", APART), [3.0, 1.0])
-    assert prices is not None
     told_prices = dict(told.prices)
     assert [told_prices[name] for name in ("c", APART)] == prices.prices[2:].tolist()
     settled(fleet)
     assert capacities(fleet) == [3, 1]
     assert held_on(fleet) == held
     assert slow_machine_text(ledger, NodeId("c2")).startswith("40 % slower")
+    fleet.restart(replace(remembered_state(ledger), paces=()))  # as of a release that knew no slow machines
+    settled(fleet)
+    assert capacities(fleet) == [4]
+    assert sorted(jobs[0] for jobs in held_on(fleet).values()) == [1, 2, 3, 4]
 
 
 def test_a_successor_counts_the_evidence_before_it() -> None:
@@ -272,19 +231,17 @@ def test_a_successor_counts_the_evidence_before_it() -> None:
     for _ in range(6):
         known.saw(JobId(7003), NodeId("c3"), (Kind("past"), 2, 1), 0.6)
     assert known.slow.keys() == {"c2"}
-    fleet.restart(remembered(fleet))
+    fleet.restart(remembered_state(fleet.core.ledger))
     known = fleet.core.ledger.slow_machines
-    assert known.slow == {"c2": 0.6}
+    assert known.slow == {"c2": {"default": 0.6}}
     reported(fleet, {"c2": 1.0, "c3": 0.6}, first_job=8000)
     assert known.slow.keys() == {"c3"}
 
 
 def test_a_gang_that_took_both_kinds_since_then_is_restored_and_brings_them_together() -> None:
     """What was written down is some seconds older than the gang."""
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 2)
-    told = remembered(fleet)
+    fleet = beside_a_slow_one(2)
+    told = remembered_state(fleet.core.ledger)
     submitted(fleet, 1, count=4)
     if JobId(2) in fleet.attempts:
         fleet.end(JobId(2))
@@ -306,7 +263,7 @@ def test_what_waiting_jobs_are_owed_is_remembered_by_pool() -> None:
     before = {
         int(ledger.columns.job_id[slot]): owed for slot, owed in zip(*ledger.columns.owed_at(fleet.at), strict=True)
     }
-    fleet.restart(remembered(fleet))
+    fleet.restart(remembered_state(fleet.core.ledger))
     ledger = fleet.core.ledger
     slots, owed = ledger.columns.owed_at(fleet.at)
     assert len(slots) == 5
@@ -316,9 +273,7 @@ def test_what_waiting_jobs_are_owed_is_remembered_by_pool() -> None:
 
 def test_a_copy_to_look_ahead_with_stands_where_the_core_stands() -> None:
     """With the pools of slow machines, and the speed that its job has there; also after it begins to decide."""
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4)
+    fleet = beside_a_slow_one(1, 2, 3, 4)
     (on_slow,) = map(JobId, held_on(fleet)["c2"])
     snapshot = pickle.loads(pickle.dumps(snapshot_at_once(fleet.core, fleet.at)))
     copy = CoreCopy(snapshot)
@@ -346,9 +301,7 @@ def test_the_end_of_a_job_on_a_slow_machine_is_foreseen_at_its_speed() -> None:
 
 
 def test_the_machine_leaves_and_comes_back_as_any_other() -> None:
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4)
+    fleet = beside_a_slow_one(1, 2, 3, 4)
     fleet.lose(NodeId("c2"))
     settled(fleet)
     assert [state.machines for state in fleet.core.ledger.fleet.pools[2:]] == [3, 0]
@@ -358,9 +311,7 @@ def test_the_machine_leaves_and_comes_back_as_any_other() -> None:
 
 
 def test_a_pool_is_drained_with_its_slow_machines_and_repriced_with_them() -> None:
-    fleet = planning()
-    reported(fleet, {"c2": 0.6})
-    submitted(fleet, 1, 2, 3, 4)
+    fleet = beside_a_slow_one(1, 2, 3, 4)
     declared = fleet.core.ledger.fleet.pools[2].pool
     fleet.tell(ev.PoolDeclared(fleet.at, replace(declared, usd_per_h=2.0)))
     settled(fleet)

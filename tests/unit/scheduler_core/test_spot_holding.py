@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from fake_fleet import FakeFleet, job, pool
+from fake_fleet import FakeFleet, fleet_of, job, pool
 
-from optimizer.planning.slack_grid import SlackPlans, SlackSituation
-from optimizer.policy import PolicySpec
+from optimizer.planning.slack_policy import SlackPlans, SlackSituation
 from scheduler.core import events as ev
+from scheduler.core.events import JobRestored
 from scheduler.core.explain.job_conditions import SPENDS_SLACK, job_conditions
-from scheduler.core.restore_events import JobRestored
-from scheduler.core.rules import RoundRules
-from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
+from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.job_request import JobId
 from walras.states import JobState, Reason
 
@@ -37,12 +35,11 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlackPlans, "make_ready", watched)
 
 
-def submitted(hours: float, in_hours: float, *, zones: bool = False, **more: object) -> FakeFleet:
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
-    for each in (SURE, SPOT, *((OTHER,) if zones else ())):
-        fleet.tell(ev.PoolDeclared(0.0, each))
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", steps=hours * HOUR_S, deadline_at=in_hours * HOUR_S, **more)))
+def submitted(hours: float, in_hours: float, *spots: Pool, **more: object) -> FakeFleet:
+    """A job of so many hours that is to end in so many, on spot machines of these pools or on demand."""
+    fleet = fleet_of(SURE, *(spots or (SPOT,)), restart_default_s=60.0)
+    asked = {"steps": hours * HOUR_S, "deadline_at": in_hours * HOUR_S, **more}
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", **asked)))
     wait_for_plan(fleet)
     return fleet
 
@@ -73,22 +70,22 @@ def wake(fleet: FakeFleet, until: float) -> None:
             refuse(fleet, fleet.at)
 
 
-def test_it_asks_for_spot_at_once_and_starts_there() -> None:
+def test_it_asks_for_spot_at_once_zone_by_zone_or_on_demand_where_there_is_no_time() -> None:
     fleet = submitted(2.0, 8.0)
     assert asked(fleet) == ["spot-a"]
     fleet.tell(ev.NodeJoined(60.0, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
     assert str(fleet.attempts[JobId(1)].placement.pool_id) == "spot-a"
     assert fleet.core.ledger.jobs[JobId(1)].is_secured
     assert says(fleet).startswith("holds spot")
-
-
-def test_a_zone_that_has_none_is_followed_by_the_next() -> None:
-    fleet = submitted(2.0, 8.0, zones=True)
+    fleet = submitted(2.0, 8.0, SPOT, OTHER)
     refuse(fleet, fleet.at)
     assert asked(fleet) == ["spot-a", "spot-b"]
     refuse(fleet, fleet.at)
     assert asked(fleet) == ["spot-a", "spot-b"], "there is time: it waits"
     assert says(fleet).startswith("waits for spot: its slack of ")
+    fleet = submitted(2.0, 2.25)
+    assert asked(fleet) == ["sure"]
+    assert "is what a boot and a restart need" in says(fleet)
 
 
 def test_it_asks_again_and_goes_on_demand_when_its_slack_is_what_a_restart_needs() -> None:
@@ -112,12 +109,6 @@ def test_no_event_makes_more_than_a_piece_of_a_plan() -> None:
     assert asked(fleet) == ["spot-a"]
 
 
-def test_where_there_is_no_time_it_is_on_demand_from_the_start() -> None:
-    fleet = submitted(2.0, 2.25)
-    assert asked(fleet) == ["sure"]
-    assert "is what a boot and a restart need" in says(fleet)
-
-
 def test_a_machine_that_is_taken_is_followed_by_another_or_one_on_demand() -> None:
     fleet = submitted(2.0, 3.0)
     fleet.tell(ev.NodeJoined(fleet.at, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
@@ -133,13 +124,7 @@ def test_a_machine_that_is_taken_is_followed_by_another_or_one_on_demand() -> No
 @pytest.mark.parametrize(("notice_s", "slack"), [(120.0, "5.9 h"), (0.0, "5.4 h")])
 def test_work_that_no_warning_saves_is_no_slack(notice_s: float, slack: str) -> None:
     """Two hours in eight, less 5 % and 30 s; half an hour between checkpoints is lost without a warning."""
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
-    for each in (SURE, replace(SPOT, notice_s=notice_s)):
-        fleet.tell(ev.PoolDeclared(0.0, each))
-    request = job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S, checkpoint_every_s=1800.0)
-    fleet.tell(ev.JobSubmitted(0.0, request))
-    wait_for_plan(fleet)
+    fleet = submitted(2.0, 8.0, replace(SPOT, notice_s=notice_s), checkpoint_every_s=1800.0)
     assert f"its slack of {slack} " in says(fleet)
 
 
@@ -149,22 +134,11 @@ def test_work_that_no_warning_saves_is_no_slack(notice_s: float, slack: str) -> 
     ids=["worth something", "never stopped", "of unknown length"],
 )
 def test_others_are_left_to_other_rules(more: dict[str, object]) -> None:
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules()))
-    for each in (SURE, SPOT):
-        fleet.tell(ev.PoolDeclared(0.0, each))
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", deadline_at=8 * HOUR_S, **{"steps": 2 * HOUR_S, **more})))
+    """And spot that costs as much as what is sure is not asked for."""
+    fleet = submitted(2.0, 8.0, **more)
     assert asked(fleet) == []
     assert fleet.core.cycle.deadlines.market.holds == {}
-
-
-def test_spot_that_costs_as_much_is_not_asked_for() -> None:
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules()))
-    for each in (SURE, replace(SPOT, usd_per_h=3.0)):
-        fleet.tell(ev.PoolDeclared(0.0, each))
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S)))
-    assert asked(fleet) == []
+    assert asked(submitted(2.0, 8.0, replace(SPOT, usd_per_h=3.0))) == []
 
 
 def test_spot_that_has_become_dear_is_left_and_found_again() -> None:
@@ -184,10 +158,7 @@ def test_spot_that_has_become_dear_is_left_and_found_again() -> None:
 
 
 def test_a_job_that_was_on_spot_when_the_core_was_replaced_stays_there() -> None:
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
-    for each in (SURE, SPOT):
-        fleet.tell(ev.PoolDeclared(0.0, each))
+    fleet = fleet_of(SURE, SPOT, restart_default_s=60.0)
     fleet.tell(ev.NodeJoined(0.0, NodeId("s1"), SPOT.pool_id, "token"))
     request = job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S)
     place = Placement(SPOT.pool_id, (NodeShare(NodeId("s1"), (0,)),))

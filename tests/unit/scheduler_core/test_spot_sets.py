@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from fake_fleet import FakeFleet, job, pool
+from fake_fleet import FakeFleet, fleet_of, job, pool
 
-from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.explain.job_conditions import SPENDS_SLACK, job_conditions
-from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
 from walras.cluster import Market, NodeId, PoolId
 from walras.job_request import JobId, Kind
@@ -22,21 +20,12 @@ ONE = JobId(1)
 SPEEDS = {1: 1.0, 2: 1.7, 4: 2.7, 8: 3.9}
 
 
-def submitted(
-    hours: float, in_hours: float, *, speeds: dict[int, float] | None = None, policy: str = "fifo"
-) -> FakeFleet:
+def submitted(hours: float, in_hours: float, *, speeds: dict[int, float] = SPEEDS, policy: str = "fifo") -> FakeFleet:
     """A job of so many hours on one machine, with a deadline in so many."""
-    fleet = FakeFleet()
-    fleet.tell(ev.PolicyChanged(0.0, PolicySpec(policy), RoundRules(restart_default_s=60.0, rent_backoff_s=60.0)))
-    for each in (SURE, SPOT):
-        fleet.tell(ev.PoolDeclared(0.0, each))
-    speeds = SPEEDS if speeds is None else speeds
+    fleet = fleet_of(SURE, SPOT, policy=policy, restart_default_s=60.0, rent_backoff_s=60.0)
     tell_speeds(fleet, speeds)
-    fleet.tell(
-        ev.JobSubmitted(
-            0.0, job(1, "gpu", steps=hours * HOUR_S, deadline_at=in_hours * HOUR_S, sizes=tuple(sorted(speeds)))
-        )
-    )
+    sizes = tuple(sorted(speeds))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", steps=hours * HOUR_S, deadline_at=in_hours * HOUR_S, sizes=sizes)))
     wait_for_plans(fleet)
     return fleet
 
@@ -65,14 +54,6 @@ def give(fleet: FakeFleet, machines: int | None = None) -> None:
         fleet.tell(ev.NodeJoined(fleet.at, NodeId(name), rent.pool_id, rent.token))
     if given < rent.machines:
         fleet.tell(ev.RentFailed(fleet.at, rent.token, "the market has no more", rent.machines - given))
-
-
-def begin(fleet: FakeFleet) -> None:
-    """Its ranks are up."""
-    attempt = fleet.attempts[ONE]
-    if len(attempt.placement.parts) > 1:
-        fleet.prepare_all(ONE)
-    fleet.tell(ev.AttemptStarted(fleet.at, ONE, attempt.number))
 
 
 def gang(fleet: FakeFleet) -> tuple[str, int]:
@@ -105,11 +86,23 @@ def test_the_set_is_the_smallest_that_leaves_slack_enough(in_hours: float, machi
 
 
 def test_where_no_slack_is_left_it_is_on_demand_with_the_gang_that_ends_first() -> None:
+    """Once it has waited for spot while it could, with the cheapest gang in time."""
     fleet = submitted(8.0, 2.2)
     assert asked(fleet) == ("sure", 8)
     give(fleet)
     assert gang(fleet) == ("sure", 8), "it does not begin on the first machine that comes"
     assert "holds machines on demand" in says(fleet)
+    fleet = submitted(8.0, 6.0)
+    while "sure" not in {str(rent.pool_id) for rent in fleet.rents} and fleet.at < 5 * HOUR_S:
+        if sum(sum(state.awaited.values()) for state in fleet.core.ledger.fleet.pools):
+            give(fleet, 0)
+        else:
+            fleet.tell(ev.Woke(fleet.wake_at))
+    where, machines = asked(fleet)
+    assert where == "sure"
+    left_s = 6 * HOUR_S - fleet.at
+    assert 8 * HOUR_S / SPEEDS[machines] < left_s
+    assert fleet.at > 600.0, "it waited for spot while it could"
 
 
 def test_it_goes_on_with_what_a_revocation_leaves_and_grows_again() -> None:
@@ -117,14 +110,14 @@ def test_it_goes_on_with_what_a_revocation_leaves_and_grows_again() -> None:
     fleet = submitted(8.0, 4.2, speeds={1: 1.0, 2: 1.7, 3: 2.0, 4: 2.7})
     assert asked(fleet) == ("spot", 4)
     give(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     lost, fleet.at = fleet.attempts[ONE].placement.parts[0].node_id, 600.0
     fleet.tell(ev.NodeLeaving(600.0, lost, 630.0, Reason.INFRA_SPOT_RECLAIM))
     save(fleet, 1500.0)
     fleet.end(ONE, 85, 1500.0)
     assert gang(fleet) == ("spot", 3)
     assert "holds what spot there is, and waits for more" in says(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     fleet.tell(ev.NodeLost(630.0, lost, Reason.INFRA_SPOT_RECLAIM))
     assert asked(fleet) == ("spot", 1), "what is missing, and no more"
     give(fleet)
@@ -136,7 +129,7 @@ def test_it_goes_on_with_what_a_revocation_leaves_and_grows_again() -> None:
 def test_a_gang_that_the_market_takes_whole_goes_on_demand_where_there_is_no_time_to_wait() -> None:
     fleet = submitted(8.0, 4.2)
     give(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     fleet.at = 2400.0
     for part in fleet.attempts[ONE].placement.parts:
         fleet.tell(ev.NodeLeaving(2400.0, part.node_id, 2430.0, Reason.INFRA_SPOT_RECLAIM))
@@ -147,20 +140,27 @@ def test_a_gang_that_the_market_takes_whole_goes_on_demand_where_there_is_no_tim
 
 
 def test_machines_that_come_in_part_are_a_smaller_gang_at_once() -> None:
+    """Where none come, four on demand are now 3 % cheaper than to wait for eight: who holds nothing takes them."""
     fleet = submitted(8.0, 4.2)
     assert asked(fleet) == ("spot", 4)
     give(fleet, 3)
     wait_for_plans(fleet)
     assert gang(fleet) == ("spot", 2)
     assert "waits for more" in says(fleet)
+    fleet = submitted(8.0, 3.0, speeds={size: size**0.8 for size in SPEEDS})
+    assert asked(fleet) == ("spot", 8)
+    give(fleet, 0)
+    wait_for_plans(fleet)
+    assert asked(fleet) == ("sure", 4)
+    give(fleet)
+    assert gang(fleet) == ("sure", 4)
 
 
 def test_a_price_that_moves_plans_the_set_again_and_one_that_hardly_moves_does_not() -> None:
-    """Two machines cost a sixth more for each step than one: what dear spot asks for that is more than their slack
-    saves."""
+    """Two machines cost a sixth more for each step: while spot is dear that is more than their slack saves."""
     fleet = submitted(8.0, 9.0)
     give(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     assert gang(fleet) == ("spot", 2)
     fleet.at, hold = 60.0, fleet.core.cycle.deadlines.market.holds[ONE]
     look_at = hold.look_at
@@ -178,7 +178,7 @@ def test_a_gang_that_is_slower_than_planned_is_planned_again() -> None:
     fleet = submitted(8.0, 30.0, speeds={1: 1.0, 8: 12.0})
     assert asked(fleet) == ("spot", 8), "believed to be cheaper for each step than one"
     give(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     fleet.at = 120.0
     for _ in range(3):
         fleet.tell(ThroughputMeasured(fleet.at, Kind("k"), "gpu", 8, 1.1))
@@ -187,24 +187,10 @@ def test_a_gang_that_is_slower_than_planned_is_planned_again() -> None:
     assert gang(fleet) == ("spot", 1)
 
 
-def test_without_slack_it_goes_on_demand_with_the_cheapest_gang_in_time() -> None:
-    fleet = submitted(8.0, 6.0)
-    while "sure" not in {str(rent.pool_id) for rent in fleet.rents} and fleet.at < 5 * HOUR_S:
-        if sum(sum(state.awaited.values()) for state in fleet.core.ledger.fleet.pools):
-            give(fleet, 0)
-        else:
-            fleet.tell(ev.Woke(fleet.wake_at))
-    where, machines = asked(fleet)
-    assert where == "sure"
-    left_s = 6 * HOUR_S - fleet.at
-    assert 8 * HOUR_S / SPEEDS[machines] < left_s
-    assert fleet.at > 600.0, "it waited for spot while it could"
-
-
 def test_a_set_that_was_held_when_the_core_was_replaced_stays_as_it_is() -> None:
     fleet = submitted(8.0, 8.0)
     give(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     before, rents = gang(fleet), len(fleet.rents)
     fleet.restart()
     tell_speeds(fleet, SPEEDS)
@@ -219,7 +205,7 @@ def test_a_solve_does_not_change_the_size_of_a_planned_gang() -> None:
     """A share policy gives it one machine all the time; it keeps the two that its deadline asks for."""
     fleet = submitted(8.0, 8.0, policy="max_min_fairness")
     give(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     record = fleet.core.ledger.jobs[ONE]
     planned = record.class_row
     fleet.core.ledger.reclass(record, fleet.core.ledger.classes.options(planned)[0])
@@ -236,7 +222,7 @@ def test_nothing_is_asked_for_while_it_is_on_its_way_to_a_gang_of_another_size()
     fleet = submitted(8.0, 4.2, speeds={1: 1.0, 2: 1.7, 3: 2.0, 4: 2.7})
     give(fleet, 3)
     wait_for_plans(fleet)
-    begin(fleet)
+    fleet.run(ONE)
     assert gang(fleet) == ("spot", 3)
     look(fleet, 700.0)
     assert asked(fleet) == ("spot", 1)
@@ -248,14 +234,3 @@ def test_nothing_is_asked_for_while_it_is_on_its_way_to_a_gang_of_another_size()
     assert len(fleet.rents) == rents
     fleet.end(ONE, 85, 100.0)
     assert gang(fleet) == ("spot", 4)
-
-
-def test_a_job_that_holds_nothing_changes_its_size_for_any_gain() -> None:
-    """It asks for eight spot machines; there are none. Four on demand are now 3 % cheaper than to wait for eight."""
-    fleet = submitted(8.0, 3.0, speeds={size: size**0.8 for size in SPEEDS})
-    assert asked(fleet) == ("spot", 8)
-    give(fleet, 0)
-    wait_for_plans(fleet)
-    assert asked(fleet) == ("sure", 4)
-    give(fleet)
-    assert gang(fleet) == ("sure", 4)

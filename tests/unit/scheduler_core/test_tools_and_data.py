@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job, pool
+from planned_fleet import measured
 
 from scheduler.core import events as ev
 from scheduler.core.cycle.solve_requests import run_solve
+from scheduler.core.events import FLEET, EntityShare, ShareLimit, SharesDeclared
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import Backfill, RoundRules
 from walras.cluster import Market, NodeId, PoolId
@@ -50,6 +52,21 @@ def test_a_machine_that_has_not_said_may_have_everything(tools: set[str] | None,
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_tools_that_were_in_use_count_no_longer_than_the_job_that_used_them(policy: str) -> None:
+    """A machine loses a tool under a job that uses it; the next job goes to a machine that has it."""
+    fleet = cluster(policy, machines="")
+    joined(fleet, "loses", "uv")
+    submit(fleet, job(1, "a", 4, tools=UV, steps=100.0))
+    assert places(fleet) == {1: "loses"}
+    fleet.tell(ev.NodeTools(fleet.at, NodeId("loses"), ()))
+    fleet.run(1)
+    joined(fleet, "has", "uv", of="b")
+    fleet.end(J1)
+    submit(fleet, job(2, "*", 1, tools=UV, steps=100.0))
+    assert places(fleet) == {2: "has"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_waits_for_a_machine_that_can_prepare_it(policy: str) -> None:
     """Another is free all the time; a job without needs takes it."""
     fleet = cluster(policy, machines="")
@@ -62,17 +79,14 @@ def test_a_job_waits_for_a_machine_that_can_prepare_it(policy: str) -> None:
     assert places(fleet)[1] == "able"
 
 
-def test_a_machine_is_known_when_it_joins() -> None:
-    """There is no moment in which it could be taken for one that has everything."""
+def test_every_machine_of_a_job_is_known_to_prepare_it() -> None:
+    """From when it joins; it meets all needs by itself, and so does every machine of a gang."""
     fleet = cluster(machines="")
     submit(fleet, job(1, "a", 1, tools=IMAGE))
     joined(fleet, "bare", "uv")
     assert not fleet.attempts
     fleet.tell(ev.NodeTools(fleet.at, NodeId("bare"), ("uv", "podman")))
     assert places(fleet) == {1: "bare"}
-
-
-def test_all_needs_are_met_by_one_machine() -> None:
     fleet = cluster(machines="")
     submit(fleet, job(1, "a", 1, tools=UV + IMAGE))
     joined(fleet, "one", "uv")
@@ -80,9 +94,6 @@ def test_all_needs_are_met_by_one_machine() -> None:
     assert not fleet.attempts
     joined(fleet, "three", "docker", "uv")
     assert places(fleet) == {1: "three"}
-
-
-def test_every_machine_of_a_gang_can_prepare_it() -> None:
     fleet = cluster(machines="")
     submit(fleet, job(1, "a", 8, nodes=2, tools=UV))
     for name, tools in (("n1", ("uv",)), ("n2", ()), ("n3", ("git",)), ("n4", ("uv", "git"))):
@@ -105,6 +116,34 @@ def test_it_takes_the_place_of_another_only_where_it_can_run(names: tuple[str, s
     assert [int(number) for number, each in fleet.attempts.items() if each.stopping] == [on_able]
 
 
+def test_a_share_of_a_pool_that_lost_the_tool_moves_nobody() -> None:
+    """It was computed when a machine there had the tool; the job stays where it runs."""
+    fleet = cluster("max_min_fairness", rules=RoundRules(round_s=10, min_runtime_s=1, profiling_share=0), machines="")
+    measured(fleet)
+    joined(fleet, "slow", "uv", of="c")
+    submit(fleet, job(1, "*", 1, tools=UV, steps=1e6))
+    assert places(fleet) == {1: "slow"}
+    fleet.tell(ev.AttemptStarted(fleet.at, J1, 1))
+    joined(fleet, "fast", "uv")
+    submit(fleet, job(2, "c", 1))
+    fleet.answer({1: {"a": 1.0}, 2: {"c": 1.0}})
+    fleet.tell(ev.NodeTools(fleet.at, NodeId("fast"), ()))
+    fleet.tell(ev.Woke(fleet.at + 20.0))
+    assert not fleet.attempts[J1].stopping
+
+
+def test_a_job_below_a_limit_whose_tool_is_gone_starts_when_both_are_there() -> None:
+    fleet = cluster("fifo", machines="")
+    joined(fleet, "able", "uv")
+    fleet.tell(SharesDeclared(0.0, (EntityShare("default", limits=(ShareLimit(FLEET, 1),)),)))
+    submit(fleet, job(1, "a", 1), job(2, "a", 1, tools=UV))
+    fleet.tell(ev.NodeTools(fleet.at, NodeId("able"), ()))
+    fleet.end(J1)
+    assert places(fleet) == {}
+    fleet.tell(ev.NodeTools(fleet.at, NodeId("able"), ("uv",)))
+    assert places(fleet) == {2: "able"}
+
+
 def test_a_place_is_kept_for_it_only_where_it_can_run() -> None:
     """A gang waits for the able machine, however long a bare one has been free."""
     fleet = cluster("fifo", rules=RoundRules(backfill=Backfill.EASY), machines="", strict=False)
@@ -119,18 +158,14 @@ def test_a_place_is_kept_for_it_only_where_it_can_run() -> None:
     assert [str(machine.node_id) for machine in kept if machine is not None] == ["able"]
 
 
-def test_more_than_a_few_machines_without_it_do_not_hide_one_with_it() -> None:
-    """However many are looked at in vain."""
+def test_machines_without_it_hide_none_with_it_and_who_has_not_said_counts_as_able() -> None:
+    """However many are looked at in vain; a pool that is empty, or whose machine has not said, counts as able."""
     fleet = cluster(machines="")
     for number in range(100):
         joined(fleet, f"bare{number}", "git")
     joined(fleet, "able", "uv")
     submit(fleet, job(1, "a", 1, tools=UV))
     assert places(fleet) == {1: "able"}
-
-
-def test_a_pool_where_nothing_has_been_said_counts_as_able() -> None:
-    """One that is empty yet, and one with a machine of an older agent."""
     fleet = cluster(machines="")
     rented = replace(pool("s", quota=2, market=Market.ON_DEMAND), usd_per_h=1.0)
     fleet.tell(ev.PoolDeclared(0.0, rented))
@@ -170,10 +205,7 @@ def test_the_reason_names_what_is_missing_and_a_fix() -> None:
     joined(fleet, "able", "podman")
     submit(fleet, job(2, "a", 4, tools=IMAGE))
     reasons = [each for each in pending_reasons(fleet.core, J2) if each.reason is Reason.WAIT_FRAGMENTED]
-    assert "that have what it needs" in reasons[0].detail
-
-
-def test_the_loss_of_the_only_able_machine_is_noticed() -> None:
+    assert "bare lacks tools that it needs" in reasons[0].detail
     fleet = cluster(machines="")
     joined(fleet, "bare")
     joined(fleet, "able", "uv")
@@ -185,16 +217,25 @@ def test_the_loss_of_the_only_able_machine_is_noticed() -> None:
     assert "uv" in told.detail
 
 
-# ------------------------------------------------------------------------------------------------ data
-
-
 def test_of_equal_machines_the_one_with_the_data_is_taken() -> None:
-    """Else the one that joined first; most of the data counts."""
+    """The one with most of it; not by data that is gone, nor where the job cannot be prepared."""
     fleet = cluster(machines="")
     for name, data in (("n1", ()), ("n2", ("d1",)), ("n3", ("d1", "d2"))):
         joined(fleet, name, data=data)
     submit(fleet, job(1, "a", 4, data=("d1", "d2")), job(2, "a", 4, data=("d1", "d2")), job(3, "a", 4, data=("d9",)))
     assert places(fleet) == {1: "n3", 2: "n2", 3: "n1"}
+    fleet = cluster(machines="")
+    for name, data in (("n1", ()), ("n2", ("d",)), ("n3", ("d",))):
+        joined(fleet, name, data=data)
+    fleet.tell(ev.NodeData(fleet.at, NodeId("n2"), ()))
+    fleet.lose(NodeId("n3"))
+    submit(fleet, job(1, "a", 4, data=("d",)))
+    assert places(fleet) == {1: "n1"}
+    fleet = cluster(machines="")
+    joined(fleet, "bare", data=("d",))
+    joined(fleet, "able", "uv")
+    submit(fleet, job(1, "a", 1, tools=UV, data=("d",)))
+    assert places(fleet) == {1: "able"}
 
 
 def test_data_delays_nothing_and_costs_no_room() -> None:
@@ -206,21 +247,3 @@ def test_data_delays_nothing_and_costs_no_room() -> None:
     assert places(fleet) == {1: "full", 2: "part"}
     submit(fleet, job(3, "a", 1, data=("d",)))
     assert places(fleet)[3] == "part"
-
-
-def test_data_that_is_gone_or_of_a_lost_machine_counts_no_more() -> None:
-    fleet = cluster(machines="")
-    for name, data in (("n1", ()), ("n2", ("d",)), ("n3", ("d",))):
-        joined(fleet, name, data=data)
-    fleet.tell(ev.NodeData(fleet.at, NodeId("n2"), ()))
-    fleet.lose(NodeId("n3"))
-    submit(fleet, job(1, "a", 4, data=("d",)))
-    assert places(fleet) == {1: "n1"}
-
-
-def test_data_does_not_lead_to_a_machine_that_cannot_prepare_the_job() -> None:
-    fleet = cluster(machines="")
-    joined(fleet, "bare", data=("d",))
-    joined(fleet, "able", "uv")
-    submit(fleet, job(1, "a", 1, tools=UV, data=("d",)))
-    assert places(fleet) == {1: "able"}

@@ -14,13 +14,14 @@ from scheduler.forecast.job_forecasts import (
     Interval,
     IntervalCalibration,
     JobForecast,
-    PromiseBasis,
-    promise_basis,
+    forecast_of,
+    independent_outcomes,
     promised_quantile,
     quantiles,
-    separate_spans,
+    still_true,
 )
 from scheduler.forecast.past_jobs import DrawnLengths, EndedJob, PastJobs, drawn_arrivals
+from scheduler.forecast.rollout import RolledJob
 from tests.support.fake_fleet import cluster
 from tests.support.fake_fleet import job as asked_job
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -46,8 +47,9 @@ def test_a_length_is_drawn_from_jobs_alike_and_lies_beyond_what_the_job_has_had(
 def test_the_next_job_is_longer_than_all_that_are_alike_as_often_as_it_would_have_any_other_rank() -> None:
     """Nine jobs of a user and kind have ended: the tenth is longer, or shorter, than all of them once in ten each."""
     ended = [EndedJob("ada", "cnn", 100.0 * 2.0**rank) for rank in range(9)]
-    # With a guess it takes no length of its group as it is.
-    chance, asked = Random(4), request(7, duration_s=60.0)
+    # The first of its project takes no length of its group as it is.
+    ended = [replace(each, project=f"{number}") for number, each in enumerate(ended)]
+    chance, asked = Random(4), request(7)
     drawn = [DrawnLengths(ended).of_future(f"{draw}").length_s(asked, 0.0, chance) for draw in range(2000)]
     assert 0.07 < mean(each > 1.1 * 25_600.0 for each in drawn) < 0.12
     assert 0.07 < mean(each < 100.0 / 1.1 for each in drawn) < 0.12
@@ -57,14 +59,24 @@ def test_the_next_job_is_longer_than_all_that_are_alike_as_often_as_it_would_hav
     assert 0.19 < mean(each > 1.1 * 25_600.0 for each in begun) < 0.29
 
 
-def test_the_longest_that_has_ended_bounds_no_length_while_most_jobs_still_run() -> None:
-    """Three are shorter than 390 s, four have run that long, one ended at 400 s: the next is longer once in three.
+@pytest.mark.parametrize(("true_over_guess", "low", "high"), [((), 0.3, 3.5), ((1.5, 1.6, 1.7) * 5, 1.3, 1.9)])
+def test_a_guessed_duration_is_believed_as_far_as_guesses_were_right(
+    true_over_guess: tuple[float, ...], low: float, high: float
+) -> None:
+    """Whatever other jobs lasted; a job that has outlived its guess ends later."""
+    ended = [EndedJob("bob", "cnn", 90_000.0)] * 20
+    ended += [EndedJob("ada", "cnn", 1000.0 * ratio, guess_s=1000.0) for ratio in true_over_guess]
+    lengths, chance, asked = DrawnLengths(ended), Random(3), request(duration_s=60.0)
+    told = quantiles([lengths.length_s(asked, 0.0, chance) for _ in range(1000)])
+    assert 60.0 * low < told.p10 < told.p90 < 60.0 * high
+    assert min(lengths.length_s(asked, 600.0, chance) for _ in range(100)) > 600.0
 
-    Six in nine are longer than the three, and half of these than the one that is left of them.
-    """
-    ended = [EndedJob("ada", "cnn", length_s) for length_s in (100.0, 200.0, 300.0, 400.0)]
+
+def test_the_longest_that_has_ended_bounds_no_length_while_most_jobs_still_run() -> None:
+    """Three are below 390 s, four have run that long, one ended at 400: the next is longer once in three."""
+    ended = [EndedJob("ada", "cnn", length_s, project=f"{length_s}") for length_s in (100.0, 200.0, 300.0, 400.0)]
     lengths = DrawnLengths(ended, [EndedJob("ada", "cnn", 390.0)] * 4)
-    chance, asked = Random(3), request(7, duration_s=60.0)
+    chance, asked = Random(3), request(7, project="new")
     drawn = [lengths.length_s(asked, 0.0, chance) for _ in range(2000)]
     assert 0.26 < mean(each > 420.0 for each in drawn) < 0.36
     assert mean(each > 300.0 for each in drawn) == pytest.approx(2 / 3, abs=0.05)
@@ -88,7 +100,7 @@ def test_users_and_kinds_that_tell_nothing_of_a_length_are_not_believed(many: in
 
 
 def test_jobs_that_have_not_ended_count_as_longer_than_they_have_run() -> None:
-    """Ten ended after 100 s and ten run since 200 s: a length is above 200 s half of the time, and not once in 20."""
+    """Ten ended after 100 s, ten run since 200 s or were cancelled then: half are longer, not one in 20."""
     ended = [EndedJob("ada", "cnn", 100.0)] * 10
     running = [EndedJob("ada", "cnn", 200.0)] * 10
     chance, asked = Random(0), request()
@@ -98,6 +110,10 @@ def test_jobs_that_have_not_ended_count_as_longer_than_they_have_run() -> None:
     assert 450 < longer[1] < 560
     mixed = DrawnLengths([*ended, *[EndedJob("ada", "cnn", 300.0)] * 10], running)
     assert 0.6 < sum(mixed.length_s(asked, 0.0, chance) > 200.0 for _ in range(1000)) / 1000 < 0.72
+    core = cluster("fifo", machines="a").core
+    ended += [EndedJob("ada", "cnn", 200.0, is_cut=True)] * 10
+    lengths = known_lengths(snapshot_at_once(core, 10.0), ended)
+    assert 0.45 < mean(lengths.length_s(asked, 0.0, chance) > 200.0 for _ in range(1000)) < 0.56
 
 
 def test_whoever_understates_is_not_believed() -> None:
@@ -125,6 +141,21 @@ def test_jobs_come_as_often_as_they_came_and_in_bursts_if_they_did() -> None:
     assert list(drawn_arrivals(PastJobs(), now, Random(0))) == []
 
 
+def test_a_first_burst_is_not_taken_for_the_rate_of_an_hour() -> None:
+    """Five submissions of 12 s are all of an hour, or of ten minutes; steady ones of half an hour go on, or pause."""
+    for apart_s, many, few_h, most_h in ((3.0, 5, 5, 30), (60.0, 30, 30, 60)):
+        past, per_h = PastJobs(), list[float]()
+        for index in range(many):
+            past.arrived(apart_s * index, request(index + 1))
+        now = apart_s * many
+        for seed in range(40):
+            drawn, until_at = drawn_arrivals(past, now, Random(seed)), now + 36_000.0
+            come = list(takewhile(lambda each, until_at=until_at: each.at < until_at, drawn))
+            assert [each.at for each in come] == sorted(each.at for each in come)
+            per_h.append(len(come) / 10.0)
+        assert few_h <= min(per_h) < 1.5 * few_h < 0.8 * most_h < max(per_h) <= 1.1 * most_h
+
+
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
 def test_intervals_that_are_always_wrong_in_the_same_way_are_put_right(factor: float) -> None:
     """What comes takes `factor` as long as was said, and spreads far more: corrected, four in five hold."""
@@ -142,11 +173,34 @@ def test_intervals_that_are_always_wrong_in_the_same_way_are_put_right(factor: f
     assert 0.75 <= mean(held) <= 0.85
 
 
-def test_quantiles_of_futures_of_which_some_were_given_up() -> None:
+def test_futures_that_were_given_up_are_far_quantiles_and_nothing_is_promised_where_they_are_many() -> None:
     told = quantiles([1.0, 2.0, 3.0, 4.0, inf])
     assert told.p50 == 3.0
     assert told.p90 == inf
     assert quantiles([5.0]) == Interval(5.0, 5.0, 5.0)
+    assert promised_quantile([1.0, 2.0, 3.0, 4.0, inf]) == inf
+    raw = Interval(1.0, 2.0, 3.0)
+    assert IntervalCalibration().promised(0.0, JobForecast(None, raw)) == inf
+
+
+@pytest.mark.parametrize(
+    ("now", "started_at", "start", "end"),
+    [
+        (5.0, inf, Interval(10.0, 20.0, 30.0), Interval(40.0, 50.0, 90.0)),
+        (15.0, inf, Interval(15.0, 20.0, 30.0), Interval(40.0, 50.0, 90.0)),
+        (21.0, inf, None, None),
+        (45.0, 25.0, None, Interval(45.0, 50.0, 90.0)),
+        (45.0, 5.0, None, None),
+        (45.0, 35.0, None, None),
+        (51.0, 25.0, None, None),
+    ],
+)
+def test_a_told_instant_holds_until_its_middle_or_what_happened_contradicts_it(
+    now: float, started_at: float, start: Interval | None, end: Interval | None
+) -> None:
+    """A start is of a job that waits, and an end of one that has started when it was told to."""
+    told = still_true(JobForecast(Interval(10.0, 20.0, 30.0), Interval(40.0, 50.0, 90.0)), now, started_at)
+    assert (told and told.start, told and told.end) == (start, end)
 
 
 @pytest.mark.parametrize("draws", [5, 12, 20, 40])
@@ -160,22 +214,15 @@ def test_an_end_is_promised_late_enough_however_few_futures_were_drawn(draws: in
     assert 0.92 <= mean(kept) <= 0.97
 
 
-def test_no_end_is_promised_that_many_futures_do_not_reach() -> None:
-    assert promised_quantile([1.0, 2.0, 3.0, 4.0, inf]) == inf
-    raw = Interval(1.0, 2.0, 3.0)
-    assert IntervalCalibration().promised(0.0, JobForecast(None, raw, PromiseBasis(raw, inf))) == inf
-
-
 def test_a_late_guess_is_promised_where_most_futures_reach_the_end_and_nothing_where_half_do_not() -> None:
     """Two of twenty futures are given up while the job runs: what it has left then is its late end there."""
     reached = [1000.0 * number for number in range(1, 19)]
-    late = promise_basis([*reached, 60_000.0, 90_000.0])
-    told = JobForecast(None, quantiles([*reached, inf, inf]), late)
-    assert told.end.p90 == inf
+    given_up = [RolledJob(late_end_at=late_at) for late_at in (60_000.0, 90_000.0)]
+    told = forecast_of([*(RolledJob(0.0, at, at) for at in reached), *given_up])
     promised = IntervalCalibration().promised(0.0, told)
     assert 60_000.0 <= promised < 150_000.0
-    rarely = JobForecast(None, quantiles([1000.0] * 8 + [inf] * 12), promise_basis([1000.0] * 8 + [2000.0] * 12))
-    assert IntervalCalibration().promised(0.0, rarely) == inf
+    rarely = forecast_of([RolledJob(0.0, 1000.0, 1000.0)] * 8 + [RolledJob(late_end_at=2000.0)] * 12)
+    assert rarely.end.p50 == IntervalCalibration().promised(0.0, rarely) == inf
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
@@ -184,7 +231,7 @@ def test_promises_are_kept_19_times_in_20_whatever_the_futures_are_wrong_about(f
     for job in range(700):
         ahead_s, at = 2000.0 * chance.lognormvariate(0.0, 1.0), 1e4 * job
         raw, end_by = Interval(at + 0.8 * ahead_s, at + ahead_s, at + 1.2 * ahead_s), at + 1.3 * ahead_s
-        promised = calibration.promised(at, JobForecast(None, raw, PromiseBasis(raw, end_by)))
+        promised = calibration.promised(at, JobForecast(None, raw, end_by))
         assert promised >= calibration.corrected(at, raw).p90
         came = at + factor * ahead_s * chance.lognormvariate(0.0, 0.5)
         if job >= 200:
@@ -195,10 +242,7 @@ def test_promises_are_kept_19_times_in_20_whatever_the_futures_are_wrong_about(f
 
 
 def test_a_wait_for_many_jobs_of_unknown_length_is_as_uncertain_as_their_lengths_were_seen() -> None:
-    """Thirty jobs are waited for, fifteen were seen: ten futures hold the sum three times in five, and not always.
-
-    Futures that all draw from the same fifteen agree far too well on it: they hold it less than half of the time.
-    """
+    """Thirty are waited for, fifteen were seen: ten futures hold the sum three times in five, and not always."""
     chance, held = Random(5), []
     for case in range(150):
         seen = DrawnLengths([EndedJob("", "", 1000.0 * chance.lognormvariate(0.0, 1.0)) for _ in range(15)])
@@ -222,9 +266,7 @@ def test_a_future_weighs_the_past_in_its_own_way_and_always_alike() -> None:
 
 
 def test_jobs_of_a_new_group_have_an_unknown_length_in_common() -> None:
-    """Nothing has ended, and twenty jobs of a group turn out to be of about one length: ten futures hold what they take
-    together three times in five, futures in which each is drawn alone not once in four.
-    """
+    """Twenty turn out to be of one length: ten futures hold the sum three times in five; drawn alone, hardly ever."""
     chance, held = Random(8), {True: list[bool](), False: list[bool]()}
     for case in range(120):
         length_s = 900.0 * chance.lognormvariate(0.0, 2.0)
@@ -263,10 +305,7 @@ def test_a_job_that_is_only_tried_changes_no_length_of_others() -> None:
 
 
 def test_lengths_are_counted_at_the_best_speed_wherever_jobs_ran() -> None:
-    """Jobs ran on machines at a quarter of the best speed: of the same kind, another is a quarter as long as they took.
-
-    A job that has run there for an hour has done a quarter of an hour.
-    """
+    """Of jobs that ran at a quarter of the best speed another is a quarter as long as they took."""
     fleet = cluster("fifo", machines="ab")
     for accelerator, speed in (("a", 4.0), ("b", 1.0)):
         fleet.tell(ThroughputMeasured(0.0, Kind("k"), accelerator, 1, speed))
@@ -275,14 +314,6 @@ def test_lengths_are_counted_at_the_best_speed_wherever_jobs_ran() -> None:
     ended = [EndedJob(both.user, both.kind, 1000.0, steps=1000.0, request=both)] * 30
     future = known_lengths(snapshot_at_once(fleet.core, 10.0), ended).of_future("a")
     assert median(future.length_s(both, 0.0, Random(seed)) for seed in range(99)) == pytest.approx(250.0, rel=0.1)
-
-
-def test_a_job_that_was_stopped_by_someone_is_longer_than_it_ran() -> None:
-    """Half of the jobs were cancelled after 200 s, the others ended after 100 s: half are longer than 200 s."""
-    core = cluster("fifo", machines="a").core
-    ended = [EndedJob("ada", "cnn", 100.0)] * 10 + [EndedJob("ada", "cnn", 200.0, is_cut=True)] * 10
-    lengths, chance = known_lengths(snapshot_at_once(core, 10.0), ended), Random(0)
-    assert 0.45 < mean(lengths.length_s(request(), 0.0, chance) > 200.0 for _ in range(1000)) < 0.56
 
 
 def test_outcomes_that_one_job_moved_together_count_as_few() -> None:
@@ -301,20 +332,28 @@ def test_outcomes_that_one_job_moved_together_count_as_few() -> None:
     told, learnt = calibration.corrected(1e7, said), many.corrected(1e7, said)
     assert told.p90 - 1e7 < 1500.0
     assert learnt.p90 - 1e7 > 3000.0
-    assert separate_spans([(0.0, 10.0), (1.0, 2.0), (2.0, 5.0), (4.0, 6.0), (6.0, 7.0)]) == 3
-    assert separate_spans([]) == 0
+    assert independent_outcomes(calibration._outcomes) == pytest.approx(1.0)
+    assert independent_outcomes(many._outcomes) == pytest.approx(40.0)
+    assert independent_outcomes([]) == 0
 
 
 def test_who_was_always_as_long_as_stated_is_believed() -> None:
-    """A hundred jobs of others were as long as they said: one draw in a hundred may differ, and by little."""
+    """A hundred jobs of others, a dozen, or one, were as long as they said: few draws may differ."""
     lengths, chance = DrawnLengths([EndedJob("bob", "bert", 600.0, 1.0)] * 100), Random(2)
     drawn = sorted(lengths.ratio(request(), 0.0, chance) for _ in range(1000))
     assert drawn[-1] < 2.0
     assert drawn[900] - drawn[100] < 0.02
+    for ended, doubted in ((1, 0.12), (12, 0.03)):
+        lengths = DrawnLengths([EndedJob("bob", "bert", 60.0 * (many + 1), 1.0) for many in range(ended)])
+        drawn = [lengths.of_future(f"{draw}").ratio(request(), 0.0, chance) for draw in range(1000)]
+        assert mean(abs(each - 1.0) > 0.05 for each in drawn) < doubted, ended
 
 
-def test_a_dozen_that_were_exactly_as_long_as_stated_are_believed_too() -> None:
-    """One value came twelve times and no other: another one comes about once in a hundred draws."""
-    lengths, chance = DrawnLengths([EndedJob("bob", "bert", 60.0 * many, 1.0) for many in range(1, 13)]), Random(2)
-    drawn = [lengths.of_future(f"{draw}").ratio(request(), 0.0, chance) for draw in range(1000)]
-    assert mean(abs(each - 1.0) > 0.05 for each in drawn) < 0.03
+def test_an_interval_without_an_upper_end_has_none_whatever_was_learnt() -> None:
+    calibration = IntervalCalibration()
+    for number in range(20):
+        at = 1e5 * number
+        calibration.said(JobId(number), at, Interval(at + 900.0, at + 1000.0, at + 1100.0))
+        calibration.came(JobId(number), at + 500.0)
+    told = calibration.corrected(1e7, Interval(1e7 + 900.0, 1e7 + 1000.0, inf))
+    assert told.p10 < told.p50 < told.p90 == inf

@@ -22,8 +22,8 @@ from scheduler.core.events import (
     Solved,
     Woke,
 )
-from scheduler.core.explain.dominant_reason import dominant_reason
 from scheduler.core.explain.feasibility import Remedy, possible_remedies, without_failing
+from scheduler.core.explain.pending_reasons import dominant_reason, pending_reasons
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.ledger import JobRecord
 from scheduler.forecast.core_copy import CoreSnapshot, snapshot_at_once
@@ -107,6 +107,16 @@ def _check_reasons(core: SchedulerCore) -> int:
     return waiting
 
 
+def test_each_waiting_job_is_told_its_place_in_the_order_of_the_queue_once() -> None:
+    """There is one order, which listings show; a job that waits for something else than a place is told none."""
+    for core, _ in _states(20):
+        order = {job_id: [str(ahead)] for ahead, job_id in enumerate(core.cycle.queues.in_order(len(core.ledger.jobs)))}
+        for job in core.ledger:
+            said = "; ".join(each.detail for each in pending_reasons(core, job.job_id))
+            told = order.get(job.job_id, []) if ": needs " in said else []
+            assert re.findall(r"(\d+) ahead", said) == told, said
+
+
 def test_no_waiting_job_is_without_a_reason_that_names_somebody() -> None:
     assert sum(_check_reasons(core) for core, _ in _states(20)) > 60
 
@@ -133,7 +143,7 @@ def _suggested(states: Iterable[tuple[SchedulerCore, CoreSnapshot]]) -> tuple[in
             assert {job.job_id: (job.state, job.attempt) for job in core.ledger} == before
             if changes:
                 told += 1
-                kept += _follow(core, job, looks[changes[0].text])
+                kept += _follow(core, job, looks[changes[0]])
                 break
     return looked, told, kept
 

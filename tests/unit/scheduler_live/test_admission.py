@@ -1,14 +1,18 @@
 """What the server refuses at the door because no waiting would ever start it, and what it admits to wait."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler.core.events import JobCancelled
+from scheduler.live.auth.access_control import UserRole
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
 from walras.errors import Conflict, JobSpecError
+from walras.job_request import JobId
 
 API = "/api/v1"
 OWNED = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GB", "machines": 1}
@@ -61,11 +65,9 @@ async def test_what_the_fleet_can_never_run_is_refused_by_field_and_fix(
 async def test_one_impossible_job_of_a_batch_takes_no_number_and_harms_no_other(declared: Face) -> None:
     """The item carries the problem; what depends on it is refused with it; the rest is admitted."""
     jobs = [
-        wanting("a:1", name="first"),
-        wanting("h900:1", name="never"),
-        wanting("a:1", name="after", depends_on=["never"]),
-        wanting("a:1", name="last"),
-    ]
+        wanting("a:1", name="first"), wanting("h900:1", name="never"),
+        wanting("a:1", name="after", depends_on=["never"]), wanting("a:1", name="last"),
+    ]  # fmt: skip
     status, answer = await declared.json("POST", f"{API}/jobs:batch", {"jobs": jobs})
     assert status == 200
     assert [item["id"] for item in answer["items"]] == [1, None, None, 2]
@@ -109,17 +111,16 @@ async def test_machines_join_a_pool_that_is_declared_as_a_family(tmp_path: Path)
             await FakeAgent(face.world, "n2", shape="ax2", accelerator="a100-80gb", accelerators=2).register()
 
 
-async def test_an_empty_fleet_admits_and_explains(tmp_path: Path) -> None:
+async def test_an_empty_fleet_admits_and_explains(face: Face) -> None:
     """Before any pool is known nothing is impossible: a newcomer may submit before the agents start."""
-    async with facing(tmp_path) as face:
-        assert (await face.json("POST", f"{API}/jobs", wanting("h900:64")))[0] == 201
-        _, told = await face.json("POST", f"{API}/jobs:dryrun", wanting("h900:64"))
-        assert (told["reason"], told["chosen"]) == ("WAIT:CAPACITY", None)
-        (reason,) = (await face.json("GET", f"{API}/jobs/1/explain"))[1]["reasons"]
-        assert (reason["reason"], "no machine has joined" in reason["detail"]) == ("WAIT:CAPACITY", True)
-        await FakeAgent(face.world, "n1").register()
-        (reason,) = (await face.json("GET", f"{API}/jobs/1/explain"))[1]["reasons"]
-        assert reason["reason"] == "CONFIG:NO_SUCH_ACCELERATOR"
+    assert (await face.json("POST", f"{API}/jobs", wanting("h900:64")))[0] == 201
+    _, told = await face.json("POST", f"{API}/jobs:dryrun", wanting("h900:64"))
+    assert (told["reason"], told["chosen"]) == ("WAIT:CAPACITY", None)
+    (reason,) = (await face.json("GET", f"{API}/jobs/1/explain"))[1]["reasons"]
+    assert (reason["reason"], "no machine has joined" in reason["detail"]) == ("WAIT:CAPACITY", True)
+    await FakeAgent(face.world, "n1").register()
+    (reason,) = (await face.json("GET", f"{API}/jobs/1/explain"))[1]["reasons"]
+    assert reason["reason"] == "CONFIG:NO_SUCH_ACCELERATOR"
 
 
 async def test_a_machine_that_is_away_still_counts(tmp_path: Path) -> None:
@@ -137,3 +138,103 @@ async def test_a_machine_that_is_away_still_counts(tmp_path: Path) -> None:
         await again.submit(wanting("a:4"))
         with pytest.raises(JobSpecError, match="the most there can be is ax2/owned/default: 4"):
             await again.submit(wanting("a:5"))
+
+
+async def test_a_user_has_a_share_of_the_jobs_that_have_not_ended(declared: Face) -> None:
+    """Beyond half of what the others leave, jobs are refused with the number and the way out; an end frees one. Who
+    comes next has room, also after a restart of the server.
+    """
+    declared.world.live_state.job_shares.most = 4
+    spec = wanting("a:1")
+    first, _ = [(await declared.json("POST", f"{API}/jobs", spec))[1]["id"] for _ in range(2)]
+    status, answer = await declared.json("POST", f"{API}/jobs", spec)
+    assert (status, answer["fix"]) == (429, "wait until some end, or cancel some")
+    assert "2 jobs of yours are held already, your share is 2" in answer["detail"]
+    batch = (await declared.json("POST", f"{API}/jobs:batch", {"jobs": [spec]}))[1]["items"]
+    assert batch[0]["error"]
+    await declared.json("POST", f"{API}/jobs/{first}/cancel", {})
+    assert (await declared.json("POST", f"{API}/jobs", spec | {"array": "0-1"}))[0] == 429
+    assert len(declared.world.live_state.jobs) == 1
+    assert (await declared.json("POST", f"{API}/jobs", spec))[0] == 201
+    bob = declared.token("bob", UserRole.USER)
+    assert [(await declared.json("POST", f"{API}/jobs", spec, token=bob))[0] for _ in range(2)] == [201, 429]
+
+
+async def test_jobs_of_before_a_restart_count_in_their_users_share(tmp_path: Path) -> None:
+    """Those that have ended do not."""
+    async with world(tmp_path) as w:
+        for user in ("ada", "ada", "ada", "bob"):
+            last = await w.submit({}, user)
+        await w.emit(lambda at: JobCancelled(at, JobId(last - 1)))
+    async with world(tmp_path) as again:
+        assert again.live_state.job_shares.held == {"ada": 2, "bob": 1}
+        await again.emit(lambda at: JobCancelled(at, last))
+        assert again.live_state.job_shares.held == {"ada": 2}
+
+
+async def test_others_have_their_turn_within_a_batch(declared: Face) -> None:
+    """A submission that comes while a long batch is taken is answered before it, which has one answer all the same."""
+    jobs = [wanting("a:1", hold=True)] * 400
+    batch = asyncio.create_task(declared.json("POST", f"{API}/jobs:batch", {"jobs": jobs}))
+    while not declared.world.live_state.jobs:
+        await declared.got("/whoami")
+    own = (await declared.json("POST", f"{API}/jobs", wanting("a:1")))[1]["id"]
+    assert not batch.done()
+    ids = [each["id"] for each in (await batch)[1]["items"]]
+    assert sorted([*ids, own]) == list(range(1, 402))
+    assert own < ids[-1]
+
+
+async def test_a_batch_that_was_interrupted_goes_on_under_its_key(declared: Face) -> None:
+    """Whoever sends it again, in the same moment or after the end of the first, gets the same jobs, none twice."""
+    jobs = [wanting("a:1", hold=True)] * 200
+    body = {"jobs": [*jobs, {"run": 7}]}
+
+    async def send() -> list[int | None]:
+        status, answer = await declared.json("POST", f"{API}/jobs:batch", body, key="one")
+        assert status == 200
+        return [each["id"] for each in answer["items"]]
+
+    first = asyncio.create_task(send())
+    while not declared.world.live_state.jobs:
+        await declared.got("/whoami")
+    first.cancel()
+    told = await asyncio.gather(send(), send())
+    assert told[0] == told[1] == await send() == [*range(1, 201), None]
+    assert len(declared.world.live_state.jobs) == 200
+    audit = await declared.got("/audit?limit=200")
+    noted = [each["after"]["admitted"] for each in audit if each["subject"].startswith("jobs ")]
+    assert (sum(noted), max(noted)) == (200, 16)
+
+
+PLANNING = {"policy": {"name": "walras"}, "rules": {"round_s": 10.0, "resolve_min_s": 1.0}}
+UNLIKE = [
+    {**OWNED, "shape": f"{name}x1", "accelerator": name, "accelerators": 1, "memory": "16GiB", "machines": 1}
+    for name in "abc"
+]
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [("shares", "no pool holds it alone; the next plan may give it 1 x a + 1 x b + 1 x c (free now): 7 steps/s"),
+     (True, "no pool holds it alone; the next plan may give it 1 x a + 1 x b + 1 x c (free now): 3 steps/s"),
+     (False, "wants 3 x any in one pool; the most there can be is ax1/owned/default: 1")],
+)  # fmt: skip
+async def test_three_unlike_machines_for_one_job(tmp_path: Path, way: bool | str, told: str) -> None:
+    """A dry run says over what and how fast; who may not be mixed is told what to write; without a policy that plans,
+    the policy is named."""
+    job = wanting("any:3", mixed=way, throughput={"a": 12, "b": 6, "c": 3}, steps=100)
+    async with facing(tmp_path, policy=PLANNING, cluster={"pools": UNLIKE}) as face:
+        for name in "abc":
+            await FakeAgent(face.world, name, shape=f"{name}x1", accelerator=name, accelerators=1).register()
+        status, answer = await face.json("POST", f"{API}/jobs:dryrun", job)
+        assert status == (200 if way else 400)
+        assert answer["detail"].startswith(told)
+        if not way:
+            assert answer["fix"].startswith("write `mixed: shares` if its script shares batches")
+        elif (await face.json("POST", f"{API}/jobs", job))[0] == 201:
+            assert (await face.json("GET", f"{API}/jobs/1/explain"))[0] == 200
+    async with facing(tmp_path / "fifo", cluster={"pools": UNLIKE}) as face:
+        status, answer = await face.json("POST", f"{API}/jobs", job)
+        assert status == 400
+        assert ("have a policy that plans" in answer["fix"]) == bool(way)

@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.events import JobHeld, JobReleased
 from scheduler.live.assembly import settings_for_cluster
 from scheduler.live.loop.event_loop import LiveSettings
-from scheduler.live.store.data_folder import LogStore
-from tests.support.live_world import FakeAgent, World, world
+from scheduler.live.loop.recurring_steps import keep_core_state
+from scheduler.live.store.data_folder import LogPlace, LogStore
+from scheduler.live.store.event_journal import replay_journal
+from tests.support.live_world import FIFO, FakeAgent, World, world
+from walras.contract import PROTOCOL
 from walras.errors import NameHeld, OtherIncarnation
-from walras.protocol import PROTOCOL
+from walras.job_request import Kind, kind_within
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
+from walras.states import Reason
 from walras.wire import StartCommand
 
 _WHOLE = {"resources": {"accelerators": "a:2"}}
@@ -58,8 +63,7 @@ def _ended(start: StartCommand, exit_code: int = 0) -> dict[str, Any]:
 
 @pytest.mark.sqlite_file
 async def test_what_runs_goes_on_and_what_ended_is_told_again(tmp_path: Path) -> None:
-    """Two jobs run at the time of the backup; one ends after it. After the restore the other goes on undisturbed, and
-    the ended one ends again, once: neither runs for ever, nor a second time."""
+    """Of two jobs that run at the backup the one that ended since ends again, once; the other is undisturbed."""
     async with world(tmp_path) as w:
         agent = await FakeAgent(w, "n1").names_itself().register()
         going, ending = await w.submit({}), await w.submit({})
@@ -96,7 +100,6 @@ async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_pa
     async with world(tmp_path) as again:
         await _meet(agent, again, _ended(start), saved, _ended(later))
         row = again.server.store.job(second)
-        assert row is not None
         assert (again.state(first), row.state.value, row.attempts) == ("SUCCEEDED", "HELD", 0)
         assert row.detail == "attempt 1 ended with exit code 0 after the backup was made: release it to run it again"
         assert again.live_state.jobs[second].checkpoint.step == 70.0
@@ -104,10 +107,14 @@ async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_pa
 
 
 @pytest.mark.sqlite_file
-@pytest.mark.parametrize("is_clean", [False, True])
-async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp_path: Path, is_clean: bool) -> None:
-    """A signal that the server of that time asked for ended it: the restored tables know nothing of that, and the job
-    is queued again, also where it ended with 0. One that a signal ended of its own has failed."""
+@pytest.mark.parametrize(
+    "its_end",
+    [{"exit_code": None, "signal": 15}, *({"unfinished": True, "exit_code": code} for code in (0, 1, 85, 143))],
+)
+async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(
+    tmp_path: Path, its_end: dict[str, Any]
+) -> None:
+    """It is queued again, whatever its shell ended with; one that a signal ended of its own has failed."""
     async with world(tmp_path) as w:
         agent = await FakeAgent(w, "n1").names_itself().register()
         asked, killed = await w.submit({}), await w.submit({})
@@ -116,7 +123,6 @@ async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp
     _restore(tmp_path, backup)
     async with world(tmp_path) as again:
         by_signal = {"exit_code": None, "signal": 15}
-        its_end = {"unfinished": True} if is_clean else by_signal
         told = [_ended(starts[asked]) | its_end | {"asked": True}, _ended(starts[killed]) | by_signal]
         await _meet(agent, again, *told)
         assert again.state(killed) == "FAILED"
@@ -139,9 +145,26 @@ async def test_a_job_whose_start_was_withdrawn_after_the_backup_has_not_failed(t
 
 
 @pytest.mark.sqlite_file
+async def test_the_end_of_an_earlier_attempt_that_is_told_again_says_nothing(tmp_path: Path) -> None:
+    """Attempt 1 was asked to stop and ended well; attempt 2, which the backup knows, goes on."""
+    async with world(tmp_path) as w:
+        agent, job_id = await w.running(named=True)
+        (first,) = agent.here.values()
+        await w.emit(lambda at: JobHeld(at, job_id, Reason.HOLD_USER))
+        await agent.end(job_id, exit_code=0, unfinished=True)
+        await w.emit(lambda at: JobReleased(at, job_id))
+        assert [start.attempt for start in await agent.start_all()] == [2]
+        backup = _backup(tmp_path)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        await _meet(agent, again, _ended(first) | {"unfinished": True})
+        await agent.beat()
+        assert (again.state(job_id), len(agent.here)) == ("RUNNING", 1)
+
+
+@pytest.mark.sqlite_file
 async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_path: Path) -> None:
-    """The waiting job of the backup runs on a machine that is heard last, as an attempt that the tables do not know.
-    Nobody else gets the job before that attempt has ended."""
+    """The job that waited at the backup runs on the machine heard last: nobody else gets it before that has ended."""
     async with world(tmp_path) as w:
         one = await FakeAgent(w, "n1").names_itself().register()
         two = await FakeAgent(w, "n2").names_itself("b" * 32).register()
@@ -230,12 +253,12 @@ async def test_files_of_a_lost_job_keep_its_number_and_its_log(tmp_path: Path) -
         backup, incarnation = _backup(tmp_path), w.live_state.identity.incarnation
         job_id = await w.submit({})
         logs = LogStore(tmp_path / "logs", 1000)
-        logs.append(job_id, 1, 0, 0, b"secret of ada\n", incarnation)
+        logs.append(LogPlace(job_id, 1, 0, incarnation), 0, b"secret of ada\n")
     _restore(tmp_path, backup)
     async with world(tmp_path) as again:
         assert await again.submit({}) == job_id + 1
-        assert logs.read(job_id, 1, 0, 0, 100, "f" * 16) == b""
-        assert logs.read(job_id, 1, 0, 0, 100, incarnation) == b"secret of ada\n"
+        assert logs.read(LogPlace(job_id, 1, 0, "f" * 16), 0, 100) == b""
+        assert logs.read(LogPlace(job_id, 1, 0, incarnation), 0, 100) == b"secret of ada\n"
     _remove_all_but_checkpoints(tmp_path)
     async with world(tmp_path) as empty:
         assert await empty.submit({}) == 8
@@ -253,9 +276,7 @@ def _remove_all_but_checkpoints(folder: Path) -> None:
 async def test_a_restored_fleet_can_be_told_to_stop(tmp_path: Path) -> None:
     """`after_restore: stop`: what ran on is stopped with a checkpoint, and its job is held until it is released."""
     async with world(tmp_path) as w:
-        agent = await FakeAgent(w, "n1").names_itself().register()
-        job_id = await w.submit({})
-        await agent.start_all()
+        agent, job_id = await w.running(named=True)
         backup = _backup(tmp_path)
     _restore(tmp_path, backup)
     async with world(tmp_path, settings=_STOP) as again:
@@ -312,3 +333,55 @@ async def test_a_job_of_a_life_before_a_restore_says_which(tmp_path: Path) -> No
         await agent.beat()
         (node,) = views.nodes()
         assert (node.version, node.boot, node.protocol, node.problem) == ("2.0", "boot-7", PROTOCOL, "")
+
+
+@pytest.mark.sqlite_file
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_an_elastic_job_keeps_the_speeds_that_others_measured(tmp_path: Path, is_restored: bool) -> None:
+    """Two projects run one program: by what one measured, the other's elastic job has its size. A server that is
+    started again, or restored, changes neither, and gives the next one the same.
+    """
+    quick, counts, policy = "a100-40gb", (1, 2, 4), {**FIFO, "policy": {"name": "walras"}}
+    program = {"profile": "cnn", "run": ["python", "cnn.py"], "code": {"tree": "c" * 64}, "batch": {"global": 16}}
+    elastic = {**program, "project": "vision", "resources": {"accelerators": {quick: 4}}, "steps": 1e6} | {
+        "elastic": {"min": 1, "max": 4}
+    }
+
+    def believed(w: World) -> list[tuple[str, float]]:
+        ledger, kind = w.server.core.ledger, kind_within("vision", Kind("cnn"))
+        found = [ledger.table.speed(kind, quick, count, ledger.classes.nominal) for count in counts]
+        return [(each.source.name, each.steps_per_s) for each in found]
+
+    async with world(tmp_path, policy=policy) as w:
+        agent = FakeAgent(w, "n1", shape=quick, accelerator=quick, accelerators=4).names_itself()
+        await agent.register()
+        for count, speed in zip(counts, (10.0, 18.0, 19.0), strict=True):
+            measured = await w.submit({**program, "project": "speech", "resources": {"accelerators": {quick: count}}})
+            await w.advance(1.0)
+            await agent.start_all()
+            for steps in (10.0, 310.0, 610.0, 910.0, 1210.0):
+                await agent.beat(agent.progress(measured, 1, steps, steps_per_s=speed, samples=20, start_s=1.0))
+                await w.advance(30.0)
+            await agent.end(measured)
+        first = await w.submit(elastic)
+        await w.advance(10.0)
+        await agent.start_all()
+        size, known = w.live_state.jobs[first].attempt.row.accelerators, believed(w)
+        assert known == [("SHARED", 10.0), ("SHARED", 18.0), ("SHARED", 19.0)]
+        await w.loop.perform_in_pieces(keep_core_state)
+        backup = _backup(tmp_path)
+    if is_restored:
+        _restore(tmp_path, backup)
+    async with world(tmp_path, policy=policy) as again:
+        if is_restored:
+            await _meet(agent, again)
+        agent.world = again
+        assert believed(again) == known
+        await again.advance(60.0)
+        attempt = again.live_state.jobs[first].attempt.row
+        assert (attempt.attempt, attempt.accelerators, believed(again)) == (1, size, known)
+        await agent.end(first)
+        second = await again.submit(elastic)
+        await again.advance(10.0)
+        assert again.live_state.jobs[second].attempt.row.accelerators == size
+        assert replay_journal(again.server.store.journal()).identical

@@ -1,9 +1,16 @@
-"""What EC2 in particular is told and what its answers come to; its stand-in is moto, or a client played by hand."""
+"""Machines of AWS: refusals, launches, the market, boots, and a server that rents there."""
 
 import asyncio
 import base64
+import hashlib
+import os
+import shlex
+import stat
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,22 +18,20 @@ from typing import Any
 import pytest
 
 from scheduler.live.auth.access_control import EnrolmentTokens
-from scheduler.live.providers.aws_provider import Ec2Calls, classify_ec2_error
+from scheduler.live.providers.aws_provider import AwsProvider, Ec2Calls, classify_ec2_error
+from scheduler.live.providers.machine_boot import boot_script, packed_wheel
+from scheduler.live.providers.provisioning import MarketWatch
 from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
-from tests.support.provider_kit import ON_DEMAND, SPOT, aws_provider, ec2_client, stand_in_of_aws
+from tests.support.http_face import Face, facing
+from tests.support.live_world import FakeAgent
+from tests.support.provider_kit import IMAGE, ON_DEMAND, SETTINGS, SPOT, aws_provider, ec2_client
+from walras import __version__
 from walras.cluster import NodeId
-from walras.errors import ConfigError
-from walras.spec.cluster_file import ClusterConfig
+from walras.errors import ConfigError, Conflict
+from walras.spec.cluster_file import AwsSettings, ClusterConfig
 from walras.spec.file_model import check_model
-from walras.spec.provider_settings import AwsSettings
 
 pytest.importorskip("boto3")
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[str]:
-    with stand_in_of_aws() as url:
-        yield url
 
 
 @pytest.fixture
@@ -120,14 +125,10 @@ async def test_a_launch_is_the_same_call_whenever_it_is_repeated() -> None:
 
 
 async def test_a_launch_in_part_says_how_much_is_missing() -> None:
-    """Two of three come: the third is reported, the two are kept."""
+    """Two of three are kept; EC2 answers a known client token also with instances that were taken away."""
     with pytest.raises(ProviderProblem, match="2 of 3") as told:
         await aws_provider(Scripted([instance(1), instance(2)])).request("r1", SPOT, 3)
     assert (told.value.kind, told.value.missing) == (ProviderProblemKind.CAPACITY, 1)
-
-
-async def test_a_repeated_launch_of_machines_that_are_gone_is_no_success() -> None:
-    """EC2 answers a known client token with its instances, though they were taken away meanwhile."""
     with pytest.raises(ProviderProblem) as told:
         await aws_provider(Scripted([instance(1, "terminated")])).request("r1", SPOT, 1)
     assert told.value.kind is ProviderProblemKind.GONE
@@ -209,12 +210,10 @@ AWS = {"region": "us-east-1", "image": "ami-12c6146b", "server_url": "https://wa
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"server_url": "http://walras.example"}, "server_url"),
-        ({"image": "ami 1; reboot"}, "image"),
-        ({"install": ["walras; reboot"]}, "install"),
-        ({"key": "AKIA"}, "key"),
+        ({"server_url": "http://walras.example"}, "server_url"), ({"image": "ami 1; reboot"}, "image"),
+        ({"install": ["walras; reboot"]}, "install"), ({"key": "AKIA"}, "key"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_would_not_do_are_refused(change: dict[str, Any], told: str) -> None:
     """Tokens travel encrypted, and nothing of the file becomes a command."""
     with pytest.raises(ConfigError, match=told):
@@ -238,3 +237,301 @@ def test_without_boto3_the_fix_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(ConfigError) as told:
         make_ec2_client("us-east-1")
     assert "walras[aws]" in told.value.fix
+
+
+RENTING = {
+    "policy": {"name": "throughput_per_dollar"},
+    "rules": {"round_s": 10.0, "resolve_min_s": 1.0, "delay_usd_per_h": 100.0, "rent_keep_s": 5.0, "profiling_s": 1.0},
+}
+CLUSTER = {
+    "pools": [
+        {
+            "shape": "g4dn.xlarge", "accelerator": "t4", "accelerators": 1, "cpus": 4, "memory": "16GiB",
+            "market": "spot", "zone": "us-east-1a", "provider": "aws", "quota": 4, "usd_per_h": 0.19,
+        }
+    ],
+    "aws": {"region": "us-east-1", "image": IMAGE, "server_url": "https://walras.example"},
+}  # fmt: skip
+FACTS = {
+    "shape": "g4dn.xlarge", "accelerator": "t4", "accelerators": 1, "cpus": 4.0, "memory_bytes": 16 << 30,
+    "market": "spot", "zone": "us-east-1a",
+}  # fmt: skip
+
+
+Shop = tuple[Face, AwsProvider]
+
+
+@pytest.fixture
+def ec2_desk(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    client = ec2_client(stand_in)
+    for name, value in {"ENDPOINT_URL": stand_in, "ACCESS_KEY_ID": "none", "SECRET_ACCESS_KEY": "none"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    return client
+
+
+@asynccontextmanager
+async def renting(folder: Path) -> AsyncIterator[Shop]:
+    """A server with one job that is worth a machine of EC2."""
+    async with facing(folder, policy=RENTING, cluster=CLUSTER) as face:
+        w = face.world
+        w.loop.effect_handlers.append(w.server.providers)
+        aws = w.assembled.providers["aws"]
+        assert isinstance(aws, AwsProvider)
+        try:
+            yield face, aws
+        finally:
+            await w.server.providers.close()
+            await aws.close()
+
+
+@pytest.fixture
+async def shop(tmp_path: Path, ec2_desk: Any) -> AsyncIterator[Shop]:
+    async with renting(tmp_path) as found:
+        yield found
+
+
+async def settle(face: Face) -> None:
+    """Let calls to the provider end and be taken note of."""
+    provisioner = face.world.server.providers
+    while provisioner._tasks:
+        await next(iter(set(provisioner._tasks)))
+    await face.world.quiet()
+
+
+async def rent_one(face: Face) -> str:
+    """Submit a job; the token of the request that follows."""
+    await face.world.submit({"resources": {"accelerators": "t4:1"}})
+    await face.world.advance(2.0)
+    await settle(face)
+    (token,) = face.world.live_state.rents
+    return str(token)
+
+
+async def test_a_job_rents_runs_and_its_machine_is_given_back(shop: Shop) -> None:
+    """From a job that waits to an instance, an agent on it, and nothing that is left to pay."""
+    face, aws = shop
+    token = await rent_one(face)
+    (machine,) = await aws.describe()
+    assert machine.token == token
+    agent = await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
+    (start,) = await agent.start_all()
+    await agent.end(start.job_id)
+    await face.world.advance(11.0)
+    await face.world.advance(11.0)
+    await settle(face)
+    assert (await aws.describe(), dict(face.world.live_state.rents)) == ((), {})
+
+
+async def test_a_launch_in_part_keeps_what_came(shop: Shop) -> None:
+    """One of two comes: it may join, and the other is asked for later under a token of its own."""
+    face, aws = shop
+    await face.world.submit({"resources": {"accelerators": "t4:2"}, "num_nodes": 2})
+    await face.world.advance(2.0)
+    await settle(face)
+    ((token, rent),) = face.world.live_state.rents.items()
+    (machine,) = await aws.describe()
+    assert (machine.token, rent.machines) == (token, 1)
+    agent = await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
+    for _ in range(2):
+        await face.world.advance(19.0)
+        await agent.beat()
+        await settle(face)
+    assert {each.token for each in await aws.describe()} > {token}
+
+
+async def test_a_restarted_server_takes_up_its_machines(tmp_path: Path, ec2_desk: Any) -> None:
+    """The request is repeated and answered with the instance that it had led to."""
+    async with renting(tmp_path) as (face, aws):
+        token = await rent_one(face)
+        before = await aws.describe()
+    async with renting(tmp_path) as (face, aws):
+        await face.world.server.providers.reconcile()
+        await settle(face)
+        assert (await aws.describe(), list(face.world.live_state.rents)) == (before, [token])
+
+
+async def test_what_does_not_answer_proves_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While EC2 cannot be asked, its machines are neither lost nor forgotten."""
+
+    async def silent(self: AwsProvider) -> Any:
+        raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no answer")
+
+    face, aws = shop
+    token = await rent_one(face)
+    (machine,) = await aws.describe()
+    await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
+    with monkeypatch.context() as patch:
+        patch.setattr(AwsProvider, "describe", silent)
+        await face.world.server.providers.reconcile()
+    assert face.world.live_state.nodes[NodeId(machine.node_id)].is_member
+
+
+async def test_an_enrolment_token_admits_its_own_machines_only(shop: Shop) -> None:
+    """Of its request and pool, as many as were asked for, while the request is young; it opens nothing else."""
+    face, _aws = shop
+    token = await rent_one(face)
+    key = face.world.server.secrets.enrolment_tokens.issue(token)
+
+    async def register(name: str, **change: Any) -> int:
+        facts = {**FACTS, **change.pop("facts", {})}
+        body = {"node_id": name, "rent_token": token, "facts": facts, "agent": "a" * 32, "boot_id": "b", **change}
+        status, _ = await face.json("POST", "/agent/v1/register", body, token=key)
+        return status
+
+    assert await register("i-1", rent_token="") == 403
+    assert await register("i-1", facts={"market": "owned"}) == 403
+    assert await register("i-1") == 200
+    assert await register("i-1") == 200  # it has lost its credential
+    assert await register("i-1", agent="c" * 32) == 409  # a job on it that read its user-data
+    assert await register("i-2") == 403
+    assert (await face.json("GET", "/api/v1/jobs", token=key))[0] == 403
+    assert (await face.json("POST", "/agent/v1/register", {}, token=key[:-1] + "x"))[0] == 401
+    face.world.clock.at += 1801.0
+    assert await register("i-1") == 403
+
+
+async def test_a_price_that_moves_is_the_pool_s_price_from_then_on(shop: Shop) -> None:
+    """The market overrules the file; what nobody knows of is found by its tag and given back; drills are EC2's."""
+    face, aws = shop
+    watch = MarketWatch(face.world.loop, [aws])
+    assert face.world.live_state.pools[SPOT.pool_id].usd_per_h == 0.19
+    await watch.look(aws)
+    declared = face.world.live_state.pools[SPOT.pool_id]
+    assert declared.usd_per_h == pytest.approx(0.00001)
+    await watch.look(aws)
+    assert face.world.live_state.pools[SPOT.pool_id] is declared
+    with pytest.raises(Conflict, match="drills"):
+        face.world.server.providers.revoke(SPOT.pool_id, 10.0)
+    await aws.request("forgotten", SPOT, 1)
+    await face.world.server.providers.reconcile()
+    assert await aws.describe() == ()
+
+
+async def test_a_hint_is_shown_and_takes_nothing_away(shop: Shop) -> None:
+    """The machine goes on taking jobs; who looks at it reads what EC2 said."""
+    face, aws = shop
+    token = await rent_one(face)
+    (machine,) = await aws.describe()
+    agent = await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
+    await agent.start_all()
+    await agent.beat({"type": "hint", "detail": "EC2 may take it away"})
+    row = face.world.live_state.nodes[NodeId(machine.node_id)].row
+    assert (row.detail, row.cordon, face.world.state(1)) == ("EC2 may take it away", "", "RUNNING")
+
+
+STUBS = {
+    "curl": 'case "$*" in *PUT*) echo session;; *@-*) cat >/dev/null;; *) echo i-0abc;; esac',
+    "id": "exit 0",
+    "chown": ":",
+    "shutdown": 'echo shutdown >>"$LOG"',
+    "systemctl": 'echo "systemctl $*" >>"$LOG"',
+    "systemd-run": 'echo "systemd-run $*" >>"$LOG"',
+    "python3": "exit ${PYTHON3:-0}",
+    "runuser": 'echo "as $2" >>"$LOG"; shift 3; exec "$@"',
+    "sha256sum": 'cat >>"$LOG"',
+}
+
+
+def boot(tmp_path: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the script below a folder."""
+    for folder in ("bin", "var/lib", "opt/walras/bin", "etc/systemd/system"):
+        (tmp_path / folder).mkdir(parents=True)
+    stubs = {tmp_path / "bin" / name: body for name, body in STUBS.items()}
+    stubs[tmp_path / "opt/walras/bin/pip"] = 'echo "pip $*" >>"$LOG"'
+    stubs[tmp_path / "opt/walras/bin/walras"] = 'printf "%s\\n" "$@"'
+    for path, body in stubs.items():
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+    for root in ("/var/lib/walras", "/opt/walras", "/etc/systemd"):
+        script = script.replace(root, f"{tmp_path}{root}")
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    known = {"PATH": path, "LOG": str(tmp_path / "log"), **environment}
+    return subprocess.run(["bash", "-c", script], env=known, capture_output=True, text=True, timeout=30)
+
+
+def test_a_machine_boots_into_an_agent(tmp_path: Path) -> None:
+    """Tokens lie in files of their own (0600), the agent is installed, named after the instance, and a service."""
+    done = boot(tmp_path, boot_script(SETTINGS, SPOT, "r1", "wlr_e_token"))
+    assert (done.returncode, done.stderr) == (0, "")
+    state = tmp_path / "var/lib/walras"
+    assert (state / "enrolment.token").read_text() == "wlr_e_token\n"
+    assert (state / "rent.token").read_text() == "r1\n"
+    assert {stat.S_IMODE((state / f"{name}.token").stat().st_mode) for name in ("enrolment", "rent")} == {0o600}
+    log = (tmp_path / "log").read_text()
+    wheel = packed_wheel()
+    assert f"pip install --quiet {tmp_path}/opt/walras/{wheel.name}[torch]" in log
+    assert f"{wheel.sha256}  " in log
+    assert log.count("as walras") == 2
+    assert "systemctl enable --now walras-agent.service" in log
+    assert "wlr_e_token" not in log
+    line = subprocess.run([state / "agent.sh"], capture_output=True, text=True, timeout=30).stdout.split()
+    flags = dict(zip(line[1::2], line[2::2], strict=False))
+    assert line[0] == "agent"
+    assert "wlr_e_token" not in line
+    assert (flags["--server"], flags["--market"], flags["--zone"]) == (SETTINGS.server_url, "spot", "us-east-1a")
+    assert line[-3:] == ["--spot-notices", "--node", "i-0abc"]
+
+
+def test_a_machine_that_cannot_become_one_ends_itself(tmp_path: Path) -> None:
+    """An installation that fails shuts the machine down, which ends the rental; one never admitted does later."""
+    done = boot(tmp_path, boot_script(SETTINGS, ON_DEMAND, "r1", "wlr_e_token"), PYTHON3="1")
+    log = (tmp_path / "log").read_text().splitlines()
+    assert done.returncode != 0
+    assert log[-1] == "shutdown"
+    assert log[0].startswith("systemd-run --on-active=1800")
+    assert "credential.json || shutdown" in log[0]
+
+
+def test_an_image_that_has_all_installs_nothing() -> None:
+    """`install: []`: the image brings the command; on-demand machines are given no notices to look for."""
+    script = boot_script(SETTINGS.model_copy(update={"install": ()}), ON_DEMAND, "r1", "wlr_e_token")
+    assert "curl -sSf --retry 5 -m 300" not in script
+    assert "pip install" not in script
+    assert "--spot-notices" not in script
+
+
+@pytest.mark.parametrize("name", ["", "; reboot", "$(reboot)", "'"])
+def test_the_script_is_well_formed_whatever_the_names(name: str) -> None:
+    """Names of the cluster file are quoted."""
+    settings = SETTINGS.model_copy(update={"server_url": f"https://x{name}"})
+    script = boot_script(settings, SPOT, "r1", "wlr_e_token")
+    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=30).returncode == 0
+    (line,) = [line for line in script.splitlines() if line.startswith("exec ")]
+    said = subprocess.run(
+        ["bash", "-c", line.replace("exec /opt/walras/bin/walras", "printf '%s\\n'")],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert f"https://x{name}" in said.stdout.splitlines()
+
+
+@pytest.mark.parametrize("wanted", ["walras", "walras[torch]==0.1", "Walras [torch]", "WALRAS>=0"])
+def test_no_index_is_asked_for_our_name(wanted: str) -> None:
+    """Whatever the cluster file says of it; other names are left as they are."""
+    settings = SETTINGS.model_copy(update={"install": ("numpy>=2", wanted)})
+    (line,) = [line for line in boot_script(settings, SPOT, "r1", "t").splitlines() if "bin/pip install" in line]
+    _, installed = line.split(" --quiet ")
+    names = shlex.split(installed)
+    assert names[0] == "numpy>=2"
+    assert names[1].removesuffix("[torch]") == f"/opt/walras/{packed_wheel().name}"
+
+
+@pytest.mark.slow
+def test_the_wheel_is_the_release_that_runs_here(tmp_path: Path) -> None:
+    """pip installs it into a folder of its own, and its agent starts from there; its hashes hold."""
+    wheel = packed_wheel()
+    assert wheel.sha256 == hashlib.sha256(wheel.content).hexdigest()
+    (tmp_path / wheel.name).write_bytes(wheel.content)
+    options = ["--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "to"), str(tmp_path / wheel.name)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options], check=True, timeout=120)
+    asked = "import walras, workers.agent.startup; print(walras.__file__, walras.__version__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "to")}
+    command = [sys.executable, "-P", "-c", asked]
+    told = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert told.stdout.split() == [str(tmp_path / "to/walras/__init__.py"), __version__], told.stderr
+
+
+async def test_only_a_machine_that_may_join_fetches_the_wheel(face: Face) -> None:
+    token = face.world.server.secrets.enrolment_tokens.issue("r1")
+    answer = await face.call("GET", "/agent/v1/wheel", token=token)
+    assert (answer.status, await answer.read()) == (200, packed_wheel().content)
+    assert (await face.call("GET", "/agent/v1/wheel")).status in (401, 403, 404)

@@ -1,12 +1,15 @@
 """Which checkpoint a job goes on from when some are lost, and which content the server keeps for that."""
 
+import asyncio
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from scheduler.live.services import content_sweep
 from scheduler.live.services.content_sweep import (
     SUPERSEDED_KEPT_S,
     drop_expired_objects,
@@ -14,15 +17,17 @@ from scheduler.live.services.content_sweep import (
     drop_superseded_objects,
 )
 from scheduler.live.store.content_store import ContentStore
+from scheduler.live.store.store_interface import StoreUnavailable
 from tests.support.live_world import FakeAgent, World, world
 from tests.support.memory_objects import memory_objects, names_below
-from walras.content import hash_folder, read_chunks
+from tests.support.waiting import until
 from walras.errors import ConfigError
 from walras.job_request import JobId
-from walras.object_store import ObjectFolder, ObjectTransfer
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.states import Reason
+from walras.storage.content import content_of, hash_folder, read_chunks
+from walras.storage.object_store import ObjectFolder, ObjectTransfer
 
 pytestmark = pytest.mark.sql
 
@@ -38,9 +43,7 @@ def a_commit(agent: FakeAgent, job_id: int, attempt: int, step: float, content: 
 
 
 async def a_running_job(w: World) -> tuple[FakeAgent, JobId]:
-    agent = await FakeAgent(w, "n1").register()
-    job_id = await w.submit({"resources": {"accelerators": "a:2"}})
-    await agent.start_all()
+    agent, job_id = await w.running({"resources": {"accelerators": "a:2"}})
     return agent, job_id
 
 
@@ -51,48 +54,36 @@ async def restarted(w: World, agent: FakeAgent) -> Any:
     return start
 
 
-async def test_a_start_names_the_store_and_the_content_of_the_newest_checkpoint(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        agent, job_id = await a_running_job(w)
-        assert agent.here[job_id, 1].store == "server"
-        await agent.beat(a_commit(agent, job_id, 1, 10.0) | {"upload_s": 2.0, "lag_s": 3.0})
-        await agent.end(job_id, exit_code=85)
-        start = await restarted(w, agent)
-        assert (start.resume.step, start.resume.content) == (10.0, f"{10:064x}")
-        row = w.server.store.checkpoint(job_id)
-        assert row is not None
-        assert (row.upload_s, row.lag_s) == (2.0, 3.0)
-
-
-async def test_a_torn_checkpoint_costs_no_retry_and_the_one_before_takes_its_place(tmp_path: Path) -> None:
-    """Each loss uses up one; a script that goes on saying so without any fails by its own exit code."""
-    async with world(tmp_path) as w:
-        agent, job_id = await a_running_job(w)
-        await agent.beat(*(a_commit(agent, job_id, 1, step) for step in (10.0, 20.0, 30.0)))
-        await agent.end(job_id, exit_code=85)
-        resumed = []
-        for attempt in (2, 3, 4):
-            start = await restarted(w, agent)
-            resumed.append(None if start.resume is None else start.resume.step)
-            await agent.end(job_id, attempt, exit_code=86)
-        assert resumed == [30.0, 20.0, None]
-        row = w.server.store.job(job_id)
-        assert row is not None
-        assert (row.state.value, row.reason, row.restarts) == ("FAILED", Reason.USER_EXIT_CODE, 0)
-        lost = [each.reason for each in w.server.store.attempts(job_id)[1:3]]
-        assert lost == [Reason.INFRA_CHECKPOINT_LOST] * 2
-
-
-async def test_a_commit_that_comes_late_or_twice_takes_no_newer_ones_place(tmp_path: Path) -> None:
+async def test_a_start_names_the_store_and_the_content_of_the_newest_checkpoint(w: World) -> None:
     """Uploads end in any order, and a report is repeated: the newest step stays, and the one before it too."""
-    async with world(tmp_path) as w:
-        agent, job_id = await a_running_job(w)
-        for step in (20.0, 30.0, 10.0, 30.0, 20.0):
-            await agent.beat(a_commit(agent, job_id, 1, step))
-        job = w.live_state.jobs[job_id]
-        assert (job.checkpoint.step, job.earlier_checkpoint.step) == (30.0, 20.0)
-        await agent.end(job_id, exit_code=85)
-        assert (await restarted(w, agent)).resume.step == 30.0
+    agent, job_id = await a_running_job(w)
+    assert agent.here[job_id, 1].store == "server"
+    for step in (20.0, 30.0, 10.0, 30.0, 20.0):
+        await agent.beat(a_commit(agent, job_id, 1, step) | {"upload_s": 2.0, "lag_s": 3.0})
+    job = w.live_state.jobs[job_id]
+    assert (job.checkpoint.step, job.earlier_checkpoint.step) == (30.0, 20.0)
+    await agent.end(job_id, exit_code=85)
+    start = await restarted(w, agent)
+    assert (start.resume.step, start.resume.content) == (30.0, f"{30:064x}")
+    row = w.server.store.checkpoint(job_id)
+    assert (row.upload_s, row.lag_s) == (2.0, 3.0)
+
+
+async def test_a_torn_checkpoint_costs_no_retry_and_the_one_before_takes_its_place(w: World) -> None:
+    """Each loss uses up one; a script that goes on saying so without any fails by its own exit code."""
+    agent, job_id = await a_running_job(w)
+    await agent.beat(*(a_commit(agent, job_id, 1, step) for step in (10.0, 20.0, 30.0)))
+    await agent.end(job_id, exit_code=85)
+    resumed = []
+    for attempt in (2, 3, 4):
+        start = await restarted(w, agent)
+        resumed.append(None if start.resume is None else start.resume.step)
+        await agent.end(job_id, attempt, exit_code=86)
+    assert resumed == [30.0, 20.0, None]
+    row = w.server.store.job(job_id)
+    assert (row.state.value, row.reason, row.restarts) == ("FAILED", Reason.USER_EXIT_CODE, 0)
+    lost = [each.reason for each in w.server.store.attempts(job_id)[1:3]]
+    assert lost == [Reason.INFRA_CHECKPOINT_LOST] * 2
 
 
 async def test_a_checkpoint_that_its_store_lost_blames_no_machine(tmp_path: Path) -> None:
@@ -106,28 +97,25 @@ async def test_a_checkpoint_that_its_store_lost_blames_no_machine(tmp_path: Path
         agent.here.pop((job_id, 2))
         await agent.beat(refused | {"lost": start.resume.digest})
         row = w.server.store.job(job_id)
-        assert row is not None
         assert row.reason is Reason.INFRA_CHECKPOINT_LOST
         start = await restarted(w, agent)
         assert start.resume.step == 10.0
         agent.here.pop((job_id, 3))
         await agent.beat(refused | {"attempt": 3, "lost": f"{20:064x}"})
         row = w.server.store.job(job_id)
-        assert row is not None
         assert row.reason is Reason.INFRA_START_REFUSED
     async with world(tmp_path) as w:
         assert w.live_state.jobs[job_id].checkpoint.step == 10.0
 
 
-async def test_an_upload_that_comes_late_of_a_fenced_attempt_is_not_the_newest(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        agent, job_id = await a_running_job(w)
-        await agent.beat(a_commit(agent, job_id, 1, 10.0))
-        late = a_commit(agent, job_id, 1, 90.0)
-        await agent.end(job_id, exit_code=85)
-        await restarted(w, agent)
-        await agent.beat(late)
-        assert w.live_state.jobs[job_id].checkpoint.step == 10.0
+async def test_an_upload_that_comes_late_of_a_fenced_attempt_is_not_the_newest(w: World) -> None:
+    agent, job_id = await a_running_job(w)
+    await agent.beat(a_commit(agent, job_id, 1, 10.0))
+    late = a_commit(agent, job_id, 1, 90.0)
+    await agent.end(job_id, exit_code=85)
+    await restarted(w, agent)
+    await agent.beat(late)
+    assert w.live_state.jobs[job_id].checkpoint.step == 10.0
 
 
 def put(store: ContentStore, folder: Path, content: bytes) -> str:
@@ -136,7 +124,7 @@ def put(store: ContentStore, folder: Path, content: bytes) -> str:
     tree = hash_folder(folder, ["f"])
     for name, chunk in zip(tree.files[0].chunks, read_chunks(folder / "f"), strict=True):
         store.put(name, chunk)
-    return store.commit_tree(tree)
+    return store.commit_tree(content_of(tree))
 
 
 async def test_the_newest_two_of_a_job_stay_and_what_they_took_the_place_of_goes(tmp_path: Path) -> None:
@@ -159,6 +147,32 @@ async def test_the_newest_two_of_a_job_stay_and_what_they_took_the_place_of_goes
         await w.quiet()
         assert w.server.store.checkpoint_content(0.0) == [names[3]]
         assert w.server.store.checkpoint_content(w.clock.at + 1.0) == []
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("timeout"), sqlite3.OperationalError("locked"), OSError(5, "?")])
+async def test_a_sweep_that_a_disk_or_database_refuses_is_made_again(
+    w: World, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends no server, and what was to go is not forgotten."""
+    refused: list[str] = []
+
+    def refuse() -> list[str]:
+        refused.append("")
+        raise error
+
+    w.live_state.superseded = {"0" * 64}
+    monkeypatch.setattr(content_sweep, "_DROP_EVERY_S", 0.0)
+    monkeypatch.setattr(content_sweep, "_SWEEP_EVERY_S", 0.0)
+    sweeping = asyncio.create_task(content_sweep.sweep_for_ever(w.server, None))
+    with monkeypatch.context() as patched:
+        patched.setattr(w.server.store, "output_trees", refuse)
+        await until(lambda: sweeping.done() or len(refused) > 2, 10.0, "it was tried again")
+        assert not sweeping.done()
+        with pytest.raises(type(error)):
+            await drop_superseded(w.server)
+        assert w.live_state.superseded == {"0" * 64}
+    await until(lambda: not w.live_state.superseded, 10.0, "they are dropped")
+    sweeping.cancel()
 
 
 @pytest.mark.parametrize("setting", ["", "servers", "s3://", "file://host/x", "file:x", "/shared", "file:///a?b"])
@@ -214,17 +228,16 @@ async def test_in_an_object_store_each_folder_has_a_place_and_superseded_ones_go
 
 
 async def test_a_store_that_does_not_answer_is_swept_the_next_time(
-    tmp_path: Path, objects: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+    w: World, objects: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(tmp_path) as w:
-        w.live_state.superseded_places.add("s3://bucket/run/jobs/1")
+    w.live_state.superseded_places.add("s3://bucket/run/jobs/1")
 
-        def fail(*_: object, **__: object) -> Any:
-            raise TimeoutError("slow")
+    def fail(*_: object, **__: object) -> Any:
+        raise TimeoutError("slow")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(objects, "find", fail)
-            await drop_superseded_objects(w.server)
-        assert w.live_state.superseded_places == {"s3://bucket/run/jobs/1"}
+    with monkeypatch.context() as patched:
+        patched.setattr(objects, "find", fail)
         await drop_superseded_objects(w.server)
-        assert not w.live_state.superseded_places
+    assert w.live_state.superseded_places == {"s3://bucket/run/jobs/1"}
+    await drop_superseded_objects(w.server)
+    assert not w.live_state.superseded_places

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from scheduler.live.holder_shares import ShareTaken
 from scheduler.live.http import requests
 from scheduler.live.http.connection_guard import (
     ConnectionGuard,
@@ -70,26 +71,115 @@ def test_the_oldest_stranger_makes_way() -> None:
 
 
 def test_the_known_keep_their_places() -> None:
-    """Whoever showed a token is no stranger: not counted, not timed, never closed for others."""
+    """Whoever showed a token is no stranger: not counted, not timed, never closed for strangers."""
     clock = HandTime()
     guard = ConnectionGuard(FEW, clock)
     known = []
-    for _ in range(6):
+    for number in range(3):
         connection = _come(guard, "a")
-        guard.request_begins(connection.transport, is_known=True)
-        guard.request_ends(connection.transport)
+        guard.request_begins(connection.transport, f"user {number}")
         known.append(connection)
     for _ in range(20):
         _come(guard, "a")
         _come(guard, "b")
     clock.at = 100.0
     guard.sweep()
-    assert guard.counts == (0, 6)
+    assert guard.counts == (0, 3)
     assert not any(each.is_closed for each in known)
-    for _ in range(2):
-        last = _come(guard, "a")
-        guard.request_begins(last.transport, is_known=True)
-    assert _come(guard, "z").is_closed, "there is no room, and no stranger to take it from"
+
+
+def test_one_holder_never_has_all_connections() -> None:
+    """Beyond half of what others leave its longest idle one makes way, or it is refused; the others come in."""
+    guard = ConnectionGuard(FEW, HandTime())
+
+    def come(holder: str, *, idle: bool, is_reserved: bool = False) -> PlayedConnection:
+        connection = _come(guard, "a")
+        if guard.request_begins(connection.transport, holder, is_reserved=is_reserved):
+            guard.make_way(connection.transport, holder, is_reserved=is_reserved)
+        if idle:
+            guard.request_ends(connection.transport)
+        return connection
+
+    silent = [come("user ada", idle=True) for _ in range(6)]
+    assert [each.is_closed for each in silent] == [True, True, False, False, False, False]
+    for connection in silent[2:]:
+        guard.request_begins(connection.transport, "user ada")
+    with pytest.raises(ShareTaken):
+        come("user ada", idle=False)
+    assert not come("user bob", idle=False).is_closed
+    assert not come("machine m", idle=False, is_reserved=True).is_closed
+    assert guard.shares.held == {"user ada": 4, "user bob": 1, "machine m": 1}
+
+
+def test_what_waits_beyond_its_holders_share_takes_nothing_of_others() -> None:
+    """A holder's newcomers beyond its share wait, and the shares of others are as large as without them."""
+    guard = ConnectionGuard(FEW, HandTime())
+    connections = []
+    for address in "abcd":
+        connections.append(_come(guard, address))
+        assert not guard.request_begins(connections[-1].transport, "user ada")
+        guard.request_ends(connections[-1].transport)
+    connections += [_come(guard, address) for address in "ef"]
+    share = guard.shares.share_of("user bob")
+    assert guard.request_begins(connections[4].transport, "user ada")
+    assert guard.shares.share_of("user bob") == share
+    assert not guard.request_begins(connections[5].transport, "user bob")
+    guard.lost(connections[4])
+    assert guard.shares.held == {"user ada": 4, "user bob": 1}
+    again = _come(guard, "g")
+    assert guard.request_begins(again.transport, "user ada")
+    guard.make_way(again.transport, "user ada")
+    assert guard.shares.held == {"user ada": 4, "user bob": 1}
+    assert [each.is_closed for each in connections] == [True, False, False, False, False, False]
+
+
+def test_where_there_is_no_room_who_has_most_idle_connections_makes_way() -> None:
+    """Its longest idle one, not the only one of somebody else."""
+    guard = ConnectionGuard(ConnectionLimits(connections=8, strangers=4, strangers_per_address=4), HandTime())
+    known = list[PlayedConnection]()
+    for holder in ("user bob", *["user ada"] * 3, *(f"machine {number}" for number in range(4))):
+        known.append(_come(guard, holder))
+        guard.request_begins(known[-1].transport, holder, is_reserved=True)
+        if holder.startswith("user"):
+            guard.request_ends(known[-1].transport)
+    assert not _come(guard, "new").is_closed
+    assert [each.is_closed for each in known] == [False, True, *[False] * 6]
+
+
+def test_few_of_a_holder_wait_for_its_share_and_those_refused_free_none() -> None:
+    """However many it opens: the idle connections of others stay, and it never has more than its share."""
+    guard = ConnectionGuard(ConnectionLimits(connections=64), HandTime())
+
+    def come(holder: str) -> tuple[PlayedConnection, bool]:
+        connection = _come(guard, holder)
+        try:
+            return connection, guard.request_begins(connection.transport, holder)
+        except ShareTaken:
+            guard.lost(connection)
+            raise
+
+    theirs = [come("user bob")[0] for _ in range(3)]
+    share = guard.shares.share_of("user ada")
+    ours = [come("user ada")[0] for _ in range(share)]
+    for connection in theirs + ours:
+        guard.request_ends(connection.transport)
+    waiting = list[PlayedConnection]()
+    for _ in range(64):
+        with contextlib.suppress(ShareTaken):
+            waiting.append(come("user ada")[0])
+    assert 1 < len(waiting) <= 8
+    assert not come("user eve")[1]
+    for connection in ours:
+        guard.request_begins(connection.transport, "user ada")
+    for connection in waiting:
+        with pytest.raises(ShareTaken):
+            guard.make_way(connection.transport, "user ada")
+        guard.request_ends(connection.transport)
+    assert guard.shares.held["user ada"] == share
+    guard.lost(waiting[0])
+    guard.request_ends(ours[0].transport)
+    assert come("user ada")[1]
+    assert not any(each.is_closed for each in theirs + ours)
 
 
 def test_slow_heads_are_closed_and_slow_answers_are_not() -> None:
@@ -98,7 +188,8 @@ def test_slow_heads_are_closed_and_slow_answers_are_not() -> None:
     guard = ConnectionGuard(FEW, clock)
     silent, served, loris = _come(guard, "a"), _come(guard, "b"), _come(guard, "c")
     for known in (served, loris):
-        guard.request_begins(known.transport, is_known=True)
+        guard.head_begins(known)
+        guard.request_begins(known.transport, "user ada")
     guard.request_ends(loris.transport)
     clock.at = 8.0
     guard.head_begins(loris)
@@ -143,9 +234,6 @@ def test_limits_follow_the_files_that_may_be_open(
     found = limits_of_process()
     assert (found.connections, found.strangers, found.strangers_per_address) == limits
     assert asked == ([] if raised is None else [raised])
-
-
-# ------------------------------------------------------------------------------------------ over real sockets
 
 
 @dataclass
@@ -213,12 +301,8 @@ async def test_a_body_that_never_ends_is_refused(tmp_path: Path, monkeypatch: py
     async with _serving(tmp_path, ConnectionLimits()) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         head = (
-            "POST /api/v1/jobs HTTP/1.1",
-            "Host: x",
-            f"Authorization: Bearer {served.token}",
-            "Content-Length: 9",
-            "",
-        )
+            "POST /api/v1/jobs HTTP/1.1", "Host: x", f"Authorization: Bearer {served.token}", "Content-Length: 9", "",
+        )  # fmt: skip
         writer.write("\r\n".join([*head, "", "{"]).encode())
         assert b" 408 " in await reader.readline()
         await _closed(writer)

@@ -1,8 +1,10 @@
 """Content through the server: chunks are sent once, a tree counts once it is whole, and names open nothing to users."""
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,18 +14,20 @@ from scheduler.live.services.content_sweep import sweep_content
 from scheduler.live.store import content_store
 from scheduler.live.store.content_store import ContentStore
 from tests.support.http_face import Face, facing
-from walras.content import (
+from walras.connection.body import ApiCall
+from walras.connection.transport import Patience, Transport
+from walras.errors import ClusterError, Conflict, NotFound
+from walras.storage.content import (
     CHUNK_BYTES,
     ContentTree,
     DamagedContent,
     chunk_name,
+    content_of,
     find_chunks,
     hash_folder,
     join_chunks,
 )
-from walras.content_transfer import ContentTransfer
-from walras.errors import ClusterError, Conflict, NotFound
-from walras.transport import ApiCall, Patience, Transport
+from walras.storage.content_transfer import ContentTransfer
 
 pytestmark = pytest.mark.sql
 
@@ -77,15 +81,15 @@ class CountedTransport(Transport):
 
 async def test_many_small_files_travel_in_few_requests(tmp_path: Path) -> None:
     """Beside large ones, with progress, both ways: a folder of 100,000 files is no 100,000 requests."""
-    files = {f"d{number % 7}/f{number}.txt": b"%d" % (number % 2900) for number in range(3000)}
-    tree = folder_of(tmp_path / "from", files | {"large": os.urandom(CHUNK_BYTES + 1), "empty": b""})
+    files = {f"d{number % 7}/f{number}.txt": b"%d" % (number % 1400) for number in range(1500)}
+    tree = folder_of(tmp_path / "from", files | {"large": os.urandom(CHUNK_BYTES) + b"x", "empty": b""})
     async with facing(tmp_path / "server") as face:
         url = str(face.client.make_url("/")).rstrip("/")
         told: list[tuple[int, int]] = []
         async with CountedTransport(url, face.token("ada", UserRole.USER), Patience(tries=1)) as user:
             await ContentTransfer(user).send(tmp_path / "from", tree, lambda done, of: told.append((done, of)))
             assert user.asked["chunks"] + user.asked["packs"] <= 6
-        assert told[-1] == (2902, 2902)
+        assert told[-1] == (1402, 1402)
         assert told == sorted(told)
         async with CountedTransport(url, await agent_token(face), Patience(tries=1)) as machine:
             await ContentTransfer(machine).fetch(tree.name, tmp_path / "to")
@@ -166,17 +170,166 @@ async def test_what_lies_about_itself_is_refused_with_words(tmp_path: Path) -> N
     assert not list((tmp_path / "server" / "content").rglob("*x*"))
 
 
+def disk_with(monkeypatch: pytest.MonkeyPatch, folder: Path, size: int) -> None:
+    """The disk has room for this many bytes of content."""
+
+    def usage(_: Path) -> SimpleNamespace:
+        used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.suffix != ".by")
+        return SimpleNamespace(free=content_store.FREE_LEAST_BYTES + size - used)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+
+#: What a piece of content counts at least.
+PIECE = content_store.LEAST_BYTES
+
+
+async def fill(face: Face, token: str, size: int = PIECE) -> int:
+    """Sends chunks until one is refused; returns how many are kept."""
+    for kept in range(100):
+        content = os.urandom(size)
+        answer = await face.call("PUT", f"/content/v1/chunks/{chunk_name(content)}", content, token=token)
+        if answer.status == 413:
+            problem = await answer.json(content_type=None)
+            assert problem["code"] == "share_taken"
+            assert "bytes of content of yours are held already, your share is" in problem["detail"]
+            assert "walras admin prune --content" in problem["fix"]
+            return kept
+        assert answer.status == 204, await answer.text()
+    raise AssertionError("no bound")
+
+
+async def test_nobody_fills_the_store_so_that_a_checkpoint_of_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what the others leave, to users without a reserve; a machine sends for the user of its job; and a
+    restarted server counts the same.
+    """
+    async with facing(tmp_path) as face:
+        disk_with(monkeypatch, tmp_path / "content", 80 * PIECE)
+        world, ada, bob = face.world, face.token("ada", UserRole.USER), face.token("bob", UserRole.USER)
+        assert (await face.json("GET", "/healthz"))[1]["checks"]["content"] == "ok"
+        assert [await fill(face, ada), await fill(face, bob)] == [35, 17]
+        machine = await agent_token(face)
+        assert await fill(face, machine) == 14
+        content = world.server.content
+        assert content.holders.shares.held == {"user ada": 35 * PIECE, "user bob": 17 * PIECE, "machine n1": 14 * PIECE}
+        told = (await face.json("GET", "/healthz"))[1]["checks"]["content"]
+        assert told.startswith(
+            f"{66 * PIECE:,} of {80 * PIECE:,} bytes of content are held, {35 * PIECE:,} by user ada; "
+        )
+        assert "walras admin prune --content" in told
+        again = ContentStore(tmp_path / "content")
+        assert [again.sweep([], 1e6).size_bytes for _ in range(2)] == [0, 0]
+        assert again.holders.shares.held == content.holders.shares.held
+        grow_old(tmp_path)
+        assert again.sweep([], 1e6, is_dry=True).of_holders == content.holders.shares.held
+        assert (await sweep_content(world.server)).size_bytes == 66 * PIECE
+        assert (await face.json("GET", "/healthz"))[1]["checks"]["content"] == "ok"
+        assert content.holders.shares.held == {}
+        assert not [path for path in (tmp_path / "content").rglob("*") if path.is_file()]
+        assert await fill(face, bob) == 35
+
+
+async def test_a_small_piece_counts_what_its_files_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of a few bytes takes a block and an inode, and so does the list of its holders."""
+    async with facing(tmp_path) as face:
+        disk_with(monkeypatch, tmp_path / "content", 20 * PIECE)
+        assert await fill(face, face.token("ada", UserRole.USER), size=8) < 20
+
+
+async def test_what_a_machine_sends_for_a_job_is_its_users(tmp_path: Path) -> None:
+    """As long as the job runs there: no machine charges a user whose jobs it does not have."""
+    async with facing(tmp_path) as face:
+        agent, job_id = await face.world.running()
+        tree = folder_of(tmp_path / "from", {"w": b"weights"})
+        async with connection(face, agent.credential) as machine:
+            await ContentTransfer(machine, job_id=job_id).send(tmp_path / "from", tree)
+            held = {"user ada": 2 * PIECE}
+            assert face.world.server.content.holders.shares.held == held
+            await ContentTransfer(machine, job_id=job_id + 1).send(tmp_path / "from", tree)
+            assert face.world.server.content.holders.shares.held == {**held, "machine n1": held["user ada"]}
+
+
+async def test_an_administrator_frees_what_nothing_refers_to(tmp_path: Path) -> None:
+    """Not what was sent lately, which a job may be about to name, nor what a job needs; first told what it would be."""
+    used, unused = (folder_of(tmp_path / name, {"f": name.encode()}) for name in ("used", "unused"))
+    freed = 6 + len(unused.encoded())
+    async with facing(tmp_path / "server") as face:
+        token = face.token("ada", UserRole.USER)
+
+        async def pruned(**asked: bool) -> Any:
+            return (await face.json("POST", "/api/v1/content/prune", asked))[1]
+
+        async with connection(face, token) as user:
+            await ContentTransfer(user).send(tmp_path / "used", used)
+            await ContentTransfer(user).send(tmp_path / "unused", unused)
+        spec = {"run": "x", "code": {"tree": used.name, "folder": "src", "files": 1, "size": 4}}
+        assert (await face.json("POST", "/api/v1/jobs", spec, token=token))[0] == 201
+        assert await pruned() == {"size_bytes": 0, "holders": {}}
+        grow_old(tmp_path / "server")
+        told = {"size_bytes": freed, "holders": {"user ada": freed}}
+        assert [await pruned(dry_run=True), await pruned(), await pruned()] == [
+            told, told, told | {"size_bytes": 0, "holders": {}},
+        ]  # fmt: skip
+        assert face.world.server.content.tree(used.name) == used
+        assert (await face.call("POST", "/api/v1/content/prune", {}, token=token)).status == 403
+
+
+async def test_an_administrator_sees_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of everything that is shared, with the shares; nobody else does."""
+    async with facing(tmp_path) as face:
+        disk_with(monkeypatch, tmp_path / "content", 80 * PIECE)
+        ada = face.token("ada", UserRole.USER)
+        await face.world.submit({})
+        assert await fill(face, ada) == 35
+        uses = {(use["what"], use["holder"]): use for use in await face.got("/usage/holders")}
+        held = uses["bytes of content", "user ada"]
+        assert (held["held"], held["share"]) == (35 * PIECE, 35 * PIECE)
+        assert uses["jobs", "user ada"]["held"] == 1
+        assert uses["requests under way", "user admin"]["held"] == 1
+        assert (await face.call("GET", "/api/v1/usage/holders", token=ada)).status == 403
+
+
+async def test_content_of_another_project_is_not_told_of(tmp_path: Path) -> None:
+    """Neither by questions, nor by lists of files, nor by jobs; who sends it again has it, too."""
+    files = {"train.py": b"print(1)"}
+    tree = folder_of(tmp_path / "from", files)
+    names = [chunk_name(files["train.py"]), tree.name]
+    spec = {"run": "x", "code": {"tree": tree.name, "folder": "src", "files": 1, "size": 8}}
+    async with facing(tmp_path / "server") as face:
+        ada, mate = (face.token(name, UserRole.USER, "vision") for name in ("ada", "mate"))
+        eve = face.token("eve", UserRole.USER, "speech")
+
+        async def missing(token: str) -> list[str]:
+            _, answer = await face.json("POST", "/content/v1/missing", {"names": names}, token=token)
+            return list(answer["names"])
+
+        async with connection(face, ada) as user:
+            await ContentTransfer(user).send(tmp_path / "from", tree)
+        assert [await missing(token) for token in (ada, mate, face.admin, eve)] == [[], [], [], names]
+        assert (await face.json("POST", "/content/v1/trees", tree.encoded(), token=eve))[0] == 409
+        status, problem = await face.json("POST", "/api/v1/jobs", spec, token=eve)
+        assert (status, problem["field"]) == (400, "code.tree")
+        async with connection(face, eve) as user:
+            sent = ContentTransfer(user)
+            await sent.send(tmp_path / "from", tree)
+            assert sent.sent_bytes > 0
+        assert await missing(eve) == []
+        assert [(await face.json("POST", "/api/v1/jobs", spec, token=token))[0] for token in (eve, mate)] == [201, 201]
+
+
 def test_what_nobody_needs_is_swept_once_it_is_old(tmp_path: Path) -> None:
     now = [1e9]
     store = ContentStore(tmp_path / "content", lambda: now[0])
     kept, gone = (folder_of(tmp_path / name, {"f": name.encode() * 10}) for name in ("kept", "gone"))
     for tree, name in ((kept, "kept"), (gone, "gone")):
         store.put(chunk_name(name.encode() * 10), name.encode() * 10)
-        store.commit_tree(tree)
+        store.commit_tree(content_of(tree))
     now[0] = os.stat(tmp_path).st_mtime + 50.0
-    assert store.sweep([kept.name], min_age_s=100.0) == 0
+    assert store.sweep([kept.name], min_age_s=100.0).size_bytes == 0
     now[0] += 100.0
-    assert store.sweep([kept.name], min_age_s=100.0) > 0
+    assert store.sweep([kept.name], min_age_s=100.0).size_bytes > 0
     assert store.tree(kept.name) == kept
     with pytest.raises(NotFound):
         store.tree(gone.name)
@@ -203,7 +356,7 @@ async def test_the_server_keeps_the_code_of_active_jobs_however_old(tmp_path: Pa
         spec["code"] = {"tree": named.name, "folder": "src", "files": 1, "size": 5}
         assert (await face.json("POST", "/api/v1/jobs", spec, token=token))[0] == 201
         content = face.world.server.content
-        assert await sweep_content(face.world.server) > 0
+        assert (await sweep_content(face.world.server)).size_bytes > 0
         assert (content.renew_tree(used.name), content.renew_tree(named.name)) == (used, named)
         with pytest.raises(NotFound):
             content.tree(unused.name)
@@ -236,7 +389,7 @@ async def test_results_are_fetched_through_their_job_alone_and_kept_as_long_as_i
         stranger = face.token("eve", UserRole.USER, "elsewhere")
         assert (await face.call("GET", f"{base}/trees/{result.name}", token=stranger)).status == 404
         grow_old(tmp_path / "server")
-        assert await sweep_content(world.server) > 0
+        assert (await sweep_content(world.server)).size_bytes > 0
         assert world.server.content.renew_tree(result.name) == result
         with pytest.raises(NotFound):
             world.server.content.tree(other.name)
@@ -256,7 +409,7 @@ def test_bytes_that_the_disk_lost_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(DamagedContent):
         store.get(name)
     with pytest.raises(Conflict):
-        store.commit_tree(folder_of(tmp_path / "x", {"f": b"other"}))
+        store.commit_tree(content_of(folder_of(tmp_path / "x", {"f": b"other"})))
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -277,6 +430,6 @@ def test_a_tree_counts_once_every_byte_of_it_is_on_the_disk(
     if is_restarted:
         store = ContentStore(tmp_path / "content")
         synced.clear()
-    store.commit_tree(tree)
+    store.commit_tree(content_of(tree))
     kept = [*tmp_path.glob("content/*"), *tmp_path.glob("content/*/*"), tmp_path / "content"]
     assert {path.stat().st_ino for path in kept} <= synced

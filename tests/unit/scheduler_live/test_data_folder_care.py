@@ -16,7 +16,7 @@ from scheduler.live.store.last_alive import LastAlive, absence_since
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import WriteBatch
 from scheduler.live.store.table_rows import JobRow, JournalRow
-from tests.support.live_world import FakeAgent, world
+from tests.support.live_world import FakeAgent, World
 from walras.clocks import Clocks
 from walras.errors import ConfigError
 from walras.job_request import JobId
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.sql
 
 def a_commit(number: int) -> WriteBatch:
     job = JobRow(JobId(number), "j", "p", "ada", "k", JobState.PENDING, 50, 1, float(number))
-    return WriteBatch(journal=[JournalRow(float(number), "event", "Woke", json.dumps({"n": number}))], jobs=[job])
+    return WriteBatch(JournalRow(float(number), "event", "Woke", json.dumps({"n": number})), job)
 
 
 def fill(folder: Path, commits: int = 30) -> None:
@@ -40,9 +40,6 @@ def fill(folder: Path, commits: int = 30) -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert (folder / "walras.db-wal").stat().st_size > 0
-
-
-# ------------------------------------------------------------------------------------------ ports and keys
 
 
 def test_the_port_survives_a_server_that_was_killed_while_it_started(tmp_path: Path) -> None:
@@ -58,21 +55,14 @@ def test_the_port_survives_a_server_that_was_killed_while_it_started(tmp_path: P
 
 @pytest.mark.parametrize("text", ["", "\n", "not hexadecimal", "abcd"])
 def test_a_secret_key_that_is_none_is_refused_with_words(tmp_path: Path, text: str) -> None:
-    """Never used, never a traceback: job tokens would be keyed by nothing."""
+    """Job tokens would be keyed by nothing, and an empty bearer would admit machines."""
     (tmp_path / "secret.key").write_text(text)
     with pytest.raises(ConfigError, match=r"secret\.key") as refused:
         DataFolder(tmp_path).server_secret()
     assert "backup" in refused.value.fix
-
-
-def test_an_empty_join_token_is_refused(tmp_path: Path) -> None:
-    """An empty bearer would admit machines."""
     (tmp_path / "join.token").write_text("\n")
     with pytest.raises(ConfigError, match="is empty"):
         DataFolder(tmp_path).join_token()
-
-
-# ------------------------------------------------------------------------------------------ what was acknowledged
 
 
 def test_a_log_cut_to_two_thirds_is_noticed(tmp_path: Path) -> None:
@@ -85,34 +75,26 @@ def test_a_log_cut_to_two_thirds_is_noticed(tmp_path: Path) -> None:
     assert "admin restore" in refused.value.fix
 
 
-def test_a_killed_server_s_log_is_taken_whole(tmp_path: Path) -> None:
-    """No false alarm, again and again."""
-    for _ in range(3):
-        fill(tmp_path, 5) if not (tmp_path / "walras.db").exists() else None
-        store = SqliteStore(tmp_path)
-        assert store.load().last_job_id == 5
-        store.close()
-
-
-def test_a_torn_tip_leaves_the_slot_before_it(tmp_path: Path) -> None:
-    """Whichever of the two was being written."""
+def test_a_killed_server_s_log_is_taken_whole_and_a_torn_tip_leaves_the_slot_before_it(tmp_path: Path) -> None:
+    """No false alarm, again and again; whichever of the two slots was being written."""
     fill(tmp_path, 7)
-    for slot in (0, 1):
-        data = bytearray((tmp_path / "tip").read_bytes())
-        data[slot * 512 + 5] ^= 0xFF
-        (tmp_path / "tip").write_bytes(bytes(data))
-        SqliteStore(tmp_path).close()
+    for slot in (None, None, 0, 1):
+        if slot is not None:
+            data = bytearray((tmp_path / "tip").read_bytes())
+            data[slot * 512 + 5] ^= 0xFF
+            (tmp_path / "tip").write_bytes(bytes(data))
+        store = SqliteStore(tmp_path)
+        assert store.load().last_job_id == 7
+        store.close()
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE journal SET payload = '{}' WHERE seq = 10",
-        "DELETE FROM journal WHERE seq = 10",
-        "DELETE FROM journal WHERE seq = 30",
-        "UPDATE journal SET at = at + 1 WHERE seq = 30",
+        "UPDATE journal SET payload = '{}' WHERE seq = 10", "DELETE FROM journal WHERE seq = 10",
+        "DELETE FROM journal WHERE seq = 30", "UPDATE journal SET at = at + 1 WHERE seq = 30",
     ],
-)
+)  # fmt: skip
 def test_a_changed_journal_is_noticed(tmp_path: Path, change: str) -> None:
     """Rows that were changed, taken from the middle, or from the end."""
     fill(tmp_path)
@@ -135,7 +117,7 @@ def test_damaged_pages_are_noticed(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[page * 4096 : page * 4096 + 200] = b"\xff" * 200
         path.write_bytes(bytes(damaged))
-        with pytest.raises(ConfigError, match=r"walras\.db"):
+        with pytest.raises(ConfigError, match=r"walras\.db is damaged: "):
             SqliteStore(tmp_path)
 
 
@@ -154,9 +136,6 @@ def test_keys_without_their_database_are_no_new_cluster(tmp_path: Path, empty: b
     assert [path.read_text().strip() for path in tmp_path.glob("replaced-*/secret.key")] == [old.hex()]
 
 
-# ------------------------------------------------------------------------------------------ absence
-
-
 class HandClocks:
     """A machine's clocks, moved by hand."""
 
@@ -169,17 +148,13 @@ class HandClocks:
 
 
 def test_an_absence_on_the_same_boot_is_told_by_the_boot_clock() -> None:
-    """Whatever was done to the wall clock meanwhile."""
+    """Over a boot by wall time, no less than the machine is up; what is claimed beyond that is unproved."""
     machine, last = HandClocks(), LastAlive(100.0, 1_000_000.0, "b1", 500.0)
     machine.boottime_s += 30.0
     for jump_s in (3600.0, 0.0, -86_400.0):
         machine.wall_s = 1_000_030.0 + jump_s
         found = absence_since(last, machine.clocks, "b1")
         assert (found.elapsed_s, found.now_at, found.unproved_s) == (30.0, 130.0, 0.0)
-
-
-def test_an_absence_over_a_boot_is_told_by_wall_time_and_says_what_is_proved() -> None:
-    """No less than the machine is up; what wall time claims beyond is unproved."""
     machine, last = HandClocks(), LastAlive(100.0, 1_000_000.0, "b1", 500.0)
     machine.boottime_s, machine.wall_s = 40.0, 1_003_640.0
     found = absence_since(last, machine.clocks, "b2")
@@ -198,27 +173,24 @@ def test_a_wall_clock_that_jumps_while_the_server_is_down_moves_no_instant(tmp_p
     machine.wall_s, machine.boottime_s = machine.wall_s + 3600.0, machine.boottime_s + 5.0
     store = SqliteStore(tmp_path, machine.clocks)
     absence = store.absence()
-    assert absence is not None
     clock = Clock(store.epoch_unix_s(), store.last_at(), machine.clocks, absence.now_at)
     assert clock.now() == 105.0
     store.close()
 
 
-async def test_time_that_only_wall_time_claims_counts_at_most_a_lease(tmp_path: Path) -> None:
+async def test_time_that_only_wall_time_claims_counts_at_most_a_lease(w: World, agent: FakeAgent) -> None:
     """Of a live attempt: its time limit and its charges. Waiting jobs have none of either."""
-    async with world(tmp_path) as running:
-        agent = await FakeAgent(running, "n1").register()
-        job_id = await running.submit({})
-        await running.quiet()
-        await agent.start_all()
-        attempt = running.live_state.jobs[job_id].attempt
-        before = replace(attempt.row)
-        lease_s = running.loop.settings.lease_s
-        discount_unproved_time(running.live_state, 15.0, lease_s)
-        assert attempt.row == before
-        discount_unproved_time(running.live_state, 3600.0, lease_s)
-        assert attempt.row.started_at == before.started_at + 3580.0
-        assert (attempt.row.leased_at, attempt.row.usd_since_at) == (
-            before.leased_at + 3580.0,
-            before.usd_since_at + 3580.0,
-        )
+    job_id = await w.submit({})
+    await w.quiet()
+    await agent.start_all()
+    attempt = w.live_state.jobs[job_id].attempt
+    before = replace(attempt.row)
+    lease_s = w.loop.settings.lease_s
+    discount_unproved_time(w.live_state, 15.0, lease_s)
+    assert attempt.row == before
+    discount_unproved_time(w.live_state, 3600.0, lease_s)
+    assert attempt.row.started_at == before.started_at + 3580.0
+    assert (attempt.row.leased_at, attempt.row.usd_since_at) == (
+        before.leased_at + 3580.0,
+        before.usd_since_at + 3580.0,
+    )

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scheduler.live.auth.access_control import UserRole
-from tests.support.http_face import Face, facing
+from tests.support.http_face import Face
 from walras.cli.main import app
 from walras.job_request import Kind
 
@@ -22,12 +21,6 @@ PROFILE = {
     "gradient_bytes": 3e6,
     "measured": [{"accelerator": "cpu", "batch": 64, "accelerators": 2, "accumulated": 1, "steps_per_s": 5.0}],
 }
-
-
-@pytest.fixture
-async def face(tmp_path: Path) -> AsyncIterator[Face]:
-    async with facing(tmp_path / "data") as found:
-        yield found
 
 
 async def walras(face: Face, folder: Path, *args: str) -> Any:
@@ -79,7 +72,6 @@ async def test_a_published_profile_is_known_to_the_server(face: Face, tmp_path: 
     told = await walras(face, tmp_path, "profile", "publish", written(tmp_path, PROFILE))
     assert (told.exit_code, told.stdout) == (0, "the server knows kind cnn now\n")
     facts = face.world.server.core.ledger.facts.of(Kind("cnn"))
-    assert facts is not None
     assert (facts.flops_per_sample, facts.batch_per_accelerator) == (2e9, 16)
     shown = await walras(face, tmp_path, "profile", "facts", "-o", "json")
     assert json.loads(shown.stdout)[0]["facts"]["gradient_bytes"] == 3e6
@@ -114,7 +106,6 @@ async def test_a_job_file_may_name_the_file_of_a_profile(face: Face, tmp_path: P
     job = written(tmp_path, {"run": "true", "profile": "cnn", "facts": named, "hold": True}, "job.yaml")
     assert (await walras(face, tmp_path, "submit", job)).exit_code == 0
     facts = face.world.server.core.ledger.facts.of(Kind("cnn"))
-    assert facts is not None
     assert facts.gradient_bytes == 3e6
     for name, said in (("nowhere.json", "is no file"), (written(tmp_path, {"kind": 3}, "bad.json"), "bad.json: kind")):
         told = await walras(face, tmp_path, "submit", job, "--set", f"facts={name}")

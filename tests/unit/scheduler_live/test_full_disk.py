@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from scheduler.live import main
 from scheduler.live.loop import event_loop
+from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.services import agent_gateway
-from scheduler.live.store.data_folder import LogStore
+from scheduler.live.store.data_folder import LogPlace, LogStore
+from scheduler.live.store.event_journal import replay_journal
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from scheduler.live.store.table_rows import JournalRow
-from tests.support.live_world import FakeAgent, World, world
+from tests.support.live_world import FakeAgent, World
 
 
 class FullDisk:
@@ -50,86 +53,97 @@ async def settle(running: World) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_and_recovers(w: World) -> None:
     """Who waits is told within a moment; what was under way is written once there is room; the next is taken."""
-    async with world(tmp_path) as running:
-        disk = FullDisk(running)
-        disk.is_full = True
-        with pytest.raises(StoreUnavailable, match="disk is full"):
-            await running.submit({"name": "first"})
-        with pytest.raises(StoreUnavailable, match="Idempotency-Key"):
-            await running.submit({"name": "second"})
-        with pytest.raises(StoreUnavailable):
-            await running.loop.settled()
-        assert running.server.store.job_named("ada", "first") is None
-        disk.is_full = False
-        await settle(running)
-        assert running.server.store.job_named("ada", "first") == 1
-        assert running.server.store.job_named("ada", "second") is None
-        assert await running.submit({"name": "third"}) == 2
+    disk = FullDisk(w)
+    disk.is_full = True
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await w.submit({"name": "first"})
+    with pytest.raises(StoreUnavailable, match="Idempotency-Key"):
+        await w.submit({"name": "second"})
+    with pytest.raises(StoreUnavailable):
+        await w.loop.settled()
+    assert w.server.store.job_named("ada", "first") is None
+    disk.is_full = False
+    await settle(w)
+    assert w.server.store.job_named("ada", "first") == 1
+    assert w.server.store.job_named("ada", "second") is None
+    assert await w.submit({"name": "third"}) == 2
+    assert replay_journal(w.server.store.journal()).identical
 
 
-async def test_steps_in_the_inbox_whose_callers_were_told_are_not_taken_later(tmp_path: Path) -> None:
-    """They wait behind the stuck batch, are refused with it, and may be sent again."""
-    async with world(tmp_path) as running:
-        disk = FullDisk(running)
-        disk.is_full = True
-        first = asyncio.ensure_future(running.submit({"name": "first"}))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        late = asyncio.ensure_future(running.submit({"name": "late"}))
-        told = await asyncio.gather(first, late, return_exceptions=True)
-        assert [type(each) for each in told] == [StoreUnavailable] * 2
-        disk.is_full = False
-        await settle(running)
-        assert running.server.store.job_named("ada", "late") is None
+async def test_steps_in_the_inbox_whose_callers_were_told_are_not_taken_later(w: World) -> None:
+    """They may be sent again; what the world did, for which nobody waits, is kept."""
+    disk = FullDisk(w)
+    disk.is_full = True
+    first = asyncio.ensure_future(w.submit({"name": "first"}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    late = asyncio.ensure_future(w.submit({"name": "late"}))
+    told = await asyncio.gather(first, late, return_exceptions=True)
+    assert [type(each) for each in told] == [StoreUnavailable] * 2
+    disk.is_full = False
+    await settle(w)
+    assert w.server.store.job_named("ada", "late") is None
+    disk.is_full = True
+    with pytest.raises(StoreUnavailable):
+        await w.submit({})
+    taken: list[Any] = []
+    w.loop.perform_soon(lambda transaction: taken.append(transaction.at))
+    await asyncio.sleep(0.02)
+    assert taken == []
+    disk.is_full = False
+    await settle(w)
+    assert len(taken) == 1
 
 
-async def test_steps_that_nobody_waits_for_are_kept(tmp_path: Path) -> None:
-    """What the world did must be known, if later."""
-    async with world(tmp_path) as running:
-        disk = FullDisk(running)
-        disk.is_full = True
-        with pytest.raises(StoreUnavailable):
-            await running.submit({})
-        taken: list[Any] = []
-        running.loop.perform_soon(lambda transaction: taken.append(transaction.at))
-        await asyncio.sleep(0.02)
-        assert taken == []
-        disk.is_full = False
-        await settle(running)
-        assert len(taken) == 1
-
-
-async def test_leases_are_renewed_while_nothing_can_be_written(tmp_path: Path) -> None:
+async def test_leases_are_renewed_while_nothing_can_be_written(w: World, agent: FakeAgent) -> None:
     """The job runs on: no stop, no fence, no report acknowledged; its end is taken afterwards."""
-    async with world(tmp_path) as running:
-        agent = await FakeAgent(running, "n1").register()
-        job_id = await running.submit({})
-        await running.quiet()
-        await agent.start_all()
-        disk = FullDisk(running)
-        disk.is_full = True
-        with pytest.raises(StoreUnavailable):
-            await running.submit({})
-        for _ in range(6):
-            running.clock.at += 10.0  # the lease is 20 s
-            answer = await agent.beat()
-            assert (answer.commands, answer.fenced, answer.reports_acked) == ([], [], 0)
-            assert running.live_state.nodes["n1"].leased_until == running.clock.at + 20.0
-        ended = {"type": "ended", "job_id": job_id, "attempt": 1, "cause": "exited", "exit_code": 0}
-        assert (await agent.beat(ended)).reports_acked == 0
-        disk.is_full = False
-        await settle(running)
-        agent.next_report -= 1
-        assert (await agent.beat(ended)).reports_acked > 0
-        await running.quiet()
-        assert running.state(job_id) == "SUCCEEDED"
+    job_id = await w.submit({})
+    await w.quiet()
+    await agent.start_all()
+    disk = FullDisk(w)
+    disk.is_full = True
+    with pytest.raises(StoreUnavailable):
+        await w.submit({})
+    for _ in range(6):
+        w.clock.at += 10.0  # the lease is 20 s
+        answer = await agent.beat()
+        assert (answer.commands, answer.fenced, answer.reports_acked) == ([], [], 0)
+        assert w.live_state.nodes["n1"].leased_until == w.clock.at + 20.0
+    ended = {"type": "ended", "job_id": job_id, "attempt": 1, "cause": "exited", "exit_code": 0}
+    assert (await agent.beat(ended)).reports_acked == 0
+    disk.is_full = False
+    await settle(w)
+    agent.next_report -= 1
+    assert (await agent.beat(ended)).reports_acked > 0
+    await w.quiet()
+    assert w.state(job_id) == "SUCCEEDED"
 
 
 async def _life(agent: FakeAgent) -> str:
     """The agent learns the life of the server, as each start of it does by its first call."""
     return (await agent.beat(session="s1", call=1)).life
+
+
+async def test_a_machine_that_lost_its_ranks_meanwhile_says_so_again(w: World, agent: FakeAgent) -> None:
+    """What it told while nothing could be written was not taken: it does not hold for told."""
+    job_id = await w.submit({})
+    await w.quiet()
+    await agent.start_all()
+    call = {"session": "s1", "life": await _life(agent), "tools": ["uv"], "data": []}
+    disk = FullDisk(w)
+    disk.is_full = True
+    with pytest.raises(StoreUnavailable):
+        await w.submit({})
+    agent.here.clear()
+    assert (await agent.beat(resync=True, call=2, **call)).life != call["life"]
+    disk.is_full = False
+    await settle(w)
+    assert (await agent.beat(resync=True, call=3, **call)).life == call["life"]
+    await w.quiet()
+    assert w.live_state.attempt(job_id, 1) is None
+    assert "uv" in w.live_state.nodes["n1"].row.tools
 
 
 async def _lose_unwritten(running: World, agent: FakeAgent, disk: FullDisk) -> None:
@@ -145,24 +159,21 @@ async def _lose_unwritten(running: World, agent: FakeAgent, disk: FullDisk) -> N
 
 @pytest.mark.parametrize("other", [{"call": 1, "life": ""}, {"call": 2}, {"call": 9}])
 async def test_a_machine_whose_loss_is_not_written_yet_is_neither_renewed_nor_fenced(
-    tmp_path: Path, other: dict[str, Any]
+    w: World, agent: FakeAgent, other: dict[str, Any]
 ) -> None:
-    """Once it is written its jobs may run elsewhere; if the server dies before, it was never lost. Whatever its agent
-    calls is told to wait: a call that names no life of this server, one that was overtaken, and a plain one."""
-    async with world(tmp_path) as running:
-        agent = await FakeAgent(running, "n1").register()
-        call = {"session": "s1", "life": await _life(agent)}
-        await running.submit({})
-        await agent.beat(call=3, **call)
-        disk = FullDisk(running)
-        await _lose_unwritten(running, agent, disk)
-        with pytest.raises(StoreUnavailable):
-            await agent.beat(**call | other)
-        disk.is_full = False
-        await settle(running)
-        assert agent.here
+    """Whatever its agent calls is told to wait: if the server dies before it is written, it was never lost."""
+    call = {"session": "s1", "life": await _life(agent)}
+    await w.submit({})
+    await agent.beat(call=3, **call)
+    disk = FullDisk(w)
+    await _lose_unwritten(w, agent, disk)
+    with pytest.raises(StoreUnavailable):
         await agent.beat(**call | other)
-        assert not agent.here, "a machine that is lost is told to stop what it has, by whichever call"
+    disk.is_full = False
+    await settle(w)
+    assert agent.here
+    await agent.beat(**call | other)
+    assert not agent.here, "a machine that is lost is told to stop what it has, by whichever call"
 
 
 def test_the_failures_of_sqlite_and_of_the_disk_have_one_name(tmp_path: Path) -> None:
@@ -171,7 +182,7 @@ def test_the_failures_of_sqlite_and_of_the_disk_have_one_name(tmp_path: Path) ->
     connection: sqlite3.Connection = store._db.conn
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
-    big = WriteBatch(journal=[JournalRow(1.0, "event", "Woke", "x" * 100_000)])
+    big = WriteBatch(JournalRow(1.0, "event", "Woke", "x" * 100_000))
     with pytest.raises(StoreUnavailable, match="full"):
         store.commit(big)
     connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
@@ -187,6 +198,21 @@ def test_the_failures_of_sqlite_and_of_the_disk_have_one_name(tmp_path: Path) ->
     SqliteStore(tmp_path).close()
 
 
+@pytest.mark.parametrize("refusal", [StoreUnavailable("full"), Overloaded("too much to do")])
+async def test_a_watch_whose_step_is_refused_begins_again_and_ends_no_server(
+    refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "_WATCH_AGAIN_S", 0.0)
+    refusals = [refusal, refusal]
+
+    async def watch() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    await main.through_full_disks(watch)
+    assert not refusals
+
+
 def test_a_full_log_folder_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent keeps the bytes and sends them again."""
     logs = LogStore(tmp_path, 1000)
@@ -197,5 +223,5 @@ def test_a_full_log_folder_is_told_and_ends_nothing(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", full)
         with pytest.raises(StoreUnavailable, match="No space left"):
-            logs.append(1, 1, 0, 0, b"abc")
-    assert logs.append(1, 1, 0, 0, b"abc").next_offset == 3
+            logs.append(LogPlace(1, 1, 0), 0, b"abc")
+    assert logs.append(LogPlace(1, 1, 0), 0, b"abc").next_offset == 3

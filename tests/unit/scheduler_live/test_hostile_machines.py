@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.core.rules import RoundRules
 from tests.support.http_face import Face, facing
-from tests.support.live_world import FakeAgent, world
+from tests.support.live_world import FakeAgent, World
 from walras.wire import Heartbeat
 
 API = "/api/v1"
@@ -36,9 +36,8 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("message", IMPOSSIBLE, ids=lambda message: json.dumps(message)[:60])
-async def test_an_impossible_number_is_answered_with_400(face: Face, message: dict[str, Any]) -> None:
+async def test_an_impossible_number_is_answered_with_400(face: Face, agent: FakeAgent, message: dict[str, Any]) -> None:
     """As often as one likes: the server answers the next call."""
-    agent = await FakeAgent(face.world, "n1").register()
     for _ in range(3):
         body = {"node_id": "n1", **message}
         answer = await face.call("POST", "/agent/v1/heartbeat", body, token=agent.credential)
@@ -47,16 +46,16 @@ async def test_an_impossible_number_is_answered_with_400(face: Face, message: di
     assert good.status == 200
 
 
-async def test_a_body_of_any_depth_is_answered_with_400(face: Face) -> None:
-    agent = await FakeAgent(face.world, "n1").register()
-    for body in (b"[" * 30_000, b'{"reports":' * 30_000, b'{"acks":[' + b"9" * 5000 + b"]}", b"\xff"):
+async def test_a_body_of_any_depth_is_refused(face: Face, agent: FakeAgent) -> None:
+    """Too deep is not understood; too many values are too large."""
+    wrong = [(b"[" * 10_000, 400), (b'{"reports":' * 9_000, 400), (b'{"acks":[' + b"9" * 5000 + b"]}", 400)]
+    for body, status in (*wrong, (b"\xff", 400), (b"[" * 30_000, 413), (b'{"reports":' * 30_000, 413)):
         answer = await face.call("POST", "/agent/v1/heartbeat", body, token=agent.credential)
-        assert answer.status == 400
+        assert answer.status == status
 
 
-async def test_a_job_that_kills_its_supervisor_is_held_and_explained(face: Face) -> None:
+async def test_a_job_that_kills_its_supervisor_is_held_and_explained(face: Face, agent: FakeAgent) -> None:
     """Five tries; then its owner reads why, and what to do. The machine takes other jobs all the while."""
-    agent = await FakeAgent(face.world, "n1").register()
     job_id = await face.world.submit({})
     held = RoundRules().supervisor_losses_held
     for number in range(1, held + 1):
@@ -69,25 +68,22 @@ async def test_a_job_that_kills_its_supervisor_is_held_and_explained(face: Face)
     _, explained = await face.json("GET", f"{API}/jobs/{job_id}/explain")
     (line,) = explained["reasons"]
     assert "its supervisor was killed, while the machine lived on; 5 times in a row, last on n1" in line["detail"]
-    assert line["fix"] == f"walras release {job_id}"
+    assert line["fix"] == f"walras hold --off {job_id}"
     other = await face.world.submit({})
     await agent.start_all()
     assert face.world.state(other) == "RUNNING"
 
 
-async def test_a_machine_says_that_its_disk_is_full(tmp_path: Path) -> None:
+async def test_a_machine_says_that_its_disk_is_full(w: World) -> None:
     """Shown as long as it says so; the machine stays up, and its leases are renewed."""
-    async with world(tmp_path) as w:
-        agent = await FakeAgent(w, "n1").register()
-        job_id = await w.submit({})
-        await agent.start_all()
-        full = {"node_id": "n1", "problem": "disk full: 1 MiB free", "here": [{"job_id": job_id, "attempt": 1}]}
-        answer = await w.server.gateway.heartbeat(Heartbeat.model_validate(full))
-        (shown,) = w.server.views.nodes()
-        assert (shown.state, shown.detail) == ("up", "disk full: 1 MiB free")
-        assert answer.fenced == []
-        await agent.beat()
-        assert w.server.views.nodes()[0].detail == ""
+    agent, job_id = await w.running()
+    full = {"node_id": "n1", "problem": "disk full: 1 MiB free", "here": [{"job_id": job_id, "attempt": 1}]}
+    answer = await w.server.gateway.heartbeat(Heartbeat.model_validate(full))
+    (shown,) = w.server.views.nodes()
+    assert (shown.state, shown.detail) == ("up", "disk full: 1 MiB free")
+    assert answer.fenced == []
+    await agent.beat()
+    assert w.server.views.nodes()[0].detail == ""
 
 
 async def test_a_token_expires_within_bounds(face: Face) -> None:

@@ -4,9 +4,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
-from pathlib import Path
+from itertools import count, islice
 from urllib.parse import quote_from_bytes
 
 import pytest
@@ -15,19 +13,20 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from scheduler.core.rules import parse_policy, parse_rules
-from scheduler.live.auth.access_control import UserRole
-from scheduler.live.http.request_load import RequestLoad, TooManyBodies
-from scheduler.live.http.web_application import api_routes, plain_path
-from tests.support.http_face import Face, facing
+from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
+from scheduler.live.holder_shares import HolderShares, ShareTaken
+from scheduler.live.http.request_bodies import holder_of, is_reserved_for
+from scheduler.live.http.web_application import api_routes
+from scheduler.live.services.session_broker import SESSIONS_MOST, OpenSession, SessionBroker
+from scheduler.live.store.table_rows import AttemptRow
+from tests.support.http_face import Face
+from walras.cluster import NodeId, PoolId
+from walras.connection.remote_session import SessionAsked
 from walras.errors import ConfigError
+from walras.job_request import JobId
+from walras.states import AttemptState
 
 API = "/api/v1"
-
-
-@pytest.fixture
-async def face(tmp_path: Path) -> AsyncIterator[Face]:
-    async with facing(tmp_path / "data") as found:
-        yield found
 
 
 async def _raw(face: Face, head: bytes, body: bytes = b"") -> int:
@@ -71,7 +70,7 @@ _BYTES = st.binary(max_size=24).map(quote_from_bytes)
 async def test_no_route_answers_5xx(face: Face, data: st.DataObject) -> None:
     """Any bytes in any place of any route: 4xx or a plain answer."""
     route = data.draw(st.sampled_from([each for each in api_routes() if each.path.startswith("/api/v1/")]))
-    place = re.sub(r"\{\w+\}", lambda _: data.draw(_BYTES | st.just("1")) or "1", plain_path(route.path))
+    place = re.sub(r"\{\w+\}", lambda _: data.draw(_BYTES | st.just("1")) or "1", route.plain_path)
     names = data.draw(st.lists(st.sampled_from([*route.query, "x"]), max_size=3)) if route.query else []
     query = "&".join(f"{name}={data.draw(_BYTES)}" for name in names if name != "follow")
     body = data.draw(
@@ -138,18 +137,51 @@ async def test_slow_bodies_of_one_user_keep_nobody_else_out(face: Face) -> None:
 
 
 def test_each_holder_has_half_of_what_the_others_leave() -> None:
-    """Whoever comes next finds a place, until all are taken; what ends is free again."""
-    load, held = RequestLoad(16), ExitStack()
+    """Whoever comes next finds a place, until all but the reserve are taken; what ends is free again."""
+    shares = HolderShares("places", 16, has_reserve=True, fix="give some back")
 
-    def places(holder: str) -> int:
+    def places(holder: str, *, is_reserved: bool = False) -> int:
         for taken in range(17):
             try:
-                held.enter_context(load.receiving(holder))
-            except TooManyBodies:
+                shares.take(holder, is_reserved=is_reserved)
+            except ShareTaken:
                 return taken
         raise AssertionError("no bound")
 
-    assert [places(holder) for holder in "abcdef"] == [8, 4, 2, 1, 1, 0]
-    held.close()
-    assert places("f") == 8
-    held.close()
+    assert [places(holder) for holder in "abcdef"] == [7, 4, 2, 1, 0, 0]
+    assert places("machine", is_reserved=True) == 1
+    for _ in range(7):
+        shares.give_back("a")
+    assert (places("f"), shares.held["f"]) == (3, 3)
+
+
+def test_what_is_kept_is_for_machines_and_administrators() -> None:
+    """Those that have joined and new ones; users and jobs are each a holder, of what is open to all."""
+    callers: tuple[Caller, ...] = (
+        AgentCaller(NodeId("n1")), JoinCaller(), UserCaller("root", UserRole.ADMIN, ("p",)),
+        UserCaller("ada", UserRole.OPERATOR, ("p",)), UserCaller("bob", UserRole.OPERATOR, ("p",)), JobCaller(JobId(7)),
+    )  # fmt: skip
+    assert [is_reserved_for(each) for each in callers] == [True] * 3 + [False] * 3
+    assert len({holder_of(each, "10.0.0.1") for each in callers}) == len(callers)
+
+
+async def test_one_users_sessions_leave_room_for_others() -> None:
+    """Half of what the others leave, over however many jobs; one that ends, once, is free again."""
+    broker, asked, jobs = SessionBroker(), SessionAsked(kind="exec", argv=["id"]), count(1)
+
+    def opened(user: str) -> list[OpenSession]:
+        found = list[OpenSession]()
+        for job_id in islice(jobs, SESSIONS_MOST):
+            row = AttemptRow(JobId(job_id), 1, AttemptState.RUNNING, PoolId("p"), "a", False, 1, 0.0, "[]")
+            try:
+                found.append(broker.ask(NodeId("n1"), row, asked, user))
+            except ShareTaken:
+                break
+        return found
+
+    sessions = {user: opened(user) for user in ("ada", "bob")}
+    assert [len(found) for found in sessions.values()] == [SESSIONS_MOST // 2, SESSIONS_MOST // 4]
+    for _ in range(2):
+        broker.end(sessions["ada"][0])
+    assert broker.shares.held["ada"] == SESSIONS_MOST // 2 - 1
+    assert len(broker.open_on(NodeId("n1"))) == sum(broker.shares.held.values())

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from scheduler.live.http import cluster_api, web_application
-from scheduler.live.providers import provider_registry
+from scheduler.live.http import job_api
+from scheduler.live.providers import live_provider
 from tests.support import live_world
-from tests.support.http_face import facing
+from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
-from walras import api, client
 from walras.client import Client
 from walras.errors import ConfigError
-from walras.spec import provider_settings
+from walras.resources import jobs
+from walras.spec import cluster_file
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.spec.text_formats import parse_yaml
@@ -41,12 +41,12 @@ def files_named_in(page: str, word: str) -> list[str]:
 def rack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[ClusterConfig]:
     """The steps of add-a-provider.md, taken; the cluster file with the new section."""
     settings, section, provider, entry = blocks("add-a-provider.md", "python")
-    names: dict[str, Any] = {**vars(provider_settings), "ClusterConfig": ClusterConfig}
+    names: dict[str, Any] = {**vars(cluster_file), "ClusterConfig": ClusterConfig}
     exec(f"{settings}\n\nclass WithRack(ClusterConfig):\n{section}", names)
     (tmp_path / "rack_provider.py").write_text(provider)
     monkeypatch.syspath_prepend(tmp_path)
     ((name, target),) = re.findall(r'"(\w+)": "scheduler\.live\.providers\.([\w.:]+)"', entry)
-    monkeypatch.setitem(provider_registry.PROVIDERS, name, target)
+    monkeypatch.setitem(live_provider.PROVIDERS, name, target)
     monkeypatch.setattr(live_world, "ClusterConfig", names["WithRack"])
     return names["WithRack"]  # type: ignore[no-any-return]
 
@@ -88,48 +88,36 @@ def test_a_section_that_is_missing_or_wrong_is_named(rack: type[ClusterConfig]) 
         check_model(rack, {"pools": [pool], "rack": {"controller": "rack 2"}}, source="cluster.yaml")
 
 
-def test_a_provider_edits_two_files_that_exist() -> None:
-    edited = files_named_in("add-a-provider.md", "edited")
-    assert len(edited) == 2
+@pytest.mark.parametrize(("page", "count"), [("add-a-provider.md", 2), ("add-an-endpoint.md", 3)])
+def test_the_files_that_a_page_edits_exist(page: str, count: int) -> None:
+    edited = files_named_in(page, "edited")
+    assert len(edited) == count
     assert all((PAGES.parents[1] / name).is_file() for name in edited)
 
 
 def test_every_registered_provider_can_be_loaded() -> None:
     """The registry names modules in strings, which no type checker follows."""
-    for name, target in provider_registry.PROVIDERS.items():
+    for name, target in live_provider.PROVIDERS.items():
         module, _, function = target.partition(":")
-        assert provider_registry.builder_of(name) is getattr(import_module(module), function)
+        assert live_provider.builder_of(name) is getattr(import_module(module), function)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     """The steps of add-an-endpoint.md, taken; the client with the new method."""
-    body, handler, row, method = blocks("add-an-endpoint.md", "python")
-    names: dict[str, Any] = dict(vars(api))
-    exec(body, names)
-    shared = {"JobCounts": names["JobCounts"]}
-    names = {**vars(cluster_api), **shared}
-    exec(handler, names)
-    shared["count_jobs"] = names["count_jobs"]
-    route = eval(row, {**vars(web_application), **shared})
-    table = web_application.api_routes()
-    monkeypatch.setattr(web_application, "api_routes", lambda: [*table, route])
-    names = {**vars(client), **shared}
-    exec(f"class CountingClient(Client):\n{method}", names)
-    return names["CountingClient"]  # type: ignore[no-any-return]
+    declared, method, handler = blocks("add-an-endpoint.md", "python")
+    names: dict[str, Any] = dict(vars(jobs))
+    exec(f"{declared}\n\nclass CountingCalls(Calls):\n{method}", names)
+    served = {**vars(job_api), "JobCalls": names["CountingCalls"], "JobCounts": names["JobCounts"]}
+    exec(handler, served)
+    monkeypatch.setattr(job_api, "count_jobs", served["count_jobs"], raising=False)
+    return type("CountingClient", (names["CountingCalls"], Client), {})
 
 
-async def test_an_endpoint_that_follows_its_page_answers(counted: type[Any], tmp_path: Path) -> None:
+async def test_an_endpoint_that_follows_its_page_answers(counted: type[Any], face: Face) -> None:
     """The page's client asks the page's route: jobs are counted by state, and nobody without a token is answered."""
-    async with facing(tmp_path / "data") as face:
-        await face.world.submit({"resources": {"accelerators": "a100:1"}})
-        url = str(face.client.make_url("")).rstrip("/")
-        async with counted(url, face.admin) as asking:
-            assert (await asking.counts()).counts == {"PENDING": 1}
-        assert (await face.client.get("/api/v1/counts")).status == 401
-
-
-def test_an_endpoint_edits_files_that_exist() -> None:
-    edited = files_named_in("add-an-endpoint.md", "edited")
-    assert len(edited) == 4
-    assert all((PAGES.parents[1] / name).is_file() for name in edited)
+    await face.world.submit({"resources": {"accelerators": "a100:1"}})
+    url = str(face.client.make_url("")).rstrip("/")
+    async with counted(url, face.admin) as asking:
+        assert (await asking.counts()).counts == {"PENDING": 1}
+    assert (await face.client.get("/api/v1/counts")).status == 401

@@ -1,13 +1,12 @@
 """Jobs that do nothing with their accelerators: noted, told of, and held where an administrator asks for it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.core.events import JobReleased
 from scheduler.live.services.job_watch import IdleJobs
-from tests.support.live_world import FakeAgent, World, world
+from tests.support.live_world import FakeAgent, World
 from tests.support.notification_receiver import POOL, add_channel, waiting_notifications
 from walras.errors import ConfigError
 from walras.job_request import JobId
@@ -39,82 +38,76 @@ async def running(w: World, agent: FakeAgent, **more: Any) -> JobId:
     return job_id
 
 
-async def test_an_idle_job_is_told_of_and_held_after_its_checkpoint(tmp_path: Path) -> None:
+async def test_an_idle_job_is_told_of_and_held_after_its_checkpoint(w: World, agent: FakeAgent) -> None:
     """Its owner may release it, and then it counts anew."""
-    async with world(tmp_path) as w:
-        agent = await FakeAgent(w, "n1").register()
-        await add_channel(w, "https://example.org/x", "idle")
-        job_id = await running(w, agent)
-        idle = IdleJobs(w.loop, rule())
-        await idle.look()
-        await pass_minutes(w, idle, agent, 9, 4.9, 0.0)
-        assert w.state(job_id) == "RUNNING"
-        await pass_minutes(w, idle, agent, 2, 4.9, 0.0)
-        assert w.state(job_id) == "PREEMPTING"
-        (told,) = waiting_notifications(w)
-        assert (told["kind"], told["title"]) == ("idle", "job 1 (job) is idle, and is held after its checkpoint")
-        assert "used for less than 5% for 10m" in told["text"]
-        await agent.end(job_id, exit_code=85)
-        row = w.live_state.jobs[job_id].row
-        assert (row.state, row.reason) == ("HELD", "HOLD:IDLE")
-        await w.emit(lambda at: JobReleased(at, job_id))
-        await agent.start_all()
-        await pass_minutes(w, idle, agent, 5, 0.0, 0.0)
-        assert w.state(job_id) == "RUNNING"
+    await add_channel(w, "https://example.org/x", "idle")
+    job_id = await running(w, agent)
+    idle = IdleJobs(w.loop, rule())
+    await idle.look()
+    await pass_minutes(w, idle, agent, 9, 4.9, 0.0)
+    assert w.state(job_id) == "RUNNING"
+    await pass_minutes(w, idle, agent, 2, 4.9, 0.0)
+    assert w.state(job_id) == "PREEMPTING"
+    (told,) = waiting_notifications(w)
+    assert (told["kind"], told["title"]) == ("idle", "job 1 (job) is idle, and is held after its checkpoint")
+    assert "used for less than 5% for 10m" in told["text"]
+    await agent.end(job_id, exit_code=85)
+    row = w.live_state.jobs[job_id].row
+    assert (row.state, row.reason) == ("HELD", "HOLD:IDLE")
+    await w.emit(lambda at: JobReleased(at, job_id))
+    await agent.start_all()
+    await pass_minutes(w, idle, agent, 5, 0.0, 0.0)
+    assert w.state(job_id) == "RUNNING"
 
 
-async def test_what_is_used_or_not_known_is_not_idle(tmp_path: Path) -> None:
+async def test_what_is_used_or_not_known_is_not_idle(w: World) -> None:
     """One accelerator at work, one whose driver says nothing, one without samples; no samples; emulated ones."""
     said: list[tuple[tuple[float | None, ...], bool]] = [
         ((0.0, 5.0), False), ((0.0, None), False), ((0.0,), False), ((), False), ((0.0, 0.0), True), ((0.0, 0.0), False)
     ]  # fmt: skip
-    async with world(tmp_path) as w:
-        idle, agents = IdleJobs(w.loop, rule(act="notify")), []
-        for number, (_, emulated) in enumerate(said):
-            facts = {"shape": "bx2", "accelerator": "b"} if emulated else {}
-            agents.append(await FakeAgent(w, f"n{number}", emulated=emulated, **facts).register())
-            await running(w, agents[-1], resources={"accelerators": {"b" if emulated else "a": 2}})
-        for _ in range(14):
-            w.clock.at += 60.0
-            for agent, (utilization, _) in zip(agents, said, strict=True):
-                await samples(agent, *utilization)
-            await idle.look()
-        attempts = [job.attempt for job in w.live_state.jobs.values()]
-        assert [attempt is not None and bool(attempt.idle_detail) for attempt in attempts] == [False] * 5 + [True]
+    idle, agents = IdleJobs(w.loop, rule(act="notify")), []
+    for number, (_, emulated) in enumerate(said):
+        facts = {"shape": "bx2", "accelerator": "b"} if emulated else {}
+        agents.append(await FakeAgent(w, f"n{number}", emulated=emulated, **facts).register())
+        await running(w, agents[-1], resources={"accelerators": {"b" if emulated else "a": 2}})
+    for _ in range(14):
+        w.clock.at += 60.0
+        for agent, (utilization, _) in zip(agents, said, strict=True):
+            await samples(agent, *utilization)
+        await idle.look()
+    attempts = [job.attempt for job in w.live_state.jobs.values()]
+    assert [attempt is not None and bool(attempt.idle_detail) for attempt in attempts] == [False] * 5 + [True]
 
 
-async def test_a_moment_of_work_or_of_silence_begins_the_time_anew(tmp_path: Path) -> None:
+async def test_a_moment_of_work_or_of_silence_begins_the_time_anew(w: World, agent: FakeAgent) -> None:
     """One sample between two looks is enough, whatever the newest says."""
-    async with world(tmp_path) as w:
-        agent = await FakeAgent(w, "n1").register()
-        job_id = await running(w, agent)
-        idle = IdleJobs(w.loop, rule())
-        for between in ((60.0, 60.0), ()):
-            await pass_minutes(w, idle, agent, 9, 0.0, 0.0)
-            if between:
-                await samples(agent, *between)
-                await pass_minutes(w, idle, agent, 1, 0.0, 0.0)
-            else:
-                await pass_minutes(w, idle, agent, 1)
-        assert w.state(job_id) == "RUNNING"
+    job_id = await running(w, agent)
+    idle = IdleJobs(w.loop, rule())
+    for between in ((60.0, 60.0), ()):
+        await pass_minutes(w, idle, agent, 9, 0.0, 0.0)
+        if between:
+            await samples(agent, *between)
+            await pass_minutes(w, idle, agent, 1, 0.0, 0.0)
+        else:
+            await pass_minutes(w, idle, agent, 1)
+    assert w.state(job_id) == "RUNNING"
 
 
-async def test_a_job_that_would_lose_its_work_is_only_told_of(tmp_path: Path) -> None:
+async def test_a_job_that_would_lose_its_work_is_only_told_of(w: World) -> None:
     """The condition says why it runs on, until it works again."""
-    async with world(tmp_path) as w:
-        idle, agents, jobs = IdleJobs(w.loop, rule()), [], []
-        for number, more in enumerate(({"preemptible": False}, {"checkpoint": {}})):
-            agents.append(await FakeAgent(w, f"n{number}").register())
-            jobs.append(await running(w, agents[-1], **more))
-        for used in (*[0.0] * 12, 90.0):
-            told = [w.server.views.idle(w.live_state.jobs[job_id].row) for job_id in jobs]
-            w.clock.at += 60.0
-            for agent in agents:
-                await samples(agent, used, 0.0)
-            await idle.look()
-        assert ["could not be stopped without loss" in each.detail for (each,) in told] == [True, True]
-        assert [w.state(job_id) for job_id in jobs] == ["RUNNING", "RUNNING"]
-        assert [w.server.views.idle(w.live_state.jobs[job_id].row) for job_id in jobs] == [[], []]
+    idle, agents, jobs = IdleJobs(w.loop, rule()), [], []
+    for number, more in enumerate(({"preemptible": False}, {"checkpoint": {}})):
+        agents.append(await FakeAgent(w, f"n{number}").register())
+        jobs.append(await running(w, agents[-1], **more))
+    for used in (*[0.0] * 12, 90.0):
+        told = [w.server.views.idle(w.live_state.jobs[job_id].row) for job_id in jobs]
+        w.clock.at += 60.0
+        for agent in agents:
+            await samples(agent, used, 0.0)
+        await idle.look()
+    assert ["could not be stopped without loss" in each.detail for (each,) in told] == [True, True]
+    assert [w.state(job_id) for job_id in jobs] == ["RUNNING", "RUNNING"]
+    assert [w.server.views.idle(w.live_state.jobs[job_id].row) for job_id in jobs] == [[], []]
 
 
 @pytest.mark.parametrize(

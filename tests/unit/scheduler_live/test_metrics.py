@@ -20,7 +20,7 @@ from walras.job_request import Kind
 from walras.spec.text_formats import parse_yaml
 
 MONITORING = Path(__file__).parents[3] / "configs" / "monitoring"
-DOCUMENT = Path(__file__).parents[3] / "docs" / "monitoring.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "notifications.md"
 CLUSTER = {
     "pools": [{"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB", "machines": 1}]
 }
@@ -45,9 +45,8 @@ async def figures(face: Face) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_a_life_of_jobs_is_counted(face: Face) -> None:
+async def test_a_life_of_jobs_is_counted(face: Face, agent: FakeAgent) -> None:
     """Delays, states with reasons, accelerators, an attempt that is lost with its unsaved work, ends."""
-    agent = await FakeAgent(face.world, "n1").register()
     face.world.clock.at += 10.0
     for _ in range(2):
         await face.world.submit({"resources": {"accelerators": "a:2"}, "retry": {"max_restarts": 0}})
@@ -61,6 +60,7 @@ async def test_a_life_of_jobs_is_counted(face: Face) -> None:
     assert (seen["walras_pool_accelerators", *pool], seen["walras_pool_accelerators_held", *pool]) == (2, 2)
     assert seen["walras_job_queueing_seconds_sum", "a"] == seen["walras_attempt_start_seconds_sum", "a"] == 3.0
     assert seen["walras_machines", "up"] == seen["walras_store_up",] == 1
+    assert seen["walras_store_bytes",] > 100_000
     assert seen["walras_store_commit_seconds_count",] > 3
     # 100 steps at 2 a second on 2 accelerators, of which 40 are saved, and then it fails.
     await agent.beat(agent.progress(1, 1, 100.0, steps_per_s=2.0, samples=10))
@@ -78,8 +78,7 @@ async def test_a_life_of_jobs_is_counted(face: Face) -> None:
     assert not any(labels[0] == "walras_jobs" for labels in seen)
 
 
-async def test_stops_and_failed_solves_are_counted(face: Face) -> None:
-    agent = await FakeAgent(face.world, "n1").register()
+async def test_stops_and_failed_solves_are_counted(face: Face, agent: FakeAgent) -> None:
     await face.world.submit({"resources": {"accelerators": "a:1"}})
     await agent.start_all()
     assert (await face.call("POST", "/api/v1/jobs/1/hold")).status == 200

@@ -1,7 +1,6 @@
 """The ledger of money: rows at the price of use that add up, whatever happens."""
 
 import json
-import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -16,12 +15,14 @@ from scheduler.live.loop import billing
 from scheduler.live.loop.billing import spending_report, sum_charges
 from scheduler.live.loop.recurring_steps import begin_month_if_due
 from scheduler.live.services.agent_gateway import declare_node_lost
-from scheduler.live.store.store_interface import MoneyQuery
+from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.store_interface import MoneyQuery, MoneySum, WriteBatch
 from scheduler.live.store.table_rows import ChargeKind, RentRow
-from tests.support.http_face import facing
+from tests.support.charges import charge
+from tests.support.http_face import Face, facing
 from tests.support.live_world import FIFO, FakeAgent, World, world
-from walras.api import MoneyReport
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.resources.money import MoneyReport
 from walras.states import Reason
 
 pytestmark = pytest.mark.sql
@@ -49,6 +50,10 @@ async def rented(w: World, name: str, market: str = "spot") -> FakeAgent:
     return await FakeAgent(w, name, token, market=market).register()
 
 
+async def gone(w: World, name: str, reason: Reason = Reason.POLICY_RELEASED) -> None:
+    await w.loop.perform(lambda transaction: declare_node_lost(transaction, NodeId(name), reason))
+
+
 def ledger(w: World, by: str = "project", **more: Any) -> MoneyReport:
     """The report as the server makes it."""
     query = MoneyQuery(by, w.live_state.next_charge_id, **more)
@@ -56,67 +61,38 @@ def ledger(w: World, by: str = "project", **more: Any) -> MoneyReport:
     return spending_report(query, [*w.server.store.money(query), *open_now])
 
 
-async def test_every_price_change_closes_a_row_and_the_sum_is_price_times_time(tmp_path: Path) -> None:
+async def test_every_price_change_closes_a_row_and_the_sum_is_price_times_time(w: World) -> None:
     """Half a machine for an hour each at 2, 200 and 0 USD/h costs 1 + 100 + 0, and the other half was idle."""
-    async with world(tmp_path) as w:
-        await declare(w, pool_of("on_demand", 4.0))
-        await declare(w, pool_of("spot", 2.0, quota=4))
-        agent = await rented(w, "n1")
-        job_id = await w.submit({"project": "vision"})
-        await agent.start_all()
-        for usd_per_h in (200.0, 0.0, 2.0):
-            w.clock.at += 3600.0
-            await declare(w, pool_of("spot", usd_per_h, quota=4))
-        await agent.end(job_id)
-        found = ledger(w)
-        assert [(row.key, row.usd) for row in found.items] == [("vision", pytest.approx(101.0))]
-        assert (found.used_usd, found.idle_usd, found.total_usd) == pytest.approx((101.0, 101.0, 202.0))
-        assert found.on_demand_usd == pytest.approx(3 * 4.0)
-        rows = w.server.store.charges(job_id)
-        assert [row.usd_per_h for row in rows] == pytest.approx([1.0, 100.0, 0.0])
-        assert [row.usd for row in rows] == pytest.approx([1.0, 100.0, 0.0])
-        assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
+    await declare(w, pool_of("on_demand", 4.0))
+    await declare(w, pool_of("spot", 2.0, quota=4))
+    agent = await rented(w, "n1")
+    job_id = await w.submit({"project": "vision"})
+    await agent.start_all()
+    for usd_per_h in (200.0, 0.0, 2.0):
+        w.clock.at += 3600.0
+        await declare(w, pool_of("spot", usd_per_h, quota=4))
+    await agent.end(job_id)
+    found = ledger(w)
+    assert [(row.key, row.usd) for row in found.items] == [("vision", pytest.approx(101.0))]
+    assert (found.used_usd, found.idle_usd, found.total_usd) == pytest.approx((101.0, 101.0, 202.0))
+    assert found.on_demand_usd == pytest.approx(3 * 4.0)
+    rows = w.server.store.charges(job_id)
+    assert [row.usd_per_h for row in rows] == pytest.approx([1.0, 100.0, 0.0])
+    assert [row.usd for row in rows] == pytest.approx([1.0, 100.0, 0.0])
+    assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
 
 
-async def test_the_ledger_goes_on_where_a_killed_server_stopped(tmp_path: Path) -> None:
-    """Neither the time before the crash nor the time without a server is lost, and nothing is paid twice."""
-    async with world(tmp_path) as w:
-        await declare(w, pool_of("spot", 2.0, quota=4))
-        agent = await rented(w, "n1")
-        job_id = await w.submit({})
-        await agent.start_all()
-        w.clock.at += 1800.0
-        await declare(w, pool_of("spot", 8.0, quota=4))
-        w.clock.at += 900.0
-        now = w.clock.at
-    async with world(tmp_path, at=now + 900.0) as again:
-        agent.world = again
-        await agent.beat(resync=True)
-        again.clock.at += 1800.0
-        await agent.end(job_id)
-        await again.loop.perform(
-            lambda transaction: declare_node_lost(transaction, NodeId("n1"), Reason.POLICY_RELEASED)
-        )
-        found = ledger(again)
-        assert (found.used_usd, found.idle_usd) == pytest.approx((0.5 + 4.0, 0.5 + 4.0))
-        machine = [row for row in again.server.store.charges() if row.kind is ChargeKind.MACHINE]
-        assert sum(row.usd for row in machine) == pytest.approx(9.0)
-
-
-async def test_a_machine_is_paid_for_at_least_its_minimum(tmp_path: Path) -> None:
+async def test_a_machine_is_paid_for_at_least_its_minimum(w: World) -> None:
     """Given back after a minute of a minimum of ten, ten are paid; after twenty, twenty."""
-    async with world(tmp_path) as w:
-        await declare(w, pool_of("spot", 6.0, quota=4, minimum_billing_s=600.0))
-        await rented(w, "n1")
-        await rented(w, "n2")
-        w.clock.at += 60.0
-        await w.loop.perform(lambda transaction: declare_node_lost(transaction, NodeId("n1"), Reason.POLICY_RELEASED))
-        assert ledger(w).total_usd == pytest.approx(1.0 + 0.1)
-        w.clock.at += 1140.0
-        await w.loop.perform(
-            lambda transaction: declare_node_lost(transaction, NodeId("n2"), Reason.INFRA_SPOT_RECLAIM)
-        )
-        assert ledger(w).total_usd == pytest.approx(1.0 + 2.0)
+    await declare(w, pool_of("spot", 6.0, quota=4, minimum_billing_s=600.0))
+    await rented(w, "n1")
+    await rented(w, "n2")
+    w.clock.at += 60.0
+    await gone(w, "n1")
+    assert ledger(w).total_usd == pytest.approx(1.0 + 0.1)
+    w.clock.at += 1140.0
+    await gone(w, "n2", Reason.INFRA_SPOT_RECLAIM)
+    assert ledger(w).total_usd == pytest.approx(1.0 + 2.0)
 
 
 async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -> None:
@@ -136,34 +112,16 @@ async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -
         assert w.loop.core.cycle.spending.everything.used == pytest.approx(1.0)
     async with world(tmp_path, at=3000.0) as again:
         machine = again.loop.core.ledger.fleet.machine(NodeId("n1"))
-        assert machine is not None
         assert machine.paid_since == 0.0
         again.clock.at = 4000.0
-        await again.loop.perform(
-            lambda transaction: declare_node_lost(transaction, NodeId("n1"), Reason.POLICY_RELEASED)
-        )
+        await gone(again, "n1")
         assert ledger(again).total_usd == pytest.approx(12.0)
         rows = again.server.store.charges()
         assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
         assert again.loop.core.cycle.spending.everything.used == pytest.approx(12.0)
 
 
-async def test_owned_machines_cost_what_is_stated_while_they_are_used(tmp_path: Path) -> None:
-    """A rate for owned machines is paid by use alone; without one the use is recorded at price 0."""
-    async with world(tmp_path) as w:
-        await declare(w, pool_of("owned", 1.0))
-        agent = await FakeAgent(w, "n1").register()
-        w.clock.at += 3600.0
-        job_id = await w.submit({"resources": {"accelerators": "a:2"}})
-        await agent.start_all()
-        w.clock.at += 3600.0
-        await agent.end(job_id)
-        found = ledger(w, "pool")
-        assert (found.total_usd, found.idle_usd) == (pytest.approx(1.0), 0.0)
-        assert found.items[0].accelerator_s == pytest.approx(7200.0)
-
-
-async def test_months_are_those_of_the_calendar(tmp_path: Path) -> None:
+async def test_months_are_those_of_the_calendar(w: World) -> None:
     """A stretch over the end of a month is two rows, and each month's report has its own."""
     assert billing.month_of(0.0) == "1970-01"
     begins = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
@@ -171,89 +129,67 @@ async def test_months_are_those_of_the_calendar(tmp_path: Path) -> None:
     assert [month for month, _, _ in billing.split_by_month(0.0, 70 * 86400.0, begins - 86400.0)] == [
         "2026-12", "2027-01", "2027-02", "2027-03",
     ]  # fmt: skip
-    async with world(tmp_path) as w:
-        w.live_state.epoch_unix_s = begins - 3600.0
-        await declare(w, pool_of("owned", 2.0))
-        agent = await FakeAgent(w, "n1").register()
-        job_id = await w.submit({})
-        await agent.start_all()
-        w.clock.at += 3600.0 * 3
-        await agent.end(job_id)
-        assert [(row.key, row.usd) for row in ledger(w, "month").items] == [
-            ("2027-01", pytest.approx(2.0)), ("2026-12", pytest.approx(1.0)),
-        ]  # fmt: skip
-        assert ledger(w, month="2026-12").total_usd == pytest.approx(1.0)
+    w.live_state.epoch_unix_s = begins - 3600.0
+    await declare(w, pool_of("owned", 2.0))
+    agent, job_id = await w.running()
+    w.clock.at += 3600.0 * 3
+    await agent.end(job_id)
+    assert [(row.key, row.usd) for row in ledger(w, "month").items] == [
+        ("2027-01", pytest.approx(2.0)), ("2026-12", pytest.approx(1.0)),
+    ]  # fmt: skip
+    assert ledger(w, month="2026-12").total_usd == pytest.approx(1.0)
 
 
-@pytest.mark.sqlite_file
-async def test_rows_of_the_ledger_are_never_changed(tmp_path: Path) -> None:
-    """The database itself refuses to change or delete one."""
-    async with world(tmp_path) as w:
-        await declare(w, pool_of("owned", 2.0))
-        agent = await FakeAgent(w, "n1").register()
-        job_id = await w.submit({})
-        await agent.start_all()
-        w.clock.at += 60.0
-        await agent.end(job_id)
-        assert len(w.server.store.charges()) == 1
-    connection = sqlite3.connect(tmp_path / "walras.db")
-    for statement in ("UPDATE charges SET usd = 0", "DELETE FROM charges"):
-        with pytest.raises(sqlite3.IntegrityError, match="append only"):
-            connection.execute(statement)
-    connection.close()
-
-
-async def test_people_see_the_money_of_their_projects(tmp_path: Path) -> None:
+async def test_people_see_the_money_of_their_projects(face: Face) -> None:
     """`GET /money` sums by what is asked for; who sees one project sees its use and nothing else."""
-    async with facing(tmp_path) as f:
-        w = f.world
-        await declare(w, pool_of("spot", 2.0, quota=4))
-        agent = await rented(w, "n1")
-        await w.submit({"project": "vision"})
-        await w.submit({"project": "speech"})
-        await agent.start_all()
-        w.clock.at += 3600.0
-        answer = await f.call("GET", "/api/v1/money?by=user")
-        body = MoneyReport.model_validate(json.loads(await answer.text()))
-        assert (body.total_usd, body.items[0].key) == (pytest.approx(2.0), "ada")
+    w = face.world
+    await declare(w, pool_of("spot", 2.0, quota=4))
+    agent = await rented(w, "n1")
+    await w.submit({"project": "vision"})
+    await w.submit({"project": "speech"})
+    await agent.start_all()
+    w.clock.at += 3600.0
+    answer = await face.call("GET", "/api/v1/money?by=user")
+    body = MoneyReport.model_validate(json.loads(await answer.text()))
+    assert (body.total_usd, body.items[0].key) == (pytest.approx(2.0), "ada")
 
-        token = f.token("bob", UserRole.VIEWER, "vision")
-        answer = await f.call("GET", "/api/v1/money", token=token)
-        body = MoneyReport.model_validate(json.loads(await answer.text()))
-        assert [(row.key, row.usd) for row in body.items] == [("vision", pytest.approx(1.0))]
-        assert body.total_usd == pytest.approx(1.0)
-        assert (await f.call("GET", "/api/v1/money?by=colour")).status == 400
-        assert (await f.call("GET", "/api/v1/money?month=may")).status == 400
+    token = face.token("bob", UserRole.VIEWER, "vision")
+    answer = await face.call("GET", "/api/v1/money", token=token)
+    body = MoneyReport.model_validate(json.loads(await answer.text()))
+    assert [(row.key, row.usd) for row in body.items] == [("vision", pytest.approx(1.0))]
+    assert body.total_usd == pytest.approx(1.0)
+    assert (await face.call("GET", "/api/v1/money?by=colour")).status == 400
+    assert (await face.call("GET", "/api/v1/money?month=may")).status == 400
 
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, seed: int) -> None:
-    """Random prices (0 and 100 times among them), jobs, losses, months and restarts: the total is price x time."""
+    """Random prices, jobs, losses, months, restarts, times without a server: total and use are price x time."""
     random = Random(seed)
     markets = ("owned", "on_demand", "spot")
     price = dict.fromkeys(markets, 1.0)
-    expected, at = 0.0, 27 * 86400.0
+    expected, used, at = 0.0, 0.0, 27 * 86400.0
     names = iter(range(1000))
     alive: dict[str, str] = {}
 
-    def pass_time(w: World) -> None:
-        nonlocal expected
-        passed_s = random.choice((0.0, 0.37, 60.0, 3600.0, 40_000.0))
-        held = {job.attempt.row.pool_id: 0 for job in w.live_state.jobs.values() if job.attempt is not None}
+    def pass_time(w: World, passed_s: float) -> float:
+        """What is paid in these seconds: for machines that are rented, and for the use of those that are owned."""
+        nonlocal expected, used
+        held = dict.fromkeys(markets, 0)
         for job in w.live_state.jobs.values():
-            if job.attempt is not None and "owned" in job.attempt.row.pool_id:
-                held[job.attempt.row.pool_id] += job.attempt.row.accelerators
-        rates = [price[market] for market in alive.values() if market != "owned"]
-        rates += [price["owned"] * count / 2 for count in held.values()]
-        expected += sum(rates) * passed_s / 3600.0
-        w.clock.at += passed_s
+            if job.attempt is not None:
+                held[job.attempt.row.pool_id.split("/")[1]] += job.attempt.row.accelerators
+        by_use = {market: price[market] * count / 2 * passed_s / 3600.0 for market, count in held.items()}
+        rented_usd = sum(price[market] for market in alive.values() if market != "owned") * passed_s / 3600.0
+        expected, used = expected + rented_usd + by_use["owned"], used + sum(by_use.values())
+        return w.clock.at + passed_s
 
     for _ in range(3):
         async with world(tmp_path, at=at) as w:
             for market in markets:
                 await declare(w, pool_of(market, price[market], quota=9))
             for _ in range(12):
-                pass_time(w)
+                w.clock.at = pass_time(w, random.choice((0.0, 0.37, 60.0, 3600.0, 40_000.0)))
                 match random.randrange(5):
                     case 0:
                         market = random.choice(markets)
@@ -266,11 +202,7 @@ async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, s
                     case 2 if alive:
                         name = random.choice(list(alive))
                         del alive[name]
-                        await w.loop.perform(
-                            lambda transaction, n=name: declare_node_lost(
-                                transaction, NodeId(n), Reason.INFRA_NODE_LOST
-                            )
-                        )
+                        await gone(w, name, Reason.INFRA_NODE_LOST)
                     case _:
                         count = random.choice((1, 2))
                         await w.submit({"project": random.choice("xy"), "resources": {"accelerators": f"a:{count}"}})
@@ -278,8 +210,9 @@ async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, s
             for by in ("project", "user", "job", "pool", "month"):
                 found = ledger(w, by)
                 assert found.used_usd == pytest.approx(sum(row.usd for row in found.items), abs=1e-6)
+                assert found.used_usd == pytest.approx(used, abs=0.005)
                 assert found.total_usd == pytest.approx(expected, abs=0.005)
-            at = w.clock.at
+            at = pass_time(w, random.choice((0.0, 900.0)))
 
 
 BUDGET = {
@@ -361,9 +294,7 @@ async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: P
     async with facing(tmp_path) as f:
         w = f.world
         await declare(w, pool_of("owned", 4.0))
-        agent = await FakeAgent(w, "n1").register()
-        job_id = await w.submit({"limits": {"budget_usd": 2.0}})
-        await agent.start_all()
+        agent, job_id = await w.running({"limits": {"budget_usd": 2.0}})
         await w.advance(3601.0)
         assert w.state(job_id) == "PREEMPTING"
         await agent.end(job_id, exit_code=85)
@@ -392,47 +323,86 @@ async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: P
         assert again.state(job_id) == "PREEMPTING"
 
 
-async def test_a_budget_given_to_a_running_job_counts_what_it_has_cost(tmp_path: Path) -> None:
+async def test_a_budget_given_to_a_running_job_counts_what_it_has_cost(face: Face) -> None:
     """Half an hour at 2 USD/h, then a budget of 2 USD: it is held after another half hour."""
-    async with facing(tmp_path) as f:
-        w = f.world
-        await declare(w, pool_of("owned", 4.0))
-        agent = await FakeAgent(w, "n1").register()
-        job_id = await w.submit({})
-        await agent.start_all()
-        await w.advance(1800.0)
-        assert (await f.call("PATCH", f"/api/v1/jobs/{job_id}", {"budget_usd": 2.0})).status == 200
-        await w.advance(1790.0)
-        assert w.state(job_id) == "RUNNING"
-        await w.advance(20.0)
-        assert w.state(job_id) == "PREEMPTING"
+    w = face.world
+    await declare(w, pool_of("owned", 4.0))
+    _agent, job_id = await w.running()
+    await w.advance(1800.0)
+    assert (await face.call("PATCH", f"/api/v1/jobs/{job_id}", {"budget_usd": 2.0})).status == 200
+    await w.advance(1790.0)
+    assert w.state(job_id) == "RUNNING"
+    await w.advance(20.0)
+    assert w.state(job_id) == "PREEMPTING"
 
 
-async def test_who_submits_is_told_what_the_job_is_worth_and_by_whom(tmp_path: Path) -> None:
+async def test_who_submits_is_told_what_the_job_is_worth_and_by_whom(face: Face) -> None:
     """Nobody says: a dry run names the price and the remedies. Then the project does, in the policy file."""
-    async with facing(tmp_path) as f:
-        await declare(f.world, pool_of("spot", 2.0, quota=4))
-        spec = {"run": "true", "project": "vision", "resources": {"accelerators": "a:2"}}
-        walras: dict[str, Any] = {"policy": {"name": "walras"}, "rules": {"resolve_min_s": 1}}
-        await f.json("PUT", "/api/v1/policy", walras)
-        _, dry = await f.json("POST", "/api/v1/jobs:dryrun", spec)
-        assert (dry["reason"], dry["value_by"]) == ("WAIT:PRICE", "")
-        assert "no value of an hour is stated for this job" in dry["detail"]
-        assert "`rules.values` of the policy file for project vision" in dry["detail"]
+    await declare(face.world, pool_of("spot", 2.0, quota=4))
+    spec = {"run": "true", "project": "vision", "resources": {"accelerators": "a:2"}}
+    walras: dict[str, Any] = {"policy": {"name": "walras"}, "rules": {"resolve_min_s": 1}}
+    await face.json("PUT", "/api/v1/policy", walras)
+    _, dry = await face.json("POST", "/api/v1/jobs:dryrun", spec)
+    assert (dry["reason"], dry["value_by"]) == ("WAIT:PRICE", "")
+    assert "no value of an hour is stated for this job" in dry["detail"]
+    assert "`rules.values` of the policy for project vision" in dry["detail"]
 
-        walras["rules"]["values"] = [{"project": "vision", "usd_per_h": 5.0}]
-        assert (await f.json("PUT", "/api/v1/policy", walras))[0] == 200
-        _, dry = await f.json("POST", "/api/v1/jobs:dryrun", spec)
-        assert (dry["reason"], dry["value_usd_per_h"], dry["value_by"]) == ("WAIT:CAPACITY", 5.0, "project")
-        _, told = await f.json("POST", "/api/v1/jobs", spec)
-        _, job = await f.json("GET", f"/api/v1/jobs/{told['id']}")
-        assert (job["value_usd_per_h"], job["value_by"]) == (5.0, "project")
+    walras["rules"]["values"] = [{"project": "vision", "usd_per_h": 5.0}]
+    assert (await face.json("PUT", "/api/v1/policy", walras))[0] == 200
+    _, dry = await face.json("POST", "/api/v1/jobs:dryrun", spec)
+    assert (dry["reason"], dry["value_usd_per_h"], dry["value_by"]) == ("WAIT:CAPACITY", 5.0, "project")
+    _, told = await face.json("POST", "/api/v1/jobs", spec)
+    _, job = await face.json("GET", f"/api/v1/jobs/{told['id']}")
+    assert (job["value_usd_per_h"], job["value_by"]) == (5.0, "project")
 
-        for wrong, field in (
-            ([{"project": "vision", "usd_per_h": -1}], "rules.values.0.usd_per_h"),
-            ([{"project": "vision", "usd": 1}], "rules.values.0.usd_per_h"),
-            ([{"project": "vision", "usd_per_h": 1}, {"project": "vision", "usd_per_h": 2}], "rules.values.1"),
-        ):
-            walras["rules"]["values"] = wrong
-            status, problem = await f.json("PUT", "/api/v1/policy", walras)
-            assert (status, problem["field"]) == (400, field)
+    for wrong, field in (
+        ([{"project": "vision", "usd_per_h": -1}], "rules.values.0.usd_per_h"),
+        ([{"project": "vision", "usd": 1}], "rules.values.0.usd_per_h"),
+        ([{"project": "vision", "usd_per_h": 1}, {"project": "vision", "usd_per_h": 2}], "rules.values.1"),
+    ):
+        walras["rules"]["values"] = wrong
+        status, problem = await face.json("PUT", "/api/v1/policy", walras)
+        assert (status, problem["field"]) == (400, field)
+
+
+def test_the_dearest_are_told_apart_with_what_is_open(tmp_path: Path) -> None:
+    """What is still open counts: it may lift a job over those that are written. Sums are those without a limit."""
+    store = SqliteStore(tmp_path)
+    rows = [
+        charge(number, float(number), job=number, market="spot" if number % 2 else "owned") for number in range(1, 9)
+    ]
+    rows.append(charge(9, 1.0, job=1))  # one job on two markets
+    rows.append(charge(10, 50.0, node="n1", market="spot"))
+    store.commit(WriteBatch(*rows))
+    open_now = [MoneySum("2", ChargeKind.USE, True, 100.0, 100.0, 60.0)]
+
+    def report(by: str, limit: int) -> MoneyReport:
+        query = MoneyQuery(by, 11, limit=limit)
+        opened = open_now if by == "job" else []
+        return spending_report(query, [*store.money(query, [each.key for each in opened]), *opened])
+
+    whole, short = report("job", 1000), report("job", 3)
+    assert [row.key for row in whole.items] == ["2", "8", "7", "6", "5", "4", "3", "1"]
+    assert (whole.rest, whole.rest_of) == (None, 0)
+    assert short.items == whole.items[:3]
+    assert short.rest_of == 5
+    assert short.rest.usd == 6.0 + 5.0 + 4.0 + 3.0 + 2.0
+    for name in ("used_usd", "idle_usd", "total_usd", "on_demand_usd"):
+        assert getattr(short, name) == getattr(whole, name)
+    pools, dearest = report("pool", 1000), report("pool", 1)
+    assert [row.key for row in pools.items] == ["x/spot", "x/owned"]
+    assert (dearest.items, dearest.rest.usd) == (pools.items[:1], pools.items[1].usd)
+    store.close()
+
+
+async def test_a_long_ledger_is_answered_by_job(face: Face) -> None:
+    """The thousand dearest apart, the others as one sum. How long it takes: `python -m benchmarks ledger`."""
+    many = 1_730
+    charges = [charge(number, 1.0 + number % 97, job=number) for number in range(1, many + 1)]
+    face.world.server.store.commit(WriteBatch(*charges))
+    face.world.live_state.next_charge_id = many + 1
+    status, found = await face.json("GET", "/api/v1/money?by=job")
+    assert (status, len(found["items"]), found["rest_of"]) == (200, 1000, many - 1000)
+    assert found["total_usd"] == sum(each.usd for each in charges)
+    assert min(row["usd"] for row in found["items"]) >= found["rest"]["usd"] / found["rest_of"]
+    assert (await face.json("GET", "/api/v1/money?by=job&limit=0"))[0] == 400

@@ -13,7 +13,7 @@ from scheduler.live.services.job_watch import LateJobNotifications
 from scheduler.live.services.notification_sending import is_allowed
 from scheduler.live.services.notifications import read_address
 from tests.support.http_face import facing
-from tests.support.live_world import FakeAgent, world
+from tests.support.live_world import FakeAgent, World, world
 from tests.support.notification_receiver import (
     EVERYTHING,
     HERE,
@@ -23,10 +23,10 @@ from tests.support.notification_receiver import (
     cancel_by_other,
     waiting_notifications,
 )
-from walras.api import ForecastView
 from walras.cluster import NodeId
 from walras.errors import UserError
 from walras.job_request import JobId
+from walras.resources.jobs import ForecastView
 from walras.states import Reason
 
 pytestmark = pytest.mark.sql
@@ -34,23 +34,18 @@ pytestmark = pytest.mark.sql
 API = "/api/v1"
 
 
-# ------------------------------------------------------------------------------------------ events
-
-
-async def test_ends_of_jobs_become_notifications_of_their_owner(tmp_path: Path) -> None:
+async def test_ends_of_jobs_become_notifications_of_their_owner(w: World, agent: FakeAgent) -> None:
     """Success, failure, a cancel by somebody else; nothing of others' jobs, nor of one's own cancel."""
-    async with world(tmp_path) as w:
-        agent = await FakeAgent(w, "n1").register()
-        await add_channel(w, "https://example.org/x")
-        spec = {"resources": {"accelerators": {"a": 2}}, "retry": {"max_restarts": 0}}
-        for name, user, code in (("well", "ada", 0), ("ill", "ada", 3), ("others", "bob", 3)):
-            job_id = await w.submit({**spec, "name": name}, user=user)
-            await agent.start_all()
-            await agent.end(job_id, exit_code=code)
-        told = [(each["kind"], each["job"]["name"], each["job"]["reason"]) for each in waiting_notifications(w)]
-        assert told == [("finished", "well", None), ("failed", "ill", "USER:EXIT_CODE")]
-        assert waiting_notifications(w)[1]["title"] == "job 2 (ill) failed"
-        assert len({each["id"] for each in waiting_notifications(w)}) == 2
+    await add_channel(w, "https://example.org/x")
+    spec = {"resources": {"accelerators": {"a": 2}}, "retry": {"max_restarts": 0}}
+    for name, user, code in (("well", "ada", 0), ("ill", "ada", 3), ("others", "bob", 3)):
+        job_id = await w.submit({**spec, "name": name}, user=user)
+        await agent.start_all()
+        await agent.end(job_id, exit_code=code)
+    told = [(each["kind"], each["job"]["name"], each["job"]["reason"]) for each in waiting_notifications(w)]
+    assert told == [("finished", "well", None), ("failed", "ill", "USER:EXIT_CODE")]
+    assert waiting_notifications(w)[1]["title"] == "job 2 (ill) failed"
+    assert len({each["id"] for each in waiting_notifications(w)}) == 2
 
 
 async def test_a_job_says_itself_what_is_told_of_it_also_after_a_restart(tmp_path: Path) -> None:
@@ -84,7 +79,7 @@ async def test_cancels_budgets_and_lost_machines(tmp_path: Path) -> None:
         assert (await face.call("POST", f"{API}/jobs/1/cancel", token=ada)).status == 200
         assert (await face.call("POST", f"{API}/jobs/2/cancel", token=ops)).status == 200
         assert [(each["kind"], each["job"]["detail"]) for each in waiting_notifications(w)] == [
-            ("failed", "USER:CANCELLED: by ops")
+            ("failed", "cancelled: by ops")
         ]
         await FakeAgent(w, "n1").register()
         await w.loop.perform(lambda t: declare_node_lost(t, NodeId("n1"), Reason.INFRA_NODE_LOST))
@@ -163,9 +158,6 @@ def test_names_are_bounded_and_control_nothing() -> None:
     assert plain_text("a\r\nBcc: x\x1b[31m\u202eb\u200bc\ud800") == "a Bcc: x [31m b c"
     assert plain_text("𝛼" * 500, 100) == "𝛼" * 99 + "…"
     assert plain_text("\n" * 10_000_000 + "x", 10) == ""
-
-
-# ------------------------------------------------------------------------------------------ addresses
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import WSMsgType
+from aiohttp import WSMsgType, WSServerHandshakeError
 
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
-from walras.remote_session import parse_note, send_note
+from walras.connection.remote_session import parse_note, send_note
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,6 @@ async def test_a_session_ends_with_words_when_its_caller_may_not_have_it(tmp_pat
                 caller, machine = sessions.pop(name)
                 told = await caller.receive(timeout=5)
                 note = parse_note(told.data) if told.type is WSMsgType.TEXT else None
-                assert note is not None
                 assert note.type == "refused"
                 assert "may not enter job 1 any more" in note.detail
                 assert (await machine.receive(timeout=5)).type is WSMsgType.CLOSE
@@ -88,3 +87,17 @@ async def test_a_followed_log_ends_when_its_reader_may_not_see_it(tmp_path: Path
         assert changed.status == 200
         assert await asyncio.wait_for(followed.read(), 5) == b""
         assert (await face.call("GET", f"{API}/jobs/1/logs?follow=1", token=eve)).status == 404
+
+
+async def test_a_session_beyond_the_share_is_refused_with_words_and_leaves_no_trace(tmp_path: Path) -> None:
+    """Who asks for 500 sessions writes no more to the audit than are opened."""
+    async with facing(tmp_path / "data", real_time=True) as face:
+        ada = await _token(face, "ada", "user")
+        await _running_job(face, ada)
+        face.world.server.gateway.sessions.shares.most = 0
+        audited = len((await face.json("GET", f"{API}/audit"))[1])
+        asked = f"{API}/jobs/1/session?kind=exec&argv=[%22id%22]"
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await face.client.ws_connect(asked, headers={"Authorization": f"Bearer {ada}"})
+        assert refused.value.status == 429
+        assert len((await face.json("GET", f"{API}/audit"))[1]) == audited

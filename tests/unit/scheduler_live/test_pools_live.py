@@ -1,11 +1,11 @@
 """Pools as objects of the API: added, changed, drained and removed, by administrators, over restarts."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler.core.events import RentFailed
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.loop.departures import POOL_IS_DRAINED
@@ -13,18 +13,14 @@ from scheduler.live.store.event_journal import replay_journal
 from scheduler.live.store.sqlite_store import read_stored_journal
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
+from walras.cluster import PoolId
+from walras.resources.fleet import PoolView
 
 API = "/api/v1/pools"
 OWNED = {"shape": "bx4", "accelerator": "b", "accelerators": 4, "cpus": 16, "memory": "64GB"}
 SPOT = OWNED | {"shape": "sx2", "accelerator": "s", "accelerators": 2, "market": "spot", "provider": "local",
                 "usd_per_h": 1.5, "quota": 2, "boot": "30s"}  # fmt: skip
 B, S, A = "bx4/owned/default", "sx2/spot/default", "ax2/owned/default"
-
-
-@pytest.fixture
-async def face(tmp_path: Path) -> AsyncIterator[Face]:
-    async with facing(tmp_path / "data") as found:
-        yield found
 
 
 def at(pool_id: str) -> str:
@@ -97,13 +93,11 @@ async def test_only_administrators_change_pools(face: Face) -> None:
 
 async def test_a_pool_with_machines_is_not_removed(face: Face) -> None:
     """Drained and empty it is; waiting jobs that nothing else runs are named, and told why they wait."""
-    agent = await FakeAgent(face.world, "n1").register()
-    job_id = await face.world.submit({"resources": {"accelerators": "a:2"}, "preemptible": False})
-    await agent.start_all()
+    agent, job_id = await face.world.running({"resources": {"accelerators": "a:2"}, "preemptible": False})
     status, problem = await face.json("DELETE", at(A))
     assert status == 409
     assert "1 machines and job 1 running there" in problem["detail"]
-    assert problem["fix"] == f"walras admin pool drain {A}"
+    assert problem["fix"] == f"walras admin drain --pool {A}"
     status, drained = await face.json("PATCH", at(A), {"drained": True})
     assert (status, drained["drained"], drained["jobs"]) == (200, True, [job_id])
     waiting = await face.world.submit({"resources": {"accelerators": "a:2"}})
@@ -132,11 +126,25 @@ async def test_a_drain_is_lifted_from_the_machines_it_drained(face: Face) -> Non
     assert [each["state"] for each in nodes] == ["leaving"] * 3
     assert [each["detail"] == POOL_IS_DRAINED for each in nodes] == [False, True, True]
     status, problem = await face.json("POST", "/api/v1/nodes/n2/resume")
-    assert (status, problem["fix"]) == (409, f"walras admin pool drain {A} --off")
+    assert (status, problem["fix"]) == (409, f"walras admin drain --pool {A} --off")
     await face.json("PATCH", at(A), {"drained": False})
     nodes = (await face.json("GET", "/api/v1/nodes"))[1]
     assert [each["state"] for each in nodes] == ["leaving", "up", "up"]
     assert face.world.live_state.attempt(1, 1) is not None
+
+
+async def test_a_pool_that_its_cloud_refuses_says_so(face: Face) -> None:
+    """With the provider's words, until it is asked again; an empty pool is not in use."""
+    assert (await face.json("POST", API, SPOT))[0] == 201
+    assert PoolView.model_validate(await shown(face, S)).standing == "empty"
+    fleet = face.world.server.core.ledger.fleet
+    row = fleet.pool_row(PoolId(S))
+    assert row is not None
+    fleet.pools[row].awaited["t"] = 1
+    await face.world.emit(lambda at: RentFailed(at, "t", "InsufficientInstanceCapacity"))
+    assert PoolView.model_validate(await shown(face, S)).standing == "refused: InsufficientInstanceCapacity"
+    face.world.clock.at += 86_400.0
+    assert PoolView.model_validate(await shown(face, S)).refused == ""
 
 
 @pytest.mark.sqlite_file

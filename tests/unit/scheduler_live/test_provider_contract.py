@@ -1,21 +1,19 @@
 """What the scheduler takes for granted of every cloud, held against each: simulated, local, Slurm, and EC2 (moto)."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from scheduler.live.providers import local_provider
+from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider, find_agent_process
 from scheduler.providers.provider import MachineState, ProviderProblem
-from tests.support.provider_kit import ON_DEMAND, SPOT, Kit, ec2_client, stand_in_of_aws
+from tests.support.provider_kit import ON_DEMAND, SPOT, Kit, ec2_client
+from tests.support.waiting import until
 from walras.cluster import NodeId
 
 KINDS = ("simulated", "local", "slurm", "aws")
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[str]:
-    with stand_in_of_aws() as url:
-        yield url
 
 
 @pytest.fixture(params=KINDS)
@@ -87,3 +85,45 @@ async def test_every_pool_is_offered_at_a_price(kit: Kit) -> None:
     offers = {offer.pool_id: offer for offer in await kit.provider().offers()}
     assert set(offers) == {SPOT.pool_id, ON_DEMAND.pool_id}
     assert all(offer.usd_per_h > 0 and offer.quota == 4 for offer in offers.values())
+
+
+async def test_an_agent_that_cannot_be_started_again_is_tried_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk, or no process left: the jobs of the machine run on meanwhile, and the server too."""
+    monkeypatch.setattr(local_provider, "_WATCH_S", 0.01)
+    monkeypatch.setattr(local_provider, "_START_AGAIN_S", 0.01)
+    program, away = tmp_path / "agent", tmp_path / "away"
+    program.write_text("#!/bin/sh\nsleep 60; :\n")
+    program.chmod(0o755)
+    launcher = AgentLauncher((str(program),), tmp_path / "join.token", environment={})
+    cloud = LocalProvider(tmp_path / "machines", {SPOT.pool_id: LocalPool(SPOT)}, launcher)
+    (machine,) = await cloud.request("r1", SPOT, 1)
+    held = cloud._machines[machine.node_id]
+    program.rename(away)
+    watching = asyncio.create_task(cloud.watch())
+    held.process.kill()
+    await until(lambda: watching.done() or caplog.text.count("cannot start an agent") > 1, 10.0, "it was tried")
+    assert not watching.done()
+    assert [each.node_id for each in await cloud.describe()] == [machine.node_id]
+    away.rename(program)
+    await until(lambda: held.process.poll() is None, 10.0, "it is started again")
+    watching.cancel()
+    await cloud.close()
+
+
+async def test_of_a_request_whose_agents_do_not_start_nothing_is_held(tmp_path: Path) -> None:
+    """Those that did start go too: the problem says that none will come."""
+    program = tmp_path / "agent"
+    program.write_text("#!/bin/sh\nsleep 60; :\n")
+    program.chmod(0o755)
+    launcher = AgentLauncher((str(program),), tmp_path / "join.token", environment={})
+    cloud = LocalProvider(tmp_path / "machines", {SPOT.pool_id: LocalPool(SPOT)}, launcher)
+    first, second, _ = [machine.node_id for machine in await cloud.request("r1", SPOT, 3)]
+    await cloud.close()
+    (tmp_path / "machines" / second).rename(tmp_path / "taken")
+    (tmp_path / "machines" / second).touch()
+    with pytest.raises(ProviderProblem, match="cannot start an agent"):
+        await cloud.request("r1", SPOT, 3)
+    assert await cloud.describe() == ()
+    assert find_agent_process(tmp_path / "machines" / first) is None

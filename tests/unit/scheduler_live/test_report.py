@@ -3,12 +3,10 @@
 import asyncio
 import json
 import time
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from scheduler.core.events import PoolDeclared
 from scheduler.live.auth.access_control import UserRole
@@ -18,13 +16,13 @@ from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.services.past_report import ReportQuestion, _count_interrupted, _Sums, report_past
 from scheduler.live.store.event_journal import dump_request
 from scheduler.live.store.report_rows import PastAttemptRow, PastRows
-from tests.support.http_face import Face, facing
+from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent
 from walras.client import Client
 from walras.cluster import Market, Pool, PoolId, Shape
-from walras.cluster_report import ClusterReport
 from walras.errors import ClusterError
 from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.resources.money import ClusterReport
 
 AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)
 HOUR = 3600.0
@@ -43,81 +41,72 @@ async def ran(f: Face, agent: FakeAgent, hours: float, job_id: int, attempt: int
     await agent.end(job_id, attempt)
 
 
-async def reported(f: Face, query: str = "", **more: Any) -> Any:
-    status, body = await f.json("GET", f"/api/v1/report{query}", **more)
-    assert status == 200, body
-    return body
-
-
-async def test_a_queue_is_held_against_what_could_not_be_undercut(tmp_path: Path) -> None:
+async def test_a_queue_is_held_against_what_could_not_be_undercut(face: Face) -> None:
     """Two gangs of two on two accelerators, 2 h then 1 h: 2.5 h on average, where 2 h (shortest first) is best."""
-    async with facing(tmp_path) as f:
-        agent = await served(f)
-        gang = {"resources": {"accelerators": "a:2"}}
-        first = await f.world.submit({"project": "vision", **gang})
-        second = await f.world.submit({"project": "speech", **gang})
-        await ran(f, agent, 2.0, first)
-        await f.world.advance(5.0)
-        await ran(f, agent, 1.0, second)
-        body = await reported(f)
-        total = body["total"]
-        assert (total["submitted"], total["ended"], total["succeeded"]) == (2, 2, 2)
-        assert (total["completion_s"], total["waiting_s"]) == pytest.approx((2.5 * HOUR, 1.0 * HOUR), rel=0.01)
-        regret = total["regret"]
-        assert (regret["jobs"], regret["assumed"], body["left_out"]) == (2, 0, {})
-        assert regret["achieved_s"] == pytest.approx(total["completion_s"])
-        # Gangs are divisible in the bound, so it is at most the best schedule's 2 h, and here hardly less.
-        assert 0.95 * 2.0 * HOUR <= regret["bound_s"] <= 2.0 * HOUR * 1.01
-        assert regret["alone_s"] == pytest.approx(1.5 * HOUR, rel=0.01)
-        assert [row["project"] for row in body["projects"]] == ["speech", "vision"]
-        speech, vision = body["projects"]
-        # By itself each had the machine to itself: vision could not have been sooner, speech need not have waited.
-        assert vision["regret"]["bound_s"] == pytest.approx(vision["completion_s"], rel=0.01)
-        assert speech["regret"]["bound_s"] == pytest.approx(1.0 * HOUR, rel=0.01)
-        assert (vision["usd"], vision["accelerator_h"]) == pytest.approx((4.0, 4.0), rel=0.01)
-        (use,) = body["types"]
-        assert (use["accelerator"], use["most"]) == ("a", 2.0)
-        assert use["held_h"] == pytest.approx(6.0, rel=0.01)
-        assert use["held_h"] <= use["there_h"] * (1 + 1e-9)
+    agent = await served(face)
+    gang = {"resources": {"accelerators": "a:2"}}
+    first = await face.world.submit({"project": "vision", **gang})
+    second = await face.world.submit({"project": "speech", **gang})
+    await ran(face, agent, 2.0, first)
+    await face.world.advance(5.0)
+    await ran(face, agent, 1.0, second)
+    body = await face.got("/report")
+    total = body["total"]
+    assert (total["submitted"], total["ended"], total["succeeded"]) == (2, 2, 2)
+    assert (total["completion_s"], total["waiting_s"]) == pytest.approx((2.5 * HOUR, 1.0 * HOUR), rel=0.01)
+    regret = total["regret"]
+    assert (regret["jobs"], regret["assumed"], body["left_out"]) == (2, 0, {})
+    assert regret["achieved_s"] == pytest.approx(total["completion_s"])
+    # Gangs are divisible in the bound, so it is at most the best schedule's 2 h, and here hardly less.
+    assert 0.95 * 2.0 * HOUR <= regret["bound_s"] <= 2.0 * HOUR * 1.01
+    assert regret["alone_s"] == pytest.approx(1.5 * HOUR, rel=0.01)
+    assert [row["project"] for row in body["projects"]] == ["speech", "vision"]
+    speech, vision = body["projects"]
+    # By itself each had the machine to itself: vision could not have been sooner, speech need not have waited.
+    assert vision["regret"]["bound_s"] == pytest.approx(vision["completion_s"], rel=0.01)
+    assert speech["regret"]["bound_s"] == pytest.approx(1.0 * HOUR, rel=0.01)
+    assert (vision["usd"], vision["accelerator_h"]) == pytest.approx((4.0, 4.0), rel=0.01)
+    (use,) = body["types"]
+    assert (use["accelerator"], use["most"]) == ("a", 2.0)
+    assert use["held_h"] == pytest.approx(6.0, rel=0.01)
+    assert use["held_h"] <= use["there_h"] * (1 + 1e-9)
 
 
-async def test_what_the_bound_does_not_judge_is_counted(tmp_path: Path) -> None:
+async def test_what_the_bound_does_not_judge_is_counted(face: Face) -> None:
     """Jobs that run, that were cancelled, that are elastic, and that came before the time asked for."""
-    async with facing(tmp_path) as f:
-        agent = await served(f)
-        elastic = {"resources": {"accelerators": "a:1"}, "elastic": {"min": 1, "max": 2}}
-        one = await f.world.submit(elastic)
-        await ran(f, agent, 1.0, one)
-        await f.world.submit({"resources": {"accelerators": "a:1"}})
-        await f.world.advance(5.0)
-        await agent.start_all()
-        dropped = await f.world.submit({"resources": {"accelerators": "a:2"}})
-        assert (await f.call("POST", f"/api/v1/jobs/{dropped}/cancel")).status == 200
-        body = await reported(f)
-        assert body["total"]["regret"] is None
-        assert body["left_out"] == {"elastic": 1, "ended without success": 1, "not ended": 1}
-        f.world.clock.at += HOUR
-        late = await reported(f, "?since_s=60")
-        assert late["left_out"] == {"submitted before": 1}
-        assert (late["total"]["submitted"], late["total"]["ended"]) == (0, 0)
-        assert late["total"]["accelerator_h"] == pytest.approx(60 / HOUR, rel=0.05)
+    agent = await served(face)
+    elastic = {"resources": {"accelerators": "a:1"}, "elastic": {"min": 1, "max": 2}}
+    one = await face.world.submit(elastic)
+    await ran(face, agent, 1.0, one)
+    await face.world.submit({"resources": {"accelerators": "a:1"}})
+    await face.world.advance(5.0)
+    await agent.start_all()
+    dropped = await face.world.submit({"resources": {"accelerators": "a:2"}})
+    assert (await face.call("POST", f"/api/v1/jobs/{dropped}/cancel")).status == 200
+    body = await face.got("/report")
+    assert body["total"]["regret"] is None
+    assert body["left_out"] == {"elastic": 1, "ended without success": 1, "not ended": 1}
+    face.world.clock.at += HOUR
+    late = await face.got("/report?since_s=60")
+    assert late["left_out"] == {"submitted before": 1}
+    assert (late["total"]["submitted"], late["total"]["ended"]) == (0, 0)
+    assert late["total"]["accelerator_h"] == pytest.approx(60 / HOUR, rel=0.05)
 
 
-async def test_nobody_is_told_of_other_projects(tmp_path: Path) -> None:
+async def test_nobody_is_told_of_other_projects(face: Face) -> None:
     """A viewer of one project gets its jobs alone, and nothing of the machines."""
-    async with facing(tmp_path) as f:
-        agent = await served(f)
-        for project in ("vision", "speech"):
-            job_id = await f.world.submit({"project": project})
-            await f.world.advance(1.0)
-            await ran(f, agent, 1.0, job_id)
-        body = await reported(f, token=f.token("bob", UserRole.VIEWER, "vision"))
-        assert ([row["project"] for row in body["projects"]], body["total"]["ended"]) == (["vision"], 1)
-        assert body["total"]["accelerator_h"] == pytest.approx(1.0, rel=0.01)
-        assert (body["types"], body["partial"]) == ([], True)
-        async with Client(str(f.client.make_url("")).rstrip("/"), f.admin) as client:
-            report = await client.report(since_s=3 * HOUR)
-        assert [row.project for row in report.projects] == ["speech", "vision"]
+    agent = await served(face)
+    for project in ("vision", "speech"):
+        job_id = await face.world.submit({"project": project})
+        await face.world.advance(1.0)
+        await ran(face, agent, 1.0, job_id)
+    body = await face.got("/report", token=face.token("bob", UserRole.VIEWER, "vision"))
+    assert ([row["project"] for row in body["projects"]], body["total"]["ended"]) == (["vision"], 1)
+    assert body["total"]["accelerator_h"] == pytest.approx(1.0, rel=0.01)
+    assert (body["types"], body["partial"]) == ([], True)
+    async with Client(str(face.client.make_url("")).rstrip("/"), face.admin) as client:
+        report = await client.report(since_s=3 * HOUR)
+    assert [row.project for row in report.projects] == ["speech", "vision"]
 
 
 def test_lost_work_is_what_was_not_saved() -> None:
@@ -133,16 +122,15 @@ def test_lost_work_is_what_was_not_saved() -> None:
     assert sums.lost_s == pytest.approx(2 * (0.25 + 1.0) * HOUR)
 
 
-async def test_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_much_is_refused(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs beyond the limit, times that are none, and a report that takes too long."""
-    async with facing(tmp_path) as f:
-        await served(f)
-        await f.world.submit({})
-        await f.world.submit({})
-        assert (await f.call("GET", "/api/v1/report?since_s=0")).status == 400
-        monkeypatch.setattr(usage_api, "MOST_REPORTED", 1)
-        status, body = await f.json("GET", "/api/v1/report")
-        assert (status, body["fix"]) == (400, "ask for less: a shorter --since")
+    await served(face)
+    await face.world.submit({})
+    await face.world.submit({})
+    assert (await face.call("GET", "/api/v1/report?since_s=0")).status == 400
+    monkeypatch.setattr(usage_api, "MOST_REPORTED", 1)
+    status, body = await face.json("GET", "/api/v1/report")
+    assert (status, body["fix"]) == (400, "ask for less: a shorter --since")
 
 
 async def test_reports_that_take_long_or_are_many_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,20 +146,11 @@ async def test_reports_that_take_long_or_are_many_are_given_up(monkeypatch: pyte
     assert [type(each) for each in found] == [ClusterError] * 5 + [Overloaded]
     desk = ReportDesk(str.encode, timeout_s=30.0)  # type: ignore[arg-type]
     monkeypatch.setattr(usage_api, "_question", lambda call: asyncio.sleep(0, "done"))
-    answer = await desk.report(None)  # type: ignore[arg-type]
-    assert isinstance(answer, web.Response)
-    assert answer.body == b"done"
-
-
-# ------------------------------------------------------------------------------------------ generated tables
+    assert await desk.report(None) == b"done"  # type: ignore[arg-type]
 
 
 def generated(seed: int) -> ReportQuestion:
-    """Tables of a random week: gangs of two projects, first come first served on two types.
-
-    Some are preempted, some report no steps, some fail; one kind was measured on one type alone, and machines of the
-    other type may have been rented for a part of the time.
-    """
+    """Tables of a random week: gangs of two projects on two types, some preempted, failed, without steps, or rented."""
     chance = Random(seed)
     free = {"a": [0.0] * 4, "b": [0.0] * chance.choice([2, 4])}
     speed = {("k1", "a"): 1.0, ("k1", "b"): chance.uniform(0.2, 2.0), ("k2", "a"): 3.0}

@@ -1,10 +1,15 @@
-"""What a restarted server knows, and what a journal proves."""
+"""What a restarted server knows, and what a journal proves, also one of an earlier version."""
 
+import gzip
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 
 import pytest
 
+from optimizer.registry import names
 from scheduler.core.events import (
     JobCancelled,
     JobHeld,
@@ -15,6 +20,7 @@ from scheduler.core.events import (
     RentFailed,
     Woke,
 )
+from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.recurring_steps import keep_core_state
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.services.policy_service import PolicyWish
@@ -22,7 +28,9 @@ from scheduler.live.store.event_journal import decode_event, encode_event, repla
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
 from tests.support.live_world import FakeAgent, World, world
+from walras.clocks import Clocks
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.errors import JobSpecError
 from walras.job_request import Kind
 from walras.states import Reason
 
@@ -157,9 +165,7 @@ async def test_machines_and_requests_for_them_survive_a_restart(tmp_path: Path) 
 async def test_what_was_measured_is_known_after_a_restart(tmp_path: Path) -> None:
     """Speeds, restart costs, money and the id of the next job."""
     async with world(tmp_path) as w:
-        agent = await FakeAgent(w, "n1").register()
-        job_id = await w.submit({"profile": "cnn"})
-        await agent.start_all()
+        agent, job_id = await w.running({"profile": "cnn"})
         await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=4.0, start_s=1.5))
         await agent.beat(agent.committed(job_id, 1, 5.0))
         await agent.end(job_id)
@@ -260,9 +266,7 @@ async def test_a_back_off_and_what_is_owed_outlive_the_server(tmp_path: Path) ->
     """They are written down, told to the fresh core as an event, and the journal replays with it."""
     async with world(tmp_path) as w:
         await w.server.policies.change(SHARES | {"rules": SHARES["rules"] | {"backoff_s": 1000.0}}, PolicyWish("test"))
-        agent = await FakeAgent(w, "n1").register()
-        failing = await w.submit({"retry": {"max_restarts": 3}})
-        await agent.start_all()
+        agent, failing = await w.running({"retry": {"max_restarts": 3}})
         await agent.end(failing, exit_code=1)
         ready_at = w.server.core.ledger.jobs[failing].ready_at
         await w.server.loop.perform_in_pieces(keep_core_state)
@@ -271,3 +275,51 @@ async def test_a_back_off_and_what_is_owed_outlive_the_server(tmp_path: Path) ->
         assert again.server.core.ledger.jobs[failing].ready_at == ready_at
         assert again.state(failing) == "PENDING"
     assert replay_journal(read_stored_journal(tmp_path)).identical
+
+
+@pytest.mark.parametrize("set_by", [7200.0, -7200.0])
+async def test_a_step_of_the_wall_clock_is_followed_told_and_changes_no_length(w: World, set_by: float) -> None:
+    """Instants that people state right after it are those of the corrected clock, in `not_before` and in deadlines."""
+    assert (await w.server.check_health())["clock"] == "ok"
+    before, w.clock.set_by = w.clock.now(), set_by
+    soon = datetime.fromtimestamp(w.clock.unix(before) + set_by + 60.0, UTC).isoformat()
+    job_id = await w.submit({"not_before": soon})
+    assert w.server.core.ledger.jobs[job_id].request.not_before_at == pytest.approx(before + 60.0)
+    assert (await w.server.check_health())["clock"].startswith(f"set by {set_by:+.0f} s at ")
+    past = datetime.fromtimestamp(w.clock.unix(before) - 3000.0, UTC).isoformat()
+    with pytest.raises(JobSpecError, match="is before submission"):
+        await w.submit({"deadline": past})
+    assert w.clock.now() == before
+
+
+def test_a_server_that_starts_after_a_step_calls_instants_by_the_clock_as_it_is() -> None:
+    """What its boot clock counted is how long it was away; the wall clock says what that is called."""
+    clock = Clock(1000.0, 50.0, Clocks(lambda: 8350.0, lambda: 7.0, lambda: 7.0), absent_until=150.0)
+    assert (clock.follow(), clock.now(), clock.unix(150.0)) == (7200.0, 150.0, 8350.0)
+    assert clock.follow() == 0.0
+
+
+#: Recorded at commit 6d64c02 (2026-11-22): jobs on three machines, each of 25 policies in force for a while.
+RECORDED = Path(__file__).with_name("recorded_journal.jsonl.gz")
+
+
+def recorded_rows() -> Iterator[JournalRow]:
+    with gzip.open(RECORDED, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield JournalRow(*json.loads(line))
+
+
+def test_a_journal_of_an_earlier_version_replays() -> None:
+    """To the same commands and questions, though classes and modules have other names by now."""
+    report = replay_journal(recorded_rows())
+    assert report.differences == []
+    assert report.identical
+    assert report.command_types["Solve"] == 80
+    assert (report.events, report.generations) == (645, 1)
+
+
+def test_the_recorded_journal_puts_questions_to_every_policy_of_its_time() -> None:
+    """Or the replay would not notice that a policy's memory is recorded under another name."""
+    changed = [json.loads(row.payload)["policy"]["name"] for row in recorded_rows() if row.type == "PolicyChanged"]
+    assert len(set(changed)) == 25
+    assert set(changed) <= set(names())

@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from walras.errors import JobSpecError
 from walras.job_request import JobId
-from walras.spec.job_secrets import secret_values, with_secret_values
+from walras.spec.job_groups import secret_values, with_secret_values
 from walras.spec.job_spec import parse_spec
 
 pytestmark = pytest.mark.sql
@@ -25,12 +24,6 @@ VALUE = "s3cr3t-value-of-ada"
 JOB = {"run": "true", "envs": {"PLAIN": "seen-by-few"}, "secrets": {"TOKEN": {"value": VALUE}}}
 
 
-@pytest.fixture
-async def face(tmp_path: Path) -> AsyncIterator[Face]:
-    async with facing(tmp_path / "data") as found:
-        yield found
-
-
 def _dump(folder: Path) -> str:
     """Everything in the database, as text."""
     with sqlite3.connect(folder / "walras.db") as database:
@@ -38,9 +31,8 @@ def _dump(folder: Path) -> str:
 
 
 @pytest.mark.sqlite_file
-async def test_the_running_attempt_alone_gets_the_value(face: Face, tmp_path: Path) -> None:
+async def test_the_running_attempt_alone_gets_the_value(face: Face, agent: FakeAgent, tmp_path: Path) -> None:
     """Not the tables, the outbox, the journal, the remembered answer, or anybody who asks; and it goes with the job."""
-    agent = await FakeAgent(face.world, "n1").register()
     status, _ = await face.json("POST", f"{API}/jobs", JOB, key="k1")
     assert status == 201
     (start,) = await agent.start_all()
@@ -59,16 +51,6 @@ async def test_the_running_attempt_alone_gets_the_value(face: Face, tmp_path: Pa
     await agent.end(1)
     assert face.world.live_state.secrets == {}
     assert sqlite3.connect(tmp_path / "data" / "walras.db").execute("SELECT count(*) FROM secrets").fetchone() == (0,)
-
-
-async def test_every_attempt_gets_it_after_a_restart_too(tmp_path: Path) -> None:
-    """The sealed value is read from the tables."""
-    async with facing(tmp_path) as face:
-        assert (await face.json("POST", f"{API}/jobs", JOB))[0] == 201
-    async with facing(tmp_path) as face:
-        agent = await FakeAgent(face.world, "n1").register()
-        (start,) = await agent.start_all()
-        assert start.env.get("TOKEN") == VALUE
 
 
 async def test_a_job_whose_secrets_do_not_open_is_held_and_never_started_without_them(tmp_path: Path) -> None:
@@ -100,9 +82,8 @@ async def test_a_job_whose_secrets_do_not_open_is_held_and_never_started_without
         assert start.env.get("TOKEN") == VALUE
 
 
-async def test_variables_are_hidden_from_others(face: Face) -> None:
+async def test_variables_are_hidden_from_others(face: Face, agent: FakeAgent) -> None:
     """The owner, the job and administrators see them; a colleague and an operator see their names."""
-    agent = await FakeAgent(face.world, "n1").register()
     ada, bob = face.token("ada", UserRole.USER, "p"), face.token("bob", UserRole.USER, "p")
     ops = face.token("ops", UserRole.OPERATOR, "p")
     assert (await face.json("POST", f"{API}/jobs", JOB, token=ada))[0] == 201
@@ -140,7 +121,7 @@ async def test_a_dry_run_needs_no_values(face: Face) -> None:
 
 
 def test_the_client_reads_the_sources(tmp_path: Path) -> None:
-    """A variable, a file without its last line break, a value as it is; what is not there is named."""
+    """A variable, a file, a value; what is not there is named. A sealed value opens for its job alone."""
     (tmp_path / "key").write_text("of a file\n")
     sources = {"A": {"env": "HERE"}, "B": {"file": str(tmp_path / "key")}, "C": {"value": "as it is"}}
     sent = with_secret_values({"run": "true", "secrets": sources}, {"HERE": "of the shell"})
@@ -154,10 +135,6 @@ def test_the_client_reads_the_sources(tmp_path: Path) -> None:
         with pytest.raises(JobSpecError) as refused:
             with_secret_values({"secrets": {"A": source}}, {})
         assert refused.value.field == "secrets.A"
-
-
-def test_a_sealed_value_opens_for_its_job_alone() -> None:
-    """Not in another job's row, not under another key, not when it was changed."""
     box = SecretBox(b"k" * 32)
     sealed = box.seal(JobId(1), {"A": VALUE})
     assert box.open(JobId(1), sealed) == {"A": VALUE}

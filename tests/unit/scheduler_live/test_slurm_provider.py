@@ -8,17 +8,21 @@ import pytest
 
 from scheduler.core.events import PoolDeclared
 from scheduler.live.auth.access_control import EnrolmentTokens
-from scheduler.live.providers import slurm_commands
-from scheduler.live.providers.pool_watch import QueueWatch
-from scheduler.live.providers.slurm_commands import SlurmCommands, classify_slurm_error, parse_allocations
-from scheduler.live.providers.slurm_provider import SlurmProvider
+from scheduler.live.providers import slurm_provider
+from scheduler.live.providers.provisioning import QueueWatch
+from scheduler.live.providers.slurm_provider import (
+    SlurmCommands,
+    SlurmProvider,
+    classify_slurm_error,
+    parse_allocations,
+)
 from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.live_world import world
 from tests.support.provider_kit import SPOT
 from tests.support.waiting import until
 from walras.cluster import NodeId
-from walras.spec.provider_settings import SlurmSettings
+from walras.spec.cluster_file import SlurmSettings
 from walras.states import Reason
 
 Kind = ProviderProblemKind
@@ -48,8 +52,7 @@ class Gone:
 
 
 async def test_a_request_is_a_pilot_job_of_the_pool(slurm: FakeSlurm) -> None:
-    """Resources, notice and requeue are options; names of the site come from the settings; secrets are in the script,
-    which Slurm shows to nobody else, and on no command line."""
+    """Resources and requeue are options, the site's names are settings, secrets are in the script alone."""
     provider = provider_over(
         slurm, gres={"t4": "tesla"}, partitions={SPOT.zone: "gpu"}, time="4h", options=["--account=lab"]
     )
@@ -103,7 +106,7 @@ async def test_commands_that_hang_flood_or_are_missing_are_problems(
     assert hung.value.kind is Kind.UNAVAILABLE
     assert time.monotonic() - began < 30
     await until(lambda: has_ended(int((slurm.bin / "pid").read_text())), 10.0, "what it started has ended")
-    monkeypatch.setattr(slurm_commands, "_MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(slurm_provider, "_MOST_BYTES", 1 << 16)
     slurm.set_weather("yes")
     with pytest.raises(ProviderProblem, match="of output"):
         await provider_over(slurm).describe()
@@ -146,8 +149,7 @@ async def test_an_allocation_that_slurm_ends_is_a_lost_machine(slurm: FakeSlurm)
 
 
 async def test_a_requeued_pilot_is_another_machine_and_never_comes_back_for_ever(slurm: FakeSlurm) -> None:
-    """Put back while it ran: that machine is lost. Put back before it ran: still to come, a few times. Held, or asking
-    for what there never is: cancelled."""
+    """Put back while it ran: lost. Before: to come, a few times. Held, or for what there never is: cancelled."""
     provider = provider_over(slurm)
     gone = Gone(provider)
     before = await provider.request(TOKEN, SPOT, 3)
@@ -169,8 +171,7 @@ async def test_a_requeued_pilot_is_another_machine_and_never_comes_back_for_ever
 
 
 async def test_the_queue_is_part_of_the_time_until_a_machine_comes(slurm: FakeSlurm, tmp_path: Path) -> None:
-    """Those that wait count with what they have waited, those that came with what it took; what people stated is added
-    once, not again with every look."""
+    """Those that wait count with what they have waited; what people stated is added once."""
     provider = provider_over(slurm)
     async with world(tmp_path / "server") as w:
         await w.emit(lambda at: PoolDeclared(at, SPOT))

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.live.store.sql_store import Store
 from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import JobQuery, Store, WriteBatch
+from scheduler.live.store.store_interface import JobQuery, WriteBatch
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
     ChannelRow,
     CheckpointRow,
     JobRow,
@@ -20,6 +22,7 @@ from scheduler.live.store.table_rows import (
     PartRow,
     SpecRow,
 )
+from tests.support.charges import charge
 from tests.support.stores import open_store, open_test_store
 from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError, Conflict
@@ -47,7 +50,7 @@ def test_rows_come_back_as_they_went_in(store: Store) -> None:
     """Enums, None, booleans and text that looks like SQL."""
     job = a_job(1, name="'); DROP TABLE jobs; --", reason=Reason.WAIT_PRICE, steps_per_s=None, labels='{"a": "ü"}')
     attempt = an_attempt(1, 1, state=AttemptState.STOPPING, reason=Reason.POLICY_MOVED, profiling=True)
-    store.commit(WriteBatch(jobs=[job], attempts=[attempt], specs=[SpecRow(JobId(1), "{}", "{}")]))
+    store.commit(WriteBatch(job, attempt, SpecRow(JobId(1), "{}", "{}")))
     assert store.job(JobId(1)) == job
     assert store.attempts(JobId(1)) == [attempt]
     assert store.spec(JobId(1)) == SpecRow(JobId(1), "{}", "{}")
@@ -58,10 +61,10 @@ def test_a_commit_is_all_or_nothing(store: Store) -> None:
     """A row that cannot be written takes the whole batch with it."""
     broken = SpecRow(JobId(1), None, "")  # type: ignore[arg-type]
     with pytest.raises(Exception, match=r"(?i)not.null"):
-        store.commit(WriteBatch(journal=[JournalRow(1.0, "event", "Woke", "{}")], jobs=[a_job(1)], specs=[broken]))
+        store.commit(WriteBatch(JournalRow(1.0, "event", "Woke", "{}"), a_job(1), broken))
     assert store.job(JobId(1)) is None
     assert list(store.journal(whole=True)) == []
-    store.commit(WriteBatch(jobs=[a_job(1)]))
+    store.commit(WriteBatch(a_job(1)))
     assert store.job(JobId(1)) is not None
 
 
@@ -69,7 +72,7 @@ def test_pages_filter_and_follow_the_id(store: Store) -> None:
     """Newest first; every filter alone and together; projects that are not visible are not there."""
     rows = [a_job(n, user="ada" if n % 2 else "bob", project=f"p{n % 3}") for n in range(1, 10)]
     rows[0] = replace(rows[0], state=JobState.FAILED, ended_at=5.0)
-    store.commit(WriteBatch(jobs=rows))
+    store.commit(WriteBatch(*rows))
 
     def ids(query: JobQuery) -> list[int]:
         return [row.job_id for row in store.jobs(query)]
@@ -91,54 +94,60 @@ def test_what_is_not_over_is_loaded(store: Store) -> None:
     points = [CheckpointRow(JobId(1), n, step, "p", "d", 1.0) for n, step in ((1, 5.0), (2, 3.0), (1, 9.0))]
     outbox = [OutboxRow(n, NodeId("n"), "{}") for n in (7, 8)]
     done = a_job(2, state=JobState.SUCCEEDED, ended_at=1.0)
-    store.commit(WriteBatch(jobs=[a_job(1), done], attempts=[ended, an_attempt(1, 2)], parts=parts, checkpoints=points,
-                       outbox=outbox, last_command_id=8))  # fmt: skip
-    store.commit(WriteBatch(outbox_done=[7]))
+    batch = WriteBatch(a_job(1), done, ended, an_attempt(1, 2), *parts, *points, *outbox)
+    batch.last_command_id = 8
+    store.commit(batch)
+    store.commit(WriteBatch().delete(OutboxRow, 7))
     loaded = store.load()
-    assert [row.job_id for row in loaded.jobs] == [1]
-    assert [row.attempt for row in loaded.attempts] == [2]
-    assert [(part.attempt, part.ended, part.ordered) for part in loaded.parts] == [(2, False, True)]
-    assert [row.step for row in loaded.checkpoints][-1] == 3.0  # of the newest attempt
-    assert [row.command_id for row in loaded.outbox] == [8]
+    assert [row.job_id for row in loaded.rows(JobRow)] == [1]
+    assert [row.attempt for row in loaded.rows(AttemptRow)] == [2]
+    assert [(part.attempt, part.ended, part.ordered) for part in loaded.rows(PartRow)] == [(2, False, True)]
+    assert [row.step for row in loaded.rows(CheckpointRow)][-1] == 3.0  # of the newest attempt
+    assert [row.command_id for row in loaded.rows(OutboxRow)] == [8]
     assert (loaded.last_job_id, loaded.last_command_id) == (2, 8)
     assert store.attempt_was_on(JobId(1), 1, NodeId("n"))
     assert not store.attempt_was_on(JobId(1), 1, NodeId("m"))
 
 
-def test_usage_adds_up_ended_and_live_attempts(store: Store) -> None:
-    """Accelerator-seconds and money by type, settled until the instant asked about."""
-    ended = an_attempt(1, 1, ended_at=20.0, usd=0.5)
-    live = an_attempt(1, 2, accelerator="v100", leased_at=30.0, usd=0.1, usd_per_h=3600.0, usd_since_at=40.0)
-    store.commit(WriteBatch(jobs=[a_job(1)], attempts=[ended, live]))
-    usage = {used.accelerator: (used.accelerator_s, round(used.usd, 9)) for used in store.usage([JobId(1)], 50.0)}
-    assert usage == {"a100": (20.0, 0.5), "v100": (40.0, 10.1)}
-
-
-def test_the_journal_is_read_from_its_last_generation(store: Store) -> None:
-    """And whole, when asked."""
+def test_the_journal_answers_and_use_are_read(store: Store) -> None:
+    """Answers are kept by user and key, use and money are added up by type until the instant asked about."""
     rows = [JournalRow(float(n), "generation" if n in (0, 2) else "event", "X", str(n)) for n in range(4)]
-    store.commit(WriteBatch(journal=rows))
+    store.commit(WriteBatch(*rows))
     assert list(store.journal()) == rows[2:]
     assert list(store.journal(whole=True)) == rows
     assert store.last_at() == 3.0
-
-
-def test_answers_are_kept_by_user_and_key(store: Store) -> None:
-    """Two users may use the same key."""
     one, two = AnswerRow("ada", "k", "h", "1", 0.0), AnswerRow("bob", "k", "h", "2", 0.0)
-    store.commit(WriteBatch(answers=[one, two]))
+    store.commit(WriteBatch(one, two))
     assert (store.answer("ada", "k"), store.answer("bob", "k"), store.answer("eve", "k")) == (one, two, None)
+    ended = an_attempt(1, 1, started_at=13.0, ended_at=20.0, usd=0.5)
+    live = an_attempt(1, 2, accelerator="v100", leased_at=30.0, usd=0.1, usd_per_h=3600.0, usd_since_at=40.0)
+    store.commit(WriteBatch(a_job(1), ended, live))
+    usage = {
+        used.accelerator: (used.accelerator_s, round(used.usd, 9), used.held_s)
+        for used in store.usage([JobId(1)], 50.0)
+    }
+    assert usage == {"a100": (20.0, 0.5, 7.0), "v100": (40.0, 10.1, 0)}
+
+
+@pytest.mark.parametrize("table", ["audit", "charges"])
+def test_ledgers_are_only_added_to(store: Store, table: str) -> None:
+    """The database itself refuses to change or delete rows of money and of the audit, whoever writes."""
+    asked = AuditRow(1.0, "ada", "user", "::1", "POST /x", "job 1", "p", "null", "{}")
+    store.commit(WriteBatch(asked, charge(1, 1.0, job=1)))
+    for sql in (f"UPDATE {table} SET project = 'q'", f"DELETE FROM {table}"):
+        with pytest.raises(Exception, match="append only"):
+            store._db.execute(sql)  # type: ignore[attr-defined]
 
 
 def test_numbers_of_channels_and_notifications_are_not_given_twice(store: Store) -> None:
     """Also when the newest row is deleted: a server that starts then counts on above it."""
     channels = [ChannelRow(number, "ada", "h", b"x", "[]", 0.0) for number in (1, 2, 3)]
     notifications = [NotificationRow(number, f"n{number}", 1, "{}", 0, 0.0) for number in (1, 2)]
-    store.commit(WriteBatch(channels=channels, notifications=notifications))
-    store.commit(WriteBatch(channels_done=[1, 3], notifications_done=[1, 2]))
+    store.commit(WriteBatch(*channels, *notifications))
+    store.commit(WriteBatch().delete(ChannelRow, 1, 3).delete(NotificationRow, 1, 2))
     loaded = store.load()
-    assert [row.channel_id for row in loaded.channels] == [2]
-    assert (loaded.last_channel_id, loaded.notifications, loaded.last_notification_seq) == (3, (), 2)
+    assert [row.channel_id for row in loaded.rows(ChannelRow)] == [2]
+    assert (loaded.rows(NotificationRow), loaded.last_numbers) == ((), {ChannelRow: 3, NotificationRow: 2})
 
 
 #: Tables that a release before had and this one has no more, as its migrations made them.
@@ -158,7 +167,7 @@ _FORMER = (
 def test_a_database_with_tables_that_nobody_uses_any_more_opens_without_them(kind: str, tmp_path: Path) -> None:
     """The policy in the shadow, notes and published reports go; jobs stay, and the next start finds nothing to do."""
     store = open_store(kind, tmp_path)
-    store.commit(WriteBatch(jobs=[a_job(1)]))
+    store.commit(WriteBatch(a_job(1)))
     made, named = "_sqlite_migrations", "SELECT name FROM sqlite_master"
     if kind != "sqlite":
         made, named = "schema_changes", "SELECT table_name FROM information_schema.tables"
@@ -167,7 +176,7 @@ def test_a_database_with_tables_that_nobody_uses_any_more_opens_without_them(kin
     store.close()
     for _ in range(2):
         store = open_store(kind, tmp_path)
-        assert [row.job_id for row in store.load().jobs] == [1]
+        assert [row.job_id for row in store.load().rows(JobRow)] == [1]
         tables = {name for (name,) in store._db.execute(named)}  # type: ignore[attr-defined]
         assert tables & {"jobs", "policy_shadow", "notes", "reports"} == {"jobs"}
         store.close()
@@ -185,7 +194,7 @@ def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     """By its name, with what helps, and without holding the folder."""
     (tmp_path / "walras.db").write_text("overwritten by a mistake")
-    with pytest.raises(ConfigError, match=r"walras\.db: file is not a database") as refused:
+    with pytest.raises(ConfigError, match=r"walras\.db is damaged: file is not a database") as refused:
         SqliteStore(tmp_path)
     assert "backup" in refused.value.fix
     (tmp_path / "walras.db").unlink()

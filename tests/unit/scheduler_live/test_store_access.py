@@ -1,7 +1,9 @@
-"""Machines get credentials for the places of their own attempts in an object store, which end by themselves."""
+"""Machines get credentials for their own attempts' places in a store; one that does not reach the store is private."""
 
+import asyncio
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +18,14 @@ from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, World, world
 from tests.support.memory_objects import memory_objects
 from tests.support.provider_kit import stand_in_of_aws
+from tests.support.waiting import until
 from walras.clocks import Clocks
 from walras.errors import ConfigError, Forbidden
 from walras.spec.cluster_file import CheckpointAccess, ClusterConfig
 from walras.spec.file_model import check_model
-from walras.store_access import StoreAccess, StoreAccessRequest, job_policy, proof_policy
+from walras.storage.checkpoint_store import StoreAccess, StoreAccessRequest, job_policy, proof_policy
+from walras.storage.store_proof import StoreProof, answer_challenge
+from walras.wire import HeartbeatAnswer, StoreChallenge
 
 __all__ = ["memory_objects"]
 
@@ -65,8 +70,7 @@ def of_job(job_id: int, attempt: int = 1, place: str = "") -> StoreAccessRequest
 
 async def test_a_machine_gets_access_to_the_places_of_its_own_attempts_alone(tmp_path: Path, sts: Sts) -> None:
     async with world(tmp_path, cluster=CLUSTER) as w:
-        for node_id in ("n1", "n2"):
-            await a_running_job(w, node_id)
+        first, _ = [await a_running_job(w, node_id) for node_id in ("n1", "n2")]
         desk = w.server.store_access
         assert (await desk.open_for("n1", of_job(1))).key == "K1"  # type: ignore[arg-type]
         assert sts.asked == [("walras-job-1-attempt-1", job_policy(PLACE))]
@@ -82,14 +86,9 @@ async def test_a_machine_gets_access_to_the_places_of_its_own_attempts_alone(tmp
             with pytest.raises(Forbidden):
                 await desk.open_for(node_id, refused)  # type: ignore[arg-type]
         assert len(sts.asked) == 1
-
-
-async def test_an_attempt_that_is_over_opens_nothing(tmp_path: Path, sts: Sts) -> None:
-    async with world(tmp_path, cluster=CLUSTER) as w:
-        agent = await a_running_job(w)
-        await agent.end(1)
+        await first.end(1)
         with pytest.raises(Forbidden):
-            await w.server.store_access.open_for("n1", of_job(1))  # type: ignore[arg-type]
+            await desk.open_for("n1", of_job(1))  # type: ignore[arg-type]
 
 
 async def test_a_machine_that_shows_that_it_reaches_the_store_reads_a_secret_and_writes_its_answer(
@@ -98,7 +97,6 @@ async def test_a_machine_that_shows_that_it_reaches_the_store_reads_a_secret_and
     async with world(tmp_path, cluster=CLUSTER) as w:
         await FakeAgent(w, "n1").register()
         proofs = w.server.gateway.proofs
-        assert proofs is not None
         place, nonce = proofs.challenge.place, proofs.challenge.nonce
         await w.server.store_access.open_for("n1", StoreAccessRequest(place=place))  # type: ignore[arg-type]
     read, write = sts.asked[0][1]["Statement"]
@@ -185,9 +183,6 @@ def test_a_place_that_a_policy_would_read_as_a_pattern_is_none() -> None:
     assert job_policy(PLACE, "aws-cn")["Statement"][0]["Resource"] == "arn:aws-cn:s3:::bucket/run/jobs/1/*"
 
 
-# ------------------------------------------------------------------------------------------ against a stand-in of AWS
-
-
 @contextmanager
 def a_guarded_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Clients of a stand-in by service: the server's, or of what it handed out. It asks who calls only once told to."""
@@ -214,8 +209,7 @@ def a_guarded_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_what_is_handed_out_opens_one_jobs_place_and_is_refused_at_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in holds a role to the role's own policies alone: it gets the document that came with the session, but
-    for the condition on listings, which it does not know."""
+    """The stand-in holds a role to the session's own document, but for the condition on listings."""
     from botocore.exceptions import ClientError
     from moto import settings
     from moto.sts.models import sts_backends
@@ -255,3 +249,94 @@ def test_without_a_role_a_federation_token_is_asked_for(monkeypatch: pytest.Monk
     assert access.lasts_s == 900.0
     assert access.key
     assert access.token
+
+
+async def asked(w: World, agent: FakeAgent) -> StoreChallenge:
+    """The first challenge that it is answered with."""
+    for _ in range(500):
+        if (challenge := (await agent.beat()).challenge) is not None:
+            return challenge
+        await asyncio.sleep(0.01)
+    raise AssertionError("it is not asked")
+
+
+async def say(w: World, agent: FakeAgent, proof: StoreProof) -> HeartbeatAnswer:
+    """A heartbeat with the proof, and the next one once the server has looked."""
+    agent.identity["proof"] = proof.model_dump()
+    await agent.beat()
+
+    def has_looked() -> bool:
+        return not any("StoreProofs." in str(task.get_coro()) for task in asyncio.all_tasks())
+
+    await until(has_looked, 20.0, "the server has looked")
+    await w.quiet()
+    return await agent.beat()
+
+
+def shown(w: World) -> tuple[bool, str]:
+    (node,) = w.server.views.nodes()
+    return node.private, node.detail
+
+
+def core_knows(w: World) -> bool:
+    machine = w.server.core.ledger.fleet.machine("n1")  # type: ignore[arg-type]
+    return machine.is_private
+
+
+def on_disk(tmp_path: Path) -> dict[str, Any]:
+    return {"pools": [A], "checkpoints": f"file://{tmp_path}/disk"}
+
+
+async def test_a_machine_that_does_not_is_private_until_the_disk_is_mounted(tmp_path: Path) -> None:
+    """The next server knows it before the machine has said anything."""
+    cluster = on_disk(tmp_path)
+    async with world(tmp_path / "data", cluster=cluster) as w:
+        agent = await FakeAgent(w, "n1").register()
+        challenge = await asked(w, agent)
+        answer = await say(w, agent, StoreProof(nonce=challenge.nonce, problem="no disk here"))
+        assert answer.challenge == challenge
+        assert shown(w) == (True, "private: no disk here")
+        assert core_knows(w)
+    async with world(tmp_path / "data", cluster=cluster) as w:
+        assert core_knows(w)
+        agent.world = w
+        stale = await say(w, agent, StoreProof(nonce=challenge.nonce))
+        assert shown(w)[0], "an answer to another server's question says nothing"
+        assert stale.challenge != challenge
+        challenge = await asked(w, agent)
+        claim = answer_challenge(challenge, "n1")
+        shutil.rmtree(tmp_path / "disk" / "proofs")
+        await say(w, agent, claim)
+        assert "does not arrive" in shown(w)[1], "it is looked at what a machine claims"
+    async with world(tmp_path / "data", cluster=cluster) as w:
+        agent.world = w
+        answer = await say(w, agent, answer_challenge(await asked(w, agent), "n1"))
+        assert answer.challenge is None
+        assert shown(w) == (False, "")
+        assert not core_knows(w)
+
+
+async def test_a_machine_that_rebooted_shows_it_again(tmp_path: Path) -> None:
+    """Without its disk, what its jobs save from now on is on that machine alone."""
+    async with world(tmp_path / "data", cluster=on_disk(tmp_path)) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        answer = await say(w, agent, answer_challenge(await asked(w, agent), "n1"))
+        assert answer.challenge is None
+        agent.names_itself(boot_id="boot-2")
+        w.clock.at += 1000.0
+        await agent.beat(resync=True)
+        challenge = await asked(w, agent)
+        await say(w, agent, StoreProof(nonce=challenge.nonce, problem="no disk here"))
+        assert shown(w) == (True, "private: no disk here")
+
+
+async def test_an_older_agent_is_taken_to_share_and_with_the_server_nobody_is_asked(tmp_path: Path) -> None:
+    async with world(tmp_path / "data", cluster=on_disk(tmp_path)) as w:
+        agent = await FakeAgent(w, "n1").register()
+        await asked(w, agent)
+        assert shown(w) == (False, "")
+    async with world(tmp_path / "other") as w:
+        agent = await FakeAgent(w, "n1").register()
+        await agent.beat()
+        await w.quiet()
+        assert (await agent.beat()).challenge is None

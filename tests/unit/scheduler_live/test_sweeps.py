@@ -1,6 +1,5 @@
 """A sweep at the server: one submission, all or nothing, one line, and its jobs on demand."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,6 @@ pytestmark = pytest.mark.sql
 
 API = "/api/v1"
 SWEEP = {"name": "grid", "run": "python t.py {lr}", "matrix": {"lr": [0.1, 0.2, 0.3], "seed": "0-1"}, "array": "%2"}
-
-
-@pytest.fixture
-async def face(tmp_path: Path) -> AsyncIterator[Face]:
-    async with facing(tmp_path / "data") as found:
-        yield found
 
 
 async def states(face: Face) -> list[str]:

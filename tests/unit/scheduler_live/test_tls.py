@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import typer
 from aiohttp import web
 
 from scheduler.live.auth.access_control import EnrolmentTokens
@@ -21,10 +23,11 @@ from scheduler.live.main import ListenOptions
 from scheduler.live.store.backup import back_up, restore
 from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder
 from tests.support.live_world import World, world
+from walras.cli.login import trusted_context
 from walras.client import Client
+from walras.connection.transport import Patience, accepted_certificate
 from walras.contract import pinned_token, split_token
-from walras.errors import ConfigError, Forbidden, ServerUnreachable
-from walras.transport import Patience, accepted_certificate
+from walras.errors import ConfigError, Forbidden, ServerUnreachable, UserError
 from walras.wire import Register, ShapeFacts
 from workers.agent.server_client import ServerClient, kept_pin
 
@@ -66,7 +69,7 @@ async def served(tmp_path: Path) -> AsyncIterator[_Served]:
 
 
 async def test_tokens_carry_the_certificate_and_clients_accept_no_other(served: _Served) -> None:
-    """The admin token and every token made with it; another fingerprint, and none, are refused before a word."""
+    """Another fingerprint, or none, is refused before a word; a pinned token is not sent without TLS."""
     token = served.folder.admin_token_file.read_text().strip()
     async with Client(served.url, token) as client:
         assert await client.nodes() == []
@@ -82,15 +85,29 @@ async def test_tokens_carry_the_certificate_and_clients_accept_no_other(served: 
         with pytest.raises(ServerUnreachable, match="certificate"):
             await client.nodes()
     assert served.guard.counts[1] <= before[1], "nobody has shown a token"
-
-
-async def test_a_pinned_token_is_not_sent_without_tls(served: _Served) -> None:
-    """Neither over http, nor with a fingerprint that is none."""
-    token = served.folder.admin_token_file.read_text().strip()
     with pytest.raises(ConfigError, match="not encrypted"):
         Client(served.url.replace("https", "http"), token)
     with pytest.raises(ConfigError, match="no fingerprint"):
         Client(served.url, f"{split_token(token)[0]}.sha256=12")
+
+
+async def test_who_signs_in_first_compares_the_fingerprint(served: _Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then that certificate is trusted and no other; without a person, or with a no, nothing is sent."""
+    monkeypatch.setattr(typer, "confirm", lambda _: answer)
+    with pytest.raises(UserError, match="nobody vouches"):
+        await asyncio.to_thread(trusted_context, served.url)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    answer = False
+    with pytest.raises(UserError, match="nobody vouches"):
+        await asyncio.to_thread(trusted_context, served.url)
+    answer = True
+    trust = await asyncio.to_thread(trusted_context, served.url)
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{served.url}/web/sign-on", ssl=trust or True) as response:
+            assert response.status == 200
+        async with _serving(served.folder.path / "other") as other:
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await session.get(f"{other.url}/web/sign-on", ssl=trust or True)
 
 
 async def test_agents_take_the_fingerprint_from_the_join_token(served: _Served, tmp_path: Path) -> None:
@@ -118,12 +135,11 @@ async def test_agents_take_the_fingerprint_from_the_join_token(served: _Served, 
 
 @pytest.mark.sqlite_file
 async def test_who_trusted_a_server_trusts_the_one_restored_from_its_backup(tmp_path: Path) -> None:
-    """Its folder is gone, and its certificate came out of the backup: tokens of people and machines fit it. Nothing
-    lies in the folder that is not declared, so that nothing can be forgotten by a backup."""
+    """Its certificate came out of the backup; nothing lies in the folder that is not declared."""
     async with _serving(tmp_path / "data") as served:
         async with Client(served.url, served.folder.admin_token_file.read_text().strip()) as client:
             users = (await client.create_token("ada", "user", ["p"])).token
-        assert {path.name for path in served.folder.path.iterdir()} <= {entry.name for entry in FOLDER_ENTRIES}
+        assert {path.name for path in served.folder.path.iterdir()} <= set(FOLDER_ENTRIES)
         back_up(tmp_path / "data", tmp_path / "backup")
     shutil.rmtree(tmp_path / "data")
     restore(tmp_path / "backup", tmp_path / "data")

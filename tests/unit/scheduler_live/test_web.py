@@ -3,8 +3,9 @@
 import asyncio
 import io
 import json
+import random
 import re
-from collections.abc import AsyncIterator
+import sqlite3
 from http.cookies import Morsel
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import pytest
 
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.http.overview_api import STREAM
-from scheduler.live.web import event_stream
-from scheduler.live.web.event_stream import OverviewStream
-from scheduler.live.web.overview import order_of_queue
+from scheduler.live.http.cluster_api import STREAM
+from scheduler.live.services.views import order_of_queue
+from scheduler.live.store.store_interface import StoreUnavailable
+from scheduler.live.web import overview as event_stream
+from scheduler.live.web.overview import OverviewStream
 from scheduler.live.web.page import CSRF_HEADER
-from tests.support.http_face import Face, facing
+from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent
 
 pytestmark = pytest.mark.sql
@@ -25,12 +27,6 @@ pytestmark = pytest.mark.sql
 API = "/api/v1"
 PAGE = {CSRF_HEADER: "1"}
 STATIC = Path(__file__).parents[3] / "scheduler" / "live" / "web" / "static"
-
-
-@pytest.fixture
-async def face(tmp_path: Path) -> AsyncIterator[Face]:
-    async with facing(tmp_path / "data") as found:
-        yield found
 
 
 async def sign_in(face: Face, token: str) -> tuple[int, "Morsel[str] | None"]:
@@ -46,14 +42,10 @@ async def as_page(face: Face, method: str, path: str, cookie: "Morsel[str]", **h
     return (await face.client.request(method, path, headers=sent)).status
 
 
-# ------------------------------------------------------------------------------------------ who is signed in
-
-
 async def test_a_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(face: Face) -> None:
     """HttpOnly, SameSite=Strict, without the token in it; a changed or late one is nobody's."""
     status, cookie = await sign_in(face, face.admin)
     assert status == 200
-    assert cookie is not None
     assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", "/")
     assert face.admin not in cookie.value
     assert await as_page(face, "GET", f"{API}/whoami", cookie) == 200
@@ -95,9 +87,8 @@ async def test_a_cookie_is_void_when_its_token_is(face: Face) -> None:
     assert await as_page(face, "GET", f"{API}/jobs", cookie) == 401
 
 
-async def test_only_users_sign_in_and_wrong_tokens_are_limited(face: Face) -> None:
+async def test_only_users_sign_in_and_wrong_tokens_are_limited(face: Face, agent: FakeAgent) -> None:
     """Neither the token of a machine nor nonsense of any size; after a burst 429."""
-    agent = await FakeAgent(face.world, "n1").register()
     assert (await sign_in(face, agent.credential))[0] == 401
     for body in (b"", b"[]", b'{"token": 7}', b"{" * 3000, b'{"token": "' + b"x" * 5000 + b'"}'):
         assert (await face.client.post("/web/session", data=body, headers=PAGE)).status == 401
@@ -105,11 +96,8 @@ async def test_only_users_sign_in_and_wrong_tokens_are_limited(face: Face) -> No
     assert set(statuses) == {401, 429}
 
 
-# ------------------------------------------------------------------------------------------ files
-
-
 async def test_files_of_the_page_come_without_a_token_and_nothing_else_does(face: Face) -> None:
-    """Each with a policy that forbids inline scripts; what was fetched is not fetched again; no way out."""
+    """With a policy that forbids inline scripts; all but the first lie under a name made of their content."""
     response = await face.client.get("/")
     text = await response.text()
     policy = response.headers["Content-Security-Policy"]
@@ -128,10 +116,6 @@ async def test_files_of_the_page_come_without_a_token_and_nothing_else_does(face
     for path in ("/web/", "/web/../page.py", "/web/%2e%2e/page.py", "/web/vendor", "/web/none.js"):
         assert (await face.client.get(path)).status in (401, 429), path
     assert (await face.client.post("/")).status in (401, 429)
-
-
-async def test_a_browser_asks_once_for_what_never_changes(face: Face) -> None:
-    """All but the first file lie under a name made of their content; the modules are asked for at once, not in turn."""
     first = await face.client.get("/")
     assert first.headers["Cache-Control"] == "no-cache"
     text = await first.text()
@@ -153,7 +137,6 @@ async def test_one_question_tells_who_is_signed_in(face: Face) -> None:
     """Nobody at first; then the user of the token."""
     assert await (await face.client.get("/web/session")).json() == {"signed_in": False}
     _, cookie = await sign_in(face, face.admin)
-    assert cookie is not None
     sent = {"Cookie": f"{cookie.key}={cookie.value}"}
     told = await (await face.client.get("/web/session", headers=sent)).json()
     _, who = await face.json("GET", f"{API}/whoami")
@@ -180,28 +163,40 @@ def test_own_scripts_make_no_markup_of_strings_and_stay_short() -> None:
     assert licences == {"LICENSE-htm.txt", "LICENSE-preact.txt", "LICENSE-uplot.txt"}
 
 
-# ------------------------------------------------------------------------------------------ the overview
-
-
 async def busy(face: Face) -> FakeAgent:
     """One machine with two accelerators: job 1 holds one, job 2 the other, the rest waits."""
     agent = await FakeAgent(face.world, "n1").register()
     for number in range(5):
         project = "vision" if number % 2 == 0 else "speech"
         spec = {
-            "name": f"j{number + 1}",
-            "project": project,
-            "priority": (0, 0, 0, 50, 90)[number],
+            "name": f"j{number + 1}", "project": project, "priority": (0, 0, 0, 50, 90)[number],
             "resources": {"accelerators": "a:1"},
-        }
+        }  # fmt: skip
         await face.world.submit(spec)
     await agent.start_all()
     return agent
 
 
 async def test_the_overview_says_who_holds_what_and_who_is_next(face: Face) -> None:
-    """Cells by device, the queue by urgency with the jobs' own views, free accelerators by type, alerts."""
+    """Cells by device, the queue by urgency as the jobs' own bodies, others left out; looking changes nothing."""
     agent = await busy(face)
+    _, found = await face.json("GET", f"{API}/overview")
+    _, listed = await face.json("GET", f"{API}/jobs?state=PENDING")
+    assert {job["id"]: job for job in found["queue"]} == {job["id"]: job for job in listed["items"]}
+    _, prices = await face.json("GET", f"{API}/prices")
+    assert found["pools"] == prices["items"]
+    token = face.token("eve", UserRole.USER, "speech")
+    _, found = await face.json("GET", f"{API}/overview", token=token)
+    assert found["machines"][0]["cells"] == [1, 2]
+    assert found["names"] == {"2": "j2"}
+    assert [job["id"] for job in found["queue"]] == [4]
+    assert (found["waiting"], found["counts"]) == (1, {"RUNNING": 1, "PENDING": 1})
+    core = face.world.loop.core
+    before = repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)
+    face.world.clock.at += 5.0
+    assert (await order_of_queue(core, 10)).first == (5, 4, 3)
+    assert (await order_of_queue(core, 1, lambda job: job.request.project == "speech")).first == (4,)
+    assert (repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)) == before
     _, found = await face.json("GET", f"{API}/overview")
     assert found["machines"][0]["cells"] == [1, 2]
     assert found["types"] == [{"accelerator": "a", "free": 0, "capacity": 2}]
@@ -218,47 +213,15 @@ async def test_the_overview_says_who_holds_what_and_who_is_next(face: Face) -> N
     assert found["machines"][0]["cells"] == [5, 2]
 
 
-async def test_the_queue_shows_what_the_job_itself_would_show(face: Face) -> None:
-    """No second source of truth: an entry is the job's own body."""
-    await busy(face)
-    _, found = await face.json("GET", f"{API}/overview")
-    _, listed = await face.json("GET", f"{API}/jobs?state=PENDING")
-    assert {job["id"]: job for job in found["queue"]} == {job["id"]: job for job in listed["items"]}
-    _, prices = await face.json("GET", f"{API}/prices")
-    assert found["pools"] == prices["items"]
-
-
-async def test_names_of_other_projects_stay_there(face: Face) -> None:
-    """Who sees one project sees numbers in the cells of others, and neither their names nor their queue."""
-    await busy(face)
-    token = face.token("eve", UserRole.USER, "speech")
-    _, found = await face.json("GET", f"{API}/overview", token=token)
-    assert found["machines"][0]["cells"] == [1, 2]
-    assert found["names"] == {"2": "j2"}
-    assert [job["id"] for job in found["queue"]] == [4]
-    assert (found["waiting"], found["counts"]) == (1, {"RUNNING": 1, "PENDING": 1})
-
-
-async def test_looking_changes_nothing(face: Face) -> None:
-    """The order of the queue is read from the queues as they are; no state of the core is touched."""
-    await busy(face)
-    core = face.world.loop.core
-    before = repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)
-    face.world.clock.at += 5.0
-    assert order_of_queue(core, 10).first == (5, 4, 3)
-    assert order_of_queue(core, 1, frozenset({"speech"})).first == (4,)
-    assert (repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)) == before
-
-
-# ------------------------------------------------------------------------------------------ the stream
-
-
-async def next_event(stream: Any) -> dict[str, Any]:
-    async with asyncio.timeout(5.0):
+async def next_event(stream: Any, queue: list[int] | None = None) -> dict[str, Any]:
+    """The next event; with `queue` the next one that tells this queue."""
+    async with asyncio.timeout(30.0):
         while True:
             line = (await stream.content.readline()).decode()
             if line.startswith("data: "):
-                return json.loads(line.removeprefix("data: "))  # type: ignore[no-any-return]
+                event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+                if queue is None or [job["id"] for job in event.get("queue", ())] == queue:
+                    return event
 
 
 async def test_pages_get_everything_once_and_then_what_changed(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +245,7 @@ async def test_pages_get_everything_once_and_then_what_changed(face: Face, monke
     monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
     await face.call("POST", f"{API}/jobs/5/hold")
     face.client.app[STREAM]._is_awaited.set()  # type: ignore[index]
-    changes = [await next_event(page) for page in pages]
-    assert [job["id"] for job in changes[0]["queue"]] == [4, 3, 5]
+    changes = [await next_event(page, [4, 3, 5]) for page in pages]
     assert "machines" not in changes[0]
     for page in pages:
         page.close()
@@ -305,7 +267,7 @@ async def test_a_page_that_is_loaded_again_shows_at_once_what_was_sent_last(
     await face.call("POST", f"{API}/jobs/5/hold")
     page = await face.call("GET", f"{API}/overview/events")
     assert (await next_event(page))["queue"] == sent["queue"]
-    assert [job["id"] for job in (await next_event(page))["queue"]] == [4, 3, 5]
+    await next_event(page, [4, 3, 5])
     page.close()
     monkeypatch.setattr(event_stream, "_KEPT_S", 0.0)
     task = stream._task
@@ -313,6 +275,29 @@ async def test_a_page_that_is_loaded_again_shows_at_once_what_was_sent_last(
     async with asyncio.timeout(30.0):
         await task
     assert stream._audiences == {}
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("timeout"), sqlite3.OperationalError("locked")])
+async def test_a_page_goes_on_after_an_overview_that_the_database_refused(
+    face: Face, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
+    monkeypatch.setattr(event_stream, "_PART", 1.0)
+    await busy(face)
+    page = await face.call("GET", f"{API}/overview/events")
+    await next_event(page)
+    store, loop, refused = face.world.server.store, asyncio.get_running_loop(), asyncio.Event()
+
+    def refuse(*_: object) -> Any:
+        loop.call_soon_threadsafe(refused.set)
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "usage", refuse)
+        await refused.wait()
+    await face.call("POST", f"{API}/jobs/5/hold")
+    await next_event(page, [4, 3, 5])
+    page.close()
 
 
 async def test_a_stream_ends_with_its_token(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +319,35 @@ async def test_a_stream_ends_with_its_token(face: Face, monkeypatch: pytest.Monk
     assert await lazy.unread.get() is None
 
 
-# ------------------------------------------------------------------------------------------ listings, logs, job files
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_page_of_the_queue_is_cut_from_the_overviews_order(face: Face, seed: int) -> None:
+    """Whatever the limit: waiting jobs by urgency, those that hold places last, each once; a sweep where its first job
+    is. Nothing else is in the listing of a project.
+    """
+    draw = random.Random(seed)
+    await busy(face)
+    for number in range(draw.randint(5, 40)):
+        more = {"array": "0-2"} if draw.random() < 0.2 else {}
+        spec = {"name": f"k{number}", "priority": draw.randint(0, 99), "resources": {"accelerators": "a:1"}}
+        spec |= {"run": "true", "project": draw.choice(["vision", "speech"])} | more
+        assert (await face.call("POST", f"{API}/jobs", spec, key=str(number))).status == 201
+    overview = await face.got("/overview")
+
+    async def listed(asked: str, limit: int) -> list[int]:
+        found, cursor = [], ""
+        while cursor is not None:
+            page = await face.got(f"/jobs?sort=queue&limit={limit}&cursor={cursor}{asked}")
+            found, cursor = found + [job["id"] for job in page["items"]], page.get("next")
+        return found
+
+    whole = await listed("", 1000)
+    assert whole[: len(overview["queue"])] == [job["id"] for job in overview["queue"]]
+    assert (whole[-2:], len(set(whole)), len(whole)) == ([1, 2], overview["waiting"] + 2, overview["waiting"] + 2)
+    assert await listed("", draw.randint(1, 9)) == whole
+    of = {job["id"]: job for job in (await face.got("/jobs?limit=1000"))["items"]}
+    assert await listed("&project=speech", 5) == [each for each in whole if of[each]["project"] == "speech"]
+    firsts = {of[each].get("sweep") or each: each for each in reversed(whole)}
+    assert await listed("&sweeps=folded", 4) == sorted(firsts.values(), key=whole.index)
 
 
 async def test_jobs_are_filtered_sorted_and_paged(face: Face) -> None:
@@ -362,9 +375,8 @@ async def test_jobs_are_filtered_sorted_and_paged(face: Face) -> None:
         assert (await face.call("GET", f"{API}/jobs?sort=name&cursor={cursor}")).status == 400
 
 
-async def test_the_end_of_a_log_and_a_job_file_as_it_is(face: Face) -> None:
+async def test_the_end_of_a_log_and_a_job_file_as_it_is(face: Face, agent: FakeAgent) -> None:
     """`tail` begins so many bytes before the end; a submit takes YAML where the request says so."""
-    agent = await FakeAgent(face.world, "n1").register()
     body, headers = b"name: written\nrun: 'true'\n", {"Authorization": f"Bearer {face.admin}"}
     as_yaml = {**headers, "Content-Type": "application/yaml"}
     response = await face.client.post(f"{API}/jobs", data=body, headers=as_yaml)

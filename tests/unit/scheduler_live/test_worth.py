@@ -1,4 +1,4 @@
-"""What one more accelerator was worth: recorded from the plans in force, kept by the hour, and read back."""
+"""What places were worth, and what shares are, over a restart."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.events import PoolDeclared, Proposal, Solved
+from scheduler.core.events import PoolDeclared, Proposal, ShareLimit, Solved
+from scheduler.core.explain.share_standing import share_standings
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http import usage_api
 from scheduler.live.loop.price_history import LOOK_EVERY_S, PoolQuote, PriceHistory
-from scheduler.live.loop.recurring_steps import note_prices
+from scheduler.live.loop.recurring_steps import keep_core_state, note_prices
 from scheduler.live.store.event_journal import decode_event, encode_event
-from scheduler.live.store.price_hours import PRICES_KEPT_S, PriceQuery, PriceRow
 from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import WriteBatch
+from scheduler.live.store.store_interface import PriceQuery, WriteBatch
+from scheduler.live.store.table_rows import PRICES_KEPT_S, PriceRow
 from tests.support.http_face import Face, facing
-from tests.support.live_world import FakeAgent, World
+from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, Pool, PoolId, Shape
 
 pytestmark = pytest.mark.sql
@@ -75,8 +76,10 @@ async def test_nothing_is_made_up(tmp_path: Path, jobs: int, more: dict[str, flo
 
 
 @pytest.mark.sqlite_file
-async def test_hours_are_kept_over_a_restart_and_read_by_everybody(tmp_path: Path) -> None:
-    """By clock hours, each once; a viewer of one project reads prices as `walras prices` shows them."""
+async def test_hours_are_kept_over_a_restart_and_read_by_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By clock hours, each once; a viewer of one project reads prices as `walras cloud prices` shows them."""
     async with facing(tmp_path, policy=WALRAS) as f:
         await queue_of(f, 3, value_usd_per_h=3.0)
         await watched(f.world, 2 * HOUR)
@@ -95,21 +98,14 @@ async def test_hours_are_kept_over_a_restart_and_read_by_everybody(tmp_path: Pat
         assert late == [last]
         assert (await f.call("GET", "/api/v1/worth?pool=x")).status == 404
         assert (await f.call("GET", "/api/v1/worth?since_s=-1")).status == 400
+        monkeypatch.setattr(usage_api, "MOST_HOURS", 1)
+        status, body = await f.json("GET", "/api/v1/worth")
+        assert (status, body["fix"]) == (400, "ask for less: a shorter --since, or one --pool")
     store = SqliteStore(tmp_path)
     kept = store.price_hours(PriceQuery(0.0))
     assert sum(row.seconds for row in kept) >= 2 * HOUR - 600.0
     assert all(row.since_at < at for row in kept)
     store.close()
-
-
-async def test_too_many_hours_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to ask for instead."""
-    async with facing(tmp_path, policy=WALRAS) as f:
-        await queue_of(f, 3)
-        await watched(f.world, 2 * HOUR)
-        monkeypatch.setattr(usage_api, "MOST_HOURS", 1)
-        status, body = await f.json("GET", "/api/v1/worth")
-        assert (status, body["fix"]) == (400, "ask for less: a shorter --since, or one --pool")
 
 
 def quote(price: float, unit: str = "u", usd: float | None = None) -> PoolQuote:
@@ -149,9 +145,100 @@ def test_old_hours_are_deleted(tmp_path: Path) -> None:
     def row(since_at: float) -> PriceRow:
         return PriceRow(POOL, since_at, since_at + HOUR, HOUR, 1.0, "u", None, 1.0)
 
-    store.commit(WriteBatch(price_hours=[row(0.0), row(HOUR), row(2 * HOUR)]))
-    store.commit(WriteBatch(price_hours=[row(PRICES_KEPT_S)], price_hours_until=1.5 * HOUR))
+    store.commit(WriteBatch(row(0.0), row(HOUR), row(2 * HOUR)))
+    store.commit(WriteBatch(row(PRICES_KEPT_S)).expire(PriceRow, PRICES_KEPT_S + 1.5 * HOUR))
     assert [each.since_at for each in store.price_hours(PriceQuery(-1.0))] == [2 * HOUR, PRICES_KEPT_S]
     assert [each.since_at for each in store.price_hours(PriceQuery(-1.0, limit=1))] == [PRICES_KEPT_S]
     assert store.price_hours(PriceQuery(-1.0, "other")) == []
     store.close()
+
+
+API = "/api/v1"
+
+
+async def _shares(face: Face, token: str | None = None) -> dict[str, dict[str, object]]:
+    status, found = await face.json("GET", f"{API}/share", token=token)
+    assert status == 200, found
+    return {each["name"]: each for each in found}
+
+
+async def test_shares_are_told_and_outlive_the_server(tmp_path: Path) -> None:
+    """Weights and limits by project and user, entitlement by demand, what is borrowed, and use after a restart."""
+    async with facing(tmp_path / "data") as face:
+        await face.call("POST", f"{API}/projects", {"name": "vision", "settings": {"share": {"weight": 3}}})
+        await face.call("POST", f"{API}/projects", {"name": "speech"})
+        await face.call("PATCH", f"{API}/projects/vision", {"users": {"admin": {"limits": {"a": 2}}}})
+        agents = [await FakeAgent(face.world, f"n{number}").register() for number in (1, 2)]
+        for _ in range(3):
+            await face.json("POST", f"{API}/jobs", {"run": "true", "project": "speech"})
+        for agent in agents:
+            await agent.start_all()
+        shares = await _shares(face)
+        assert {name: each["weight"] for name, each in shares.items()} == {
+            "speech": 1.0, "speech/admin": 1.0, "vision": 3.0, "vision/admin": 1.0,
+        }  # fmt: skip
+        speech, vision = shares["speech"], shares["vision"]
+        assert (speech["entitled"], speech["nominal"], vision["entitled"], vision["nominal"]) == (3.0, 1.0, 0.0, 3.0)
+        assert (speech["held"], speech["borrowed"]) == ({"a": 3.0}, [{"name": "vision", "accelerators": 2.0}])
+        told = "3 a at 1 times the fleet's average speed for its jobs count 3"
+        assert speech["because"] == f"speech holds 3 accelerators, which count as 3 of its share: {told}"
+        assert shares["vision/admin"]["limits"] == {"a": 2}
+        face.world.clock.at += 7200.0
+        used = float((await _shares(face))["speech"]["used_h"])  # type: ignore[arg-type]
+        assert used == pytest.approx(6.0, rel=0.01)
+        stranger = face.token("eve", UserRole.USER, "speech")
+        seen = await _shares(face, stranger)
+        assert set(seen) == {"speech", "speech/admin"}
+        assert seen["speech"]["borrowed"] == [{"name": "others", "accelerators": 2.0}]
+        await face.world.loop.perform_in_pieces(keep_core_state)
+    async with world(tmp_path / "data", at=7200.0) as again:
+        told = {each.name: each for each in share_standings(again.server.core, 7200.0)}
+        assert told["vision"].share.weight == 3.0
+        assert told["vision/admin"].share.limits == (ShareLimit("a", 2),)
+        assert told["speech"].used_s / 3600.0 == pytest.approx(used, rel=1e-6)
+        assert told["speech"].accelerators == 3.0
+
+
+async def test_what_a_project_owns_is_told_and_lent_and_outlives_policy_and_server(tmp_path: Path) -> None:
+    """Both of its accelerators are lent for two hours, whatever policy is put in force: that is its credit."""
+    async with facing(tmp_path / "data") as face:
+        await face.call("POST", f"{API}/projects", {"name": "vision", "settings": {"share": {"owned": {"a": 2}}}})
+        await face.call("POST", f"{API}/projects", {"name": "speech"})
+        agents = [await FakeAgent(face.world, f"n{number}").register() for number in (1, 2)]
+        await face.json("PUT", f"{API}/policy", {"policy": {"name": "max_min_fairness"}, "rules": {"round_s": 30.0}})
+        job = {"run": "true", "preemptible": "always"}
+        for _ in range(4):
+            await face.json("POST", f"{API}/jobs", {**job, "project": "speech"})
+        await face.world.advance(1.0)
+        for agent in agents:
+            await agent.start_all()
+        face.world.clock.at += 7200.0
+        (lent,) = (await _shares(face))["vision"]["owned"]  # type: ignore[misc]
+        assert lent | {"credit_h": 0} == {"scope": "a", "owned": 2, "here": 2, "used": 0, "lent": 2.0, "credit_h": 0}
+        await face.world.loop.perform_in_pieces(keep_core_state)
+    async with world(tmp_path / "data", at=7200.0) as again:
+        ledger = again.server.core.ledger
+        (claim,) = ledger.usage.owned.claims
+        assert ledger.usage.owned.credit_s(claim) / 3600.0 == pytest.approx(4.0, rel=0.01)
+
+
+async def test_what_a_guarantee_is_worth_is_told_to_those_who_see_the_project(face: Face) -> None:
+    """vision's guarantee keeps an accelerator that the short jobs of speech would pay more for."""
+    guaranteed = {"share": {"guaranteed": 0.5, "weight": 0.1}}
+    await face.call("POST", f"{API}/projects", {"name": "vision", "settings": guaranteed})
+    await face.call("POST", f"{API}/projects", {"name": "speech"})
+    rules = {"round_s": 30.0, "resolve_min_s": 1.0}
+    await face.json("PUT", f"{API}/policy", {"policy": {"name": "walras"}, "rules": rules})
+    for project in ("speech", "speech", *["vision"] * 6):
+        length = "1h" if project == "speech" else "100h"
+        job = {"run": "true", "project": project, "preemptible": "always", "estimated_duration": length}
+        await face.json("POST", f"{API}/jobs", job)
+    agent = await FakeAgent(face.world, "n1").register()
+    await face.world.advance(1.0)
+    await agent.start_all()
+    await face.world.advance(600.0)
+    _, prices = await face.json("GET", f"{API}/prices")
+    assert [(each["name"], each["limit"]) for each in prices["entities"]] == [("vision", 0.0)], prices
+    assert prices["entities"][0]["guarantee"] > 0
+    _, seen = await face.json("GET", f"{API}/prices", token=face.token("eve", UserRole.USER, "speech"))
+    assert seen["entities"] == []

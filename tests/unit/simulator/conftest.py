@@ -8,14 +8,13 @@ import pytest
 from scheduler.core.commands import Command, JobTransitioned, Prepare, Revoke, Start
 from scheduler.core.events import Event
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.attempts import WorldParameters
-from simulator.engine import Engine, RandomStreams, RunOutcome
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
+from scheduler.world.engine import Engine, RandomStreams, RunOutcome
+from scheduler.world.machines import PoolModel, SimulatedMachines
+from scheduler.world.world import SimulatedWorld
 from simulator.faults import FaultInjector, FaultModel
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel, SimulatedMachines
+from simulator.ground_truth import GroundTruth, SpeedKey, TruePhysics
 from simulator.metrics import JobMetrics, MetricsCollector
-from simulator.simulated_jobs import SimulatedJob
-from simulator.world import SimulatedWorld
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.states import JobState
@@ -44,8 +43,9 @@ class Bench:
         )
         speeds = {SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0}
         truth = replace(truth, speeds={**speeds, **truth.speeds}, default_costs=costs)
-        self.world = SimulatedWorld(self.engine, self.machines, truth, model, streams)
-        self.faults = FaultInjector(self.engine, self.machines, self.world, faults, streams)
+        physics = TruePhysics(truth, self.machines, model, streams)
+        self.world = SimulatedWorld(self.machines, physics, model, streams)
+        self.faults = FaultInjector(self.machines, self.world, faults, streams)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.machines.begin(0.0)
 

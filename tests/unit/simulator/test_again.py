@@ -8,7 +8,7 @@ from scheduler.core.commands import AttemptTransitioned
 from scheduler.core.events import AttemptProgressed, AttemptStarted, Event, JobSubmitted
 from scheduler.core.rules import parse_policy
 from scheduler.core.speed_events import FactsTold, SpeedsPredicted
-from simulator.cost_measurement import RecordedEvent, measure_costs, recorded_completion_times
+from scheduler.world.attempts import SimulatedJob
 from simulator.experiment import workload_experiment
 from simulator.measured_costs import (
     MeasuredCosts,
@@ -18,9 +18,11 @@ from simulator.measured_costs import (
     MeasuredPrediction,
     MeasuredRevocation,
     MeasuredSpeed,
+    RecordedEvent,
+    measure_costs,
+    recorded_completion_times,
 )
-from simulator.reports.resimulation import live_world_parameters, resimulate, resimulation_scenario
-from simulator.simulated_jobs import SimulatedJob
+from simulator.reports.recorded_runs import live_world_parameters, resimulate, resimulation_scenario
 from simulator.simulation import Simulation
 from tests.support.recorded_run import recorded_run
 from walras.cluster import NodeId, NodeShare, Placement, PoolId
@@ -143,6 +145,15 @@ def test_each_attempt_takes_the_times_that_it_took_in_the_run() -> None:
     assert max(job.error for job in again) < 0.03, again
     assert max(job.most_s / job.least_s for job in again) > 1.1, "the drawn ones differ"
     assert found.without_single_times().attempts == ()
+
+
+def test_jobs_arrive_and_machines_report_at_the_instants_of_the_run() -> None:
+    """A second's delay puts a job behind a solve, and a beat's delay a speed behind a prediction."""
+    jobs = [each.model_copy(update={"at": each.at and each.at + 0.9}) for each in WORKLOAD.jobs]
+    true = PREDICTED.model_copy(update={"cost_noise": 0.5})
+    run = recorded_run(WORKLOAD.model_copy(update={"jobs": jobs}), CLUSTER, POLICY, true)
+    again = resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=1)
+    assert max(job.error for job in again) < 0.03, again
 
 
 def test_each_request_for_a_machine_boots_as_long_as_it_did() -> None:

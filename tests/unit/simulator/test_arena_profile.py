@@ -6,26 +6,26 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import parse_policy
-from simulator.engine import RunOutcome
-from simulator.machines import PoolModel
+from scheduler.world.engine import RunOutcome
+from scheduler.world.machines import PoolModel
+from simulator.reports.timeline import Timeline
 from simulator.simulation import Scenario, SimulationResult, simulate
-from simulator.workloads.trace import TraceJob
-from simulator.worlds.arena.arena_places import ArenaModel, ArenaPlace, PlaceTable, read_places
+from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.arena.arena_scenario import (
     ARENA_TUNING,
     TUNING,
     ArenaConfigurations,
+    ArenaModel,
+    ArenaPlace,
     ArenaWorkload,
-    TunedSpan,
+    PlaceTable,
     arena_plan_scenario,
-    arena_policy_names,
     arena_scenario,
     arena_workload,
-    arrival_round,
     pack_evenly,
-    round_throughputs,
-    rounds_needed,
+    read_places,
 )
+from tests.support.arena_rounds import round_throughputs
 from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
 
@@ -74,10 +74,9 @@ def _ends(result: SimulationResult) -> dict[int, float]:
     return {int(job.job_id): job.ended_at for job in result.jobs}
 
 
-def _fcfs(places: PlaceTable, *rows: TraceJob, spans: list[TunedSpan] | None = None) -> dict[int, float]:
+def _fcfs(places: PlaceTable, *rows: TraceJob) -> dict[int, float]:
     made = arena_workload(rows, places)
-    sink = None if spans is None else spans.append
-    return _ends(simulate(made.jobs, arena_scenario(made, "fcfs", pools=POOLS, on_span=sink)))
+    return _ends(simulate(made.jobs, arena_scenario(made, "fcfs", pools=POOLS)))
 
 
 # ------------------------------------------------------------------------------------------------ places
@@ -126,44 +125,15 @@ def test_a_table_that_cannot_be_read_is_refused_by_line(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ rounds
 
 
-def test_a_job_arrives_up_to_a_round_before_its_submission() -> None:
-    """In the round before the first that starts at its submission or later."""
-    assert [arrival_round(at) for at in (0.0, 1.0, 300.0, 301.0, 685.0, 900.0)] == [0, 0, 0, 1, 2, 2]
-
-
-def test_a_job_ends_at_the_start_of_the_round_after_its_last_whole_iteration() -> None:
-    """31 iterations of 10 s are 310 s. An iteration that a round cuts counts when it is whole."""
-    assert [rounds_needed(iterations, 10.0) for iterations in (1, 30, 31, 60)] == [1, 1, 2, 2]
-    assert [rounds_needed(iterations, 7.0) for iterations in (42, 43, 85)] == [1, 2, 2]
-    assert rounds_needed(3.0, 0.1 + 0.2) == 1
-
-
 def test_short_tuning_costs_throughput_and_long_tuning_a_round(places: PlaceTable) -> None:
     """30 iterations on one A100 take a round, 120 on four a round more than their time."""
-    spans: list[TunedSpan] = []
-    assert _fcfs(places, _row(0.0, 1, 30), _row(0.0, 4, 120), spans=spans) == {1: 300.0, 2: 600.0}
-    assert round_throughputs(spans, 3) == [5.0, 0.0, 0.0]
-    spans = []
-    assert _fcfs(places, _row(0.0, 4, 240), spans=spans) == {1: 900.0}
-    assert round_throughputs(spans, 4) == [0.0, 0.0, 40.0, 0.0]
-
-
-def test_first_come_first_served_is_of_each_type_for_itself(places: PlaceTable) -> None:
-    """Eight A100 are taken until 1,200 s. A smaller job waits behind one that does not fit; the V100 are free."""
-    ends = _fcfs(
-        places,
-        _row(0.0, 8, 670),
-        _row(0.0, 4, 120, name="waits"),
-        _row(0.0, 1, 30, name="behind it"),
-        _row(0.0, 4, 15, "v100", name="other type"),
-    )
-    assert ends == {1: 1200.0, 4: 600.0, 2: 1800.0, 3: 1500.0}
-
-
-def test_a_gang_goes_to_the_emptiest_machines(places: PlaceTable) -> None:
-    """Single ones are spread over both, so no whole machine is left for the gang of four until one has ended."""
-    ends = _fcfs(places, _row(0.0, 1, 30), _row(0.0, 1, 90), _row(0.0, 4, 120, name="gang"))
-    assert ends == {1: 300.0, 2: 900.0, 3: 300.0 + 600.0}
+    for rows, ends, throughputs in (
+        ([_row(0.0, 1, 30), _row(0.0, 4, 120)], {1: 300.0, 2: 600.0}, [5.0, 0.0, 0.0]),
+        ([_row(0.0, 4, 240)], {1: 900.0}, [0.0, 0.0, 40.0, 0.0]),
+    ):
+        made, timeline = arena_workload(rows, places), Timeline()
+        assert _ends(simulate(made.jobs, arena_scenario(made, "fcfs", pools=POOLS), recorder=timeline.record)) == ends
+        assert round_throughputs(timeline, made, len(throughputs)) == throughputs
 
 
 # ------------------------------------------------------------------------------------------------ our policies
@@ -224,4 +194,3 @@ def test_the_profile_is_not_for_servers_and_has_one_policy(places: PlaceTable) -
     made = arena_workload([_row(0.0, 1, 10)], places)
     with pytest.raises(UnknownPolicyError, match="known: fcfs"):
         arena_scenario(made, "gavel", pools=POOLS)
-    assert arena_policy_names() == ("fcfs",)

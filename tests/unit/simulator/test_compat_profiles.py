@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from simulator.goodput.application import GangLayout, OutsideProfileError, StepTimes
-from simulator.goodput.measured_profiles import (
+from simulator.goodput.application import (
+    GangLayout,
     MeasuredStepTimes,
+    OutsideProfileError,
     RecordedLearningCurve,
     RecordedTraining,
     StepTimeCurve,
+    StepTimes,
 )
 from simulator.workloads.application_profiles import local_batch_range, read_learning_curve, read_step_times
 from walras.errors import ConfigError

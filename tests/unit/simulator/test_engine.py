@@ -10,7 +10,7 @@ from optimizer.policy import PolicySpec
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from scheduler.core.commands import Command, Solve, WakeAt
 from scheduler.core.events import Event, JobHeld, NodeBack, Proposal, Solved, Woke
-from simulator.engine import Engine, RunLimits, RunOutcome, SolveClock, SolveTime
+from scheduler.world.engine import Engine, RunLimits, RunOutcome, SolveClock, SolveTime
 from walras.cluster import NodeId
 from walras.job_request import JobId
 
@@ -144,7 +144,7 @@ def test_the_recorder_sees_every_event_with_its_commands() -> None:
 def test_a_solve_may_take_no_time_or_the_time_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zero by default; measured: as long as the solver took on this machine."""
     ticks = iter((10.0, 12.0, 20.0, 27.0))
-    monkeypatch.setattr("simulator.engine.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("scheduler.world.engine.perf_counter", lambda: next(ticks))
     ask = Solve(7, _PROBLEM, PolicySpec("any"), None, 0.0)
     for asked, took_s in ((SolveTime(), 0.0), (SolveTime(SolveClock.MEASURED), 7.0)):
         core = Scripted(lambda event: [ask] if isinstance(event, NodeBack) else [])

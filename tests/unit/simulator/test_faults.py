@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from random import Random
 from statistics import median
 from typing import Any
@@ -25,11 +24,18 @@ from scheduler.core.events import (
     RentFailed,
 )
 from scheduler.providers.simulated_cloud import RentalTerms
-from simulator.attempts import WorldParameters
-from simulator.engine import RandomStreams
-from simulator.faults import FaultInjector, FaultModel, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation
-from simulator.ground_truth import AttemptCosts
-from simulator.machines import PoolModel, SimulatedMachines
+from scheduler.world.attempts import AttemptCosts, WorldParameters
+from scheduler.world.engine import RandomStreams
+from scheduler.world.machines import PoolModel, SimulatedMachines
+from simulator.faults import (
+    FaultInjector,
+    FaultModel,
+    MarketChange,
+    NodeDeath,
+    NodeSlowdown,
+    PoolRevocation,
+    SlowPeriods,
+)
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.states import JobState, Reason
 
@@ -97,12 +103,9 @@ def test_a_machine_that_was_cut_off_tells_everything_when_it_is_back(bench: Make
     b.run()
     story = b.told(NodeUnreachable, NodeBack, AttemptEnded, CheckpointRecorded)
     assert [(type(e), e.at) for e in story] == [
-        (NodeUnreachable, 10.0),
-        (NodeBack, 30.0),
+        (NodeUnreachable, 10.0), (NodeBack, 30.0), (AttemptEnded, 30.0), (CheckpointRecorded, 30.0),
         (AttemptEnded, 30.0),
-        (CheckpointRecorded, 30.0),
-        (AttemptEnded, 30.0),
-    ]
+    ]  # fmt: skip
     assert story[3].steps == 58.0
 
 
@@ -211,7 +214,7 @@ def test_a_slow_machine_holds_up_every_gang_that_it_is_part_of(bench: Make, job:
 
 def test_slow_spells_come_and_go_by_a_stream_of_their_own(bench: Make, job: Make) -> None:
     """So much of the time as their lengths say, and no death is moved by them."""
-    model = FaultModel(slow_every_s=100.0, slow_s=100.0, slow_pace=0.5, death_every_s=1e6, until_at=1e6)
+    model = FaultModel(slow=SlowPeriods(100.0, 100.0, 0.5), death_every_s=1e6, until_at=1e6)
     b = bench(faults=model)
     b.submit(job(steps=2e5))
     b.start(0.0, 1, 1, {"own-1": (0,)})
@@ -219,7 +222,7 @@ def test_slow_spells_come_and_go_by_a_stream_of_their_own(bench: Make, job: Make
     b.run()
     (end,) = b.told(AttemptEnded)
     assert end.at == pytest.approx(2e5 / 1.5, rel=0.1)  # half of the time at half the pace
-    calm = bench(faults=replace(model, slow_every_s=inf))
+    calm = bench(faults=replace(model, slow=SlowPeriods()))
     calm.run()
     deaths = [[e.at for e in each.told(NodeUnreachable)] for each in (b, calm)]
     assert deaths[0][:1] == deaths[1][:1]
@@ -245,7 +248,7 @@ def test_a_market_moves_its_price_and_what_it_has(bench: Make, job: Make) -> Non
 
 def test_an_attempt_can_be_slow_on_machines_that_are_well(bench: Make, job: Make) -> None:
     """Only it, in spells that end; the work that it makes is speed x pace x time."""
-    faults = FaultModel(attempt_slow_every_s=5.0, attempt_slow_s=5.0, attempt_slow_pace=0.25)
+    faults = FaultModel(attempt_slow=SlowPeriods(5.0, 5.0, 0.25))
     b = bench(faults=faults)
     b.submit(job(1, steps=1000.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
@@ -258,7 +261,7 @@ def test_an_attempt_can_be_slow_on_machines_that_are_well(bench: Make, job: Make
 
 def test_slow_spells_of_an_attempt_end_with_it(bench: Make, job: Make) -> None:
     """Nothing is left to happen when the last attempt is over, so a run that has nothing to do ends."""
-    b = bench(faults=FaultModel(attempt_slow_every_s=1.0, attempt_slow_s=1.0))
+    b = bench(faults=FaultModel(attempt_slow=SlowPeriods(1.0, 1.0)))
     b.submit(job(steps=50.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.run()
@@ -270,7 +273,7 @@ def test_prices_move_around_the_pools_own(bench: Make) -> None:
     """At every so many seconds the scheduler hears another; none after the instant at which chance ends."""
     b = bench()
     machines = SimulatedMachines(b.engine, [PoolModel(market_pool(), reprice_every_s=10.0, price_noise=0.5)])
-    FaultInjector(b.engine, machines, b.world, FaultModel(until_at=1000.0), RandomStreams(3))
+    FaultInjector(machines, b.world, FaultModel(until_at=1000.0), RandomStreams(3))
     b.run()
     prices = [event.pool.usd_per_h for event in b.told(PoolDeclared) if event.at > 0]
     assert len(prices) == 100

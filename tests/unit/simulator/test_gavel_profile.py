@@ -1,16 +1,18 @@
 """Gavel's mechanism, policies and time model on cases small enough to follow by hand."""
 
-from math import inf
+import json
+from pathlib import Path
 
 import pytest
 
 from scheduler.core.rules import parse_policy
-from simulator.engine import RunOutcome
+from scheduler.world.attempts import SimulatedJob
+from scheduler.world.engine import RunOutcome
+from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import SimulationResult, simulate
-from simulator.worlds.gavel.gavel_scenario import gavel_policy_names, gavel_scenario
+from simulator.workloads.trace_binding import read_pair_speeds, read_throughput_table
+from simulator.worlds.gavel.gavel_scenario import GAVEL_POLICIES, gavel_scenario
 from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -37,54 +39,12 @@ def _run(policy: str, jobs: list[tuple[float, float]], counts: dict[str, int], k
     return result
 
 
-def _ends(result: SimulationResult) -> dict[int, float]:
-    return {int(job.job_id): job.ended_at for job in result.jobs}
-
-
-def test_a_round_has_whole_steps_and_an_early_end_leaves_its_place_idle() -> None:
-    """The second job waits for the round's end though the first is through after 50 s: one of two runs a round."""
-    ends = _ends(_run("fifo_perf", [(0.0, 100.0), (0.0, 1000.0), (0.0, 720.0)], {"v100": 2}))
-    assert ends[1] == 50.0
-    assert ends[2] == 500.0  # 720 steps in the first round, 280 in the second
-    # The gate is open after the solve at 0, so the third job is placed at 360.
-    assert ends[3] == 720.0
-
-
-def test_a_newcomer_waits_for_the_gate_beside_an_idle_accelerator() -> None:
-    """Two solves close the gate for 1,920 s: the job that comes at 400 s starts at the first round end after that."""
-    ends = _ends(_run("fifo_perf", [(0.0, 20_000.0), (100.0, 360.0), (400.0, 360.0)], {"v100": 3}))
-    assert ends[2] == 360.0 + 180.0
-    assert ends[3] == 360.0 + 6 * 360.0 + 180.0
-
-
-def test_the_clock_jumps_to_the_next_arrival_and_no_job_is_stranded_at_the_end() -> None:
-    """Jobs that come to an idle cluster behind a closed gate start with the next arrival, the last one anyhow."""
-    ends = _ends(_run("isolated", [(0.0, 100.0), (1000.0, 100.0), (1100.0, 100.0), (1300.0, 100.0)], {"v100": 4}))
-    assert ends[1] == 50.0
-    assert all(end < inf for end in ends.values())
-    assert ends[4] - 1300.0 < 360.0
-
-
-def test_both_members_of_a_pair_complete_with_the_slower() -> None:
-    """Two jobs on one accelerator at 0.6 of their speed, more together than apart."""
-    result = _run("max_min_fairness_packed", [(0.0, 240.0), (0.0, 360.0)], {"v100": 1})
-    assert _ends(result) == {1: 300.0, 2: 300.0}
-    assert result.pools[0].held_s == pytest.approx(300.0)
-
-
-@pytest.mark.parametrize("policy", gavel_policy_names())
+@pytest.mark.parametrize("policy", GAVEL_POLICIES)
 def test_every_policy_finishes_every_job(policy: str) -> None:
     """More jobs than accelerators, arriving one by one, under all that the profile has."""
     jobs = [(number * 200.0, 500.0 + 130.0 * number) for number in range(12)]
     result = _run(policy, jobs, {"v100": 1, "k80": 2})
     assert len(result.jobs) == 12
-
-
-def test_equal_scenarios_give_equal_runs() -> None:
-    """Types are drawn in another order every round, from a seed."""
-    jobs = [(0.0, 700.0 + number) for number in range(9)]
-    first, second = (_ends(_run("isolated", jobs, {"v100": 2, "k80": 2})) for _ in range(2))
-    assert first == second
 
 
 def test_the_profile_is_not_for_servers_and_has_gavels_names_only() -> None:
@@ -93,3 +53,37 @@ def test_the_profile_is_not_for_servers_and_has_gavels_names_only() -> None:
         parse_policy({"policy": "fifo", "rules": {"mechanism": "gavel"}})
     with pytest.raises(UnknownPolicyError, match="fifo_perf"):
         gavel_scenario((), GroundTruth({}), "nonesuch")
+
+
+A, B = "('net', 1)", "('other', 1)"
+
+
+def _table(folder: Path, entries: object) -> Path:
+    path = folder / "speeds.json"
+    path.write_text(json.dumps({"v100": {A: entries, B: {"null": 4.0, A: [3.0, 1.5]}}}))
+    return path
+
+
+def test_each_member_of_a_pair_has_its_own_speed(tmp_path: Path) -> None:
+    """What stands under a job says first how fast that job is; gangs of other sizes do not pair."""
+    path = _table(tmp_path, {"null": 2.0, B: [1.5, 3.0], "('other', 2)": [9.0, 9.0]})
+    truth = GroundTruth(read_throughput_table(path), pairs=read_pair_speeds(path, ["v100"]))
+    assert truth.colocated_speed(Kind("net"), Kind("other"), "v100", 1) == 1.5
+    assert truth.colocated_speed(Kind("other"), Kind("net"), "v100", 1) == 3.0
+    assert truth.colocated_speed(Kind("net"), Kind("net"), "v100", 1) == 0.0
+    assert truth.speeds[SpeedKey(Kind("net"), "v100", 1)] == 2.0
+    assert read_pair_speeds(path, ["k80"]) == {}
+
+
+@pytest.mark.parametrize("entries", [{"null": -1.0}, {B: [1.0, 1.0]}, {"null": "fast"}])
+def test_a_speed_that_is_none_is_refused_by_place(tmp_path: Path, entries: object) -> None:
+    """Negative, missing, or not a number."""
+    with pytest.raises(ConfigError, match=r"v100: \('net', 1\)"):
+        read_throughput_table(_table(tmp_path, entries))
+
+
+@pytest.mark.parametrize("both", [[1.0], [1.0, -2.0], "fast"])
+def test_a_pair_needs_two_speeds(tmp_path: Path, both: object) -> None:
+    """One for each member."""
+    with pytest.raises(ConfigError, match="speeds of both"):
+        read_pair_speeds(_table(tmp_path, {"null": 1.0, B: both}), ["v100"])

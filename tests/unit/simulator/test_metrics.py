@@ -10,14 +10,14 @@ from rich.console import Console
 
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
-from simulator.engine import Engine, RunOutcome, SolveStats
+from scheduler.world.engine import Engine, RunOutcome, SolveStats
 from simulator.metrics import JobMetrics, MetricsCollector
 from simulator.reports.report_page import print_run_summary
 from simulator.reports.run_summary import summarise_run, summary_document
 from simulator.simulation import SimulationResult
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
-from walras.json_output import json_pieces
+from walras.output.json_output import json_pieces
 from walras.states import AttemptState, JobState, Reason
 
 Make = Callable[..., Any]

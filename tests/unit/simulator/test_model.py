@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.core.events import AttemptEnded, AttemptProgressed, AttemptStarted
+from scheduler.core.commands import Command, JobTransitioned
+from scheduler.core.events import AttemptEnded, AttemptProgressed, AttemptStarted, Event
+from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
-from simulator.attempts import WorldParameters
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey, SpeedSegment
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from scheduler.world.attempts import AttemptCosts, PlannedFailure, SimulatedJob, SpeedSegment, WorldParameters
+from scheduler.world.machines import PoolModel
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, Simulation, simulate
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -134,3 +135,40 @@ def test_a_job_that_is_cancelled_ends_then(job: Make) -> None:
     assert found == {
         1: (JobState.CANCELLED, 30.0), 2: (JobState.SUCCEEDED, 10.0), 3: (JobState.SUCCEEDED, 100.0)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "gang", "rate"),
+    [
+        ({"fork_max": 3}, 1, 0.9 * (2 * 3.0 + 1.0)),
+        ({"fork_max": 9}, 1, 0.9 * (2 * 3.0 + 2 * 1.0)),
+        ({"mixed": True}, 3, 0.8 * 2.0),
+        ({"mixed": True, "shares": True}, 3, 0.8 * (2 * 3.0 + 2.0) / 3),
+    ],
+)
+def test_a_fork_has_the_speed_of_its_parts_and_a_mixed_gang_that_of_its_slowest_unless_it_shares(
+    more: dict[str, Any], gang: int, rate: float
+) -> None:
+    """Work credited is work done: beside a job that cannot be stopped, it ends after its steps over its true speed."""
+    fast = Pool(PoolId("a100"), Shape("a100", "a100", 2, 8.0, 2**33))
+    slow = Pool(PoolId("k80"), Shape("k80", "k80", 2, 8.0, 2**33))
+    speeds = {SpeedKey(KIND, "a100"): 3.0, SpeedKey(KIND, "k80"): 1.0, SpeedKey(KIND, "k80", 3): 2.0}
+    truth = GroundTruth(speeds, mixing_loss=0.2, averaging_loss=0.1)
+    there = JobRequest(JobId(1), KIND, demands=(Demand("k80", 2),), steps=5000.0, preemptible=False)
+    spread = JobRequest(JobId(2), KIND, demands=(Demand("a100", gang), Demand("k80", gang)), steps=900.0, **more)
+    jobs = [SimulatedJob(0.0, there, 5000.0), SimulatedJob(1.0, spread, 900.0)]
+    pools = (PoolModel(fast, machines=2 if gang > 2 else 1), PoolModel(slow, machines=2))
+    rules = RoundRules(round_s=1e4, resolve_min_s=0.0)
+    ended_at: dict[JobId, float] = {}
+
+    def hear(event: Event, commands: list[Command]) -> None:
+        ended_at.update((each.job_id, event.at) for each in commands if isinstance(each, JobTransitioned))
+
+    busy = JobRequest(JobId(3), KIND, demands=(Demand("a100", 2),), steps=1e5, preemptible=False)
+    jobs += [SimulatedJob(0.0, busy, 1e5)] if gang > 2 else []
+    simulate(
+        sorted(jobs, key=lambda job: job.at),
+        Scenario(pools, truth, PolicySpec("walras" if spread.shares else "hadar"), rules),
+        recorder=hear,
+    )
+    assert ended_at[JobId(2)] == pytest.approx(1.0 + 900.0 / rate)

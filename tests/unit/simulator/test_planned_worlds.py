@@ -7,20 +7,25 @@ import pytest
 from training import SteadyLearning, steady
 
 from optimizer.policy import PolicySpec
-from simulator.engine import RunOutcome
-from simulator.goodput.application import AcceleratorProfile, Application, GangLayout, OutsideProfileError
-from simulator.goodput.measured_profiles import MeasuredStepTimes, StepTimeCurve
+from scheduler.world.attempts import SimulatedJob
+from scheduler.world.engine import RunOutcome
+from scheduler.world.machines import PoolModel
+from simulator.goodput.application import (
+    AcceleratorProfile,
+    Application,
+    GangLayout,
+    MeasuredStepTimes,
+    OutsideProfileError,
+    StepTimeCurve,
+)
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, SimulationResult, simulate
-from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.pollux import pollux_scenario as pollux
 from simulator.worlds.pollux import pollux_training as pollux_applications
 from simulator.worlds.pollux.pollux_scenario import T4_POOL, AdaptivePolluxTraining
 from simulator.worlds.pollux.pollux_training import TrainingLaw, best_goodput, gang_sizes_in
-from simulator.worlds.shockwave.shockwave_batches import batch_schedule_of
-from simulator.worlds.shockwave.shockwave_scenario import shockwave_plan_scenario
+from simulator.worlds.shockwave.shockwave_scenario import batch_schedule_of, shockwave_plan_scenario
 from simulator.worlds.sia import sia_scenario as sia
 from simulator.worlds.sia.sia_scenario import SiaApplication
 from walras.cluster import Pool, PoolId, Shape
@@ -125,11 +130,8 @@ def test_places_are_made_larger_gangs_first_and_nobody_is_apart_who_need_not_be(
     """Two machines of four."""
     one, two, three, four = map(JobId, (1, 2, 3, 4))
     assert sia.pack_in_order({one: 1, two: 4, three: 2, four: 1}, [5, 7], 4) == {
-        two: ((5, 4),),
-        three: ((7, 2),),
-        one: ((7, 1),),
-        four: ((7, 1),),
-    }
+        two: ((5, 4),), three: ((7, 2),), one: ((7, 1),), four: ((7, 1),),
+    }  # fmt: skip
     assert sia.pack_in_order({one: 8}, [5, 7], 4) == {one: ((5, 4), (7, 4))}
 
 

@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from simulator.reports.bench_ground import BenchGround, PublishedRow, ScoredGround, missing_files
-from simulator.reports.bench_grounds import (
+from simulator.reports.policy_bench import (
     BENCHES,
     SCORE_METRICS,
+    BenchGround,
+    BenchResult,
+    PublishedRow,
+    ScoredGround,
+    bench_json,
+    bench_tables,
     full_bench,
     generated_ground,
+    missing_files,
+    run_bench,
     small_bench,
     spot_grounds,
+    write_bench,
 )
-from simulator.reports.policy_bench import BenchResult, bench_json, bench_tables, run_bench, write_bench
 from simulator.reports.repeated_runs import ParallelWorkers, RunMetrics
 from simulator.reports.run_spec import RunWatcher, prepare_run
 from simulator.shipped_configs import find_cluster

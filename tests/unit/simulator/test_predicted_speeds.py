@@ -11,14 +11,16 @@ from typer.testing import CliRunner
 
 from optimizer.policy import PolicySpec
 from optimizer.prediction.predictor import AcceleratorSpecs
-from scheduler.core.events import Event
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import AttemptProgressed, Event
 from scheduler.core.speed_events import FactsTold, SpeedsPredicted
-from simulator.attempts import WorldParameters
+from scheduler.world.attempts import AttemptCosts, SimulatedJob, WorldParameters
+from scheduler.world.engine import Engine
+from scheduler.world.machines import PoolModel
 from simulator.conditions import Conditions
-from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
-from simulator.simulation import PredictionSettings, Scenario, Simulation, SimulationResult
+from simulator.ground_truth import GroundTruth, PredictionSettings, SpeedKey
+from simulator.online_predictor import OnlinePredictor
+from simulator.simulation import Scenario, Simulation, SimulationResult
 from walras.cli.main import app
 from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError
@@ -43,13 +45,9 @@ def job(number: int, at: float, accelerator: str) -> SimulatedJob:
 
 def scenario(forecasts: PredictionSettings) -> Scenario:
     return Scenario(
-        (pool("slow"), pool("quick")),
-        GroundTruth(SPEEDS, default_costs=AttemptCosts()),
-        PolicySpec("fifo"),
-        world=WorldParameters(report_s=20.0),
-        oracle=False,
-        forecasts=forecasts,
-    )
+        (pool("slow"), pool("quick")), GroundTruth(SPEEDS, default_costs=AttemptCosts()), PolicySpec("fifo"),
+        world=WorldParameters(report_s=20.0), oracle=False, forecasts=forecasts,
+    )  # fmt: skip
 
 
 def ran(forecasts: PredictionSettings) -> tuple[SimulationResult, list[Event]]:
@@ -120,7 +118,7 @@ def test_conditions_tell_how_a_run_predicts() -> None:
 
 
 def test_a_simulated_run_is_judged_by_the_command(tmp_path: Path) -> None:
-    """`walras profile report` reads the folder that `walras simulate run --out` left."""
+    """`walras cloud profile report` reads the folder that `walras simulate run --out` left."""
     job = {"run": "x", "profile": "cnn", "steps": 6000, "resources": {"accelerators": {"a100": 1}}}
     (tmp_path / "workload.yaml").write_text(json.dumps({"jobs": [{"at": 0, "job": job}]}))
     (tmp_path / "conditions.yaml").write_text("{speeds_told: false, predict_every: 1m}")
@@ -130,7 +128,7 @@ def test_a_simulated_run_is_judged_by_the_command(tmp_path: Path) -> None:
          str(tmp_path / "conditions.yaml"), "--out", str(tmp_path / "out")],
     )  # fmt: skip
     assert told.exit_code == 0, told.output
-    report = CliRunner().invoke(app, ["profile", "report", str(tmp_path / "out"), "-o", "json"])
+    report = CliRunner().invoke(app, ["cloud", "profile", "report", str(tmp_path / "out"), "-o", "json"])
     assert report.exit_code == 0, report.output
     (judged,) = json.loads(report.stdout)["predictions"]
     assert (judged["source"], judged["accelerator"], judged["measured"]) == ("nominal", "1 x a100", 16.0)
@@ -141,3 +139,12 @@ def test_a_run_that_predicts_nothing_loads_no_learner() -> None:
     learners = "any(m.split('.')[0] in ('scipy', 'sklearn') for m in sys.modules)"
     code = f"import sys, simulator.reports.repeated_runs; sys.exit({learners})"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_a_late_report_of_a_job_that_has_ended_teaches_nothing() -> None:
+    """The core passes it over, and so does what listens before it."""
+    core = SchedulerCore()
+    engine = Engine(core, lambda solve: pytest.fail("no solve is expected"))
+    OnlinePredictor(engine, core, PredictionSettings(sheets=SHEETS))
+    engine.send(AttemptProgressed(0.0, JobId(9), 1, 5.0, 2.0))
+    assert not core.ledger.jobs

@@ -3,13 +3,22 @@
 import pytest
 
 from scheduler.core.rules import parse_policy
-from simulator.engine import RunOutcome
+from scheduler.world.attempts import SimulatedJob
+from scheduler.world.engine import RunOutcome
+from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import SimulationResult, simulate
-from simulator.worlds.shockwave.shockwave_batches import batch_schedule_of
-from simulator.worlds.shockwave.shockwave_scenario import shockwave_policy_names, shockwave_scenario
+from simulator.worlds.shockwave.shockwave_scenario import (
+    SHOCKWAVE_POLICIES,
+    BatchRule,
+    BatchSchedule,
+    StepCount,
+    batch_schedule_of,
+    count_round,
+    shockwave_alone_s,
+    shockwave_fairness,
+    shockwave_scenario,
+)
 from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -36,42 +45,6 @@ def _run(jobs: list[tuple[float, float]], policy: str = "gandiva_fair", rule: st
     return result
 
 
-def _ends(result: SimulationResult) -> dict[int, float]:
-    return {int(job.job_id): job.ended_at for job in result.jobs}
-
-
-def test_a_start_after_the_first_round_costs_twenty_seconds_of_steps() -> None:
-    """The newcomer's first round counts 200 of its 240 steps; the job of the first round pays nothing."""
-    ends = _ends(_run([(0.0, 480.0), (100.0, 480.0)]))
-    assert ends[1] == 240.0
-    assert ends[2] == 120.0 + 240.0 + 20.0
-
-
-def test_a_start_that_is_through_at_once_costs_nothing() -> None:
-    """230 steps are done in 115 s. Of 231 only 231 x 95.5 / 115.5 count, and 40 are left for the next round."""
-    assert _ends(_run([(0.0, 480.0), (100.0, 230.0)]))[2] == 120.0 + 115.0
-    assert _ends(_run([(0.0, 480.0), (100.0, 231.0)]))[2] == 240.0 + 20.0
-
-
-def test_a_newcomer_waits_for_the_gate_beside_an_idle_accelerator() -> None:
-    """The solve at 120 s closes the gate for 1,000 s: who comes at 130 s starts at 1,200 s."""
-    ends = _ends(_run([(0.0, 240.0 * 12), (10.0, 10.0), (130.0, 10.0)]))
-    assert ends[2] == 125.0
-    assert ends[3] == 1205.0
-
-
-def test_a_batch_change_takes_the_new_speed_and_count() -> None:
-    """Epoch 10 begins in round 224, the change comes with the end of round 225: 4 epochs of 2,984 are left."""
-    ends = _ends(_run([(0.0, 14.0 * 5968)], rule="gns"))
-    assert ends[1] == pytest.approx(225 * 120.0 + 4 * 2984 / 1.5)
-
-
-def test_a_job_that_a_change_left_without_steps_leaves_after_five_empty_rounds() -> None:
-    """The same change in its last epoch, which counts as done: it ends as the fifth round of nothing begins."""
-    ends = _ends(_run([(0.0, 9 * 5968 + 400.0), (0.0, 240.0 * 400)], rule="gns"))
-    assert ends[1] == (225 + 4) * 120.0
-
-
 def test_a_job_that_nobody_describes_keeps_its_batch() -> None:
     """Epochs pass, the batch stays."""
     truth = GroundTruth({SpeedKey(Kind("LM (batch size 10)"), "v100", 1): 2.0})
@@ -80,7 +53,7 @@ def test_a_job_that_nobody_describes_keeps_its_batch() -> None:
     assert result.jobs[0].ended_at == pytest.approx(14 * 5968 / 2.0)
 
 
-@pytest.mark.parametrize("policy", shockwave_policy_names())
+@pytest.mark.parametrize("policy", SHOCKWAVE_POLICIES)
 def test_every_policy_finishes_every_job(policy: str) -> None:
     """More jobs than accelerators, arriving one by one, under all that the profile has."""
     result = _run([(number * 100.0, 500.0 + 130.0 * number) for number in range(9)], policy)
@@ -101,3 +74,73 @@ def test_a_job_larger_than_the_pool_is_refused() -> None:
         shockwave_scenario(
             POOL, GroundTruth({}), "gandiva_fair", {JobId(7): batch_schedule_of("LM (batch size 10)", 4, "static")}
         )
+
+
+GNS = BatchSchedule("LM", 10, 1, BatchRule.GNS)
+ACCORDION = BatchSchedule("ResNet-50", 64, 1, BatchRule.ACCORDION)
+
+
+def _known(_: Kind) -> bool:
+    return True
+
+
+def _after(batching: BatchSchedule, epochs: int) -> StepCount:
+    """The count of a job that made these epochs at its first batch in one round, of 200."""
+    steps = batching.network.epoch_steps(batching.original)
+    return count_round(batching, StepCount(batching.original, 0, 200 * steps), epochs * steps, _known)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "epochs", "critical"),
+    [
+        ("LM", 5, 9, True), ("LM", 5, 10, False), ("Recommendation", 512, 29, True), ("Recommendation", 512, 30, False),
+        ("Recommendation", 2048, 39, True), ("Recommendation", 4096, 10, False), ("ResNet-18", 16, 10, False),
+        ("ResNet-18", 16, 155, True), ("ResNet-18", 16, 160, False), ("Transformer", 16, 50, True),
+    ],
+)  # fmt: skip
+def test_critical_epochs_are_those_of_the_network(name: str, batch: int, epochs: int, critical: bool) -> None:
+    """In a critical epoch the job keeps its original batch."""
+    assert (_after(BatchSchedule(name, batch, 1, BatchRule.ACCORDION), epochs).next_batch is None) is critical
+
+
+def test_a_batch_without_a_speed_is_not_taken() -> None:
+    """The wish is dropped, and wished again."""
+    wishing = _after(GNS, 10)
+    assert count_round(GNS, wishing, 5968, lambda _: False) == StepCount(10, 11 * 5968, 200 * 5968, 20)
+
+
+def test_static_jobs_and_those_without_breaks_never_change() -> None:
+    """No rule, a network that no rule is for, and a gang that was not profiled."""
+    for batching in (
+        BatchSchedule("LM", 10, 1, BatchRule.STATIC),
+        BatchSchedule("Transformer", 16, 1, BatchRule.GNS),
+        BatchSchedule("Recommendation", 512, 2, BatchRule.GNS),
+        BatchSchedule("LM", 80, 1, BatchRule.GNS),
+    ):
+        assert all(_after(batching, epochs).next_batch is None for epochs in range(120))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "word"),
+    [
+        ("LM", "static", "batch size"), ("BERT (batch size 8)", "static", "'BERT'"),
+        ("LM (batch size 10)", "often", "'often'"), ("LM (batch size 160)", "gns", "160"),
+    ],
+)  # fmt: skip
+def test_what_nobody_profiled_is_named(kind: str, rule: str, word: str) -> None:
+    """A row that the rules do not cover is refused, not run in some other way."""
+    with pytest.raises(ConfigError, match=word):
+        batch_schedule_of(kind, 1, rule)
+
+
+def test_fairness_is_the_completion_time_over_that_on_an_equal_share() -> None:
+    """Two jobs on one accelerator: half of it for each; more accelerators than jobs are no more than one each."""
+    static = BatchSchedule("Transformer", 100, 1, BatchRule.STATIC)
+    truth = GroundTruth({SpeedKey(static.kind(100), "v100", 1): 2.0})
+    assert (
+        shockwave_alone_s(static, 250, truth, "v100") == 3 * 50.0
+    )  # three epochs of 100 steps, the last one not whole
+    assert shockwave_fairness([300.0, 100.0], [150.0, 150.0], 1) == [1.0, 0.33333]
+    assert shockwave_fairness([300.0, 100.0], [150.0, 150.0], 4) == [2.0, 0.66667]
+    with pytest.raises(ConfigError, match="no speed"):
+        shockwave_alone_s(static, 250, GroundTruth({}), "v100")

@@ -71,10 +71,10 @@ def test_jobs_may_be_said_to_use_a_part_of_what_they_ask_for(tmp_path: Path) -> 
     queue, machines = slurm(tmp_path)
     out = tmp_path / "queue.csv"
     words = ["from-slurm", str(queue), str(machines), "-o", str(out), "--cluster", str(tmp_path / "c.yaml")]
-    assert CliRunner().invoke(app, ["workload", *words, "--used", "0.5"]).exit_code == 0
+    assert CliRunner().invoke(app, ["simulate", "workload", *words, "--used", "0.5"]).exit_code == 0
     first = read_trace(out).jobs[0]
     assert (first.duration_s, first.estimate_s) == (3.25 * 3600, 6.5 * 3600)
-    assert CliRunner().invoke(app, ["workload", *words, "--force", "--used", "0"]).exit_code == 2
+    assert CliRunner().invoke(app, ["simulate", "workload", *words, "--force", "--used", "0"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,8 @@ def test_times_of_slurm(tmp_path: Path, text: str, seconds: float) -> None:
         (SQUEUE.replace("12_[1-3%1]", "12_[1-x]"), SINFO, "3: JOBID"),
         (SQUEUE.replace("12_[1-3%1]", "12_[1-999999999]"), SINFO, "more than 1,000,000 jobs"),
         (SQUEUE, SINFO.replace("n3", "\x1b[31mn3"), "5: NODELIST"),
+        (SQUEUE, SINFO.replace("n3", "n[3-9]"), "5: NODELIST is 'n[3-9]'"),
+        (SQUEUE, SINFO.replace("32|256000|alloc", "0/32/0/32|256000|alloc"), "5: CPUS is '0/32/0/32'"),
         (SQUEUE, "NODELIST|GRES\n", "no column CPUS"),
     ],
 )
@@ -147,7 +149,15 @@ def test_jobs_are_counted_by_the_column_that_says_it(tmp_path: Path) -> None:
 
 def test_a_job_without_accelerators_per_machine_is_named_with_the_command_that_tells_more(tmp_path: Path) -> None:
     (told,) = [each for each in read_slurm_snapshot(*slurm(tmp_path)).first_skipped if "job 14" in each]
-    assert "what --gpus asks for is told by: squeue -a -O" in told
+    assert "what --gpus asks for is told by: SLURM_BITSTR_LEN=0 squeue -a -O" in told
+
+
+def test_numbers_and_states_have_slurms_short_forms(tmp_path: Path) -> None:
+    row = "9|n|u|a|{}|{}|gpu:1|{}|1|1:00:00|1:00:00|1\n"
+    queue = SQUEUE.splitlines(keepends=True)[0] + row.format("R", "1-4", "64+") + row.format("PD", "2K", "1.5K")
+    found = read_slurm_snapshot(*slurm(tmp_path, queue, "NODELIST|GRES|CPUS|MEMORY|STATE\nm|gpu:8|64|1T|plnd\n"))
+    assert [(job.nodes, job.gang, job.cpus) for job in found.jobs] == [(1, 1, 64.0), (2048, 2048, 0.75)]
+    assert found.nodes[0].memory_bytes == 2**40
 
 
 def test_machines_of_several_types_and_of_none_that_is_in_use(tmp_path: Path) -> None:
@@ -163,3 +173,21 @@ def test_machines_of_several_types_and_of_none_that_is_in_use(tmp_path: Path) ->
         ("q", _type_named("3090"), 2, 8.0), ("s", "gpu", 4, 8.0),
     ]  # fmt: skip
     assert found.first_skipped[:2] == ["machine n is inval", "machine p is strange"]
+
+
+def test_what_is_not_understood_is_named(tmp_path: Path) -> None:
+    """A flag by which a machine takes no job, a word of GPUs in no form of Slurm's, an array that squeue cut off."""
+    machines = (
+        "NODELIST|GRES|CPUS|MEMORY|STATE\nm|gpu:a100:4|8|8000|IDLE+DRAIN\nn|gpu:a100:four|8|8000|idle\n"
+        "o|gpu:a100:no_consume:2|8|8000|mixed+cloud\np|gpu:a100:2,gpu=v|8|8000|idle\n"
+    )
+    row = "8_[1-3,7,2...%4]|n|u|a|PENDING|1|gres/gpu:1,gres/gpumem=0|1|0|1:00:00|1:00:00|1\n"
+    odd = "9|n|u|a|PENDING|1|gpu:a100:half|1|0|1:00:00|1:00:00|1\n"
+    found = read_slurm_snapshot(*slurm(tmp_path, SQUEUE.splitlines(keepends=True)[0] + row + odd, machines))
+    assert [(each.name, each.accelerators) for each in found.nodes] == [("o", 2), ("p", 2)]
+    assert [job.gang for job in found.jobs] == [1, 1, 1, 1]
+    assert [each.partition(": SLURM")[0] for each in found.first_skipped] == [
+        "machine m is idle+drain", "machine n has gpu:a100:four, which is not understood",
+        "machine p has gpu=v, which is not understood", "tasks of job 8_[1-3,7,2...%4] are not listed",
+        "job 9 asks for gpu:a100:half, which is not understood",
+    ]  # fmt: skip

@@ -4,13 +4,13 @@ from math import inf, isnan
 
 import pytest
 
-from simulator.engine import RunOutcome, SolveStats
+from scheduler.world.attempts import SimulatedJob
+from scheduler.world.engine import RunOutcome, SolveStats
+from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics, PoolMeter
 from simulator.reports.baselines import BoundsChoice, JobBaselines, jain_index, mean_contention, themis_rho
 from simulator.reports.run_summary import SummaryContext, missed_deadline, summarise_run
-from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import SimulationResult
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest, Kind
@@ -42,11 +42,9 @@ def measure(number: int, at: float, ended_at: float, state: JobState = JobState.
 def test_alone_is_on_the_fastest_pool_that_holds_the_gang() -> None:
     """A gang of four fits the two owned machines; one of three of any type runs where it is faster."""
     made = roster(
-        a_job(1, 0, 100),
-        a_job(2, 0, 100, Demand("v100", 3)),
-        a_job(3, 0, 100, Demand(ANY_ACCELERATOR, 3)),
+        a_job(1, 0, 100), a_job(2, 0, 100, Demand("v100", 3)), a_job(3, 0, 100, Demand(ANY_ACCELERATOR, 3)),
         a_job(4, 0, 100, Demand("v100", 4)),
-    )
+    )  # fmt: skip
     assert [made.alone_s(JobId(number)) for number in (1, 2, 3)] == [50.0, 100.0, 50.0]
     assert isnan(made.alone_s(JobId(4)))
     assert [made.gang(JobId(number)) for number in (1, 2, 3)] == [1, 3, 3]
@@ -90,20 +88,9 @@ def result(*jobs: JobMetrics) -> SimulationResult:
     meter.there_s = 4 * 200.0
     bills = {PoolId("own"): 7.0}
     return SimulationResult(
-        RunOutcome.COMPLETE,
-        200.0,
-        0.0,
-        200.0,
-        list(jobs),
-        [],
-        [meter],
-        bills,
-        100.0,
-        5.0,
-        42,
-        SolveStats(2, 0.5, 0.4),
+        RunOutcome.COMPLETE, 200.0, 0.0, 200.0, list(jobs), [], [meter], bills, 100.0, 5.0, 42, SolveStats(2, 0.5, 0.4),
         0.1,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.slow

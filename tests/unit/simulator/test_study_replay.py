@@ -13,20 +13,21 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.speed_predictions import PredictionQuestion
-from scheduler.core.events import Event, JobCancelled, JobSubmitted
-from scheduler.core.job_change_events import JobDeadlineChanged
+from scheduler.core.events import Event, JobCancelled, JobDeadlineChanged, JobSubmitted
 from scheduler.core.rules import RoundRules
 from simulator import online_predictor
-from simulator.cost_measurement import RecordedEvent
 from simulator.ground_truth import SpeedKey
-from simulator.measured_costs import MeasuredCosts, MeasuredFacts, MeasuredKind, MeasuredPrediction
-from simulator.reports.recording import Recording, make_recording, read_recording, write_recording
-from simulator.reports.resimulation import (
+from simulator.measured_costs import MeasuredCosts, MeasuredFacts, MeasuredKind, MeasuredPrediction, RecordedEvent
+from simulator.reports.recorded_runs import (
+    Recording,
     completed_truth,
+    make_recording,
+    read_recording,
     replay_json,
     replay_recording,
     replay_table,
     with_policy_from,
+    write_recording,
 )
 from tests.support.live_world import FakeAgent, world
 from tests.support.recorded_run import recorded_run

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run, execute_run, run_key
 from simulator.workloads.formats import read_trace, slice_jobs
-from simulator.workloads.trace import TraceJob
-from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_source import ReadOptions, TraceJob
 from walras.cli.main import app
 from walras.errors import ConfigError
 
@@ -57,15 +56,11 @@ def test_what_a_job_waits_for_and_is_not_there_counts_as_over() -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"since": "5h", "until": "5h"}, "until"),
-        ({"since": "30h"}, "since"),
-        ({"sample": 0.0}, "sample"),
-        ({"sample": 1.5}, "sample"),
-        ({"first": 0}, "first"),
-        ({"since": "soon"}, "since"),
+        ({"since": "5h", "until": "5h"}, "until"), ({"since": "30h"}, "since"), ({"sample": 0.0}, "sample"),
+        ({"sample": 1.5}, "sample"), ({"first": 0}, "first"), ({"since": "soon"}, "since"),
         ({"until": "2026-11-05T18:00:00Z"}, "until"),
     ],
-)
+)  # fmt: skip
 def test_parts_that_are_none_are_refused(options: dict[str, object], field: str) -> None:
     """An empty range, no part, and a date where the trace counts seconds."""
     with pytest.raises(ConfigError) as told:
@@ -183,7 +178,8 @@ def test_every_command_that_reads_a_trace_takes_a_part_of_it(tmp_path: Path, com
     """The same options everywhere."""
     path = tmp_path / "t.csv"
     path.write_text("when,name,kind,gpus,duration_s\n0,a,k,1,60\n50,b,k,1,60\n90,c,k,2,60\n95,d,k,1,60\n")
-    part = ["--column", "at=when", "--column", "gang=gpus", "--since", "40s", "--until", "3m", "--first", "2"]
+    words = ("columns.at=when", "columns.gang=gpus", "since=40s", "until=3m", "first=2")
+    part = [word for text in words for word in ("--set", text)]
     words = {
         "describe": ["workload", "describe", str(path), *part],
         "convert": ["workload", "convert", str(path), str(tmp_path / "out.csv"), *part],
@@ -198,11 +194,11 @@ def test_every_command_that_reads_a_trace_takes_a_part_of_it(tmp_path: Path, com
         assert re.search(r"\b2 jobs|jobs +2\b", done.output)
 
 
-@pytest.mark.parametrize("text", ["gang", "=gpus", "gang=", "gang=a,gang=b"])
+@pytest.mark.parametrize("text", ["gang", "=gpus", "gang=", "gang=a,gang=b", "gang=a,at=a"])
 def test_a_mapping_that_maps_nothing_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text("at,name,kind,gang,duration_s\n0,a,k,1,60\n")
-    options = [word for part in text.split(",") for word in ("--column", part)]
-    done = CliRunner().invoke(app, ["workload", "describe", str(path), *options])
+    options = [word for part in text.split(",") for word in ("--set", f"columns.{part}")]
+    done = CliRunner().invoke(app, ["simulate", "workload", "describe", str(path), *options])
     assert done.exit_code == 2
-    assert "map" in done.output
+    assert "columns" in done.output

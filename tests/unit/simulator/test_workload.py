@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from simulator.experiment import load_experiment
+from scheduler.world.attempts import AttemptCosts, PlannedFailure
+from simulator.experiment import load_experiment, pool_models
 from simulator.faults import PoolRevocation
-from simulator.ground_truth import AttemptCosts
 from simulator.measured_costs import MeasuredCosts, load_measured_costs
-from simulator.simulated_jobs import PlannedFailure
 from walras.errors import ConfigError, UserError
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
 
 CLUSTER = """
 pools:
@@ -46,12 +47,13 @@ def test_a_workload_file_becomes_jobs_in_order_of_arrival(tmp_path: Path) -> Non
     assert [(p.machines, p.terms.boot_s, p.pool.quota) for p in experiment.pools] == [(2, 0.0, 0), (0, 2.0, 2)]
 
 
-def test_measured_costs_replace_what_the_files_say(tmp_path: Path) -> None:
-    """Speeds, start and checkpoint costs, steps and exit codes of a real run."""
+@pytest.mark.parametrize("kind", ["cnn", "@vision cnn"])
+def test_measured_costs_replace_what_the_files_say(tmp_path: Path, kind: str) -> None:
+    """Speeds, start and checkpoint costs, steps and exit codes of a real run, whose kinds may be those of projects."""
     measured = MeasuredCosts.model_validate(
         {
-            "speeds": [{"kind": "cnn", "accelerator": "a100", "count": 2, "steps_per_s": 20.5}],
-            "kinds": [{"kind": "cnn", "start_s": 4.0, "checkpoint_s": 1.5}],
+            "speeds": [{"kind": kind, "accelerator": "a100", "count": 2, "steps_per_s": 20.5}],
+            "kinds": [{"kind": kind, "start_s": 4.0, "checkpoint_s": 1.5}],
             "jobs": [{"row": 0, "steps": 33.0}, {"row": 1, "steps": 50.0, "exit_code": 3}],
             "start_s": 2.0,
         }
@@ -66,12 +68,13 @@ def test_measured_costs_replace_what_the_files_say(tmp_path: Path) -> None:
     assert experiment.truth.costs_of(late.request.kind) == AttemptCosts(2.0, 0.0)
 
 
-def test_a_kind_without_a_speed_runs_for_its_measured_seconds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["script", "@text script"])
+def test_a_kind_without_a_speed_runs_for_its_measured_seconds(tmp_path: Path, kind: str) -> None:
     """A plain script that reports no steps: its steps are seconds, everywhere."""
     workload = WORKLOAD.replace("profile: rnn, steps: 40", "profile: script")
     measured = MeasuredCosts.model_validate(
         {
-            "kinds": [{"kind": "script", "start_s": 1.0, "checkpoint_s": None}],
+            "kinds": [{"kind": kind, "start_s": 1.0, "checkpoint_s": None}],
             "jobs": [{"row": 0, "steps": 17.0}],
         }
     )
@@ -118,3 +121,13 @@ def test_a_trace_without_a_throughput_table_says_where_it_looked(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"some\.tsv:1: 'unknown' x 1 has no speed on a100, v100") as caught:
         load_experiment(trace, _files(tmp_path)[1])
     assert "throughputs/simulation_throughputs.json" in caught.value.fix
+
+
+def test_a_topology_of_other_machines_is_refused() -> None:
+    """A simulation that took none of it would tell nothing of racks."""
+    pool = {"shape": "gpu", "accelerator": "a100", "accelerators": 4, "cpus": 8, "memory": "64GiB", "machines": 2}
+    racks = {"uplinks": {"machine": "1Gbit"}, "switches": {"r1": "node[1-2]"}}
+    cluster = check_model(ClusterConfig, {"pools": [pool], "topology": racks}, source="c.yaml")
+    with pytest.raises(ConfigError, match="names none of the machines") as refused:
+        pool_models(cluster)
+    assert refused.value.fix == "simulated machines are called gpu-1 to gpu-2"

@@ -152,14 +152,14 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 def test_without_a_network_the_command_says_so_in_words(publisher: Publisher, tmp_path: Path) -> None:
     entry = workload_actions.workload_catalog()["published"]
     workload_actions._PUBLISHED = (replace(entry, address="https://localhost:1/trace.csv"),)
-    result = CliRunner().invoke(app, ["workload", "get", "published", "--to", str(tmp_path / "got")])
+    result = CliRunner().invoke(app, ["simulate", "workload", "get", "published", "--to", str(tmp_path / "got")])
     assert isinstance(result.exception, ServerUnreachable | SystemExit)
     assert "without a network" in result.output or "without a network" in str(result.exception)
 
 
 def test_the_list_and_a_wrong_name(tmp_path: Path) -> None:
     """Licences and sources stand in the list; the nearest name is told."""
-    listed = CliRunner().invoke(app, ["workload", "list", "-o", "json"])
+    listed = CliRunner().invoke(app, ["simulate", "workload", "list", "-o", "json"])
     rows = {row["name"]: row for row in json.loads(listed.stdout)}
     assert rows["pollux-6"]["licence"] == "Apache-2.0"
     assert rows["diurnal"]["what"] in ("generator", "workload, here")

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.experiment import load_experiment
 from simulator.workloads.formats import read_trace
-from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_source import ConvertSettings
 from simulator.workloads.workload_actions import convert_trace
 from walras.errors import ConfigError
 
@@ -52,7 +52,7 @@ def test_a_workload_file_and_the_trace_made_of_it_are_the_same_jobs(tmp_path: Pa
     """Job by job, what the scheduler hears and what is true; laws are read from the workload file itself."""
     workload, cluster = _files(tmp_path, LAWS + JOBS)
     trace = tmp_path / f"t.{ending}"
-    convert_trace(workload, trace, format=None, reading=ReadOptions(), seeded=None, force=False)
+    convert_trace(workload, trace, ConvertSettings(), force=False)
     given = load_experiment(workload, cluster)
     made = load_experiment(trace, cluster, speeds_path=workload)
     pairs = list(zip(given.jobs, made.jobs, strict=True))
@@ -65,13 +65,8 @@ def test_a_workload_file_and_the_trace_made_of_it_are_the_same_jobs(tmp_path: Pa
             assert given.truth.steps_per_s(ours.request.kind, *way) == made.truth.steps_per_s(theirs.request.kind, *way)
     kinds = [ours.request.kind for ours, _ in pairs]
     assert kinds == [
-        "cnn",
-        "cnn",
-        "net (batch size 64 to 512)",
-        "net (batch size 64 to 128)",
-        "net (batch size 64)",
-        "net",
-    ]
+        "cnn", "cnn", "net (batch size 64 to 512)", "net (batch size 64 to 128)", "net (batch size 64)", "net",
+    ]  # fmt: skip
     assert [ours.request.steps for ours, _ in pairs] == [120.0, 40.0, 900.0, 70.0, 70.0, 70.0]
     assert [ours.steps for ours, _ in pairs] == [120.0, 80.0, 900.0, 70.0, 70.0, 70.0]
 
@@ -81,7 +76,7 @@ def test_a_trace_that_is_converted_again_is_the_same_file(tmp_path: Path) -> Non
     workload, _ = _files(tmp_path, LAWS + JOBS)
     paths = [workload, tmp_path / "1.csv", tmp_path / "2.jsonl", tmp_path / "3.csv"]
     for source, target in pairwise(paths):
-        convert_trace(source, target, format=None, reading=ReadOptions(), seeded=None, force=False)
+        convert_trace(source, target, ConvertSettings(), force=False)
     assert paths[1].read_bytes() == paths[3].read_bytes()
     assert read_trace(paths[1]).jobs == read_trace(paths[2]).jobs
 
@@ -101,7 +96,7 @@ def test_what_a_trace_cannot_say_is_refused_by_name(tmp_path: Path, text: str, f
     """And nothing is written."""
     workload, _ = _files(tmp_path, text)
     with pytest.raises(ConfigError) as refused:
-        convert_trace(workload, tmp_path / "t.csv", format=None, reading=ReadOptions(), seeded=None, force=False)
+        convert_trace(workload, tmp_path / "t.csv", ConvertSettings(), force=False)
     assert refused.value.field == field
     assert not (tmp_path / "t.csv").exists()
 

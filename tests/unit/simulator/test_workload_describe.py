@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from simulator.workloads.formats import read_trace
-from simulator.workloads.trace import SkippedRows, Trace, TraceJob
-from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_source import ConvertSettings, SkippedRows, Trace, TraceJob
 from simulator.workloads.trace_statistics import accelerator_demand, describe_trace, plot_trace, trace_description_json
 from simulator.workloads.workload_actions import (
-    SeededSpeeds,
     convert_trace,
     format_catalogue,
     generate_trace,
@@ -106,13 +104,10 @@ def test_every_format_and_generator_is_listed() -> None:
 @pytest.mark.parametrize(
     ("workload", "cluster"),
     [
-        ("three-types.csv", "gavel-12-12-12"),
-        ("three-types.csv", "hadar-60"),
-        ("bursts.csv", "sia-64"),
-        ("diurnal.jsonl", "mixed-cloud"),
-        ("deadlines.yaml", "mixed-cloud"),
+        ("three-types.csv", "gavel-12-12-12"), ("three-types.csv", "hadar-60"), ("bursts.csv", "sia-64"),
+        ("diurnal.jsonl", "mixed-cloud"), ("deadlines.yaml", "mixed-cloud"),
     ],
-)
+)  # fmt: skip
 def test_our_own_workloads_fit_our_own_clusters(workload: str, cluster: str) -> None:
     """Every job can run there, and none is too large."""
     from simulator.experiment import load_experiment
@@ -136,8 +131,8 @@ def test_our_own_workloads_can_be_made_again(
     """As docs/workloads.md says how."""
     made, out = tmp_path / "made.csv", tmp_path / workload
     generate_trace(generator, made, speeds=None, force=False, seed=seed, **words)
-    seeded = SeededSpeeds(ROOT / f"configs/clusters/{cluster}.yaml", kinds=26, seed=seed)
-    convert_trace(made, out, format=None, reading=ReadOptions(), seeded=seeded, force=False)
+    settings = ConvertSettings(seeded_speeds=str(ROOT / f"configs/clusters/{cluster}.yaml"), seed=seed)
+    convert_trace(made, out, settings, force=False)
     assert list(read_trace(out).jobs) == list(read_trace(ROOT / "configs/workloads" / workload).jobs)
 
 

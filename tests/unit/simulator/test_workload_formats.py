@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.workloads import trace_source
 from simulator.workloads.formats import FORMATS, read_trace
-from simulator.workloads.speed_tables import read_throughput_table
-from simulator.workloads.trace import TraceJob
-from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_binding import read_throughput_table
+from simulator.workloads.trace_source import ReadOptions, TraceJob
 from walras.errors import ConfigError, UserError
 
 SHOCKWAVE = "LM (batch size 10)\tpython main.py\tlm\t--steps\t1\t1000\t2\t{mode}\t1\t-1.0\t140\t5\n"
@@ -40,16 +39,9 @@ def test_a_shockwave_row(tmp_path: Path) -> None:
     """Twelve columns tell it from Gavel's ten; mode is who changes the batch, the batch stands in the name."""
     (job,) = _read(tmp_path, "trace.tsv", SHOCKWAVE.format(mode="gns"))
     assert job == TraceJob(
-        5.0,
-        "0",
-        "LM (batch size 10)",
-        2,
-        steps=1000.0,
-        duration_s=140.0,
-        duration_on="v100",
-        batch=10,
+        5.0, "0", "LM (batch size 10)", 2, steps=1000.0, duration_s=140.0, duration_on="v100", batch=10,
         batch_rule="gns",
-    )
+    )  # fmt: skip
 
 
 def test_a_philly_row(tmp_path: Path) -> None:
@@ -71,7 +63,7 @@ def test_one_of_several_traces_in_a_file(tmp_path: Path) -> None:
     text = PHILLY + "a,u,5,1,60,,,east\na,u,0,1,60,,,west\nb,u,1,1,60,,,west\n"
     with pytest.raises(ConfigError, match=r"t\.csv:3: several traces in one file \('east', 'west'\)") as caught:
         _read(tmp_path, "t.csv", text)
-    assert caught.value.fix == "choose one: --only east"
+    assert caught.value.fix == "choose one: --set only=east"
     assert [job.name for job in _read(tmp_path, "t.csv", text, reading=ReadOptions(only="west"))] == ["a", "b"]
     with pytest.raises(ConfigError, match="no job of 'south'"):
         _read(tmp_path, "t.csv", text, reading=ReadOptions(only="south"))
@@ -143,16 +135,12 @@ def test_a_gfs_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "column"),
     [
-        ("8,57,A10,15,0,4,60,90,Spot", "gpu_request"),
-        ("8,57,A10,15,-1,4,60,90,Spot", "gpu_request"),
-        ("8,57,A10,15,nan,4,60,90,Spot", "gpu_request"),
-        ("8,57,A10,15,1,0,60,90,Spot", "worker_num"),
-        ("8,57,A10,15,1000,100000,60,90,Spot", "worker_num"),
-        ("8,57,A10,15,1,4,60,0,Spot", "duration"),
-        ("8,57,A10,15,1,4,60,90,Best effort", "job_type"),
-        ("8,57,A10,-2,1,4,60,90,HP", "cpu_request"),
+        ("8,57,A10,15,0,4,60,90,Spot", "gpu_request"), ("8,57,A10,15,-1,4,60,90,Spot", "gpu_request"),
+        ("8,57,A10,15,nan,4,60,90,Spot", "gpu_request"), ("8,57,A10,15,1,0,60,90,Spot", "worker_num"),
+        ("8,57,A10,15,1000,100000,60,90,Spot", "worker_num"), ("8,57,A10,15,1,4,60,0,Spot", "duration"),
+        ("8,57,A10,15,1,4,60,90,Best effort", "job_type"), ("8,57,A10,-2,1,4,60,90,HP", "cpu_request"),
     ],
-)
+)  # fmt: skip
 def test_a_gfs_row_that_means_nothing_is_named(tmp_path: Path, row: str, column: str) -> None:
     """The error has the file's line and column."""
     path = tmp_path / "job_info_df.csv"

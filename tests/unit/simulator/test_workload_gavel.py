@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.world.attempts import SimulatedJob
 from simulator.ground_truth import SpeedKey
-from simulator.simulated_jobs import SimulatedJob
 from simulator.workloads.formats import read_trace
-from simulator.workloads.speed_tables import read_throughput_table
-from simulator.workloads.trace_binding import TraceBinding
+from simulator.workloads.trace_binding import TraceBinding, read_throughput_table
 from walras.errors import ConfigError
 from walras.job_request import Demand, Kind
 
@@ -18,17 +17,10 @@ LM = "LM (batch size 5)"
 
 def _line(**changed: object) -> str:
     cells = {
-        "job_type": LM,
-        "command": "python main.py --data %s/wikitext2",
-        "folder": "language_modeling",
-        "steps_arg": "--steps",
-        "needs_data": 1,
-        "steps": 1000,
-        "scale_factor": 1,
-        "weight": 1,
-        "slo": "-1.000000",
+        "job_type": LM, "command": "python main.py --data %s/wikitext2", "folder": "language_modeling",
+        "steps_arg": "--steps", "needs_data": 1, "steps": 1000, "scale_factor": 1, "weight": 1, "slo": "-1.000000",
         "arrival": "0.000000",
-    }
+    }  # fmt: skip
     return "\t".join(str(cell) for cell in {**cells, **changed}.values()) + "\n"
 
 
@@ -39,11 +31,9 @@ def _trace(folder: Path, *lines: str) -> Path:
 
 
 SPEEDS = {
-    SpeedKey(Kind(LM), "v100", 1): 10.0,
-    SpeedKey(Kind(LM), "k80", 1): 4.0,
-    SpeedKey(Kind(LM), "v100", 8): 40.0,
+    SpeedKey(Kind(LM), "v100", 1): 10.0, SpeedKey(Kind(LM), "k80", 1): 4.0, SpeedKey(Kind(LM), "v100", 8): 40.0,
     SpeedKey(Kind(LM), "k80", 8): 0.0,
-}
+}  # fmt: skip
 
 
 def _jobs(path: Path, *types: str) -> list[SimulatedJob]:

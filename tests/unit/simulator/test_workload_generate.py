@@ -21,8 +21,8 @@ from simulator.workloads.generators import (
     generate_jobs,
     generator_request,
 )
-from simulator.workloads.speed_tables import with_seeded_speeds
-from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_binding import with_seeded_speeds
+from simulator.workloads.trace_source import TraceJob
 from walras.errors import ConfigError
 from walras.job_request import Kind
 

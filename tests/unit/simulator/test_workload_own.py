@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.workloads.formats import read_trace, write_trace
-from simulator.workloads.trace import Trace, TraceFailure, TraceJob
+from simulator.workloads.trace_source import Trace, TraceFailure, TraceJob
 from walras.errors import ConfigError
 
 HEADER = "at,name,kind,gang,duration_s\n"
@@ -22,11 +22,9 @@ names = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), min_size=1,
 positive = st.floats(1e-6, 1e12)
 types = st.sampled_from(["a100-40gb", "k80", "p100", "v100"])
 failures = st.builds(
-    TraceFailure,
-    part=st.floats(0, 1, exclude_max=True),
-    exit_code=st.integers(1, 255),
+    TraceFailure, part=st.floats(0, 1, exclude_max=True), exit_code=st.integers(1, 255),
     times=st.none() | st.integers(1, 9),
-)
+)  # fmt: skip
 
 
 @st.composite

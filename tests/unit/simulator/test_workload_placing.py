@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.world.attempts import PlannedFailure
 from simulator.experiment import load_experiment
 from simulator.ground_truth import SpeedKey
-from simulator.simulated_jobs import PlannedFailure
-from simulator.workloads.trace import TraceFailure, TraceJob
 from simulator.workloads.trace_binding import TraceBinding
-from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_source import ReadOptions, TraceFailure, TraceJob
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
@@ -130,11 +129,12 @@ def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
     job = list(placing.jobs([above, row]))[1]
     plain = JobRequest(JobId(1), Kind("k"), demands=())
     said = {each.name for each in fields(JobRequest) if getattr(job.request, each.name) != getattr(plain, each.name)}
-    spread = list(_placing().jobs([above, replace(row, sizes=(), fork_max=2, mixed=True)]))[1].request
-    said |= {name for name in ("fork_max", "mixed") if getattr(spread, name) != getattr(plain, name)}
+    for mixed in (True, "shares"):
+        spread = list(_placing().jobs([above, replace(row, sizes=(), fork_max=2, mixed=mixed)]))[1].request
+        said |= {name for name in ("fork_max", "mixed", "shares") if getattr(spread, name) != getattr(plain, name)}
     assert {each.name for each in fields(JobRequest)} - said == {
         "duration_s", "held", "declared", "unproven", "sweep", "sweep_limit", "checkpoint_every_s", "pools", "tools",
-        "data", "shared", "plans",
+        "data", "shared", "plans", "program",
     }  # fmt: skip
     assert (job.steps, job.request.steps, job.request.depends_on) == (240.0, 120.0, (1,))
     assert (job.cancel_at, job.failures) == (50.0, (PlannedFailure(60.0, 3, 2),))
@@ -181,8 +181,37 @@ def test_jobs_that_no_machine_can_hold_are_named_before_anything_runs(tmp_path: 
     assert said.startswith("7 jobs could never run on this cluster: job 2 (j1) ")
     assert "5 processors" in said or "cpus" in said
     assert said.endswith("; and 2 more")
-    assert "--skip-bad-rows" in (refused.value.fix or "")
+    assert "skip_bad_rows" in (refused.value.fix or "")
     experiment = load_experiment(trace, tmp_path / "c.yaml", reading=ReadOptions(skip_bad_rows=True))
     assert [job.name for job in experiment.jobs] == ["j0", "j2"]
     assert experiment.skipped.count == 7
     assert experiment.skipped.first[0].startswith("job 2 (j1) ")
+
+
+TWO_FAMILIES = """
+pools:
+  - {shape: small, accelerator: NVIDIA A100-SXM4-40GB, accelerators: 2, cpus: 8, memory: 16GB, machines: 1}
+  - {shape: large, accelerator: a100_80gb, accelerators: 2, cpus: 8, memory: 16GB, machines: 1}
+  - {shape: other, accelerator: t4, accelerators: 4, cpus: 8, memory: 16GB, machines: 1}
+speeds:
+  cnn: {A100: 10, a100-80gb: 20, T4: 1}
+"""
+WORKLOAD = """
+jobs:
+  - {at: 0, job: {name: one, run: "true", profile: cnn, steps: 1000, resources: {accelerators: "NVIDIA A100:2"}}}
+"""
+TRACE = "at,name,kind,gang,steps,types\n0,one,cnn,2,1000,Tesla A100\n"
+
+
+@pytest.mark.parametrize("name", ["workload.yaml", "trace.csv"])
+def test_a_family_is_every_size_of_the_cluster_at_its_own_speed(tmp_path: Path, name: str) -> None:
+    """A size has the speed that the cluster states for it, else that of the family; another product is no choice."""
+    (tmp_path / "cluster.yaml").write_text(TWO_FAMILIES)
+    (tmp_path / name).write_text(WORKLOAD if name.endswith("yaml") else TRACE)
+    experiment = load_experiment(tmp_path / name, tmp_path / "cluster.yaml")
+    (job,) = experiment.jobs
+    types = [model.pool.shape.accelerator for model in experiment.pools]
+    assert [job.request.size_on(model.pool) for model in experiment.pools] == [2, 2, 0]
+    assert experiment.truth.accelerators_of(job.request, types) == [("a100-40gb", 2), ("a100-80gb", 2)]
+    speeds = [experiment.truth.steps_per_s(job.request.kind, name, 2) for name in types[:2]]
+    assert speeds == [10.0, 20.0]

@@ -17,10 +17,8 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
-from simulator.attempts import WorldParameters
-from simulator.engine import RunOutcome
-from simulator.ground_truth import AttemptCosts
-from simulator.simulated_jobs import PlannedFailure
+from scheduler.world.attempts import AttemptCosts, PlannedFailure, WorldParameters
+from scheduler.world.engine import RunOutcome
 from walras.cluster import PoolId
 from walras.states import JobState, Reason
 
@@ -57,11 +55,23 @@ def test_reports_come_at_their_interval_and_the_first_one_tells_the_start_cost(b
     b.run()
     reports = b.told(AttemptProgressed)
     assert [(r.at, r.steps, r.steps_per_s, r.samples, r.start_s) for r in reports] == [
-        (23.0, 40.0, 2.0, 4, 3.0),
-        (43.0, 80.0, 2.0, 8, None),
-        (53.0, 100.0, 2.0, 10, None),
-    ]
+        (23.0, 40.0, 2.0, 4, 3.0), (43.0, 80.0, 2.0, 8, None), (53.0, 100.0, 2.0, 10, None),
+    ]  # fmt: skip
     assert b.heard[-1] == b.told(AttemptEnded)[0]
+
+
+@pytest.mark.parametrize(
+    ("first_s", "at"), [(None, (23.0, 43.0)), (9.0, (12.0, 32.0, 52.0)), (1.0, (24.0, 44.0)), (25.0, (8.0, 28.0, 48.0))]
+)
+def test_the_first_report_comes_with_the_machines_next_beat(
+    bench: Make, job: Make, first_s: float | None, at: tuple[float, ...]
+) -> None:
+    """Beats are the machine's: the first after the first step brings a report, the others follow at their interval."""
+    b = bench(AttemptCosts(start_s=3.0, warm_up_s=2.0, first_report_s=first_s), WorldParameters(report_s=20.0))
+    b.submit(job(steps=100.0))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.run()
+    assert tuple(r.at for r in b.told(AttemptProgressed)) == (*at, 55.0)
 
 
 def test_reported_speeds_carry_noise_from_a_stream_of_their_own(bench: Make, job: Make) -> None:

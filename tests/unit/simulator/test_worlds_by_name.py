@@ -8,15 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
-from simulator.worlds.arena.arena_scenario import arena_policy_names
-from simulator.worlds.gavel.gavel_scenario import gavel_policy_names
-from simulator.worlds.pollux.pollux_scenario import pollux_policy_names
-from simulator.worlds.shockwave.shockwave_scenario import shockwave_policy_names
-from simulator.worlds.sia.sia_scenario import sia_policy_names
+from simulator.worlds.gavel.gavel_scenario import GAVEL_POLICIES
+from simulator.worlds.pollux.pollux_scenario import POLLUX_POLICIES
+from simulator.worlds.shockwave.shockwave_scenario import SHOCKWAVE_POLICIES
 from simulator.worlds.world_registry import WORLDS
 from walras.cli.main import app
 
-GAVEL = ("three-types", "--cluster", "gavel-12-12-12", "--world", "gavel")
+GAVEL = ("three-types", "--cluster", "gavel-12-12-12", "--set", "world=gavel")
 POLLUX_JOBS = "name,time,application,num_replicas,batch_size\none,0,bert,1,12\ntwo,70,bert,2,12\n"
 SHOCKWAVE_KIND = "ResNet-18 (batch size 32)"
 
@@ -25,11 +23,10 @@ def _simulate(*args: object) -> Any:
     return CliRunner().invoke(app, ["simulate", *(str(arg) for arg in args)])
 
 
-def _told(*args: object) -> dict[str, Any]:
+def _told(*args: object) -> Any:
     done = _simulate(*args, "-o", "json")
     assert done.exit_code == 0, done.output
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    return json.loads(done.stdout)
 
 
 @pytest.fixture
@@ -63,31 +60,30 @@ def _packed(text: str) -> bytes:
 
 
 def _adapting(folder: Path, world: str, *more: object) -> tuple[object, ...]:
-    files = (folder / "jobs.csv", "--cluster", folder / "cluster.yaml", "--speeds", folder / "profiles")
-    return ("run", *files, "--world", world, *more)
+    files = (folder / "jobs.csv", "--cluster", folder / "cluster.yaml", "--set", f"speeds={folder / 'profiles'}")
+    return ("run", *files, "--set", f"world={world}", *more)
 
 
 def test_the_worlds_are_listed() -> None:
-    """Each with a line and its policies."""
-    shown = _simulate("worlds")
+    """Each with a line and its policies, those of Walras that it takes among them."""
+    shown = _simulate("workload", "list")
     assert shown.exit_code == 0
     for name, world in WORLDS.items():
-        assert f"{name}: {world.about}" in shown.stdout
-    told = _told("worlds")
-    assert [each["world"] for each in told["worlds"]] == ["walras", "gavel", "pollux", "sia", "shockwave", "arena"]
-    assert "walras" in told["plan_policies"]
-    assert "fifo" not in told["plan_policies"]
+        assert f"{name}  " in shown.stdout
+        assert f"{world.about}: " in shown.stdout
+    worlds = {each["name"]: each["policies"] for each in _told("workload", "list") if each["what"] == "world"}
+    assert list(worlds) == ["walras", "gavel", "pollux", "sia", "shockwave", "arena"]
+    taking = [name for name, world in WORLDS.items() if world.takes_plans]
+    assert taking
+    assert all("walras" in worlds[name] for name in taking)
 
 
 def test_the_registry_names_the_policies_that_each_world_has() -> None:
     """The registry names them without importing the worlds."""
-    assert {name: world.policies for name, world in WORLDS.items()} == {
-        "gavel": gavel_policy_names(),
-        "pollux": pollux_policy_names(),
-        "sia": sia_policy_names(),
-        "shockwave": shockwave_policy_names(),
-        "arena": arena_policy_names(),
-    }
+    assert {name: list(world.policies) for name, world in WORLDS.items()} == {
+        "gavel": list(GAVEL_POLICIES), "pollux": list(POLLUX_POLICIES), "sia": ["gavel"],
+        "shockwave": list(SHOCKWAVE_POLICIES), "arena": ["fcfs"],
+    }  # fmt: skip
 
 
 def test_gavels_rounds_are_not_ours() -> None:
@@ -107,12 +103,14 @@ def test_gavels_rounds_are_not_ours() -> None:
 
 def test_policies_of_one_world_are_compared_and_swept(tmp_path: Path) -> None:
     """With Gavel's own `isolated` as the reference of fairness; a sweep's runs are another world's runs."""
-    told = _told("compare", *GAVEL, "--policy", "fifo", "--policy", "isolated", "--fairness", "--bounds", "none")
+    told = _told(
+        "compare", *GAVEL, "--policy", "fifo", "--policy", "isolated", "--set", "fairness=true", "--bounds", "none"
+    )
     assert told["measures"]["isolated_mean"]["policies"]["isolated"]["mean"] == pytest.approx(1.0)
     assert told["runs"]["fifo"]["world"] == "gavel"
-    options = ("--workload", GAVEL[0], *GAVEL[1:3], "--policy", "fifo", "--bounds", "none", "--out", tmp_path)
-    assert _told("sweep", *options, "--world", "gavel")["ran"] == 1
-    assert _told("sweep", *options, "--world", "gavel")["ran"] == 0
+    options = ("--workload", GAVEL[0], *GAVEL[1:3], "--policy", "fifo", "--set", "bounds=none", "--out", tmp_path)
+    assert _told("sweep", *options, "--set", "world=gavel")["ran"] == 1
+    assert _told("sweep", *options, "--set", "world=gavel")["ran"] == 0
     assert _told("sweep", *options)["ran"] == 1
 
 
@@ -155,7 +153,7 @@ def test_types_have_our_names_in_sias_world(bert: Path) -> None:
     assert list(told["accelerator_h"]) == ["aws"]
     assert told["per_job"][0]["alone_s"] == pytest.approx(240.0)
     assert told["per_job"][0]["overhead_s"] == pytest.approx(120.0)
-    told = _told(*_adapting(bert, "sia", "--policy", "sia", "--learning", bert / "profiles"))
+    told = _told(*_adapting(bert, "sia", "--policy", "sia", "--set", f"learning={bert / 'profiles'}"))
     assert told["by_state"] == {"SUCCEEDED": 2}
 
 
@@ -164,8 +162,8 @@ def _shockwave(tmp_path: Path, gang: int = 1) -> tuple[object, ...]:
     (tmp_path / "speeds.json").write_text(json.dumps(table))
     columns = (SHOCKWAVE_KIND, "run", "dir", "--num_steps", "1", "2400", str(gang), "static", "1", "-1", "240", "0")
     (tmp_path / "trace.tsv").write_text("\t".join(columns) + "\n")
-    files = (tmp_path / "trace.tsv", "--format", "shockwave", "--speeds", tmp_path / "speeds.json")
-    return ("run", *files, "--cluster", "shockwave-32", "--world", "shockwave")
+    files = (tmp_path / "trace.tsv", "--set", "format=shockwave", "--set", f"speeds={tmp_path / 'speeds.json'}")
+    return ("run", *files, "--cluster", "shockwave-32", "--set", "world=shockwave")
 
 
 @pytest.mark.parametrize("policy", ["gandiva_fair", "shockwave"])
@@ -195,8 +193,8 @@ def test_jobs_train_in_arenas_world(tmp_path: Path, policy: str, jct_s: float) -
     (tmp_path / "places.csv").write_text(
         "model,params,batch_size,gpu_type,nodes,gpus_per_node,num_gpus,seconds_per_iteration,status\n" + places
     )
-    files = (tmp_path / "jobs.csv", "--speeds", tmp_path / "places.csv", "--cluster", "arena-1280")
-    told = _told("run", *files, "--world", "arena", "--policy", policy)
+    files = (tmp_path / "jobs.csv", "--set", f"speeds={tmp_path / 'places.csv'}", "--cluster", "arena-1280")
+    told = _told("run", *files, "--set", "world=arena", "--policy", policy)
     assert told["per_job"][0]["jct_s"] == pytest.approx(jct_s)
     assert told["per_job"][0]["alone_s"] == pytest.approx(3000.0)
 
@@ -204,23 +202,29 @@ def test_jobs_train_in_arenas_world(tmp_path: Path, policy: str, jct_s: float) -
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((*GAVEL[:4], "gavl", "--policy", "fifo"), "did you mean 'gavel'?"),
+        ((*GAVEL[:4], "world=gavl", "--policy", "fifo"), "did you mean 'gavel'?"),
         ((*GAVEL, "--policy", "walras"), "world 'gavel' cannot run policy 'walras': only its own policies run there"),
         ((*GAVEL, "--policy", "fiffo"), "did you mean 'fifo'?"),
         ((*GAVEL, "--policy", "gone.yaml"), "gone.yaml"),
-        ((*GAVEL, "--policy", "fifo", "--conditions", "rough"), "world 'gavel' has costs and delays of its own"),
-        ((*GAVEL, "--policy", "fifo", "--learning", "x"), "leave --learning out"),
-        ((*GAVEL[:3], "--policy", "fifo", "--learning", "x"), "leave --learning out"),
-        (("three-types", "--cluster", "sia-64", "--world", "gavel", "--policy", "fifo"), "such as gavel-12-12-12"),
-        (("three-types", "--cluster", "mixed-cloud", "--world", "gavel", "--policy", "fifo"), "owned machines"),
-        (("diurnal", "--cluster", "pollux-64", "--world", "pollux", "--policy", "tiresias"), "profiles"),
-        (("bursts", "--cluster", "sia-64", "--world", "pollux", "--policy", "tiresias"), "has one pool"),
-        (("bursts", "--cluster", "arena-1280", "--world", "arena", "--policy", "fcfs"), "a table of places"),
-        (("bursts", "--cluster", "mixed-cloud", "--world", "arena", "--policy", "fcfs"), "owned machines"),
-        (("bursts", "--cluster", "sia-64", "--world", "sia", "--policy", "fifo"), "which answers no plan"),
-        (("bursts", "--cluster", "hadar-60", "--world", "sia", "--policy", "sia"), "was measured on t4"),
-        (("bursts", "--cluster", "sia-64", "--world", "sia", "--policy", "sia", "--bounds", "all"), "no lower bound"),
-        (("bursts", "--cluster", "sia-64", "--world", "sia", "--policy", "sia", "--fairness"), "no policy 'isolated'"),
+        ((*GAVEL, "--policy", "fifo", "--set", "conditions=rough"), "world 'gavel' has costs and delays of its own"),
+        ((*GAVEL, "--policy", "fifo", "--set", "learning=x"), "leave learning out"),
+        ((*GAVEL[:3], "--policy", "fifo", "--set", "learning=x"), "leave learning out"),
+        (("three-types", "--cluster", "sia-64", "--set", "world=gavel", "--policy", "fifo"), "such as gavel-12-12-12"),
+        (("three-types", "--cluster", "mixed-cloud", "--set", "world=gavel", "--policy", "fifo"), "owned machines"),
+        (("diurnal", "--cluster", "pollux-64", "--set", "world=pollux", "--policy", "tiresias"), "profiles"),
+        (("bursts", "--cluster", "sia-64", "--set", "world=pollux", "--policy", "tiresias"), "has one pool"),
+        (("bursts", "--cluster", "arena-1280", "--set", "world=arena", "--policy", "fcfs"), "a table of places"),
+        (("bursts", "--cluster", "mixed-cloud", "--set", "world=arena", "--policy", "fcfs"), "owned machines"),
+        (("bursts", "--cluster", "sia-64", "--set", "world=sia", "--policy", "fifo"), "which answers no plan"),
+        (("bursts", "--cluster", "hadar-60", "--set", "world=sia", "--policy", "sia"), "was measured on t4"),
+        (
+            ("bursts", "--cluster", "sia-64", "--set", "world=sia", "--policy", "sia", "--set", "bounds=all"),
+            "no lower bound",
+        ),
+        (
+            ("bursts", "--cluster", "sia-64", "--set", "world=sia", "--policy", "sia", "--set", "fairness=true"),
+            "no policy 'isolated'",
+        ),
     ],
 )
 def test_what_does_not_fit_a_world_is_told_with_what_does(args: tuple[object, ...], told: str) -> None:

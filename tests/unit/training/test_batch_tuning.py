@@ -58,7 +58,7 @@ class Seen:
 
 
 def test_an_update_counts_for_what_the_simulator_says() -> None:
-    """The copy in a job's path is the law of `optimizer.prediction.gradient_noise`."""
+    """By the law of `optimizer.prediction.gradient_noise`; two batches tell it, and samples give no time back."""
     for noise in (0.0, 1.0, 64.0, 1e6):
         for batch in (64, 96, 128, 4096):
             assert gain_of_update(batch, 64, noise) == pytest.approx(
@@ -66,9 +66,6 @@ def test_an_update_counts_for_what_the_simulator_says() -> None:
             )
     assert gain_of_update(64, 64, 0.0) == 1.0
     assert gain_of_update(4096, 64, 0.0) == 1.0  # no noise: the larger batch says nothing new
-
-
-def test_the_law_is_found_from_two_batches_and_never_says_that_samples_give_time_back() -> None:
     assert fit_update_s({64: 0.1 + 0.001 * 64, 128: 0.1 + 0.001 * 128}) == pytest.approx((0.1, 0.001))
     fixed, per_sample = fit_update_s({64: 0.2, 128: 0.1})
     assert per_sample == 0.0
@@ -202,7 +199,6 @@ def test_a_loop_changes_its_batch_and_counts_steps_at_the_first_one(monkeypatch:
     assert changes == [4, 8]
     assert loop.step == 400
     assert 200 <= updates < 230  # twice the batch, and next to nothing lost
-    assert loop._tuner is not None
     assert loop._tuner.gain == pytest.approx(2.0, rel=1e-4)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from walras.training import Checkpoint, Loop
-from walras.training.between_steps import freeze_state, holds_whole_state
-from walras.training.checkpoint import MANIFEST
+from walras.training.checkpoint import MANIFEST, seed_of
+from walras.training.saving import freeze_state, is_failed_exchange, is_replicated
 
 
 class PlayedSupervisor:
@@ -38,7 +38,6 @@ class PlayedSupervisor:
 
     def until(self, kind: str) -> list[dict[str, Any]]:
         """Everything that the job said up to a message of this type."""
-        assert self._peer is not None
         said: list[dict[str, Any]] = []
         while not said or said[-1]["type"] != kind:
             while b"\n" not in self._received:
@@ -235,12 +234,9 @@ def test_no_thread_is_left_once_steps_are_made_again_or_the_loop_is_over(play: P
 
 
 OPTIMIZERS = {
-    "sgd": {"foreach": False},
-    "sgd, foreach": {"foreach": True},
-    "adamw": {"foreach": False},
-    "adamw, foreach": {"foreach": True},
-    "adamw, fused": {"fused": True},
-}
+    "sgd": {"foreach": False}, "sgd, foreach": {"foreach": True}, "adamw": {"foreach": False},
+    "adamw, foreach": {"foreach": True}, "adamw, fused": {"fused": True},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -259,7 +255,6 @@ def test_weights_that_changed_since_the_last_step_are_not_saved_as_its_own(name:
     train_a_step()
     checkpoint = Checkpoint(model=model, optimizer=optimizer)
     frozen = freeze_state(1, {}, None, checkpoint.states(), {})
-    assert frozen is not None
     assert len(frozen.watched) > 0
     mean = frozen.objects["model"]["1.running_mean"].clone()
     with torch.no_grad():
@@ -275,20 +270,49 @@ def test_other_weights_in_an_evaluation_are_noticed() -> None:
     torch = pytest.importorskip("torch")
     model, average = torch.nn.Linear(200, 200), torch.nn.Linear(200, 200)
     frozen = freeze_state(1, {}, None, {"model": model.state_dict()}, {})
-    assert frozen is not None
     model.load_state_dict(average.state_dict())
     assert not frozen.is_unchanged
 
 
-def test_a_sharded_model_is_not_saved_by_one_rank() -> None:
-    """By the classes of torch of which each rank holds a part, wherever they are in the model."""
+def test_only_a_replicated_layout_is_saved_by_one_rank() -> None:
+    """By what is known of torch's classes, or what the script says; never what is sharded, whatever it says."""
     torch = pytest.importorskip("torch")
-    sharded = type("FullyShardedDataParallel", (torch.nn.Linear,), {})
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model = torch.nn.Linear(2, 2)
+    parallel = type("DistributedDataParallel", (torch.nn.Module,), {"__module__": "torch.nn.parallel.distributed"})()
+    parallel.module = model
     optimizer = torch.optim.SGD(model.parameters())
-    assert holds_whole_state([model, optimizer, Trace()])
-    assert not holds_whole_state([torch.nn.Sequential(sharded(2, 2))])
-    assert not holds_whole_state([type("ZeroRedundancyOptimizer", (), {})()])
+    known = [parallel, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+    assert is_replicated(known, None)
+    assert not is_replicated(known, "sharded")
+    for unknown in (model, Trace(), type("Own", (torch.optim.SGD,), {})(model.parameters())):
+        assert not is_replicated([*known, unknown], None)
+        assert is_replicated([*known, unknown], "replicated")
+    part = type("FullyShardedDataParallel", (torch.nn.Linear,), {})(2, 2)
+    for sharded in (torch.nn.Sequential(part), type("ZeroRedundancyOptimizer", (), {})()):
+        assert not is_replicated([sharded], "replicated")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234", True),
+        ("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation", True),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_a_failed_exchange_is_told_from_an_error_of_the_script(text: str, is_one: bool) -> None:
+    """A survivor that saves and is queued again must not hide a fault of the script."""
+    assert is_failed_exchange(RuntimeError(text)) == is_one
+    assert not is_failed_exchange(ValueError(text))
+    assert is_failed_exchange(type("DistBackendError", (RuntimeError,), {})("NCCL error"))
+
+
+def test_a_resume_takes_the_seed_of_the_survivor_that_saved(tmp_path: Path) -> None:
+    """Rank 0 was lost, so its order of data is that of the rank that saved; ranks that are new have none."""
+    (tmp_path / "rank-2.json").write_text('{"seed": 7}')
+    assert [seed_of(tmp_path, rank) for rank in (0, 2)] == [7, 7]
+    (tmp_path / "rank-0.json").write_text('{"seed": 3}')
+    assert [seed_of(tmp_path, rank) for rank in (0, 1, 2)] == [3, None, 7]
 
 
 def test_what_cannot_be_copied_is_not_frozen() -> None:

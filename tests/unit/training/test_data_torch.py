@@ -84,19 +84,6 @@ def test_the_scripts_own_loader_is_left_as_it_was() -> None:
     assert len(list(loader)) == 7
 
 
-def test_loader_workers_see_the_same_batches() -> None:
-    """With worker processes too, persistent ones included, the rest of an epoch is the same rest."""
-    from torch.utils.data import DataLoader
-
-    from walras.training.batch_source import resumable_source
-
-    loader = DataLoader(Recording(), batch_size=3, shuffle=True, num_workers=1, persistent_workers=True)  # type: ignore[arg-type]
-    source = resumable_source(loader, seed=3)
-    whole = [[int(x) for x in batch] for batch in source.begin(1, 0)]
-    assert [[int(x) for x in batch] for batch in source.begin(1, 4)] == whole[4:]
-    assert [[int(x) for x in batch] for batch in source.begin(1, 0)] == whole
-
-
 def test_random_states_come_back_exactly() -> None:
     """Python, numpy and torch draw the same numbers after a restore, through JSON."""
     import json
@@ -105,17 +92,17 @@ def test_random_states_come_back_exactly() -> None:
     import numpy as np
     import torch
 
-    from walras.training import loop_state
+    from walras.training import saving
 
     random.gauss(0, 1)
     np.random.standard_normal(3)
-    kept = json.loads(json.dumps(loop_state.capture_random_state()))
+    kept = json.loads(json.dumps(saving.capture_random_state()))
 
     def draw() -> tuple[float, float, float]:
         return random.gauss(0, 1), float(np.random.standard_normal()), float(torch.rand(()))
 
     first = draw()
-    loop_state.restore_random_state(kept)
+    saving.restore_random_state(kept)
     assert draw() == first
 
 

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from walras.model_facts import believed_facts  # noqa: E402
 from walras.training import Checkpoint, Loop  # noqa: E402
 
 SAMPLES, INPUTS, OUTPUTS = 16, 100, 50
@@ -47,13 +48,15 @@ def is_watched() -> bool:
 
 
 def test_one_step_is_counted_and_reported() -> None:
-    """Operations, samples, bytes exchanged, and bytes that stay: weights, gradients, momentum. Nothing listens on."""
+    """Operations, samples, bytes exchanged and kept; four batches to an update are told as one. Nothing listens on."""
     loop, _ = train()
     assert loop._values.message_fields()["facts"] == {
         "flops": FLOPS, "layers": 1, "gradient_bytes": WEIGHTS, "resident_bytes": 3 * WEIGHTS, "samples": SAMPLES,
         "bits": 32, "exponent_bits": 8,
     }  # fmt: skip
     assert not is_watched()
+    loop, _ = train(12, every=4)
+    assert loop._values.facts["flops"] == FLOPS
 
 
 @pytest.mark.parametrize(("dtype", "exponent_bits"), [(torch.bfloat16, 8), (torch.float16, 5)])
@@ -62,12 +65,6 @@ def test_the_arithmetic_is_what_autocast_makes_of_the_weights(dtype: Any, expone
     with torch.autocast("cpu", dtype=dtype):
         loop, _ = train()
     assert (loop._values.facts["bits"], loop._values.facts["exponent_bits"]) == (16, exponent_bits)
-
-
-def test_where_gradients_are_summed_up_a_step_is_still_one_batch() -> None:
-    """Four batches to an update: they are counted together, and told as one."""
-    loop, _ = train(12, every=4)
-    assert loop._values.facts["flops"] == FLOPS
 
 
 def test_counting_changes_nothing_of_training() -> None:
@@ -117,3 +114,19 @@ def test_a_script_without_torch_counts_nothing(monkeypatch: pytest.MonkeyPatch) 
     loop = Loop()
     assert list(loop.steps(range(4))) == [0, 1, 2, 3]
     assert loop._values.facts == {}
+
+
+@pytest.mark.parametrize(
+    ("counted", "family"),
+    [
+        ({"convolution_flops": 6e9}, "convolution"),
+        ({"convolution_flops": 4e9, "attention_flops": 1e9}, "transformer"),
+        ({"attention_flops": 0.0}, None),
+        ({"convolution_flops": float("nan"), "attention_flops": -1.0}, None),
+    ],
+)
+def test_the_family_of_a_model_is_told_by_its_operations(counted: dict[str, float], family: str | None) -> None:
+    """Most of them convolutions, or any fused attention; counts that no rank can have are ignored."""
+    facts = believed_facts({"flops": 1e10, "samples": 4.0, **counted}, 1, None).facts
+    assert facts is not None
+    assert facts.family == family

@@ -43,13 +43,9 @@ def test_a_split_hands_out_every_step_and_its_last_part_is_through_as_early_as_c
 
 
 def test_a_part_three_times_as_fast_takes_three_times_the_steps() -> None:
-    """Where it comes out even, shares are exactly in proportion."""
+    """Exactly in proportion where it comes out even; after a short first round by what was seen."""
     assert split_round(40, [3.0, 1.0]) == [30, 10]
     assert split_round(1, [1.0, 3.0]) == [0, 1]
-
-
-def test_speeds_are_learnt_from_the_steps_and_the_seconds_of_each_part() -> None:
-    """After a short first round in equal parts, the next one is split by what was seen."""
     fork = Fork(torch.nn.Linear(1, 1), every=40)
     fork.join(Together(0, [[[0.0], [0.0]], [[4.0, 1.0, 2.0], [4.0, 3.0, 2.0]]]), seed=0)
     fork._average = lambda weights, tensors: None  # type: ignore[method-assign]
@@ -61,7 +57,7 @@ def test_speeds_are_learnt_from_the_steps_and_the_seconds_of_each_part() -> None
 
 
 def test_parts_with_unlike_seeds_or_states_are_refused() -> None:
-    """They would read unlike data, or average what does not belong together."""
+    """They would read unlike data, or average what does not belong together; a stream has no slices."""
     fork = Fork(torch.nn.Linear(1, 1))
     with pytest.raises(ValueError, match="the same seed"):
         fork.join(Together(0, [[[0.0], [1.0]]]), seed=0)
@@ -70,6 +66,14 @@ def test_parts_with_unlike_seeds_or_states_are_refused() -> None:
     fork.begin_round(8)
     with pytest.raises(RuntimeError, match=r"\(2, 3 numbers\)"):
         fork.end_round()
+
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(4))
+
+    loop = Loop(fork=Fork(torch.nn.Linear(1, 1)))
+    with pytest.raises(TypeError, match="begin at any batch"):
+        next(loop.steps(DataLoader(Stream())))
 
 
 def test_a_fork_of_one_part_is_an_ordinary_loop() -> None:
@@ -80,18 +84,6 @@ def test_a_fork_of_one_part_is_an_ordinary_loop() -> None:
         (1, list("abcd")),
     ]
     assert loop.step == 12
-
-
-def test_data_that_cannot_begin_at_any_batch_cannot_be_shared() -> None:
-    """A stream has no slices: that is said before the first step."""
-
-    class Stream(IterableDataset[int]):
-        def __iter__(self) -> Any:
-            return iter(range(4))
-
-    loop = Loop(fork=Fork(torch.nn.Linear(1, 1)))
-    with pytest.raises(TypeError, match="begin at any batch"):
-        next(loop.steps(DataLoader(Stream())))
 
 
 def test_a_fork_that_is_asked_to_stop_ends_its_round_and_goes_on_behind_it(tmp_path: Any) -> None:

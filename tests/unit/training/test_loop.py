@@ -1,10 +1,12 @@
-"""The loop by itself: counting, resuming, saving, without a scheduler and without torch's help."""
+"""The loop without processes: resume, stops, what is said to the supervisor, and checkpoints."""
 
 import json
+import os
 import random
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 from walras.training import Checkpoint, Loop
 from walras.training.checkpoint import MANIFEST
+from walras.training.measurements import ReportedValues
+from walras.training.supervisor_link import SupervisorLink
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +127,7 @@ def test_rank_0_alone_speaks_of_steps_and_values(tmp_path: Path, monkeypatch: py
 
 
 def test_a_tensor_is_read_when_it_is_sent_and_not_at_every_step() -> None:
-    """Reading waits for the accelerator: once for the first value, then with each message; never the one with a
-    gradient."""
+    """Reading waits for the accelerator: once at first, then with each message; never one with a gradient."""
     read = []
 
     class Value:
@@ -175,10 +178,21 @@ def test_a_torn_checkpoint_is_skipped_and_reported(tmp_path: Path, capsys: pytes
     assert f"torn checkpoint skipped: {newest / 'trace.json'}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("stated", "job_file", "kept"), [(None, "", 2), (None, "1", 1), (3, "1", 3)])
+def test_the_script_says_how_many_checkpoints_are_kept_else_the_job_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: int | None, job_file: str, kept: int
+) -> None:
+    monkeypatch.setenv("WALRAS_CHECKPOINT_KEEP", job_file)
+    loop = Loop(Checkpoint(tmp_path, every_s=None, keep=stated, trace=Trace()))
+    for _ in loop.steps(range(6)):
+        loop.save()
+    assert len(list(tmp_path.glob("*/step-*"))) == kept
+
+
 def test_under_a_scheduler_the_named_checkpoint_counts_and_no_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a former attempt wrote after the recorded checkpoint is not resumed from."""
+    """What a former attempt wrote after the recorded checkpoint, or never had recorded, is not resumed from."""
     loop = Loop(Checkpoint(tmp_path, every_s=None, keep=5, trace=Trace()))
     for _ in loop.steps(range(6)):
         if loop.step in (2, 4):
@@ -196,15 +210,7 @@ def test_under_a_scheduler_the_named_checkpoint_counts_and_no_newer_one(
         Loop(Checkpoint(trace=Trace())).resume()
     assert ended.value.code == 86
     assert newer.exists()
-
-
-def test_without_a_named_checkpoint_a_scheduled_job_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files of an attempt that never had its checkpoint recorded do not count."""
-    with pytest.raises(SystemExit):
-        train(tmp_path, stop_at=4)
-    monkeypatch.setenv("WALRAS_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.delenv("WALRAS_RESUME")
     assert not Loop(Checkpoint(trace=Trace())).resume()
 
 
@@ -263,7 +269,7 @@ def test_the_limit_of_steps_ends_all_loops(tmp_path: Path) -> None:
 
 
 def test_state_that_json_would_change_is_refused_by_name(tmp_path: Path) -> None:
-    """Better an error at the first save than another state at the first resume."""
+    """Better an error at the first save than another state at the first resume; a number belongs into `values`."""
 
     class Bad(Trace):
         def state_dict(self) -> dict[Any, Any]:
@@ -272,10 +278,6 @@ def test_state_that_json_would_change_is_refused_by_name(tmp_path: Path) -> None
     loop = Loop(Checkpoint(tmp_path, counters=Bad()))
     with pytest.raises(TypeError, match="counters"):
         loop.save()
-
-
-def test_what_is_no_state_is_refused_where_it_is_given() -> None:
-    """A plain number belongs into `values`."""
     with pytest.raises(TypeError, match="best=float"):
         Checkpoint(best=0.5)
 
@@ -283,9 +285,84 @@ def test_what_is_no_state_is_refused_where_it_is_given() -> None:
 def test_plain_values_come_back(tmp_path: Path) -> None:
     """`values` is saved with the objects and is there once `resume` was called."""
     loop = Loop(Checkpoint(tmp_path, trace=Trace()))
-    assert loop._checkpoint is not None
     loop._checkpoint.values["best"] = 0.25
     assert loop.save()
     checkpoint = Checkpoint(tmp_path, trace=Trace())
     assert Loop(checkpoint).resume()
     assert checkpoint.values == {"best": 0.25}
+
+
+def test_a_loss_that_is_no_number_is_left_out_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the job's own log; once it is a number again it is shown again."""
+    values = ReportedValues()
+    values.take({"loss": 2.0, "accuracy": 0.5})
+    values.take({"loss": float("nan")})
+    assert values.message_fields() == {"values": {"accuracy": 0.5}, "first_values": {"loss": 2.0, "accuracy": 0.5}}
+    values.message_fields()
+    assert capsys.readouterr().err.count("walras: loss is nan: it is not shown") == 1
+    values.take({"loss": 1.0})
+    assert values.message_fields()["values"] == {"loss": 1.0, "accuracy": 0.5}
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[SupervisorLink, socket.socket]]:
+    """Rank 3's link, and the supervisor's end of it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(Path(folder, "s")))
+        server.listen()
+        link = SupervisorLink(server.getsockname(), 3, os.getpid())
+        accepted, _ = server.accept()
+        with accepted:
+            yield link, accepted
+        link.close()
+
+
+def test_losing_the_supervisor_never_breaks_training(ends: tuple[SupervisorLink, socket.socket]) -> None:
+    """Every call is harmless before, while and after the other end goes away, or where there never was one."""
+    link, accepted = ends
+    accepted.close()
+    for _ in range(3):
+        link.send({"type": "progress"})
+        link.poll()
+    link.wait(0.001)
+    link.drain(0.001)
+    assert not link.stop_requested
+    link = SupervisorLink("/no/such/socket", 0, os.getpid())
+    link.send({"type": "progress"})
+    link.poll()
+
+
+def test_messages_are_understood_however_they_are_cut(ends: tuple[SupervisorLink, socket.socket]) -> None:
+    """Lines arrive in pieces; unknown and broken ones are left alone."""
+    link, accepted = ends
+    hello = json.loads(accepted.recv(4096))
+    assert (hello["type"], hello["rank"]) == ("hello", 3)
+    text = b'not json\n{"type": "future"}\n{"type": "lease", "until": 1.5}\n{"type": "stop", "grace_s": 3}\n'
+    for piece in (text[:13], text[13:40], text[40:]):
+        accepted.sendall(piece)
+        link.poll()
+    assert link.stop_requested
+    assert link.lease_until == 1.5
+    assert link.lease_has_ended
+
+
+def test_a_stop_ends_a_wait(ends: tuple[SupervisorLink, socket.socket]) -> None:
+    """A paced loop does not sleep through the request to end."""
+    link, accepted = ends
+    accepted.sendall(b'{"type": "stop"}\n')
+    began_at = time.monotonic()
+    link.wait(120.0)
+    assert time.monotonic() - began_at < 60.0
+
+
+def test_a_supervisor_that_does_not_read_costs_progress_not_commits(ends: tuple[SupervisorLink, socket.socket]) -> None:
+    """What waits is bounded, and a commit is never what is dropped."""
+    link, accepted = ends
+    for _ in range(3000):
+        link.send({"type": "progress", "padding": "x" * 1000}, may_drop=True)
+    link.send({"type": "commit", "step": 7})
+    received = b""
+    accepted.settimeout(1.0)
+    while b'"commit"' not in received:
+        received += accepted.recv(1 << 20)
+        link.poll()

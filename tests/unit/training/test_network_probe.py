@@ -33,10 +33,6 @@ def test_the_speed_of_the_slowest_link_is_told_in_ten_seconds(gbit: float, machi
 def test_exchanges_that_take_no_time_tell_nothing() -> None:
     """A clock that stood still makes no bandwidth."""
     assert training_gang.link_bandwidth(lambda size: 0.0, 2) is None
-
-
-def test_a_gang_on_one_machine_is_not_measured() -> None:
-    """Nor is one without a scheduler, nor one whose ranks are spread unevenly."""
     gang = Gang(0)
     gang.world_size = 4
     for settings in (

@@ -1,7 +1,4 @@
-"""Sharing each batch by speed: every sample once, shares that settle, and the same shares on every rank.
-
-Ranks run one after another in one thread: what a rank is told by the others follows from the shares that all have.
-"""
+"""Shares of a batch by the speed of ranks."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -20,7 +17,7 @@ from walras.training.batch_sharing import OwnWorkTimer
 from walras.training.batch_source import resumable_source, slice_batch
 from walras.training.gang import Gang
 from walras.training.measurements import ReportedValues
-from walras.training.work_split import DEAD_BAND, SampleBounds, split_samples
+from walras.training.work_split import DEAD_BAND, SampleBounds, rebalance_shares, split_samples
 
 Cost = Callable[[int, int, int], float]
 
@@ -54,7 +51,6 @@ class Told(Gang):
     def gather(self, numbers: list[float]) -> list[list[float]]:
         if len(numbers) > 1:
             return self._rows
-        assert self.shares is not None
         self._meeting += 1
         shares = self.shares.of(self._whole)
         return [[self._cost(rank, share, self._meeting) / max(1, share)] for rank, share in enumerate(shares)]
@@ -88,8 +84,7 @@ speeds_drawn = st.lists(st.floats(1.0, 10.0), min_size=2, max_size=5)
 def test_every_sample_of_a_batch_is_one_ranks_own(
     speeds: list[float], size: int, last: int, count: int, stop_at: int
 ) -> None:
-    """In every step the parts make up the batch, in its order, and weigh as much as their samples; also where shares
-    move, the last batch is a small one, and other ranks go on with the rest of an epoch."""
+    """Parts make up the batch in its order and weigh as their samples, also behind changes, stops and other gangs."""
     data = batches_of(count, size, min(last, size - 1))
     stop_at %= len(data)
     ranks = together([0.0] * len(speeds), linear(speeds), size)
@@ -115,8 +110,7 @@ def test_every_sample_of_a_batch_is_one_ranks_own(
 @given(speeds_drawn, st.integers(8, 40), st.floats(0.0, 0.5), st.integers(0, 2**32 - 1))
 @settings(max_examples=20, deadline=None)
 def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int, overhead: float, seed: int) -> None:
-    """With times that are noisy by 1 % and no more than partly proportional to the share, a few corrections end within
-    the dead band of the best split, and later ones change nothing."""
+    """With times noisy by 1 %: a few corrections end in the dead band of the best split, and none follows."""
     whole = each * len(speeds)
     overhead_s = overhead * each / max(speeds)
     exact = linear(speeds, overhead_s)
@@ -197,8 +191,7 @@ class Recording:
 
 @pytest.mark.parametrize("batch_size", [8, None])
 def test_a_loader_reads_this_ranks_samples_and_no_others(batch_size: int | None) -> None:
-    """Also behind a change of shares, where parts that were chosen before must not be used; shuffled by the epoch. A
-    sampler of whole batches without a batch sampler is cut when it was read."""
+    """Also behind a change of shares; a sampler of whole batches is cut when it was read."""
     read = []
     for rank in range(2):
         gang, data = Told(rank, [0.0, 0.0], linear([3.0, 1.0]), 8), Recording()
@@ -344,3 +337,47 @@ def test_shares_split_what_they_sum_to_as_themselves(more: int, shares: list[int
     assert split_samples(
         sum(shares), [float(share) for share in shares], [SampleBounds(1, 50 + more)] * len(shares)
     ) == tuple(shares)
+
+
+workers_drawn = st.lists(
+    st.tuples(st.floats(0.1, 100.0), st.integers(1, 20), st.integers(0, 500)), min_size=1, max_size=8
+)
+
+
+@given(workers_drawn, st.floats(0.0, 1.0))
+def test_shares_sum_to_the_batch_and_keep_to_their_rooms(drawn: list[tuple[float, int, int]], part: float) -> None:
+    """Whatever the speeds, for every batch that the rooms can hold."""
+    speeds = [speed for speed, _, _ in drawn]
+    bounds = [SampleBounds(least, least + more) for _, least, more in drawn]
+    low, high = sum(room.least for room in bounds), sum(room.most for room in bounds)
+    batch = low + round(part * (high - low))
+    shares = split_samples(batch, speeds, bounds)
+    assert sum(shares) == batch
+    assert all(room.least <= share <= room.most for share, room in zip(shares, bounds, strict=True))
+
+
+def test_shares_follow_speed() -> None:
+    """In whole samples; 3 % more time is inside the dead band; what fits nowhere is refused."""
+    assert split_samples(384, [3.0, 5.0, 12.0], [SampleBounds()] * 3) == (58, 96, 230)
+    assert rebalance_shares([100, 100], [1.0, 1.03], [SampleBounds()] * 2) == (100, 100)
+    assert rebalance_shares([100, 100], [1.0, 1.5], [SampleBounds()] * 2) == (120, 80)
+    for batch in (9, 1):
+        with pytest.raises(ValueError, match="does not fit"):
+            split_samples(batch, [1.0, 1.0], [SampleBounds(1, 4)] * 2)
+
+
+@given(st.lists(st.floats(1.0, 50.0), min_size=2, max_size=6))
+def test_one_step_leaves_little_idle_and_the_next_changes_nothing(speeds: list[float]) -> None:
+    """With linear times: idle time below 5 % after one change, the batch as before, then rest."""
+    batch = 1000 * len(speeds)
+    equal = [batch // len(speeds)] * len(speeds)
+    bounds = [SampleBounds()] * len(speeds)
+
+    def times(shares: tuple[int, ...] | list[int]) -> list[float]:
+        return [share / speed for share, speed in zip(shares, speeds, strict=True)]
+
+    found = rebalance_shares(equal, times(equal), bounds)
+    assert sum(found) == batch
+    if found != tuple(equal):
+        assert 1.0 - sum(times(found)) / len(speeds) / max(times(found)) < 0.05
+    assert rebalance_shares(found, times(found), bounds) == found

@@ -1,4 +1,4 @@
-"""A small server that speaks the bodies of `walras.api`, for the client and the commands to talk to.
+"""A small server that speaks the bodies of `walras.resources`, for the client and the commands to talk to.
 
 It keeps jobs in a list and does as its script says: refuse, break off, answer late. It runs in a thread of its own,
 because the commands are synchronous and open their own event loop.
@@ -17,8 +17,8 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from walras.cli.main import app
-from walras.content import ContentTree, check_chunk, unpack_chunk
 from walras.spec.sweeps import parse_array
+from walras.storage.content import ContentTree, check_chunk, unpack_chunk
 
 TOKEN = "walras_user_secret"
 AT = "2026-11-05T18:00:00Z"
@@ -30,15 +30,6 @@ def job_body(job_id: int, **fields: Any) -> dict[str, Any]:
         "id": job_id, "name": f"job-{job_id}", "project": "vision", "user": "ada", "kind": "cnn", "state": "PENDING",
         "reason": "WAIT:CAPACITY", "detail": "needs 1 x a100, 0 free", "priority": 50, "accelerators": 1,
         "submitted_at": AT,
-    }  # fmt: skip
-    return body | fields
-
-
-def attempt_body(job_id: int, attempt: int, **fields: Any) -> dict[str, Any]:
-    """An `AttemptView` as the server would send it."""
-    body = {
-        "job_id": job_id, "attempt": attempt, "state": "RUNNING", "pool": "a100x2/owned/default", "accelerator": "a100",
-        "emulated": True, "placement": ["n1:0"], "accelerators": 1, "leased_at": AT,
     }  # fmt: skip
     return body | fields
 
@@ -75,6 +66,8 @@ class FakeServer:
         self.log_cuts: list[int] = []
         #: The overview; None: a server of a release without one.
         self.overview: dict[str, Any] | None = None
+        #: The order of the queue, by number; None: a server of a release that cannot sort so.
+        self.turn: list[int] | None = None
         #: Bytes of the overview's stream, sent as they are; b"": the stream ends. None: there is no such stream.
         self.stream: queue.SimpleQueue[bytes] | None = None
         #: Called before each answer to a request, with its number from 1.
@@ -107,6 +100,8 @@ class FakeServer:
                 web.post(f"{api}/pools", self._pool),
                 web.patch(f"{api}/pools/{{pool}}", self._pool),
                 web.delete(f"{api}/pools/{{pool}}", self._pool_gone),
+                web.get(f"{api}/usage/holders", self._holders),
+                web.post(f"{api}/content/prune", self._content_prune),
                 web.get(f"{api}/prices", self._prices),
                 web.get(f"{api}/policy", self._policy),
                 web.put(f"{api}/policy", self._policy),
@@ -160,6 +155,12 @@ class FakeServer:
                 break
             await response.write(piece)
         return response
+
+    async def _holders(self, request: web.Request) -> web.Response:
+        return web.json_response([{"what": "bytes of content", "holder": "user ada", "held": 7_000, "share": 9_000}])
+
+    async def _content_prune(self, request: web.Request) -> web.Response:
+        return web.json_response({"size_bytes": 9_000_000, "holders": {"user bob": 1_000_000, "user ada": 8_000_000}})
 
     async def _missing(self, request: web.Request) -> web.Response:
         asked = (await request.json())["names"]
@@ -233,6 +234,10 @@ class FakeServer:
             found = [job for job in found if job["user"] == user]
         if sweep := request.query.get("sweep"):
             found = [job for job in reversed(found) if job.get("sweep") == int(sweep)]
+        if request.query.get("sort") == "queue":
+            if self.turn is None:
+                return problem(400, "invalid", "jobs cannot be sorted by 'queue'", "sort")
+            found = [self.jobs[job_id] for job_id in self.turn if self.jobs[job_id] in found]
         start, limit = int(request.query.get("cursor", 0)), min(int(request.query["limit"]), 3)
         more = {"next": str(start + limit)} if len(found) > start + limit else {}
         return web.json_response({"items": found[start : start + limit], **more})
@@ -250,7 +255,7 @@ class FakeServer:
 
     async def _patch(self, request: web.Request) -> web.Response:
         self.found(request).update(await request.json())
-        return web.json_response(self.found(request))
+        return await self._job(request)
 
     async def _attempts(self, request: web.Request) -> web.Response:
         return web.json_response(self.attempts.get(self.found(request)["id"], []))
@@ -267,7 +272,7 @@ class FakeServer:
         if verb == "hold" and job["state"] == "RUNNING":
             return problem(409, "conflict", "job runs; only a waiting job can be held", fix="cancel it")
         job["state"] = {"cancel": "CANCELLED", "hold": "HELD", "release": "PENDING"}[verb]
-        return web.json_response(job)
+        return await self._job(request)
 
     async def _cancel(self, request: web.Request) -> web.Response:
         items: list[dict[str, Any]] = []
@@ -299,16 +304,19 @@ class FakeServer:
     async def _log_start(self, request: web.Request) -> web.Response:
         return web.json_response({"offset": 7 if "since_s" in request.query else 0})
 
-    async def _nodes(self, request: web.Request) -> web.Response:
-        node = {
+    @staticmethod
+    def _node() -> dict[str, Any]:
+        return {
             "node_id": "n1", "pool": "a100x2/owned/default", "accelerator": "a100", "emulated": True, "market": "owned",
             "zone": "default", "state": "up", "accelerators": 2, "free": 1, "jobs": [1, 2], "last_heard_s": 1.5,
             "devices": [{"device": 0, "utilization": 97, "power_w": 250.0}, {"device": 1, "utilization": 3}],
         }  # fmt: skip
-        return web.json_response([node])
+
+    async def _nodes(self, request: web.Request) -> web.Response:
+        return web.json_response([self._node()])
 
     async def _node_act(self, request: web.Request) -> web.Response:
-        return web.json_response({})
+        return web.json_response(self._node())
 
     async def _pools(self, request: web.Request) -> web.Response:
         return web.json_response([pool_body()])
@@ -343,10 +351,8 @@ class FakeServer:
 
     async def _policy_versions(self, request: web.Request) -> web.Response:
         said = [
-            ("max_min_fairness", {"aware": True}, ""),
-            ("max_min_fairness", {"aware": True}, ""),
-            ("fifo", {}, "calm"),
-        ]
+            ("max_min_fairness", {"aware": True}, ""), ("max_min_fairness", {"aware": True}, ""), ("fifo", {}, "calm"),
+        ]  # fmt: skip
         return web.json_response([
             {"version": 9 - number, "name": name, "parameters": parameters, "rules": {"round_s": 12.0},
              "changed_at": AT, "changed_by": "root", "reason": reason}

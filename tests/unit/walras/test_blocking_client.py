@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 import walras
-from walras.blocking_client import BlockingClient, BlockingSession, BlockingTransfer, LoopThread
-from walras.client import Client
-from walras.content import hash_folder
-from walras.content_transfer import ContentTransfer
+from walras.client import BlockingClient, BlockingSession, BlockingTransfer, Client, LoopThread
+from walras.connection.transport import Patience
 from walras.errors import NotFound, UserError
-from walras.transport import Patience
+from walras.storage.content import hash_folder
+from walras.storage.content_transfer import ContentTransfer
 
 TOKEN = "walras_user_secret"
 QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0)

@@ -18,7 +18,7 @@ NEW = "{instance: tiny, accelerator: Tesla T4, accelerators: 1, cpus: 2, memory:
 
 
 def _run(*args: object) -> Any:
-    return CliRunner().invoke(app, ["prices", "--offers", *(str(arg) for arg in args)])
+    return CliRunner().invoke(app, ["cloud", "prices", "--offers", *(str(arg) for arg in args)])
 
 
 def test_what_ships_is_whole() -> None:
@@ -52,13 +52,10 @@ def test_a_users_file_adds_rows_and_overrides_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        "{instance: p5.48xlarge, on_demand_usd_per_h: -1}",
-        "{instance: x, accelerator: t4}",
-        "7",
-        "{accelerator: t4}",
+        "{instance: p5.48xlarge, on_demand_usd_per_h: -1}", "{instance: x, accelerator: t4}", "7", "{accelerator: t4}",
         "{instance: p5.48xlarge, colour: red}",
     ],
-)
+)  # fmt: skip
 def test_a_bad_row_is_reported_and_left_out(tmp_path: Path, bad: str) -> None:
     """The row's place is told, what it would have overridden stays, and the rows beside it count."""
     file = tmp_path / "ours.yaml"

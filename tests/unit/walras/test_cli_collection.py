@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from walras.cli.submit_collection import read_collection
+from walras.cli.submit_commands import read_collection
 from walras.errors import JobSpecError
 
 Run = Callable[..., Any]
@@ -60,14 +60,11 @@ def test_a_dry_run_checks_and_numbers_alone_are_for_programs(run: Run, fake: Any
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("jobs: []", "jobs"),
-        ("jobs: 3", "jobs"),
-        ("jobs: [3]", "jobs[0]"),
-        ("jobs: [{run: x}]\ncollection: ''", "collection"),
-        ("jobs: [{run: x}]\ndefaults: [1]", "defaults"),
+        ("jobs: []", "jobs"), ("jobs: 3", "jobs"), ("jobs: [3]", "jobs[0]"),
+        ("jobs: [{run: x}]\ncollection: ''", "collection"), ("jobs: [{run: x}]\ndefaults: [1]", "defaults"),
         ("jobs: [{at: 0s, job: {run: x}}]\nlaws: {}", "laws"),
     ],
-)
+)  # fmt: skip
 def test_a_collection_that_makes_no_sense_is_refused_by_name(tmp_path: Path, text: str, field: str) -> None:
     path = tmp_path / "many.yaml"
     path.write_text(text)

@@ -59,14 +59,10 @@ def test_a_word_of_other_schedulers_is_answered_with_ours(run: Run, word: str) -
 @pytest.mark.parametrize(
     ("word", "ours"),
     [
-        ("reservations", "reserve"),
-        ("worth", "prices --worth"),
-        ("report", "money --report"),
-        ("agents", "admin agents"),
-        ("attach", "exec"),
-        ("offers", "prices --offers"),
+        ("reservations", "admin list reservations"), ("worth", "cloud prices --worth"), ("report", "money --report"),
+        ("agents", "admin agents"), ("attach", "exec"), ("offers", "cloud prices --offers"),
     ],
-)
+)  # fmt: skip
 def test_a_command_that_was_merged_into_another_names_it(run: Run, word: str, ours: str) -> None:
     """With whatever follows it on the line."""
     result = run(word, "12", "--all")
@@ -79,11 +75,11 @@ def test_jobs_are_chosen_by_user_state_name_and_label(run: Run, jobs: Any) -> No
 
     assert shown("queue", "--me") == [1, 2, 3]
     assert shown("queue", "--me", "--state", "running") == [1]
-    assert shown("jobs", "--name", "sweep-*") == [1, 2, 4]
-    assert shown("jobs", "--label", "lr=0.1") == [1, 4]
-    assert shown("jobs", "--label", "lr", "-u", "ada") == [1, 2]
-    assert shown("jobs", "--since", "10s") == []
-    assert shown("jobs", "--me", "--state", "failed,succeeded") == [5, 6]
+    assert shown("queue", "--all", "--name", "sweep-*") == [1, 2, 4]
+    assert shown("queue", "--all", "--label", "lr=0.1") == [1, 4]
+    assert shown("queue", "--all", "--label", "lr", "-u", "ada") == [1, 2]
+    assert shown("queue", "--all", "--since", "10s") == []
+    assert shown("queue", "--all", "--me", "--state", "failed,succeeded") == [5, 6]
 
 
 def test_jobs_are_cancelled_by_choice_and_only_those(run: Run, jobs: Any) -> None:
@@ -114,13 +110,13 @@ HABITS = [
     ("status", False, "fix: walras queue"),
     ("ps", False, "fix: walras queue"),
     ("requeue 5", False, "fix: walras rerun"),
-    ("quota", False, "fix: walras share"),
+    ("quota", False, "fix: walras money --shares"),
     ("queue --me", True, "sweep-1"),
     ("queue --start", True, "EXPECTED"),
     ("queue --state running", True, "sweep-1"),
-    ("jobs --since 2d", True, ""),
-    ("jobs --name sweep-*", True, "sweep-3"),
-    ("jobs --label lr=0.1", True, "sweep-3"),
+    ("queue --all --since 2d", True, ""),
+    ("queue --all --name sweep-*", True, "sweep-3"),
+    ("queue --all --label lr=0.1", True, "sweep-3"),
     ("cancel -u ada -y", True, ""),
     ("cancel --all -y", True, ""),
     ("cancel --name eval -y", True, "3"),
@@ -132,15 +128,15 @@ HABITS = [
     ("submit --name deep --gpus 2 -q true", True, "7"),
     ("submit --name deep --gpus a100:2 -q true", True, "7"),
     ("nodes", True, "n1"),
-    ("admin token revoke", False, "TOKEN"),
-    ("init --help", True, "DIR"),
-    ("slurm-links --help", True, "sbatch"),
+    ("admin remove token", False, "NAME"),
+    ("admin init --help", True, "DIR"),
+    ("admin slurm-links --help", True, "sbatch"),
     ("attach 5", False, "fix: walras exec"),
     ("exec --help", True, "JOB"),
     ("exec 5", False, "fix: walras exec JOB -- COMMAND"),  # no terminal for a shell
-    ("share --help", True, "--project"),
+    ("money --help", True, "--shares"),
     ("nodes --help", True, "--watch"),
-    ("admin token list --help", True, "List"),
+    ("admin list --help", True, "List"),
     ("--show-completion --help", True, "completion"),
 ]
 
@@ -164,10 +160,7 @@ def test_shells_complete_commands(shell: str, tmp_path: Path) -> None:
     code = "import sys; sys.argv = ['walras']; from walras.cli.main import main; main()"
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment | asked[shell] | {"_WALRAS_COMPLETE": f"complete_{shell}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        [sys.executable, "-c", code], env=environment | asked[shell] | {"_WALRAS_COMPLETE": f"complete_{shell}"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     assert "submit" in done.stdout, done.stderr

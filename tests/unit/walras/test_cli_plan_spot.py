@@ -1,4 +1,4 @@
-"""`walras plan spot`: policies on markets whose answer is known, the shipped example, and input that will not do."""
+"""`walras cloud spot`: policies on markets whose answer is known, the shipped example, and input that will not do."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ POLICIES = {"ours", "Uniform Progress", "greedy", "on demand alone"}
 
 
 def _run(*args: object) -> Any:
-    return CliRunner().invoke(app, ["plan", "spot", *(str(arg) for arg in args)])
+    return CliRunner().invoke(app, ["cloud", "spot", *(str(arg) for arg in args)])
 
 
 def _told(*args: object) -> Any:
@@ -49,7 +49,7 @@ def test_the_example_is_made_by_its_rule() -> None:
 
 def test_two_zones_of_the_example_are_judged_against_their_bound() -> None:
     """No policy is late or below the bound, the first is the cheapest, and the integer program proves no less."""
-    told = _told(EXAMPLE, *JOB, "--starts", 6, "--check")
+    told = _told(EXAMPLE, *JOB, "--set", "starts=6", "--set", "check=true")
     policies = {policy["name"]: policy for policy in told["policies"]}
     assert (set(policies), told["traces"], told["starts"]) == (POLICIES, ["zone-a", "zone-b"], 6)
     usd = [policy["usd"] for policy in told["policies"]]
@@ -63,17 +63,17 @@ def test_two_zones_of_the_example_are_judged_against_their_bound() -> None:
     assert checked["at_least_usd"] <= checked["program_usd"]
 
 
-@pytest.mark.parametrize("only", [("--zone", "zone-b"), ()])
+@pytest.mark.parametrize("only", [("--set", "zone=zone-b"), ()])
 def test_the_bound_is_the_integer_program_s(only: tuple[str, ...]) -> None:
     """Which counts whole slots: never below, and at most one slot on demand above, in one zone or two."""
-    checked = _told(EXAMPLE, *JOB, *only, "--starts", 4, "--check")["checked"]
+    checked = _told(EXAMPLE, *JOB, *only, "--set", "starts=4", "--set", "check=true")["checked"]
     assert 0 <= checked["program_usd"] - checked["bound_usd"] + 1e-9 <= 3 / 6
     assert checked["at_least_usd"] <= checked["bound_usd"] + 1e-9
 
 
 def test_a_market_that_is_always_there_costs_spot_alone(always: Path) -> None:
     """One start and the work, from every start, for all but who never looks."""
-    told = _told(always, *JOB, "--starts", 3)
+    told = _told(always, *JOB, "--set", "starts=3")
     assert told["bound"]["usd"] == pytest.approx(4.2)
     for policy in told["policies"][:3]:
         assert (policy["usd"], policy["machine_starts"]) == (pytest.approx(4.2), 1)
@@ -82,16 +82,18 @@ def test_a_market_that_is_always_there_costs_spot_alone(always: Path) -> None:
 
 def test_a_restart_may_cost_nothing(always: Path) -> None:
     """Then the work is all that is paid."""
-    assert _told(always, *JOB, "--restart", "0s", "--starts", 1)["bound"]["usd"] == pytest.approx(4)
+    assert _told(always, *JOB, "--set", "restart=0s", "--set", "starts=1")["bound"]["usd"] == pytest.approx(4)
 
 
 def test_what_to_do_now_follows_from_what_is_left(always: Path) -> None:
     """With slack it waits for a spot machine, no longer than its threshold; without it goes on demand at once."""
-    patient = {each["name"]: each for each in _told(always, *JOB, "--starts", 2)["policies"]}
+    patient = {each["name"]: each for each in _told(always, *JOB, "--set", "starts=2")["policies"]}
     greedy = patient["greedy"]
     # Two hours of slack, less the twenty-two minutes that another slot and the change could take, in whole slots.
     assert (greedy["without_spot"], greedy["waits_h"]) == ("wait", pytest.approx(10 / 6))
-    late = _told(always, *JOB, "--starts", 2, "--work-left", "2h", "--time-left", "130m", "--held", "on-demand")
+    late = _told(
+        always, *JOB, "--set", "starts=2", "--set", "work_left=2h", "--set", "time_left=130m", "--set", "held=on-demand"
+    )
     assert {(each["without_spot"], each["waits_h"]) for each in late["policies"]} == {("on demand", 0)}
     choices = {(each["spot"], each["does"]): each["usd"] for each in late["choices"]}
     assert choices[False, "on demand"] == pytest.approx(6.0, rel=1e-3)
@@ -102,13 +104,13 @@ def test_ours_learns_from_earlier_traces(always: Path, tmp_path: Path) -> None:
     """With a history the starts are spread over the whole trace; packed files are read as plain ones."""
     packed = tmp_path / "packed.csv.gz"
     packed.write_bytes(gzip.compress(always.read_bytes()))
-    told = _told(always, *JOB, "--starts", 2, "--history", packed)
+    told = _told(always, *JOB, "--set", "starts=2", "--set", f"history={packed}")
     assert (told["learnt_from"], told["zones"]) == ("history", 1)
 
 
 def test_people_are_told_what_to_take_and_why(always: Path) -> None:
     """The table marks the best, says why, and what to do now."""
-    shown = _run(always, *JOB, "--starts", 2).stdout
+    shown = _run(always, *JOB, "--set", "starts=2").stdout
     assert "Take ours: never late" in shown or "Take Uniform Progress: never late" in shown
     assert "Now, 4h00m of work and 6h00m left, holding nothing:" in shown
     assert "the bound is the optimum, the trace known beforehand" in shown
@@ -147,16 +149,16 @@ def test_a_trace_that_cannot_be_read_is_named_with_its_line(tmp_path: Path, text
         (("--spot", "nan"), "--spot"),
         (("--on-demand", "inf"), "--spot"),
         (("--work", "0"), "--work"),
-        (("--slot", "soon"), "--slot"),
-        (("--slot", "1s"), "--slot"),
-        (("--zone", "zone-c"), "one of zone-a, zone-b"),
-        (("--work-left", "5h"), "--work-left"),
-        (("--time-left", "7h"), "--time-left"),
-        (("--time-left", "3h"), "even on demand"),
-        (("--work-left", "10m"), "--work-left"),
+        (("--set", "slot=soon"), "slot"),
+        (("--set", "slot=1s"), "slot"),
+        (("--set", "zone=zone-c"), "one of zone-a, zone-b"),
+        (("--set", "work_left=5h"), "work_left"),
+        (("--set", "time_left=7h"), "time_left"),
+        (("--set", "time_left=3h"), "even on demand"),
+        (("--set", "work_left=10m"), "work_left"),
         ((EXAMPLE,), "a second trace 'zone-a'"),
-        (("--history", "no-such-file.csv"), "no-such-file.csv"),
-        (("--restart", "6h"), "even on demand"),
+        (("--set", "history=no-such-file.csv"), "no-such-file.csv"),
+        (("--set", "restart=6h"), "even on demand"),
     ],
 )
 def test_what_cannot_be_planned_is_told_with_a_fix(args: tuple[object, ...], told: str) -> None:

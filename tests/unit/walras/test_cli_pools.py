@@ -1,9 +1,10 @@
-"""`walras admin pool`: what is asked of the server, what is printed, what is refused before."""
+"""The pools of `walras admin`: what is asked of the server, what is printed, what is refused before."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -25,28 +26,48 @@ quota: 4
 
 def run(fake: Any, *words: str) -> Result:
     env = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN": "walras_user_secret"}
-    return CliRunner().invoke(app, ["admin", "pool", *words], env=env)
+    return CliRunner().invoke(app, ["admin", *words], env=env)
 
 
 def test_the_pools_are_listed(fake: Any) -> None:
     """A row for each; JSON has what the API says."""
-    row = run(fake, "list", "--no-header").stdout.split()
+    row = run(fake, "list", "pools", "--no-header").stdout.split()
     assert row == [POOL, "2", "s", "1.5", "4", "2", "1", "3,8", "in", "use", "-"]
-    (pool,) = json.loads(run(fake, "list", "-o", "json").stdout)
+    (pool,) = json.loads(run(fake, "list", "pools", "-o", "json").stdout)
     assert (pool["pool_id"], pool["jobs"]) == (POOL, [3, 8])
+
+
+def test_who_holds_what_is_listed(fake: Any) -> None:
+    row = run(fake, "list", "usage", "--no-header").stdout.split()
+    assert row == ["bytes", "of", "content", "user", "ada", "7,000", "9,000"]
+    assert "credit, audit, usage" in run(fake, "list", "planets").stderr
+
+
+@pytest.mark.parametrize(("more", "did"), [((), "deleted"), (("--dry-run",), "would delete")])
+def test_content_that_nothing_refers_to_is_pruned(fake: Any, more: tuple[str, ...], did: str) -> None:
+    lines = run(fake, "prune", "--content", *more).stdout.splitlines()
+    assert lines == [f"{did} 9 MB of content that nothing refers to", "  user bob: 1 MB", "  user ada: 8 MB"]
+    assert fake.requests[-1] == ("POST", "/api/v1/content/prune", {"dry_run": bool(more)})
+
+
+@pytest.mark.parametrize("words", ["--dry-run", "", "--data x --dry-run", "--data x --content"])
+def test_prune_says_what_it_lacks(fake: Any, words: str) -> None:
+    refused = run(fake, "prune", *words.split())
+    assert (refused.exit_code, "--data" in refused.stderr) == (2, True), refused.stderr
+    assert fake.requests == []
 
 
 def test_a_pool_of_a_file_is_added(fake: Any, tmp_path: Path) -> None:
     """Checked here as a cluster file is; sent as it is written."""
     file = tmp_path / "pool.yaml"
     file.write_text(FILE)
-    result = run(fake, "add", str(file))
+    result = run(fake, "add", "pool", str(file))
     assert (result.exit_code, result.stdout) == (0, f"pool {POOL} is there\n")
     method, path, body = fake.requests[-1]
     assert (method, path, body["memory"], body["quota"]) == ("POST", "/api/v1/pools", "16GB", 4)
     asked = len(fake.requests)
     file.write_text(FILE.replace("spot", "owned"))
-    refused = run(fake, "add", str(file))
+    refused = run(fake, "add", "pool", str(file))
     assert refused.exit_code == 2
     assert "an owned pool is not rented" in refused.stderr
     assert len(fake.requests) == asked
@@ -55,17 +76,17 @@ def test_a_pool_of_a_file_is_added(fake: Any, tmp_path: Path) -> None:
 def test_a_pool_is_changed_drained_and_removed(fake: Any) -> None:
     """The slashes of its id stay one part of the path; only what is given is sent; stranded jobs are a warning."""
     path = "/api/v1/pools/sx2%2Fspot%2Fdefault"
-    assert run(fake, "set", POOL, "--quota", "6").stdout == f"pool {POOL}: quota 6, 1.5 USD/h\n"
+    assert run(fake, "set", "pool", POOL, "quota=6").stdout == f"pool {POOL}: quota 6, 1.5 USD/h\n"
     assert fake.requests[-1] == ("PATCH", path, {"quota": 6})
-    assert run(fake, "set", POOL, "--price", "0.5").stdout == f"pool {POOL}: quota 4, 0.5 USD/h\n"
+    assert run(fake, "set", "pool", POOL, "usd_per_h=0.5").stdout == f"pool {POOL}: quota 4, 0.5 USD/h\n"
     assert fake.requests[-1][2] == {"usd_per_h": 0.5}
-    assert run(fake, "set", POOL).exit_code == 2
-    told = run(fake, "drain", POOL).stdout
+    assert run(fake, "set", "pool", POOL).exit_code == 2
+    told = run(fake, "drain", "--pool", POOL).stdout
     assert told == f"pool {POOL} takes no new jobs; 2 machines and 2 jobs are there still\n"
     assert fake.requests[-1] == ("PATCH", path, {"drained": True})
-    assert run(fake, "drain", POOL, "--off").stdout == f"pool {POOL} takes jobs again\n"
+    assert run(fake, "drain", "--pool", POOL, "--off").stdout == f"pool {POOL} takes jobs again\n"
     assert fake.requests[-1][2] == {"drained": False}
-    removed = run(fake, "remove", POOL)
+    removed = run(fake, "remove", "pool", POOL)
     assert (removed.exit_code, removed.stdout) == (0, f"pool {POOL} is gone\n")
     assert "no other pool can run job 7, 9" in removed.stderr
     assert fake.requests[-1][:2] == ("DELETE", path)

@@ -1,18 +1,21 @@
-"""`walras prices --worth`: hours by pool and by hour of the week, in USD or in the policy's unit."""
+"""`walras cloud prices --worth`: hours by pool and by hour of the week, in USD or in the policy's unit."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
-from walras.accelerator_worth import WorthHour, WorthReport, mean_worth
-from walras.api import PoolView
+from tests.support.provider_kit import IMAGE, stand_in_of_aws
 from walras.cli import price_commands
 from walras.cli.main import app
 from walras.cluster import Market
-from walras.what_if import DifferenceView, WhatIfRequest, WhatIfView
+from walras.resources.fleet import PoolView
+from walras.resources.prices import WorthHour, WorthReport, mean_worth
+from walras.resources.what_if import DifferenceView, WhatIfRequest, WhatIfView
 
 HOUR = 3600.0
 #: A Monday, 00:00 UTC.
@@ -63,7 +66,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def run(*words: object) -> Any:
-    return CliRunner().invoke(app, ["prices", "--worth", *(str(word) for word in words)])
+    return CliRunner().invoke(app, ["cloud", "prices", "--worth", *(str(word) for word in words)])
 
 
 def rows_of(shown: str) -> list[Sequence[str]]:
@@ -118,18 +121,50 @@ def test_a_check_adds_one_machine_of_the_pool(client: Fake) -> None:
 @pytest.mark.parametrize(
     ("words", "field"),
     [
-        (("--worth", "--offers"), "--offers"),
-        (("--pool", "a"), "--pool"),
-        (("--usd-per-unit", "0"), "--usd-per-unit"),
-        (("--worth", "--cloud", "aws"), "--cloud"),
-        (("--accelerator", "a100"), "--accelerator"),
-        (("--since", "7d"), "--since"),
-        (("--offers", "--since", "7d"), "--since"),
-        (("--worth", "--whole"), "--whole"),
+        (("--worth", "--offers"), "--offers"), (("--pool", "a"), "--pool"), (("--usd-per-unit", "0"), "--usd-per-unit"),
+        (("--worth", "--cloud", "aws"), "--cloud"), (("--accelerator", "a100"), "--accelerator"),
+        (("--since", "7d"), "--since"), (("--offers", "--since", "7d"), "--since"), (("--worth", "--whole"), "--whole"),
         (("--market", "cluster.yaml", "--check"), "--check"),
     ],
-)
+)  # fmt: skip
 def test_options_of_another_listing_are_refused(words: tuple[str, ...], field: str) -> None:
     """By name, before anything is asked."""
-    result = CliRunner().invoke(app, ["prices", *words])
+    result = CliRunner().invoke(app, ["cloud", "prices", *words])
     assert (result.exit_code, field in result.stderr) == (2, True), result.output
+
+
+POOL = {
+    "shape": "g4dn.xlarge", "accelerator": "t4", "accelerators": 1, "cpus": 4, "memory": "16GiB", "market": "spot",
+    "zone": "us-east-1a", "provider": "aws", "quota": 4, "usd_per_h": 0.19,
+}  # fmt: skip
+AWS = {"region": "us-east-1", "image": IMAGE, "server_url": "https://walras.example"}
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with stand_in_of_aws() as url:
+        for name, value in {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "none", "SECRET_ACCESS_KEY": "none"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        yield
+
+
+def _run(folder: Path, content: dict[str, Any], *args: str) -> Any:
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return CliRunner().invoke(app, ["cloud", "prices", "--market", str(path), *args])
+
+
+def test_the_market_of_a_cluster_is_told(tmp_path: Path, stand_in: None) -> None:
+    """Pool, instant and price, for people and as JSON."""
+    content = {"pools": [POOL], "aws": AWS}
+    (told, *_) = json.loads(_run(tmp_path, content, "-o", "json").stdout)
+    assert (told["pool"], told["usd_per_h"]) == ("g4dn.xlarge/spot/us-east-1a", pytest.approx(0.00001))
+    shown = _run(tmp_path, content)
+    assert (shown.exit_code, "1e-05" in shown.stdout) == (0, True)
+
+
+def test_a_market_needs_a_pool_that_a_cloud_rents_out(tmp_path: Path) -> None:
+    """Exit 2 with what to give."""
+    owned = {**POOL, "market": "owned", "provider": "", "quota": 0}
+    result = _run(tmp_path, {"pools": [owned]})
+    assert (result.exit_code, "no pool is rented from aws" in result.stderr) == (2, True)

@@ -9,16 +9,15 @@ import pytest
 from rich.console import Console
 
 from tests.unit.walras.conftest import job_body
-from walras.api import JobView
 from walras.cli.job_commands import _job_listing
 from walras.cli.terminal_output import render_table
+from walras.resources.jobs import JobView
 
 Run = Callable[..., Any]
 
 
 def test_the_queue_shows_who_is_next_below_a_headline(run: Run, fake: Any) -> None:
-    """Waiting jobs in the server's order, those it does not name behind them, running ones last; a server without an
-    overview leaves them as they come."""
+    """The server sorts, before the limit cuts; one that cannot leaves jobs as they come."""
     for state in ("RUNNING", "PENDING", "HELD", "PENDING", "PENDING"):
         fake.add(state=state)
     assert [line.split()[0] for line in run("queue", "--no-header").stdout.splitlines()] == list("12345")
@@ -26,13 +25,15 @@ def test_the_queue_shows_who_is_next_below_a_headline(run: Run, fake: Any) -> No
     fake.overview = {
         "as_of": "2026-11-05T18:00:00Z", "policy": "walras", "counts": {"RUNNING": 1, "PENDING": 3, "HELD": 1},
         "types": types, "machines": [], "pools": [], "history": [], "names": {}, "alerts": [],
-        "queue": [fake.jobs[5], fake.jobs[2]], "waiting": 4,
+        "queue": [], "waiting": 4,
     }  # fmt: skip
+    fake.turn = [5, 2, 3, 4, 1]
     first, title, *rows = run("queue").stdout.splitlines()
     assert first.startswith("1 running, 4 waiting; free: 1 of 4 a100, 0 of 8 h100 (")
     assert title.split()[0] == "JOB"
     assert [row.split()[0] for row in rows] == ["5", "2", "3", "4", "1"]
     assert [job["id"] for job in json.loads(run("queue", "-o", "json").stdout)] == [5, 2, 3, 4, 1]
+    assert [job["id"] for job in json.loads(run("queue", "-n", "2", "-o", "json").stdout)] == [5, 2]
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -56,7 +57,7 @@ def test_a_sweep_in_a_narrow_terminal(width: int) -> None:
 
 def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`queue -w` shows the queue again and again, until Ctrl-C, which is exit code 130 without a word."""
-    fake.add()
+    fake.turn = [fake.add()]
     looks = []
 
     async def look(seconds: float) -> None:
@@ -68,3 +69,69 @@ def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPa
     result = run("queue", "-w")
     assert (result.exit_code, result.stderr, looks) == (130, "", [2.0] * 3)
     assert [path.split("?")[0] for _, path, _ in fake.requests] == ["/api/v1/overview", "/api/v1/jobs"] * 3
+
+
+@pytest.fixture
+def sweep(fake: Any) -> Any:
+    """Job 1 by itself; jobs 2 to 6 are a sweep with indices 0 to 4: ended well, failed, running, and two waiting."""
+    fake.add(name="alone", state="FAILED", spec={"run": "x"})
+    for index, state in enumerate(("SUCCEEDED", "FAILED", "RUNNING", "PENDING", "PENDING")):
+        spec = {"run": "t {lr}", "array": "%2", "matrix": {"lr": ["1", "2", "3", "4", "5"]}, "array_index": index}
+        fake.add(name="grid", state=state, sweep=2, sweep_index=index, spec=spec)
+    return fake
+
+
+def acted(fake: Any, verb: str) -> list[int]:
+    return [int(path.split("/")[4]) for _, path, _ in fake.requests if path.endswith(f"/{verb}")]
+
+
+def test_the_queue_shows_one_line_for_a_sweep(run: Run, fake: Any) -> None:
+    """Its states are counted and its progress is the part that has ended; other jobs are shown as ever."""
+    fake.add()
+    fake.add(sweep=2, sweep_index=4, sweep_states={"PENDING": 90, "RUNNING": 8, "SUCCEEDED": 1, "FAILED": 1})
+    result = run("queue")
+    line = next(line for line in result.stdout.splitlines() if line.lstrip().startswith("2["))
+    assert "2[*]" in line
+    assert "RUNNING" in line
+    assert "8 running, 90 pending, 1 failed, 1 succeeded" in line.replace("  ", " ")
+    assert "2%" in line
+    assert any("sweeps=folded" in path for _, path, _ in fake.requests)
+    fake.requests.clear()
+    run("queue", "--expand")
+    assert not any("sweeps=folded" in path for _, path, _ in fake.requests)
+
+
+def test_a_sweep_is_cancelled_as_a_whole_those_that_wait_first(run: Run, sweep: Any) -> None:
+    """Ended jobs are left alone; one line tells; a single job of it is named by its index."""
+    result = run("cancel", "2")
+    called = [body["jobs"] for _, path, body in sweep.requests if path.endswith("jobs:cancel")]
+    assert (result.exit_code, called) == (0, [[6, 5, 4]])
+    assert result.stdout == "sweep 2: is CANCELLED (3 jobs)\n"
+
+
+def test_jobs_of_a_sweep_are_named_by_their_indices(run: Run, sweep: Any) -> None:
+    assert run("hold", "2[3,4]").exit_code == 0
+    assert acted(sweep, "hold") == [5, 6]
+    assert run("hold", "--off", "1,2[3]").exit_code == 0
+    assert acted(sweep, "release") == [1, 5]
+    assert "grid" in run("show", "2[1]").stdout
+    for word, told in (("2[9]", "sweep 2 has no job 9"), ("1[0]", "no sweep begins with job 1"), ("2[x]", "is no job")):
+        result = run("cancel", word)
+        assert (result.exit_code, told in result.output) == (2, True), result.output
+
+
+def test_what_failed_of_a_sweep_runs_again_as_a_sweep(run: Run, sweep: Any) -> None:
+    """With its limit and its own values; single jobs beside it by themselves; without --failed all of it."""
+    result = run("rerun", "2", "--failed")
+    assert result.exit_code == 0, result.output
+    again = {"run": "t {lr}", "array": "1%2", "matrix": {"lr": ["1", "2", "3", "4", "5"]}}
+    assert sweep.jobs[7]["spec"] == again
+    assert run("rerun", "--failed").exit_code == 0
+    assert [sweep.jobs[job]["spec"] for job in (8, 9)] == [{"run": "x"}, again]
+    run("rerun", "2")
+    assert sweep.jobs[10]["spec"]["array"] == "0-4%2"
+
+
+def test_wait_takes_a_sweep_for_all_of_it(run: Run, sweep: Any) -> None:
+    assert run("wait", "2[0]", "-o", "json").exit_code == 0
+    assert run("wait", "2", "--timeout", "0.1s").exit_code == 101

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from walras.cli import money_commands
 from walras.cli.main import app
-from walras.cluster_report import ClusterReport, RegretView, ReportRow, TypeUse
+from walras.resources.money import ClusterReport, RegretView, ReportRow, TypeUse
 
 MONDAY = 1_700_438_400.0
 
@@ -76,14 +76,10 @@ def test_other_times_are_asked_for(client: Fake) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--report", "--month", "2026-11"),
-        ("--report", "--by", "user"),
-        ("--report", "--model", "one-price"),
-        ("--report", "--csv"),
-        ("--budgets", "--report"),
-        ("--html", "report.html"),
+        ("--report", "--month", "2026-11"), ("--report", "--by", "user"), ("--report", "--model", "one-price"),
+        ("--report", "--csv"), ("--budgets", "--report"), ("--html", "report.html"),
     ],
-)
+)  # fmt: skip
 def test_options_of_another_listing_are_refused(client: Fake, words: tuple[str, ...]) -> None:
     """Before anything is asked."""
     assert CliRunner().invoke(app, ["money", *words]).exit_code == 2

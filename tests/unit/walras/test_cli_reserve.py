@@ -1,4 +1,4 @@
-"""`walras reserve`: what is typed is what the server is asked, and its answer is shown."""
+"""`walras admin list`, `add`, `remove` of reservations: what is typed is what the server is asked, and shown."""
 
 import json
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from walras.cli import reserve_commands
+from walras.cli import resource_commands
 from walras.cli.main import app
-from walras.reservations import NewReservation, ReservationView
+from walras.resources.reservations import NewReservation, ReservationView
 
 STARTS, ENDS = "2026-12-01T08:00:00.000+00:00", "2026-12-01T18:00:00.000+00:00"
 
@@ -35,7 +35,7 @@ class Fake:
 
 def view(number: int, **more: Any) -> ReservationView:
     told: dict[str, Any] = {"id": number, "project": "vision", "maintenance": False, "nodes": ["n1"], "reserved": 8}
-    told |= {"starts": STARTS, "ends": ENDS, "state": "coming", "notes": ["job 7 may lose work that it has not saved"]}
+    told |= {"starts": STARTS, "ends": ENDS, "state": "coming", "notes": ["job 7 may lose work that was not saved"]}
     return ReservationView.model_validate(told | more)
 
 
@@ -44,7 +44,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     import asyncio
 
     found = Fake()
-    monkeypatch.setattr(reserve_commands, "with_client", lambda ask: asyncio.run(ask(found)))
+    monkeypatch.setattr(resource_commands, "with_client", lambda ask: asyncio.run(ask(found)))
     return found
 
 
@@ -54,7 +54,7 @@ def typed(words: str) -> Any:
 
 def test_a_type_and_a_number_are_reserved_for_a_project(fake: Fake) -> None:
     """Who would lose work by it is said, beside the answer."""
-    result = typed("reserve A100:8 --from +2h --until +10h --project vision --reason demo")
+    result = typed("admin add reservation A100:8 starts=+2h ends=+10h project=vision reason=demo")
     assert result.exit_code == 0, result.output
     (asked,) = fake.asked
     assert (asked.accelerator, asked.accelerators, asked.project, asked.starts, asked.ends) == (
@@ -64,8 +64,8 @@ def test_a_type_and_a_number_are_reserved_for_a_project(fake: Fake) -> None:
     assert "job 7 may lose work" in result.output
 
 
-def test_machines_by_name_are_reserved_for_maintenance(fake: Fake) -> None:
-    assert typed("reserve --node n1 --node n2 --maintenance --until +4h").exit_code == 0
+def test_machines_by_name_are_reserved_for_maintenance_as_the_release_before_wrote_it(fake: Fake) -> None:
+    assert typed("admin reserve --node n1 --node n2 --maintenance --until +4h").exit_code == 0
     (asked,) = fake.asked
     assert (asked.nodes, asked.maintenance, asked.project, asked.starts) == (["n1", "n2"], True, None, "+0s")
 
@@ -73,40 +73,41 @@ def test_machines_by_name_are_reserved_for_maintenance(fake: Fake) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "reserve --until +1h --project p",
-        "reserve a100:8 --node n1 --until +1h --project p",
-        "reserve a100:8 --project p",
-        "reserve a100 --until +1h --project p",
-        "reserve a100:0 --until +1h --project p",
-        "reserve a100:x --until +1h --project p",
-        "reserve a100:8 --until +1h",
-        "reserve a100:8 --until +1h --project p --maintenance",
-        "reserve a100:8 --cancel 1",
-        "reserve --cancel 1 --all",
-        "reserve --from +2h",
-        "reserve --maintenance",
-        "reserve a100:8 --all --until +1h --project p",
+        "add reservation ends=+1h project=p",
+        "add reservation a100:8 nodes=n1 ends=+1h project=p",
+        "add reservation a100:8 project=p",
+        "add reservation a100 ends=+1h project=p",
+        "add reservation a100:0 ends=+1h project=p",
+        "add reservation a100:x ends=+1h project=p",
+        "add reservation a100:8 ends=+1h",
+        "add reservation a100:8 ends=+1h project=p maintenance=true",
+        "add reservation starts=+2h",
+        "add reservation maintenance=true",
+        "add reservation",
+        "remove reservation x",
+        "set reservation 1 ends=+1h",
+        "list reservations al=true",
     ],
 )
 def test_what_says_too_little_or_too_much_is_refused_before_the_server_is_asked(fake: Fake, words: str) -> None:
-    assert typed(words).exit_code != 0
+    assert typed(f"admin {words}").exit_code == 2
     assert not fake.asked
     assert not fake.cancelled
 
 
-@pytest.mark.parametrize(("option", "words"), [("--from", "--from 10m --until +2h"), ("--until", "--until tomorrow")])
-def test_an_instant_that_is_none_is_named_by_its_option(fake: Fake, option: str, words: str) -> None:
-    result = typed(f"reserve a100:8 --project p {words}")
+@pytest.mark.parametrize(("field", "words"), [("starts", "starts=10m ends=+2h"), ("ends", "ends=tomorrow")])
+def test_an_instant_that_is_none_is_named_by_its_field(fake: Fake, field: str, words: str) -> None:
+    result = typed(f"admin add reservation a100:8 project=p {words}")
     assert result.exit_code == 2
-    assert f"{option}: " in result.output or f"field: {option}" in result.output
+    assert f"{field}: " in result.output
     assert "is not an instant" in result.output
     assert not fake.asked
 
 
 def test_reservations_are_listed_and_cancelled(fake: Fake) -> None:
-    table = typed("reserve --all").output
+    table = typed("admin list reservations all=true").output
     assert "maintenance" in table
     assert "vision" in table
-    assert [each["id"] for each in json.loads(typed("reserve -o json").output)] == [1]
-    assert "is cancelled" in typed("reserve --cancel 4").output
+    assert [each["id"] for each in json.loads(typed("admin list reservations -o json").output)] == [1]
+    assert "is cancelled" in typed("admin remove reservation 4").output
     assert fake.cancelled == [4]

@@ -11,7 +11,9 @@ from simulator.reports import repeated_runs
 from simulator.reports.run_spec import RunSpec
 from walras.cli.main import app
 
-GENERATED = ("generate:burst", "--cluster", "hadar-60", "--trace-jobs", 8, "--rate", 120, "--stretch", 0.01)
+GENERATED = (
+    "generate:burst", "--cluster", "hadar-60", "--set", "trace_jobs=8", "--set", "rate=120", "--set", "stretch=0.01",
+)  # fmt: skip
 
 
 def _run(*args: object) -> Any:
@@ -20,7 +22,7 @@ def _run(*args: object) -> Any:
 
 def test_a_run_of_what_comes_with_walras() -> None:
     """By names alone: no file of one's own is needed."""
-    done = _run("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--bounds", "none", "-o", "json")
+    done = _run("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--set", "bounds=none", "-o", "json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["jobs"], told["by_state"]) == (80, {"SUCCEEDED": 80})
@@ -32,7 +34,7 @@ def test_a_run_of_what_comes_with_walras() -> None:
 def test_a_run_leaves_its_files(tmp_path: Path) -> None:
     """Six of them, the report among them."""
     out = tmp_path / "run"
-    done = _run("run", *GENERATED, "--policy", "fifo", "--bounds", "none", "--out", out)
+    done = _run("run", *GENERATED, "--policy", "fifo", "--set", "bounds=none", "--out", out)
     assert done.exit_code == 0, done.output
     assert "finish-time fairness" in done.stdout
     names = {path.name for path in out.iterdir()}
@@ -45,7 +47,7 @@ def test_a_run_leaves_its_files(tmp_path: Path) -> None:
         (("run", "burst", "--cluster", "sia-64"), "did you mean 'bursts'?"),
         (("run", "bursts", "--cluster", "sia-63"), "did you mean 'sia-64'?"),
         (("run", "bursts", "--cluster", "sia-64", "--policy", "fiffo"), "did you mean 'fifo'?"),
-        (("run", "bursts", "--cluster", "sia-64", "--format", "cvs"), "did you mean 'csv'?"),
+        (("run", "bursts", "--cluster", "sia-64", "--set", "format=cvs"), "did you mean 'csv'?"),
         (("run", "generate:bursts", "--cluster", "sia-64"), "did you mean 'burst'?"),
         (("compare", *GENERATED, "--policy", "fifo", "--seeds", "x"), "write 0-4 or 1,3,5"),
         (("sweep",), "give a grid in a YAML file"),
@@ -62,7 +64,7 @@ def test_mistakes_are_the_users_and_say_how_to_mend_them(args: tuple[object, ...
 
 def test_policies_are_compared() -> None:
     """Over seeds with intervals; the JSON holds the value of each."""
-    args = ("compare", *GENERATED, "--policy", "fifo", "--policy", "isolated", "--seeds", "0-2", "--bounds", "none")
+    args = ("compare", *GENERATED, "--policy", "fifo", "--policy", "isolated", "--seeds", "0-2", "--set", "bounds=none")
     shown = _run(*args)
     assert shown.exit_code == 0, shown.output
     assert "±" in shown.stdout
@@ -76,7 +78,7 @@ def test_policies_are_compared() -> None:
 
 def test_a_comparison_with_nothing_random_says_so() -> None:
     """A file's jobs in a world without chance: every seed gives the same."""
-    args = ("bursts", "--cluster", "sia-64", "--policy", "fifo", "--seeds", "0-1", "--bounds", "none")
+    args = ("bursts", "--cluster", "sia-64", "--policy", "fifo", "--seeds", "0-1", "--set", "bounds=none")
     assert "nothing here is random" in _run("compare", *args).stdout
 
 
@@ -85,7 +87,7 @@ def test_a_sweep_of_a_file_with_options(tmp_path: Path) -> None:
     spec = tmp_path / "grid.yaml"
     spec.write_text(
         "workloads: [generate:burst]\nclusters: [hadar-60]\npolicies: [fifo]\nrates: [60, 120]\n"
-        "trace_jobs: 6\nstretch: 0.01\nseeds: 0-3\nbounds: none\n"
+        "trace_jobs: 3\nstretch: 0.01\nseeds: 0-3\nbounds: none\n"
     )
     out = tmp_path / "out"
     args = ("sweep", spec, "--seeds", "0-1", "--out", out, "-o", "json")
@@ -102,12 +104,29 @@ def test_a_sweep_of_a_file_with_options(tmp_path: Path) -> None:
     assert "workloads" in refused.stderr
 
 
-def test_dask_is_asked_for_by_its_address(tmp_path: Path) -> None:
-    """Without one, nothing runs."""
-    args = ("--workload", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--out", tmp_path, "--backend", "dask")
+def test_runs_in_parallel_are_a_number_or_a_dask_cluster(tmp_path: Path) -> None:
+    """Anything else is refused before a run."""
+    args = ("--workload", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--out", tmp_path, "--jobs", "dask")
     done = _run("sweep", *args)
     assert done.exit_code == 2
-    assert "--address" in done.stderr
+    assert "tcp://HOST:PORT" in done.stderr
+
+
+def test_a_former_option_is_the_field_that_it_was() -> None:
+    """With a note; `--set help` lists the fields without anything else on the line, and a wrong one is refused."""
+    args = ("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "-o", "json")
+    now = _run(*args, "--set", "bounds=none", "--set", "sort=true", "--set", "first=9", "--set", "columns.at=when")
+    former = _run(*args, "--bounds=none", "--sort", "--first", 9, "--column", "at=when")
+    assert (former.exit_code, former.stdout) == (now.exit_code, now.stdout)
+    assert "walras: `--first` is now `--set first=9`" in former.stderr
+    assert "walras: `--column` is now `--set columns.at=when`" in former.stderr
+    told = _run("run", "--set", "help")
+    assert told.exit_code == 0
+    assert "skip_bad_rows  false" in told.stdout
+    for wrong, said in (("--set=widow=1-2", "did you mean `window`?"), ("--set=first=x", "first"), ("--zzz", "--zzz")):
+        refused = _run(*args, wrong)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
 
 
 TRACE = "at,name,kind,gang,duration_s\n"
@@ -143,7 +162,7 @@ def test_jobs_that_choose_their_batch_need_no_file_but_the_workload() -> None:
     """What comes along runs under the policies it is made for; Sia gets through it sooner than an order."""
     jct = {}
     for policy in ("sia", "fifo"):
-        done = _run("run", "adaptive", "--cluster", "sia-64", "--policy", policy, "--bounds", "none", "-o", "json")
+        done = _run("run", "adaptive", "--cluster", "sia-64", "--policy", policy, "--set", "bounds=none", "-o", "json")
         assert done.exit_code == 0, done.output
         jct[policy] = json.loads(done.stdout)["avg_jct_s"]
     assert jct["sia"] < 0.8 * jct["fifo"]
@@ -152,15 +171,15 @@ def test_jobs_that_choose_their_batch_need_no_file_but_the_workload() -> None:
 def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
     """Speeds of a trace beside a workload file, measured costs of a workload file beside a trace."""
     (tmp_path / "m.json").write_text("{}")
-    for args in (("adaptive", "--speeds", "x.json"), ("bursts", "--measured", tmp_path / "m.json")):
+    for args in (("adaptive", "--set", "speeds=x.json"), ("bursts", "--set", f"measured={tmp_path / 'm.json'}")):
         done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo")
         assert done.exit_code == 2
-        assert str(args[1]).removeprefix("--") in done.stderr
+        assert str(args[2]).partition("=")[0] in done.stderr
 
 
 def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the second run: exit code 130, the first run is kept, and the same command runs the second alone."""
-    grid = ("--workload", GENERATED[0], *GENERATED[1:5], "--policy", "fifo", "--seeds", "0-1", "--bounds", "none")
+    grid = ("--workload", GENERATED[0], *GENERATED[1:5], "--policy", "fifo", "--seeds", "0-1", "--set", "bounds=none")
     args = ("sweep", *grid, "--out", tmp_path, "-o", "json")
     whole, begun = repeated_runs.execute_for_metrics, 0
 
@@ -181,27 +200,24 @@ def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("args", "option"),
+    ("workload", "field"),
     [
-        (("bursts", "--trace-jobs", 5), "--trace-jobs"),
-        (("bursts", "--rate", 5), "--rate"),
-        (("bursts", "--slos"), "--slos"),
-        (("bursts", "--stretch", 2), "--stretch"),
-        (("generate:burst", "--sort"), "--sort"),
-        (("generate:burst", "--format", "csv"), "--format"),
-        (("adaptive", "--skip-bad-rows"), "--skip-bad-rows"),
+        ("bursts", "trace_jobs=5"), ("bursts", "rate=5"), ("bursts", "slos=true"), ("bursts", "stretch=2"),
+        ("generate:burst", "sort=true"), ("generate:burst", "format=csv"), ("adaptive", "skip_bad_rows=true"),
     ],
-)
-def test_what_is_about_other_workloads_is_refused(args: tuple[object, ...], option: str) -> None:
+)  # fmt: skip
+def test_what_is_about_other_workloads_is_refused(workload: str, field: str) -> None:
     """A file's jobs are as many as they are, and generated ones are not read: who asks otherwise meant something."""
-    done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo", "--bounds", "none")
+    done = _run("run", workload, "--set", field, "--cluster", "sia-64", "--policy", "fifo", "--set", "bounds=none")
     assert done.exit_code == 2, done.output
-    assert option in done.stderr
+    assert field.partition("=")[0] in done.stderr
 
 
 def test_a_sweep_gives_each_workload_what_is_about_it(tmp_path: Path) -> None:
     """A file beside generated jobs is fine; what is about no workload at all is refused."""
-    args = ("--cluster", "sia-64", "--policy", "fifo", "--bounds", "none", "--out", tmp_path, "--trace-jobs", 4)
+    args = (
+        "--cluster", "sia-64", "--policy", "fifo", "--set", "bounds=none", "--out", tmp_path, "--set", "trace_jobs=4",
+    )  # fmt: skip
     refused = _run("sweep", "--workload", "bursts", *args)
     assert refused.exit_code == 2, refused.output
     assert "no workload is generated: `trace_jobs` would do nothing" in refused.stderr
@@ -212,7 +228,7 @@ def test_a_sweep_gives_each_workload_what_is_about_it(tmp_path: Path) -> None:
 def test_a_window_leaves_out_who_came_before_and_after() -> None:
     """All jobs run, and the figures over jobs are over those of the window; the makespan stays that of all."""
     args = ("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "-o", "json")
-    whole, part = (json.loads(_run(*args, *more).stdout) for more in ((), ("--window", "21-60")))
+    whole, part = (json.loads(_run(*args, *more).stdout) for more in ((), ("--set", "window=21-60")))
     jct_s = [job["jct_s"] for job in whole["per_job"] if 21 <= job["job_id"] <= 60]
     assert part["avg_jct_s"] == pytest.approx(sum(jct_s) / 40)
     assert (part["measured_jobs"], part["jobs"], len(part["per_job"])) == (40, 80, 80)
@@ -221,7 +237,7 @@ def test_a_window_leaves_out_who_came_before_and_after() -> None:
     assert 0.0 <= part["bounds"]["jct_gap"] <= part["bounds"]["no_contention_gap"]
     assert part["run"]["window"] == [21, 60]
     for wrong in ("5", "0-3", "9-4", "81-90"):
-        done = _run(*args, "--window", wrong)
+        done = _run(*args, "--set", f"window={wrong}")
         assert done.exit_code == 2
         assert "window" in done.stderr or "there are 80" in done.stderr
 
@@ -229,22 +245,22 @@ def test_a_window_leaves_out_who_came_before_and_after() -> None:
 def test_rows_that_were_skipped_are_told_wherever_the_figures_are(tmp_path: Path) -> None:
     """Their number in table, JSON, comparison and sweep, and the first of them by line."""
     (tmp_path / "t.csv").write_text(TRACE + "0,a,k,1,5\nx,b,k,1,5\n1,c,k,1,5\n")
-    args = (tmp_path / "t.csv", "--skip-bad-rows", "--cluster", "sia-64", "--policy", "fifo")
+    args = (tmp_path / "t.csv", "--set", "skip_bad_rows=true", "--cluster", "sia-64", "--policy", "fifo")
     shown = _run("run", *args)
     assert "rows skipped" in shown.stdout
     assert "t.csv:3: at is 'x'" in shown.stderr
     assert json.loads(_run("run", *args, "-o", "json").stdout)["skipped_rows"] == 1
     assert "rows skipped" in _run("compare", *args).stdout
-    assert "rows skipped" not in _run("compare", "bursts", *args[2:], "--bounds", "none").stdout
+    assert "rows skipped" not in _run("compare", "bursts", *args[3:], "--set", "bounds=none").stdout
 
 
 def test_conditions_are_a_file_or_a_name(tmp_path: Path) -> None:
     """Of those below `configs/conditions`; what a file says wrong is named with the file."""
-    plain = ("run", *GENERATED, "--policy", "fifo", "--bounds", "none", "-o", "json")
-    times = [json.loads(_run(*plain, *more).stdout)["avg_jct_s"] for more in ((), ("--conditions", "rough"))]
+    plain = ("run", *GENERATED, "--policy", "fifo", "--set", "bounds=none", "-o", "json")
+    times = [json.loads(_run(*plain, *more).stdout)["avg_jct_s"] for more in ((), ("--set", "conditions=rough"))]
     assert times[0] < times[1]
     (tmp_path / "c.yaml").write_text("faults: {death_evry: 1d}")
     for conditions, told in (("ruogh", "did you mean 'rough'?"), (tmp_path / "c.yaml", "c.yaml: faults.death_evry")):
-        done = _run(*plain, "--conditions", conditions)
+        done = _run(*plain, "--set", f"conditions={conditions}")
         assert done.exit_code == 2
         assert told in done.stderr

@@ -1,4 +1,4 @@
-"""`walras workload`: from a generator or any trace to a file of ours, and what is told of it."""
+"""`walras simulate workload`: from a generator or any trace to a file of ours, and what is told of it."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,13 @@ PHILLY = "job_id,user,submit_time_s,num_gpus,duration_s,status,gpu_type,cluster\
 
 
 def _run(*args: object) -> Any:
-    return CliRunner().invoke(app, ["workload", *(str(arg) for arg in args)])
+    return CliRunner().invoke(app, ["simulate", "workload", *(str(arg) for arg in args)])
 
 
 def test_generate_describe_and_convert(tmp_path: Path) -> None:
     """A generated trace is described in its numbers, and converted without loss."""
     trace, lines, again = tmp_path / "t.csv.gz", tmp_path / "t.jsonl", tmp_path / "u.csv.gz"
-    made = _run("generate", "poisson", "-o", trace, "--jobs", 40, "--rate", 20, "--seed", 2, "--slos")
+    made = _run("generate", "poisson", "-o", trace, "--jobs", 40, "--rate", 20, "--seed", 2, "--set", "slos=true")
     assert made.exit_code == 0, made.output
     assert "40 jobs" in made.stdout
     told = json.loads(_run("describe", trace, "-o", "json").stdout)
@@ -48,12 +48,12 @@ def test_a_bad_row_stops_a_conversion_unless_skipping_is_asked_for(tmp_path: Pat
     assert refused.exit_code == 2
     assert "t.csv:3: num_gpus is '0'" in refused.stderr
     assert not out.exists()
-    done = _run("convert", source, out, "--skip-bad-rows")
+    done = _run("convert", source, out, "--set", "skip_bad_rows=true")
     assert done.exit_code == 0
     assert "1 rows were skipped" in done.stderr
     assert "t.csv:3: num_gpus is '0'" in done.stderr
     assert "1 jobs" in done.stdout
-    assert "1 rows were skipped" in _run("describe", source, "--skip-bad-rows").stderr
+    assert "1 rows were skipped" in _run("describe", source, "--set", "skip_bad_rows=true").stderr
 
 
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:

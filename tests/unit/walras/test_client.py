@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from walras.client import Client
+from walras.connection.transport import Patience
 from walras.errors import (
     ClusterError,
     ConfigError,
@@ -16,8 +17,6 @@ from walras.errors import (
     UnknownPolicyError,
 )
 from walras.spec.job_spec import parse_spec
-from walras.states import JobState
-from walras.transport import Patience
 
 TOKEN = "walras_user_secret"
 QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0)
@@ -111,27 +110,6 @@ async def test_the_token_is_in_no_address(fake: Any) -> None:
             Client(wrong, TOKEN)
 
 
-async def test_jobs_come_page_by_page(fake: Any) -> None:
-    """Iterating goes through the server's pages, no further than the limit."""
-    for number in range(8):
-        fake.add(state="FAILED" if number % 2 else "PENDING")
-    async with client_of(fake) as client:
-        assert [job.id async for job in client.jobs()] == list(range(1, 9))
-        assert [job.id async for job in client.jobs(limit=4)] == [1, 2, 3, 4]
-        assert [job.id async for job in client.jobs(states=[JobState.FAILED])] == [2, 4, 6, 8]
-        assert [job.id async for job in client.jobs(active=True)] == [1, 3, 5, 7]
-        assert [job async for job in client.jobs(limit=0)] == []
-
-
-async def test_a_batch_reports_each_job(fake: Any) -> None:
-    """One bad job of a batch does not spoil the others."""
-    async with client_of(fake) as client:
-        items = (await client.submit_batch([{"run": "x"}, {"nun": "y"}])).items
-    assert items[0].id == 1
-    assert items[1].error is not None
-    assert items[1].error.field == "run"
-
-
 async def test_an_answer_of_a_newer_server_is_understood(fake: Any) -> None:
     """Fields that this version does not know are ignored."""
     async with client_of(fake) as client:
@@ -140,18 +118,6 @@ async def test_an_answer_of_a_newer_server_is_understood(fake: Any) -> None:
 
 async def log_of(client: Client, job_id: int, **options: Any) -> bytes:
     return b"".join([piece async for piece in client.logs(job_id, **options)])
-
-
-async def test_a_log_is_read_from_an_offset(fake: Any) -> None:
-    """Without following: what there is, of the newest attempt or the one named."""
-    job_id = fake.add(state="RUNNING")
-    fake.attempts[job_id] = [{"attempt": 1}, {"attempt": 2}]
-    fake.logs = {(job_id, 1): b"first try", (job_id, 2): b"x" * 200_000}
-    async with client_of(fake) as client:
-        assert await log_of(client, job_id) == b"x" * 200_000
-        assert await log_of(client, job_id, attempt=1, offset=6) == b"try"
-        with pytest.raises(NotFound):
-            await log_of(client, 99)
 
 
 async def test_a_followed_log_survives_lost_connections(fake: Any) -> None:
@@ -188,13 +154,6 @@ async def test_following_goes_on_with_the_next_attempt(fake: Any) -> None:
     fake.on_request = advance
     async with client_of(fake) as client:
         assert await log_of(client, job_id, follow=True) == b"one two"
-
-
-async def test_following_a_job_that_never_runs_ends(fake: Any) -> None:
-    """A job cancelled while it waits has no log, and following it ends."""
-    job_id = fake.add(state="CANCELLED")
-    async with client_of(fake) as client:
-        assert await log_of(client, job_id, follow=True) == b""
 
 
 async def test_a_server_that_stays_away_ends_following(fake: Any) -> None:

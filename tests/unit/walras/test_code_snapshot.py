@@ -2,12 +2,13 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from walras.code_snapshot import snapshot_folder
 from walras.errors import ConfigError
+from walras.storage.code_snapshot import snapshot_folder
 
 
 def bytes_read() -> int:
@@ -56,14 +57,9 @@ def test_keys_of_people_and_of_the_cluster_stay_where_they_are(tmp_path: Path) -
     """Who submits beside a server's data, or beside their own keys, sends neither; an ignore file lets keys travel."""
     private = (".ssh/id_ed25519", ".aws/credentials", ".netrc", "sub/.kube/config")
     ours = (
-        "d/secret.key",
-        "d/join.token",
-        "d/walras.db",
-        "pg/secret.key",
-        "pg/join.token",
-        "a/agent.sqlite",
+        "d/secret.key", "d/join.token", "d/walras.db", "pg/secret.key", "pg/join.token", "a/agent.sqlite",
         "a/agent.lock",
-    )
+    )  # fmt: skip
     for path in (*private, *ours, "train.py", "x/secret.key"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("k")
@@ -73,6 +69,15 @@ def test_keys_of_people_and_of_the_cluster_stay_where_they_are(tmp_path: Path) -
     assert not any(path.startswith("d/") for path in paths)
     with pytest.raises(ConfigError, match="the cluster's keys"):
         snapshot_folder(tmp_path / "d")
+
+
+def test_environments_of_python_stay_where_they_are(tmp_path: Path) -> None:
+    """By any name, venv's with its links and conda's: their paths are those of this machine."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "myenv"], check=True)
+    (tmp_path / "deep/condaenv/conda-meta").mkdir(parents=True)
+    (tmp_path / "deep/condaenv/python").symlink_to(sys.executable)
+    (tmp_path / "train.py").write_text("print()")
+    assert [file.path for file in snapshot_folder(tmp_path).files] == ["train.py"]
 
 
 def test_the_home_folder_of_a_person_does_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
-from walras.spec.accelerator_names import canonical_accelerator
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_mapping, load_yaml
 from walras.spec.workload_file import WorkloadFile
@@ -128,21 +127,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert load_mapping(written(tmp_path, "policy: {name: fifo, parameters: {tolerance: 1e-6}}")) == {
         "policy": {"name": "fifo", "parameters": {"tolerance": 1e-6}}
     }
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ("A100", "a100"),
-        ("A100-40GB", "a100-40gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
-        ("Tesla V100-SXM2-16GB", "v100-16gb"),
-        ("a100_40gb", "a100-40gb"),
-        ("cpu", "cpu"),
-    ],
-)
-def test_accelerators_have_one_name(given: str, name: str) -> None:
-    """What drivers, clouds and people call the same thing has one canonical name, which is its own canonical name."""
-    assert canonical_accelerator(given) == name
-    assert canonical_accelerator(name) == name

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 import walras
-from walras.api import JobDetail, JobView, MoneyReport, MoneyRow, NodeView
-from walras.blocking_client import BlockingClient
+from walras.client import BlockingClient
 from walras.errors import ConfigError
-from walras.overview import Overview
-from walras.policy_views import PolicyView
+from walras.resources.fleet import NodeView
+from walras.resources.jobs import JobDetail, JobView
+from walras.resources.money import MoneyReport, MoneyRow
+from walras.resources.overview import Overview
+from walras.resources.policy_views import PolicyView
 
 pd = pytest.importorskip("pandas", reason="pandas is an extra: walras[pandas]")
 HOSTILE = "<script>alert('x')</script>"
@@ -124,13 +126,9 @@ def test_every_answer_shows_itself() -> None:
     """Also one that is no job and no listing."""
     policy = PolicyView.model_validate(
         {
-            "version": 2,
-            "name": "fifo",
-            "parameters": {},
-            "rules": {"round_s": 12.0},
-            "changed_at": "",
+            "version": 2, "name": "fifo", "parameters": {}, "rules": {"round_s": 12.0}, "changed_at": "",
             "changed_by": "r",
         }
-    )
+    )  # fmt: skip
     assert "<h2>policy</h2>" in policy._repr_html_()
     assert "<td>round_s: 12</td>" in policy._repr_html_()

@@ -64,13 +64,9 @@ def test_a_field_that_limits_placement_costs_three_files(tmp_path: Path) -> None
 
     path = os.pathsep.join((str(copy), str(ROOT / "tests/support")))
     done = subprocess.run(
-        [sys.executable, "-P", "-c", RUN],
-        cwd=copy,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        [sys.executable, "-P", "-c", RUN], cwd=copy, env=os.environ | {"PYTHONPATH": path}, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     *starts, refusal = done.stdout.splitlines()
     assert starts == ["1 south", "2 north", "3 south", "4 north"]

@@ -66,9 +66,16 @@ quoted: {way: 2 x v100, start_by: 1793898000, end_by: 1793941200, usd_most: 3.5,
 def test_every_field_is_read() -> None:
     """A file with every field means what it says; the example above leaves out only what others exclude."""
     spec = parse_spec(FULL)
-    assert set(spec_mapping(spec)) | {"schema_version", "fork", "mixed", "plans", "code", "git", "python"} == set(
-        JobSpec.model_fields
-    )
+    assert set(spec_mapping(spec)) | {
+        "schema_version",
+        "fork",
+        "mixed",
+        "plans",
+        "roles",
+        "code",
+        "git",
+        "python",
+    } == set(JobSpec.model_fields)
     assert spec.resources == ResourcesSpec(
         accelerators=(Demand("a100-40gb", 2), Demand("v100", 2)), cpus=4.0, memory=24 * 10**9, pools=("vx1/spot/eu",)
     )
@@ -360,15 +367,11 @@ def test_settings_change_single_fields() -> None:
     changed = apply_overrides(
         original,
         [
-            "resources.accelerators=a100:2",
-            "priority=80",
-            "envs.SEED=007",
-            "envs.EMPTY=",
-            "depends_on=[1, b]",
+            "resources.accelerators=a100:2", "priority=80", "envs.SEED=007", "envs.EMPTY=", "depends_on=[1, b]",
             "run=a: b: c",
         ],
         source="--set",
-    )
+    )  # fmt: skip
     spec = parse_spec(changed)
     assert spec.resources == ResourcesSpec(accelerators=(Demand("a100", 2),), cpus=2.0)
     assert (spec.priority, spec.envs, spec.depends_on) == (80, {"SEED": "007", "EMPTY": ""}, (1, "b"))

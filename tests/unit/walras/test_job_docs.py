@@ -8,39 +8,63 @@ import typer.main
 from click import Group
 
 from walras.cli.main import app
-from walras.errors import JobSpecError
-from walras.spec.file_model import FileModel
-from walras.spec.job_groups import (
-    BatchSpec,
-    CheckpointSpec,
-    ElasticSpec,
-    FactsSpec,
-    ForkSpec,
-    LimitsSpec,
-    ResourcesSpec,
-    RetrySpec,
-    SharedSpec,
-    TargetSpec,
-)
+from walras.errors import JobSpecError, UserError
+from walras.spec.field_notes import field_note, field_paths
 from walras.spec.job_spec import JobSpec, parse_spec
+from walras.spec.roles import ROLES_COMMAND
 from walras.spec.shell_scripts import script_mapping
 from walras.spec.text_formats import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB_SPEC = (ROOT / "docs" / "job-spec.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
-GROUPS: dict[str, type[FileModel]] = {
-    "": JobSpec, "resources.": ResourcesSpec, "retry.": RetrySpec, "limits.": LimitsSpec, "checkpoint.": CheckpointSpec,
-    "elastic.": ElasticSpec, "batch.": BatchSpec, "fork.": ForkSpec, "facts.": FactsSpec,
-    "target.": TargetSpec, "resources.shared.": SharedSpec,
+#: What else a job says beside the example of a field.
+BESIDE = {
+    "num_nodes": {"resources": {"accelerators": "any:2"}}, "condition": {"depends_on": [1]}, "plans": {"resources": {}},
+    "roles": {"run": list(ROLES_COMMAND)},
 }  # fmt: skip
 
 
 def test_every_field_is_documented() -> None:
-    """Each field of a job file has one row, and no row is about a field that does not exist."""
-    fields = [prefix + name for prefix, model in GROUPS.items() for name in model.model_fields]
+    """Each field of a job file is named on the page, and no row is about a field that does not exist."""
     rows = re.findall(r"^\| `([a-z_.]+)` \|", JOB_SPEC, re.MULTILINE)
-    assert sorted(rows) == sorted(fields)
+    assert set(rows) - set(field_paths()) == set()
+    assert [name for name in JobSpec.model_fields if f"`{name}`" not in JOB_SPEC] == []
+
+
+@pytest.mark.parametrize("path", [path for path in field_paths() if path != "secrets.value"])
+def test_every_field_explains_itself(path: str) -> None:
+    """What it means, what it takes, and an example that is valid in a job, unless the field is set for people."""
+    note = field_note(path)
+    assert note.meaning.endswith((".", "…")), note
+    assert note.kind
+    if not note.example:
+        assert note.meaning.startswith("Set by")
+        return
+    value = parse_yaml(f"value: {note.example}", source=path, max_bytes=10_000)["value"]
+    for name in reversed(path.split(".")[1:]):
+        value = {name: value}
+    group = path.split(".")[0]
+    whole = parse_yaml(f"value: {field_note(group).example}", source=path, max_bytes=10_000)["value"]
+    if path == group:
+        parse_spec({"run": "true", **BESIDE.get(group, {}), group: value})
+    elif group in ("resources", "retry", "limits", "checkpoint"):
+        shared = {"shared": {"memory": "12GB", **value["shared"]}} if "shared" in value else value
+        parse_spec({"run": "true", group: shared})
+    elif isinstance(whole, dict) and group not in ("inputs", "secrets", "git", "roles"):
+        parse_spec({"run": "true", group: {**whole, **({"max": 4096} if group == "batch" else {}), **value}})
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("acelerators", "resources.accelerators"), ("gpus", "resources.accelerators"), ("memory", "resources.memory"),
+     ("resources.time", "limits.max_runtime"), ("code.tree", "code"), ("", "priority"), ("a.b[", "priority")],
+)  # fmt: skip
+def test_a_field_that_is_none_leads_to_the_nearest(word: str, meant: str) -> None:
+    """Misspelt, another scheduler's, without its group, below one that nobody writes, or nothing at all."""
+    with pytest.raises(UserError) as refused:
+        field_note(word)
+    assert meant in refused.value.fix
 
 
 def test_every_example_parses() -> None:

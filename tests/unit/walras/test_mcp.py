@@ -1,4 +1,4 @@
-"""`walras mcp`: the tools as a real client of the protocol calls them over standard input and output."""
+"""`walras admin mcp`: the tools as a real client of the protocol calls them over standard input and output."""
 
 import json
 import os
@@ -35,14 +35,14 @@ async def face(tmp_path: Path) -> AsyncIterator[Face]:
 
 @asynccontextmanager
 async def assistant(url: str, token: str, home: Path) -> AsyncIterator[Callable[..., Any]]:
-    """Calls tools of a `walras mcp` that runs as a process; returns (is it an error, its text)."""
+    """Calls tools of a `walras admin mcp` that runs as a process; returns (is it an error, its text)."""
     (home / "token").write_text(token)
     environment = {
         "WALRAS_SERVER": url, "WALRAS_TOKEN_FILE": str(home / "token"), "HOME": str(home),
         "PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"],
     }  # fmt: skip
     started = StdioServerParameters(
-        command=sys.executable, args=["-c", "from walras.cli.main import main; main()", "mcp"], env=environment
+        command=sys.executable, args=["-c", "from walras.cli.main import main; main()", "admin", "mcp"], env=environment
     )
     async with AssistantClient(started) as client:
 
@@ -68,7 +68,7 @@ async def test_the_tools_over_stdio(face: Face, tmp_path: Path) -> None:
         assert await call("show", job=77) == (True, "no job 77")
         assert "job 1 is RUNNING" in (await call("explain", job=1))[1]
         failed, quoted = await call("quote", job_file=JOB)
-        assert (failed, set(json.loads(quoted))) == (False, {"as_of", "draws", "ways"})
+        assert (failed, set(json.loads(quoted))) == (False, {"as_of", "draws", "note", "ways"})
         failed, different = await call("whatif", add=["8xh100"], job_files=[JOB])
         assert (failed, len(json.loads(different)["submitted"])) == (False, 1)
 
@@ -168,5 +168,5 @@ def test_without_the_library(run: Callable[..., Any], monkeypatch: pytest.Monkey
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.setitem(sys.modules, "mcp.server", None)
-    result = run("mcp")
+    result = run("admin", "mcp")
     assert (result.exit_code, "pip install 'walras[mcp]'" in result.stderr) == (2, True)

@@ -10,12 +10,12 @@ import pytest
 from tests.unit.walras.conftest import TOKEN, FakeServer
 from tests.unit.walras.test_top import overview_body, shown, status, until
 from walras import Client as BlockingClient
-from walras import client as client_module
 from walras.cli.top_screens import TopApp
 from walras.client import Client
+from walras.connection.transport import Patience
 from walras.errors import ClusterError, Forbidden, NotFound, ServerUnreachable
-from walras.overview import Overview
-from walras.transport import Patience
+from walras.resources import overview as overview_module
+from walras.resources.overview import Overview
 
 QUICK = Patience(tries=1, call_timeout_s=5.0, connect_timeout_s=1.0)
 END = b""
@@ -62,7 +62,7 @@ async def test_what_is_no_overview_is_refused(fake: FakeServer, data: bytes) -> 
 
 
 async def test_an_event_without_an_end_is_refused(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_EVENT_BYTES_MOST", 10_000)
+    monkeypatch.setattr(overview_module, "_EVENT_BYTES_MOST", 10_000)
     streaming(fake, *[b"data: " + b"x" * 4_000] * 5, END)
     with pytest.raises(ClusterError, match="10,000 bytes"):
         await followed(fake)
@@ -70,7 +70,7 @@ async def test_an_event_without_an_end_is_refused(fake: FakeServer, monkeypatch:
 
 async def test_a_stream_that_is_held_back_is_given_up(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that keeps what it is sent: the first event does not come."""
-    monkeypatch.setattr(client_module, "_FIRST_WITHIN_S", 0.1)
+    monkeypatch.setattr(overview_module, "_FIRST_WITHIN_S", 0.1)
     streaming(fake)
     with pytest.raises(ServerUnreachable):
         await followed(fake)

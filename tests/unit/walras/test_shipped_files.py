@@ -30,13 +30,11 @@ def test_a_name_means_the_file_of_the_folder_that_the_command_reads(word: str, f
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("example:cn", "did you mean example:cnn?"),
-        ("example:", "one of cnn,"),
-        ("example:nowhere/cnn", "one of clusters,"),
-        ("example:../jobs/cnn", "one of clusters,"),
+        ("example:cn", "did you mean example:cnn?"), ("example:", "one of cnn,"),
+        ("example:nowhere/cnn", "one of clusters,"), ("example:../jobs/cnn", "one of clusters,"),
         ("example:jobs/../../pyproject", "one of "),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_nothing_has_is_answered_with_those_there_are(word: str, told: str) -> None:
     with pytest.raises(UserError) as raised:
         find_example(word, "jobs")
@@ -91,6 +89,12 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
         ["solve", "example:three_pools", "--policy", "example:fifo", "-o", "json"],
         ["recommend", "example:resnet50", "--profile", "example:resnet50", "-o", "json"],
         ["workload", "describe", "example:three-types", "-o", "json"],
+        ["cloud", "capacity", "example:three-types", "--reserved-price", "0.4", "-o", "json"],
+        ["policy", "diff", "example:fifo", "example:las", "-o", "json"],
+        [
+            *("cloud", "spot", "example:two-zones", "--work", "2h", "--deadline", "3h", "--spot", "1", "--on-demand"),
+            *("3", "--set", "starts=1", "--set", "history=example:two-zones", "-o", "json"),
+        ],
     ],
 )
 def test_commands_take_shipped_files_by_name_in_an_empty_folder(
@@ -104,7 +108,7 @@ def test_commands_take_shipped_files_by_name_in_an_empty_folder(
 
 def test_init_says_where_the_copies_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["init"])
+    result = CliRunner().invoke(app, ["admin", "init"])
     assert result.exit_code == 0, result.output
     assert "configs" in result.stdout
     assert (tmp_path / "configs/clusters/demo.yaml").is_file()

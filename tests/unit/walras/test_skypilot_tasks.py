@@ -48,10 +48,7 @@ def test_a_task_becomes_a_job_and_the_rest_is_named(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("addresses", "lines"),
-    [
-        ("10.0.0.1,10.0.0.2", ["2 1 of 2 with 4", "10.0.0.1", "2", ""]),
-        ("", ["2 1 of 2 with 4", "10.0.0.9", "1", ""]),
-    ],
+    [("10.0.0.1,10.0.0.2", ["2 1 of 2 with 4", "10.0.0.1", "2", ""]), ("", ["2 1 of 2 with 4", "10.0.0.9", "1", ""])],
 )
 def test_its_commands_run_as_skypilots_do(tmp_path: Path, addresses: str, lines: list[str]) -> None:
     """A failed command ends nothing; lines are those of the text. An agent of an older release tells no addresses."""
@@ -65,3 +62,13 @@ def test_its_commands_run_as_skypilots_do(tmp_path: Path, addresses: str, lines:
     assert spec.setup is not None
     line = ["bash", "-euo", "pipefail", "-c", spec.setup]
     assert subprocess.run(line, env=env, capture_output=True, text=True, check=True).stdout == "making it\n"
+
+
+def test_conda_activates_as_in_a_login_shell(tmp_path: Path) -> None:
+    """SkyPilot's shells read start files, which make `conda` a function; a task that names no conda asks for none."""
+    (tmp_path / "conda").write_text("#!/bin/sh\necho 'conda() { echo \"$*\"; }'\n")
+    (tmp_path / "conda").chmod(0o755)
+    spec = read(tmp_path, "resources: {accelerators: L4}\nsetup: echo conda\nrun: conda activate own\n")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert subprocess.run(argv_of(spec), env=env, capture_output=True, text=True, check=True).stdout == "activate own\n"
+    assert "shell.bash hook" not in str(spec.setup)

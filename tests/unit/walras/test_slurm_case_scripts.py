@@ -61,12 +61,36 @@ def test_a_script_gives_the_output_of_slurm(case: dict[str, Any], tmp_path: Path
     assert code == case.get("code", 0)
 
 
-def test_a_job_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/bash -l\n#SBATCH -n1\n",
+        "#!/bin/bash -leu\n#SBATCH -n1\n",
+        "#!/bin/bash\n#SBATCH -n1\nsource /etc/profile\n",
+        "#!/bin/bash\n#SBATCH -n1\nPATH=/usr/bin:/bin\n",
+    ],
+)
+def test_srun_is_found_where_a_script_has_a_path_of_its_own(text: str, tmp_path: Path) -> None:
+    """A login shell begins with one, /etc/profile sets one; an installed Slurm is in all of them."""
+    body = (
+        "srun echo step | cat\nbash -lc 'srun echo nested'\nscontrol show hostnames\n"
+        "(srun sleep 60 & kill $!; wait $! || echo $?)\nnone 2>&1 | grep -o 'line .*' || true\n"
+    )
+    line = text.count("\n") + 5
+    output = f"step\nnested\none\n143\nline {line}: none: command not found\n"
+    assert run_ours({"script": text + body}, tmp_path) == (output, 0)
+
+
+def test_a_job_leaves_no_file_behind(tmp_path: Path) -> None:
+    """Nor one of a job that was killed; but of one that starts at the same time it leaves all."""
     case = {"script": "#!/bin/bash\n#SBATCH -n2\necho $TMPDIR\nsrun echo task\n"}
     (tmp_path / "tmp").mkdir()
     case["script"] = case["script"].replace("-n2", f"-n2 --export=TMPDIR={tmp_path}/tmp")
+    for name, process in {"killed": "999999999\n", "starting": ""}.items():
+        (tmp_path / f"tmp/walras-job-{name}").mkdir()
+        (tmp_path / f"tmp/walras-job-{name}/process").write_text(process)
     assert run_ours(case, tmp_path) == (f"{tmp_path}/tmp\ntask\ntask\n", 0)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert [each.name for each in (tmp_path / "tmp").iterdir()] == ["walras-job-starting"]
 
 
 def test_what_a_relative_file_gets_is_in_the_log_too(tmp_path: Path) -> None:
@@ -84,13 +108,18 @@ def test_a_task_that_fails_ends_the_others_where_the_step_says_so(tmp_path: Path
     assert run_ours({"script": script}, tmp_path) == ("143\n", 0)
 
 
+def test_a_step_that_waits_for_its_last_task_leaves_the_pipe_with_it(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -n2\nsrun --wait=300 echo task | sort\n"
+    assert run_ours({"script": script}, tmp_path) == ("task\ntask\n", 0)
+
+
 def test_steps_share_the_accelerators_that_they_ask_for(tmp_path: Path) -> None:
     """Two steps with one each at once have two; a third waits for a free one; a step that asks for none has none."""
     script = (
         "#!/bin/bash\n#SBATCH --gres=gpu:2 -n2\n"
         "export CUDA_VISIBLE_DEVICES=4,6\n"
         "step() { srun -n1 --gres=gpu:$1 bash -c 'echo [$CUDA_VISIBLE_DEVICES]; [ -z \"$0\" ] || sleep 0.2' $2; }\n"
-        "(step 1 x & step 1 x & step 1 x & wait) | sort | uniq -c | tr -s ' '\nstep 0\nstep 2\n"
+        "(step 1 x & step 1 x & step 1 x & wait) 2> /dev/null | sort | uniq -c | tr -s ' '\nstep 0\nstep 2\n"
         "srun --gpus-per-task=1 bash -c 'echo $CUDA_VISIBLE_DEVICES' | sort\n"
     )
     output, code = run_ours({"script": script}, tmp_path)
@@ -98,6 +127,58 @@ def test_steps_share_the_accelerators_that_they_ask_for(tmp_path: Path) -> None:
     first = output.splitlines()
     assert sorted(first[:2]) in ([" 1 [4]", " 2 [6]"], [" 1 [6]", " 2 [4]"])
     assert first[2:] == ["[]", "[4,6]", "4", "6"]
+
+
+@pytest.mark.parametrize(("job", "step", "count"), [("--gres=gpu:2", "--gres=gpu:1", 40), ("--gpus-per-task=1", "", 4)])
+def test_many_steps_never_have_one_accelerator_at_once(job: str, step: str, count: int, tmp_path: Path) -> None:
+    """Those that wait find the claims of steps that have ended all at the same moment."""
+    script = (
+        f"#!/bin/bash\n#SBATCH {job} -n2\nexport CUDA_VISIBLE_DEVICES=4,6\n"
+        f"for i in {{1..{count}}}; do srun -n1 --exact {step} bash -c 'mkdir gpu-$CUDA_VISIBLE_DEVICES && sleep 0.02"
+        " && rmdir gpu-$CUDA_VISIBLE_DEVICES && echo alone' 2> /dev/null & done; wait\n"
+    )
+    assert run_ours({"script": script}, tmp_path) == ("alone\n" * count, 0)
+
+
+@pytest.mark.parametrize(
+    ("job", "step", "seen"),
+    [
+        ("--gres=gpu:2", "", "0=4,6 1=4,6"), ("--gpus-per-task=1", "", "0=4 1=6"),
+        ("--gpus-per-task=1 --gpu-bind=none", "", "0=4,6 1=4,6"),
+        ("--gpus-per-task=1", "--gpu-bind=none", "0=4,6 1=4,6"),
+        ("--gres=gpu:2", "--gpu-bind=map_gpu:1,0", "0=6 1=4"), ("--gres=gpu:2 --gpu-bind=single:1", "", "0=4 1=6"),
+        ("--gres=gpu:2", "--gpu-bind=single:2", "0=4 1=4"), ("--gres=gpu:2", "--gpus-per-task=1", "0=4 1=6"),
+        ("--gpus-per-task=1 --gpu-bind=verbose,closest", "", "0=4 1=6"), ("--gpus=2 --ntasks-per-gpu=1", "", "0=4 1=6"),
+    ],
+)  # fmt: skip
+def test_a_task_sees_the_accelerators_that_are_bound_to_it(job: str, step: str, seen: str, tmp_path: Path) -> None:
+    tasks = "" if "ntasks-per-gpu" in job else "-n2"
+    script = (
+        f"#!/bin/bash\n#SBATCH {job} {tasks}\nexport CUDA_VISIBLE_DEVICES=4,6\n"
+        f"echo $(srun {step} bash -c 'echo $SLURM_LOCALID=$CUDA_VISIBLE_DEVICES' | sort)\n"
+    )
+    assert run_ours({"script": script}, tmp_path) == (f"{seen}\n", 0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "step", "told"),
+    [
+        ("4,6", "--gpu-bind=map_gpu:0*4,1*4", "is not obeyed"), ("4,6", "--gpu-bind=map_gpu:1,", "is not obeyed"),
+        ("4,6", "--gpu-bind=map_gpu:2", "leaves task 0 no"), ("4,6", "--gpu-bind=per_task:2", "leaves task 1 no"),
+        ("4,6", "--gpu-bind=per_task:1+1", "is not obeyed"), ("4,6", "--gpu-bind=single:0", "is not obeyed"),
+        ("4", "--gpus=1", "CUDA_VISIBLE_DEVICES=4 leaves out"),
+    ],
+)  # fmt: skip
+def test_accelerators_that_a_task_cannot_have_are_refused(seen: str, step: str, told: str, tmp_path: Path) -> None:
+    script = f"#!/bin/bash\n#SBATCH --gres=gpu:2 -n2\nexport CUDA_VISIBLE_DEVICES={seen}\nsrun {step} true\n"
+    output, code = run_ours({"script": script}, tmp_path)
+    assert code == 1
+    assert told in output
+
+
+def test_a_process_that_has_the_number_of_a_step_that_ended_holds_nothing(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -n1\necho $$.1 > $WALRAS_SLURM/core.0\nsrun echo task\nsrun echo next\n"
+    assert run_ours({"script": script}, tmp_path) == ("task\nnext\n", 0)
 
 
 def test_a_step_that_cannot_be_fails_the_job_although_the_script_goes_on(tmp_path: Path) -> None:

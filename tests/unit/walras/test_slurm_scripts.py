@@ -15,9 +15,8 @@ from walras.cli.job_files import read_job_file
 from walras.errors import JobSpecError
 from walras.spec.job_spec import JobSpec
 from walras.spec.shell_scripts import interpreter_of
-from walras.spec.slurm_options import SLURM_OPTIONS, Takes, words_of_line
-from walras.spec.slurm_scripts import slurm_instant, slurm_seconds
-from walras.spec.slurm_steps import commands_of
+from walras.spec.slurm_requests import SLURM_OPTIONS, Takes, commands_of, words_of_line
+from walras.spec.slurm_scripts import slurm_instant, slurm_job, slurm_seconds
 from walras.spec.spec_request import argv_of
 
 TYPICAL = """#!/bin/bash
@@ -97,24 +96,17 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
 @pytest.mark.parametrize(
     ("text", "instant"),
     [
-        ("now", "2026-11-28T15:30:00+01:00"),
-        ("now+90", "2026-11-28T15:31:30+01:00"),
-        ("now+2hours", "2026-11-28T17:30:00+01:00"),
-        ("now+1day", "2026-11-29T15:30:00+01:00"),
-        ("16:00", "2026-11-28T16:00:00+01:00"),
-        ("15:00", "2026-11-29T15:00:00+01:00"),
-        ("4:05:06pm", "2026-11-28T16:05:06+01:00"),
-        ("midnight", "2026-11-29T00:00:00+01:00"),
-        ("teatime", "2026-11-28T16:00:00+01:00"),
-        ("noon tomorrow", "2026-11-29T12:00:00+01:00"),
-        ("tomorrow", "2026-11-29T00:00:00+01:00"),
-        ("2027-07-01", "2027-07-01T00:00:00+02:00"),
-        ("2030-01-20T12:34:00", "2030-01-20T12:34:00+01:00"),
-        ("12/24/26", "2026-12-24T00:00:00+01:00"),
-        ("16:00 01/02", "2027-01-02T16:00:00+01:00"),
-        ("010227", "2027-01-02T00:00:00+01:00"),
+        ("now", "2026-11-28T15:30:00+01:00"), ("now+90", "2026-11-28T15:31:30+01:00"),
+        ("now+2hours", "2026-11-28T17:30:00+01:00"), ("now+1day", "2026-11-29T15:30:00+01:00"),
+        ("16:00", "2026-11-28T16:00:00+01:00"), ("15:00", "2026-11-29T15:00:00+01:00"),
+        ("4:05:06pm", "2026-11-28T16:05:06+01:00"), ("midnight", "2026-11-29T00:00:00+01:00"),
+        ("12:30am", "2026-11-29T00:30:00+01:00"), ("12:30pm", "2026-11-29T12:30:00+01:00"),
+        ("teatime", "2026-11-28T16:00:00+01:00"), ("noon tomorrow", "2026-11-29T12:00:00+01:00"),
+        ("tomorrow", "2026-11-29T00:00:00+01:00"), ("2027-07-01", "2027-07-01T00:00:00+02:00"),
+        ("2030-01-20T12:34:00", "2030-01-20T12:34:00+01:00"), ("12/24/26", "2026-12-24T00:00:00+01:00"),
+        ("16:00 01/02", "2027-01-02T16:00:00+01:00"), ("010227", "2027-01-02T00:00:00+01:00"),
     ],
-)
+)  # fmt: skip
 def test_begin_has_slurms_forms(text: str, instant: str, berlin: datetime) -> None:
     assert slurm_instant(text, berlin).isoformat() == instant
 
@@ -126,11 +118,49 @@ def test_what_is_no_time_is_refused(text: str, berlin: datetime) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "noted"),
+    [
+        ("train --lr $LR", True), ("train ${LR:-3} $HOME", True), ("LR=1; train $LR", False),
+        ("for LR in 1 2; do train $LR; done", False), ("#SBATCH --export=LR\ntrain $LR", False), ("train $HOME", False),
+        ("#SBATCH --export=ALL\ntrain $LR", True), ("#SBATCH --export=ALL,LR=3\ntrain $LR", False),
+        ("#SBATCH --export=NONE\ntrain $LR", False),
+    ],
+)  # fmt: skip
+def test_a_variable_of_the_submitter_that_stays_behind_is_named(body: str, noted: bool) -> None:
+    """`LR=0.1 sbatch job.sh`: sbatch sends the whole environment."""
+    _, reading = slurm_job(
+        f"#!/bin/bash\n#SBATCH -n1\n{body}\n",
+        "job.sh",
+        None,
+        datetime.now().astimezone(),
+        variables={"LR": "1", "HOME": "/"},
+    )
+    assert [each for each in reading.notes if each.startswith("$")] == (
+        ["$LR: your value stays behind; --env LR or --export=LR sends it"] if noted else []
+    )
+
+
+def test_variables_of_sbatch_stand_between_the_script_and_the_command_line() -> None:
+    variables = {"SBATCH_TIMELIMIT": "30", "SBATCH_GRES": "gpu:a100:2", "SBATCH_RESERVATION": "ours", "SBATCH_X": "1"}
+    script = "#!/bin/bash\n#SBATCH --time=10 --gres=gpu:1\ntrue\n"
+    _, reading = slurm_job(
+        script, "j", ["--gres=gpu:4"], datetime.now().astimezone(), variables=variables, lenient=True
+    )
+    assert reading.fields["limits"] == {"max_runtime": "1800s"}
+    assert reading.fields["resources"]["accelerators"] == {"any": 4}
+    assert [each.partition(": no machine")[0] for each in reading.refused] == [
+        "your variable SBATCH_RESERVATION: --reservation=ours"
+    ]
+    _, reading = slurm_job("#!/bin/sh\ntrue\n", "j", None, datetime.now().astimezone(), variables=variables)
+    assert reading.fields == {}
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         (" -J a  --time=5 # c", ["-J", "a", "--time=5"]),
         (" --comment='a b' x", ["--comment=a b", "x"]),
-        (r' "a \"b" c\ d', ['a "b', "c d"]),
+        (r' "a \"b" c\ d', ['a "b', "c", "d"]),
         (" a#b c", ["a"]),
         (" 'a#b'\"c\"", ["a#bc"]),
         ("\t\t", []),
@@ -170,6 +200,31 @@ def test_commands_are_found_where_a_shell_would_run_them() -> None:
     assert [each for each in found if each[1] in ("sbatch", "squeue", "srun", "scancel")] == [
         (2, "sbatch"), (2, "squeue"), (8, "srun"), (8, "scancel"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'echo "usage:\nsbatch job.sh\n" done\n', "NAMES=(sbatch scancel)\n", "python -c 'x = 1\nscancel = \"2\"\n'\n",
+        "cat <<-'EOF'\n\tsbatch no\n\tEOF\n", "echo it\\'s\n# don't sbatch\n", "true # don't\necho 'a' # sbatch\n",
+        "# scancel \\\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_command_is_none(text: str) -> None:
+    """Lines inside quotes, and elements of an array; what comes behind them is one."""
+    found = [(number, words[0]) for number, words in commands_of(f"{text}sbatch x\n")]
+    assert [each for each in found if each[1] in ("sbatch", "scancel")] == [(text.count("\n") + 1, "sbatch")]
+
+
+@pytest.mark.parametrize(
+    "before", ["if true; then", "else", "while true; do", "until", "!", "{", "time", "(", "true ||", "exec", "nohup"]
+)
+def test_a_command_is_found_behind_words_of_the_shell(before: str) -> None:
+    assert (1, ["sbatch", "x"]) in list(commands_of(f"{before} sbatch x\n"))
+
+
+def test_a_quotation_mark_that_nothing_closes_hides_no_command() -> None:
+    assert (2, ["sbatch", "x"]) in list(commands_of("echo it's\nsbatch x\n"))
 
 
 @pytest.mark.parametrize("command", ["sbatch", "srun"])

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walras.api import ForecastView
-from walras.cli.what_if_text import show_ways
+from walras.cli.forecast_text import show_ways
 from walras.errors import JobSpecError, UserError
+from walras.resources.jobs import ForecastView
+from walras.resources.what_if import QuoteView, WayView, quoted_outcome, take_way, without_quote
 from walras.spec.field_types import parse_instant
 from walras.spec.job_spec import JobSpec, parse_spec, spec_mapping
-from walras.taken_quote import quoted_outcome, take_way, without_quote
-from walras.what_if import QuoteView, WayView
 
 NOW = 1_800_000_000.0
 
@@ -107,13 +106,10 @@ def test_what_came_of_it_is_told() -> None:
     told = [
         quoted_outcome(spec, ended_at=ended_at, usd=usd, now_unix_s=now)
         for ended_at, usd, now in [
-            (end_by - 5, 4.0, end_by + 999),
-            (end_by + 120, 1.0, end_by + 999),
-            (end_by - 5, 4.5, end_by),
-            (None, 9.0, end_by - 1),
-            (None, 0.0, end_by + 60),
+            (end_by - 5, 4.0, end_by + 999), (end_by + 120, 1.0, end_by + 999), (end_by - 5, 4.5, end_by),
+            (None, 9.0, end_by - 1), (None, 0.0, end_by + 60),
         ]
-    ]
+    ]  # fmt: skip
     assert [each.outcome for each in told if each] == ["kept", "late", "dearer", "open", "late"]
     assert [each.text for each in told if each][1] == "2m00s late"
     assert told[4] is not None

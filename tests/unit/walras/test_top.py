@@ -5,6 +5,7 @@ import builtins
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -21,16 +22,17 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from scheduler.live.web import page
 from tests.support.http_face import Face, facing
 from tests.support.web_scene import machines, pools, settle, write_log
 from tests.unit.walras.conftest import FakeServer
 from walras.cli.top_commands import first_look
 from walras.cli.top_screens import ConfirmCancel, JobList, JobScreen, MachinesScreen, TopApp
-from walras.cli.top_text import WAITING_WORDS, colour_of_job
+from walras.cli.top_text import colour_of_job
 from walras.client import Client
+from walras.connection.transport import Patience
 from walras.errors import Forbidden, UserError
 from walras.states import Reason
-from walras.transport import Patience
 
 QUICK = Patience(tries=1, call_timeout_s=5.0, connect_timeout_s=1.0)
 HOSTILE = "[red]x[/]\x1b[31m"
@@ -345,5 +347,7 @@ def read_terminal(terminal: int, wanted: bytes, limit_s: float = 100.0) -> None:
             seen += os.read(terminal, 65_536)
 
 
-def test_every_reason_of_a_job_that_does_not_run_has_words() -> None:
-    assert {reason for reason in Reason if reason.value.startswith(("WAIT:", "HOLD:", "CONFIG:"))} == set(WAITING_WORDS)
+def test_every_reason_has_the_same_words_in_the_terminal_and_on_the_page() -> None:
+    script = (Path(page.__file__).parent / "static" / "words.js").read_text()
+    told = dict(re.findall(r'"([A-Z]+:[A-Z_]+)": "([^"]+)"', script))
+    assert told == {str(reason): reason.words for reason in Reason}

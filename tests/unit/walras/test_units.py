@@ -1,11 +1,14 @@
 """Lengths, sizes and counts: what is accepted, what is refused and how, and what people are shown."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from walras.units import (
     format_count,
+    format_jobs,
     format_length,
     format_money,
     format_size,
@@ -19,20 +22,10 @@ from walras.units import (
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [
-        (90, 90.0),
-        (0.5, 0.5),
-        ("90", 90.0),
-        ("10m", 600.0),
-        ("1h30m", 5400.0),
-        ("1h 30 min", 5400.0),
-        ("2d", 172_800.0),
-        ("1w", 604_800.0),
-        ("250ms", 0.25),
-        ("1.5h", 5400.0),
-        (" 45 Seconds ", 45.0),
-        (0, 0.0),
+        (90, 90.0), (0.5, 0.5), ("90", 90.0), ("10m", 600.0), ("1h30m", 5400.0), ("1h 30 min", 5400.0),
+        ("2d", 172_800.0), ("1w", 604_800.0), ("250ms", 0.25), ("1.5h", 5400.0), (" 45 Seconds ", 45.0), (0, 0.0),
     ],
-)
+)  # fmt: skip
 def test_lengths_that_people_write(written: object, seconds: float) -> None:
     """A number is seconds; text may carry units, several of them."""
     assert parse_length(written) == pytest.approx(seconds)
@@ -53,14 +46,10 @@ def test_other_lengths_are_refused_with_examples(written: object) -> None:
 @pytest.mark.parametrize(
     ("written", "size"),
     [
-        ("24GB", 24 * 10**9),
-        ("512MiB", 512 * 2**20),
-        ("1.5 TB", 1_500_000_000_000),
-        (4096, 4096),
-        ("4096", 4096),
+        ("24GB", 24 * 10**9), ("512MiB", 512 * 2**20), ("1.5 TB", 1_500_000_000_000), (4096, 4096), ("4096", 4096),
         ("8gib", 8 * 2**30),
     ],
-)
+)  # fmt: skip
 def test_sizes_that_people_write(written: object, size: int) -> None:
     """GB is a power of 1000 and GiB of 1024."""
     assert parse_size(written) == size
@@ -86,18 +75,10 @@ def test_a_plus_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0, "0s"),
-        (0.85, "850ms"),
-        (1.5, "1.5s"),
-        (12, "12s"),
-        (59.7, "1m00s"),
-        (200, "3m20s"),
-        (7500, "2h05m"),
-        (86_400 * 4 + 6 * 3600, "4d06h"),
-        (-90, "-1m30s"),
-        (float("inf"), "∞"),
+        (0, "0s"), (0.85, "850ms"), (1.5, "1.5s"), (12, "12s"), (59.7, "1m00s"), (200, "3m20s"), (7500, "2h05m"),
+        (86_400 * 4 + 6 * 3600, "4d06h"), (-90, "-1m30s"), (float("inf"), "∞"),
     ],
-)
+)  # fmt: skip
 def test_lengths_for_people(seconds: float, shown: str) -> None:
     """At most two units, the second one padded."""
     assert format_length(seconds) == shown
@@ -113,10 +94,17 @@ def test_sizes_counts_and_money_for_people() -> None:
     """Three digits; small amounts of money keep their digits."""
     assert [format_size(size) for size in (512, 24e9, 1.5e12, 999.7e3)] == ["512 B", "24 GB", "1.5 TB", "1 MB"]
     assert [format_money(usd) for usd in (0, 12.4, 0.0031, -2, 1234.5)] == [
-        "$0",
-        "$12.40",
-        "$0.0031",
-        "-$2.00",
-        "$1,234.50",
-    ]
+        "$0", "$12.40", "$0.0031", "-$2.00", "$1,234.50",
+    ]  # fmt: skip
     assert [format_count(number) for number in (1200, 0.5)] == ["1,200", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ([18], "job 18"), ([18, 19], "jobs 18 and 19"), ([3, 4, 7], "jobs 3, 4 and 7"),
+        (range(9), "jobs 0, 1, 2 and 6 more"),
+    ],
+)  # fmt: skip
+def test_jobs_are_named_as_people_name_them(jobs: Sequence[int], said: str) -> None:
+    assert format_jobs(jobs) == said

@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 
 from tests.support.fake_agent_server import FakeAgentServer
-from walras.protocol import PROTOCOL
+from walras.contract import PROTOCOL
+from walras.errors import ConfigError
 from walras.wire import (
     ClusterIdentity,
     CommittedReport,
@@ -26,8 +27,7 @@ from walras.wire import (
 )
 from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine
-from workers.agent.report_outbox import ReportOutbox
-from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
+from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 from workers.agent.server_client import CREDENTIAL_FILE, Enrolment, ServerClient, ServerRefusal
 from workers.devices import Accelerators, Host
 
@@ -38,13 +38,13 @@ _FACTS = ShapeFacts(shape="cpu", accelerator="cpu", accelerators=1, cpus=1.0, me
 
 
 @asynccontextmanager
-async def _agent(server: FakeAgentServer, state: Path) -> AsyncIterator["asyncio.Task[None]"]:
+async def _agent(server: FakeAgentServer, state: Path, name: str = "n1") -> AsyncIterator["asyncio.Task[None]"]:
     """An agent that runs in this process, with the state folder of the one before it."""
     store = AgentStore(state)
     token = state.parent / "join.token"
     token.write_text(server.join_token)
     machine = AgentMachine(state, Accelerators("cpu", 1), Host(1.0, 1 << 30), True, {}, {})
-    message = Register(node_id="n1", facts=_FACTS, protocol=PROTOCOL, agent=store.agent, boot_id="boot-1")
+    message = Register(node_id=name, facts=_FACTS, protocol=PROTOCOL, agent=store.agent, boot_id="boot-1")
     async with aiohttp.ClientSession() as session:
         client = ServerClient(session, server.url)
         running = asyncio.create_task(Agent(machine, store, client, Enrolment(state, message, token, "::1")).run())
@@ -69,7 +69,9 @@ def _known(state: Path) -> dict[str, Any]:
     outbox.advance_journal(4, 1, 10, [committed], _OURS.incarnation)
     ended = EndedReport(report_id=outbox.next_id(), cause="exited", exit_code=0, **about)
     outbox.move(4, 1, AttemptPhase.OVER, ended, incarnation=_OURS.incarnation)
+    store.flush()
     store.acknowledge(10_000)
+    store.flush()
     store.close()
     return about
 
@@ -88,6 +90,21 @@ async def test_an_agent_names_itself_and_its_cluster_with_every_call(tmp_path: P
         assert len(server.registered) == 1
         kept = json.loads((tmp_path / "agent" / CREDENTIAL_FILE).read_bytes())
         assert kept["cluster"] == _OURS.model_dump()
+
+
+async def test_a_machine_whose_facts_have_changed_is_told_so_and_not_that_it_never_joined(tmp_path: Path) -> None:
+    """Without a join token: which facts differ from those of its registration."""
+    async with FakeAgentServer() as server, aiohttp.ClientSession() as session:
+        client = ServerClient(session, server.url)
+        message = Register(node_id="n1", facts=_FACTS, protocol=PROTOCOL, agent="a" * 32, boot_id="boot-1")
+        with pytest.raises(ConfigError, match="this machine is not registered"):
+            await Enrolment(tmp_path, message, None, "::1").ensure(client)
+        (tmp_path / "join.token").write_text(server.join_token)
+        await Enrolment(tmp_path, message, tmp_path / "join.token", "::1").ensure(client)
+        await Enrolment(tmp_path, message, None, "::1").ensure(client)
+        other = message.model_copy(update={"facts": _FACTS.model_copy(update={"cpus": 2.0})})
+        with pytest.raises(ConfigError, match=r"registered with other facts \(cpus 1.0, now 2.0\)"):
+            await Enrolment(tmp_path, other, None, "::1").ensure(client)
 
 
 async def test_an_agent_that_has_joined_waits_for_commands_at_once(tmp_path: Path) -> None:
@@ -238,19 +255,19 @@ async def test_a_server_too_far_from_the_agents_release_is_refused_with_words(tm
         assert server.heartbeats == []
 
 
-def test_what_waited_to_be_sent_is_told_again_once_and_in_order(tmp_path: Path) -> None:
+async def test_what_waited_to_be_sent_is_told_again_once_and_in_order(tmp_path: Path) -> None:
     """An end that was not sent yet must not come before the checkpoint that is told again."""
     about = _known(tmp_path)
     store = AgentStore(tmp_path)
     unsent = EndedReport(report_id=store.next_report_id(), cause="exited", exit_code=0, **about)
     store.move_attempt(4, 1, AttemptPhase.OVER, [unsent], _OURS.incarnation)
-    assert store.tell_again() == 3
+    assert store.tell_again(()) == 3
     assert [(report.type, report.job_id) for report in store.reports(10)] == [  # type: ignore[union-attr]
-        ("committed", 4),
-        ("ended", 4),
-        ("started", 5),
-    ]
+        ("committed", 4), ("ended", 4), ("started", 5),
+    ]  # fmt: skip
     assert all(report.report_id > unsent.report_id for report in store.reports(10))
+    store.tell_again({(5, 1, _OURS.incarnation)})
+    assert [report.brings for report in store.reports(10) if isinstance(report, StartedReport)] == [True]
     store.close()
 
 
@@ -261,8 +278,9 @@ def test_only_the_newest_attempts_are_told_again(tmp_path: Path, monkeypatch: py
     for job_id in range(1, 8):
         ended = EndedReport(report_id=store.next_report_id(), job_id=job_id, attempt=1, cause="exited", exit_code=0)
         store.move_attempt(job_id, 1, AttemptPhase.OVER, [ended])
+    store.flush()
     store.acknowledge(7)
-    store.tell_again()
+    store.tell_again(())
     assert [report.job_id for report in store.reports(10)] == [5, 6, 7]  # type: ignore[union-attr]
     store.close()
 
@@ -273,6 +291,7 @@ def test_a_number_of_another_incarnation_is_another_attempt(tmp_path: Path) -> N
     store.move_attempt(4, 1, AttemptPhase.OVER, [], "1" * 16)
     assert store.attempt(4, 1, "2" * 16) is None
     store.move_attempt(4, 1, AttemptPhase.STARTING, [], "2" * 16)
+    store.flush()
     assert store.open_attempts() == [KnownAttempt(4, 1, AttemptPhase.STARTING, 0, "2" * 16)]
     store.close()
 
@@ -294,3 +313,15 @@ def test_a_state_folder_of_the_first_release_is_taken_over(tmp_path: Path) -> No
         store.close()
     (name,) = names
     assert len(name) == 32
+
+
+async def test_a_state_folder_is_of_one_machine_and_no_other_name_takes_its_place(tmp_path: Path) -> None:
+    """Under another name the server would end what runs there: refused by name; under its own it goes on."""
+    state = tmp_path / "state"
+    async with FakeAgentServer() as server:
+        async with _agent(server, state):
+            await server.until(lambda: bool(server.heartbeats), 40.0, "a heartbeat")
+        async with _agent(server, state, "n2") as other:
+            with pytest.raises(ConfigError, match=r"is the state of machine n1, not of n2"):
+                await other
+        assert [each.node_id for each in server.registered] == ["n1"]

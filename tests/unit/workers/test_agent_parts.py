@@ -1,5 +1,7 @@
-"""A machine with accelerators of several types: found, stated, and divided into parts that have nothing in common."""
+"""What a machine says that it has, and machines of several types as parts."""
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +9,10 @@ import pytest
 
 from tests.support.fake_nvml import FakeGpu, nvml_with
 from walras.errors import ConfigError
-from walras.machine_parts import TypeCount
-from workers.agent.launch import AgentMachine
+from walras.spec.machine_parts import TypeCount
+from workers.agent.follower import end_of
+from workers.agent.launch import AgentMachine, load_emulated_speeds, pace_of
+from workers.agent.machine_notices import read_notice
 from workers.agent.report_store import AgentStore
 from workers.agent.startup import (
     AgentOptions,
@@ -18,15 +22,26 @@ from workers.agent.startup import (
     own_accelerators,
     own_parts,
 )
-from workers.devices import Accelerators, Host, detect_accelerators, detect_types
+from workers.devices import (
+    CPU,
+    Accelerators,
+    DeviceHold,
+    DeviceHolds,
+    Host,
+    detect_accelerators,
+    detect_types,
+    mps_folder,
+    own_address,
+)
 from workers.preparation.folder_cache import PREPARED_FOLDER, CacheBounds, FolderCache
+from workers.processes import hold_port, name_process
 
 T4 = "Tesla T4"
 MIXED = (TypeCount("a100-40gb", 2), TypeCount("t4", 1))
 
 
 def test_unlike_gpus_are_found_by_type_with_their_own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever order the bus has them in: a job of one type sees the devices of that type and no other."""
+    """A job sees the devices of its type alone; slices of one profile are a type, known to CUDA by their UUIDs."""
     nvml_with(monkeypatch, FakeGpu("G0"), FakeGpu("G1", T4, 15), FakeGpu("G2"))
     a100, t4 = detect_types({})
     assert a100 == Accelerators("a100-40gb", 2, ("G0", "G2"))
@@ -35,10 +50,6 @@ def test_unlike_gpus_are_found_by_type_with_their_own_devices(monkeypatch: pytes
     assert detect_types({"CUDA_VISIBLE_DEVICES": "1,2"})[0].cuda_names == ("G1",)
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
         detect_accelerators({})
-
-
-def test_profiles_of_divided_gpus_are_types_beside_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices of the same profile on two GPUs are of one type; CUDA knows each by its UUID, no program by a number."""
     small, large = "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
     first = [FakeGpu("MIG-1", small, 10), None, FakeGpu("MIG-2", large, 40)]
     second = [FakeGpu("MIG-3", small, 10)]
@@ -48,10 +59,8 @@ def test_profiles_of_divided_gpus_are_types_beside_whole_ones(monkeypatch: pytes
     )
     found = {each.name: each for each in detect_types({})}
     assert {name: each.cuda_names for name, each in found.items()} == {
-        "h100-80gb-1g.10gb": ("MIG-1", "MIG-3"),
-        "h100-80gb-3g.40gb": ("MIG-2",),
-        "h100-80gb": ("G2",),
-    }
+        "h100-80gb-1g.10gb": ("MIG-1", "MIG-3"), "h100-80gb-3g.40gb": ("MIG-2",), "h100-80gb": ("G2",),
+    }  # fmt: skip
     assert found["h100-80gb-1g.10gb"].visible_devices([1]) == "MIG-3"
     assert found["h100-80gb-1g.10gb"].numbers_of([1]) == ""
     parts = own_parts(AgentOptions(("http://x",), Path("state"), "gpu-1", ""), {})
@@ -101,9 +110,6 @@ def test_processors_and_memory_are_never_given_twice(counts: tuple[int, ...], tm
 def test_a_machine_of_one_type_is_no_part_of_anything(tmp_path: Path) -> None:
     (part,) = machine_parts([Accelerators("t4", 2)], Host(4.0, 1000), "gpu-1", "", tmp_path)
     assert (part.node_id, part.shape, part.state, part.machine) == ("gpu-1", "t4x2", tmp_path, "")
-
-
-def test_a_rented_machine_has_one_type(tmp_path: Path) -> None:
     options = AgentOptions(("http://x",), tmp_path, "gpu-1", "", types=MIXED, emulated=True, rent_token_file=tmp_path)
     with pytest.raises(ConfigError, match="of one type"):
         own_parts(options, {})
@@ -126,3 +132,99 @@ def test_parts_share_what_is_fetched_and_the_notice_and_remember_apart(tmp_path:
     assert len({store.agent for store in stores}) == 3
     for store in stores:
         store.close()
+
+
+def test_emulated_devices_see_no_gpu_and_real_ones_only_their_own() -> None:
+    """CUDA_VISIBLE_DEVICES names exactly the devices of the attempt: by number, slices and on request by UUID."""
+    assert Accelerators("a100", 2).visible_devices([0, 1]) == ""
+    two = Accelerators("h200", 2, ("GPU-a", "GPU-b"), (4, 6))
+    assert (two.visible_devices([1]), two.visible_devices([0, 1], by_uuid=True)) == ("6", "GPU-a,GPU-b")
+    assert Accelerators("h200-1g.18gb", 2, ("MIG-a", "MIG-b")).visible_devices([1]) == "MIG-b"
+
+
+def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
+    """A wrong number is an error that names its place, a missing kind runs free, a family stands for its sizes."""
+    path = tmp_path / "speeds.yaml"
+    path.write_text("cnn: {a100: 12, v100: 6}\n")
+    speeds = load_emulated_speeds(path)
+    found = [pace_of(speeds, kind, name) for kind, name in (("cnn", "v100"), ("cnn", "k80"), ("rnn", "v100"))]
+    assert found == [6, None, None]
+    path.write_text("cnn: {a100: -1}\n")
+    with pytest.raises(ConfigError, match=r"cnn\.a100"):
+        load_emulated_speeds(path)
+    speeds = {"cnn": {"h100": 5.0, "h100-94gb": 6.0}}
+    assert [pace_of(speeds, "cnn", name) for name in ("h100-80gb", "h100-94gb", "a100-80gb")] == [5.0, 6.0, None]
+
+
+def test_devices_are_held_by_one_attempt() -> None:
+    """Or by two where the server said so, never three; a prepared hold keeps its port until the start, and expires."""
+    holds = DeviceHolds(2)
+    holds.start((1, 1), [0])
+    assert "job 1, attempt 1" in holds.conflict((2, 1), [0, 1])
+    assert holds.conflict((2, 1), [1]) == ""
+    assert holds.conflict((2, 1), [2])
+    assert holds.conflict((2, 1), [1, 1])
+    holds.release((1, 1))
+    assert holds.conflict((2, 1), [0, 1]) == ""
+    holds = DeviceHolds(1)
+    holds.take((1, 1), DeviceHold([0], hold_port(), expires_at=100.0))
+    port = holds.port_of((1, 1))
+    assert port > 0
+    assert holds.expired(99.0) == []
+    assert holds.expired(100.0) == [(1, 1)]
+    holds.start((1, 1), [0])
+    assert holds.port_of((1, 1)) == 0
+    assert holds.expired(1e9) == []
+    holds = DeviceHolds(2)
+    holds.take((1, 1, ""), DeviceHold([0]))
+    assert holds.conflict((2, 1, ""), [0]) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict((2, 1, ""), [0], beside=3) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict((2, 1, ""), [0, 1], beside=1) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict((2, 1, ""), [0], beside=1) == ""
+    holds.take((2, 1, ""), DeviceHold([0]))
+    assert holds.conflict((3, 1, ""), [0], beside=1) == "devices [0] are held by job 1, attempt 1"
+    holds.release((1, 1, ""))
+    assert holds.conflict((3, 1, ""), [0], beside=2) == ""
+
+
+def test_a_notice_counts_from_when_it_was_written(tmp_path: Path) -> None:
+    """An agent that finds the file late knows that less time is left; a half-written file is no notice yet."""
+    assert read_notice(tmp_path) is None
+    path = tmp_path / "notice"
+    path.write_text("")
+    assert read_notice(tmp_path) is None
+    path.write_text("30\n")
+    written_at = time.time() - 10
+    os.utime(path, (written_at, written_at))
+    notice = read_notice(tmp_path)
+    assert notice.gone_in_s == pytest.approx(20, abs=1)
+
+
+def test_the_address_is_the_one_that_reaches_the_server() -> None:
+    assert own_address("http://127.0.0.1:8000") == "127.0.0.1"
+
+
+def test_accelerators_that_are_not_there_are_refused() -> None:
+    """A declared type without a GPU on the machine ran on the CPU under its name; emulated it may be anything."""
+    stated, nothing = StatedAccelerators("a100", 2), [Accelerators(CPU, 1)]
+    with pytest.raises(ConfigError, match="no a100 is found") as refused:
+        own_accelerators(stated, nothing)
+    assert "--emulated" in str(refused.value.fix)
+    assert own_accelerators(replace(stated, is_emulated=True), []) == (Accelerators("a100", 2),)
+    assert own_accelerators(replace(stated, accelerator=CPU), nothing) == (Accelerators(CPU, 2),)
+    found = [Accelerators("a100-40gb", 2, ("G1", "G2"))]
+    assert own_accelerators(stated, found) == (Accelerators("a100", 2, ("G1", "G2")),)
+
+
+def test_the_pipes_of_the_multi_process_service_are_found_where_its_daemon_runs(tmp_path: Path) -> None:
+    environ = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    assert mps_folder(environ) == ""
+    os.mkfifo(tmp_path / "control")
+    assert mps_folder(environ) == str(tmp_path)
+
+
+async def test_an_end_is_awaited_where_python_cannot_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standalone builds of Python have no `os.pidfd_open`; the supervisor is then polled."""
+    monkeypatch.delattr(os, "pidfd_open")
+    with end_of(name_process(os.getpid())) as ended:
+        assert not ended.is_set()

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from walras.wire import CommittedReport, EndedReport, Manifest, NoticeReport, ProgressReport, StartedReport
-from workers.agent.report_outbox import ReportOutbox
-from workers.agent.report_store import PRUNE_EVERY, ROWS_KEPT, AgentStore, AttemptPhase, KnownAttempt
+from workers.agent.report_store import PRUNE_EVERY, ROWS_KEPT, AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 
 
 def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> None:
@@ -18,6 +17,7 @@ def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> No
     store.add_reports([first, second])
     unwritten = store.next_report_id()
     store.acknowledge(first.report_id)
+    store.flush()
     store.close()
     again = AgentStore(tmp_path)
     assert again.reports(10) == [second]
@@ -33,6 +33,7 @@ def test_a_phase_and_its_report_are_one(tmp_path: Path) -> None:
     store.advance_journal(1, 2, 77, [])
     ended = EndedReport(report_id=store.next_report_id(), job_id=1, attempt=1, cause="exited", exit_code=0)
     store.move_attempt(1, 1, AttemptPhase.OVER, [ended])
+    store.flush()
     store.close()
     again = AgentStore(tmp_path)
     assert again.open_attempts() == [KnownAttempt(1, 2, AttemptPhase.STARTING, 77)]
@@ -46,9 +47,6 @@ def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError):
         AgentStore(tmp_path)
     store.close()
-
-
-def test_a_notice_is_new_once(tmp_path: Path) -> None:
     store = AgentStore(tmp_path)
     assert [store.is_new_notice("a"), store.is_new_notice("a"), store.is_new_notice("b")] == [True, False, True]
     store.close()
@@ -93,6 +91,7 @@ def test_what_is_over_is_forgotten_in_the_end(tmp_path: Path) -> None:
     """A thousand attempts and notices are remembered, the newest; what still runs always is."""
     store = AgentStore(tmp_path)
     store.move_attempt(1, 1, AttemptPhase.RUNNING, [])
+    store.flush()
     with store._db:
         store._db.execute("BEGIN")
         for number in range(2, ROWS_KEPT + 500):

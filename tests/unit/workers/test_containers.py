@@ -4,19 +4,22 @@ The stand-in is a script named podman that writes down its words and runs the co
 tested is everything up to the runtime.
 """
 
+import contextlib
 import subprocess
 from pathlib import Path
+from resource import RLIMIT_NOFILE, setrlimit
 
 import pytest
 
+from tests.support.attempts import SupervisedAttempt
 from walras.contract import EXIT_MACHINE_UNABLE, EXIT_NOT_PREPARED
 from walras.errors import ConfigError, JobSpecError
-from walras.job_needs import JobNeeds
+from walras.job_needs import InputNeed, JobNeeds
+from walras.spec.job_groups import needs_of
 from walras.spec.job_spec import parse_spec
-from walras.spec.job_travel import needs_of
 from workers.preparation.environments import tools_here
 from workers.preparation.folder_cache import CacheBounds, FolderCache
-from workers.preparation.inputs import MachineUnable
+from workers.preparation.inputs import CannotFetch, MachineUnable
 from workers.preparation.launcher import (
     ContainerPlace,
     bring_image,
@@ -25,6 +28,8 @@ from workers.preparation.launcher import (
     prepared_argv,
     write_needs,
 )
+from workers.processes import COOKIE_VARIABLE
+from workers.ranks import found_in_containers
 
 PLACE = ContainerPlace(
     work="/a/work", writable=("/a/work", "/ck"), readable=("/a", "/client"), uid=7, gid=8, has_nvidia=True
@@ -53,7 +58,7 @@ def test_podman_and_docker_keep_user_network_and_folders(runtime: str, gpu: str)
     assert ("--mount", "type=bind,source=/ck,target=/ck") in options
     assert gpu in found
     told = [found[at + 1] for at, word in enumerate(found) if word == "--env"]
-    assert told == ["CUDA_VISIBLE_DEVICES", "WALRAS_TOKEN"]
+    assert told == ["WALRAS_IN_CONTAINER=1", "CUDA_VISIBLE_DEVICES", "WALRAS_TOKEN"]
     assert ("--userns" in found) == (runtime == "podman")
     plain = ContainerPlace(work="/w", writable=(), readable=(), uid=0, gid=0)
     assert "--userns" not in container_argv(runtime, "x", "i", plain, (), ["y"])
@@ -80,18 +85,23 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-def launch(tmp_path: Path, tools: Path, needs: JobNeeds, argv: list[str]) -> subprocess.CompletedProcess[str]:
+def launch(
+    tmp_path: Path, path: str, needs: JobNeeds, argv: list[str], most_files: int = 100
+) -> subprocess.CompletedProcess[str]:
     folder = tmp_path / "state" / "attempts" / "1-1"
     (folder / "work").mkdir(parents=True)
     write_needs(folder, needs)
-    env = {"PATH": f"{tools}:/usr/bin:/bin", "TOLD": str(tmp_path / "told"), "WALRAS_TOKEN": "very secret"}
+    env = {"PATH": path, "TOLD": str(tmp_path / "told"), "WALRAS_TOKEN": "very secret"}
     command = prepared_argv(folder, tmp_path / "state" / "prepared", needs, argv)
-    return subprocess.run(command, cwd=folder / "work", env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, cwd=folder / "work", env=env, capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: setrlimit(RLIMIT_NOFILE, (most_files, most_files)),
+    )  # fmt: skip
 
 
 def test_a_rank_and_its_setup_run_inside_and_its_code_survives(tmp_path: Path, tools: Path) -> None:
     needs = JobNeeds(image="docker://org/there", setup='echo made > "$WALRAS_SETUP/f"')
-    done = launch(tmp_path, tools, needs, ["bash", "-c", 'cat "$WALRAS_SETUP/f"; exit 9'])
+    done = launch(tmp_path, f"{tools}:/usr/bin:/bin", needs, ["bash", "-c", 'cat "$WALRAS_SETUP/f"; exit 9'])
     assert (done.stdout, done.returncode) == ("made\n", 9), done.stderr
     told = (tmp_path / "told").read_text()
     assert told.split().count("run") == 2
@@ -99,22 +109,41 @@ def test_a_rank_and_its_setup_run_inside_and_its_code_survives(tmp_path: Path, t
 
 
 def test_an_image_that_does_not_exist_ends_the_job_by_its_name(tmp_path: Path, tools: Path) -> None:
-    done = launch(tmp_path, tools, JobNeeds(image="org/none"), ["true"])
+    done = launch(tmp_path, f"{tools}:/usr/bin:/bin", JobNeeds(image="org/none"), ["true"])
     assert done.returncode == EXIT_NOT_PREPARED
     assert "the image org/none cannot be had: manifest unknown" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ('Get "https://registry/v2/": net/http: TLS handshake timeout', CannotFetch),
+        ("toomanyrequests: You have reached your pull rate limit", CannotFetch),
+        ("write /var/lib/docker/tmp/layer: no space left on device", MachineUnable),
+        ("pull access denied for org/none", ConfigError),
+    ],
+)
+def test_an_image_that_may_come_later_or_elsewhere_ends_no_job(
+    tmp_path: Path, tools: Path, said: str, refused: type[Exception]
+) -> None:
+    (tools / "podman").write_text(f"#!/bin/bash\necho '{said}' >&2; exit 125")
+    cache = FolderCache(tmp_path / "cache", CacheBounds(1, 1))
+    with pytest.raises(refused, match=said[:20]):
+        bring_image(cache, "podman", str(tools / "podman"), "org/none", {})
+
+
+def test_a_machine_that_is_not_in_order_ends_no_job(tmp_path: Path) -> None:
+    """As a disk without room: here it has no more file descriptors."""
+    (tmp_path / "data").touch()
+    needs = JobNeeds(inputs={"data": InputNeed(url=f"file:{tmp_path}/data")})
+    assert launch(tmp_path / "well", "/usr/bin:/bin", needs, ["true"]).returncode == 0
+    done = launch(tmp_path / "not", "/usr/bin:/bin", needs, ["true"], most_files=5)
+    assert done.returncode == EXIT_MACHINE_UNABLE, done.stderr
+    assert "Too many open files" in done.stderr
+
+
 def test_a_machine_without_a_runtime_says_so(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    env_path = tmp_path / "empty"
-    needs = JobNeeds(image="org/there")
-    folder = tmp_path / "state" / "attempts" / "1-1"
-    (folder / "work").mkdir(parents=True)
-    write_needs(folder, needs)
-    command = prepared_argv(folder, tmp_path / "state" / "prepared", needs, ["true"])
-    done = subprocess.run(
-        command, cwd=folder / "work", env={"PATH": str(env_path)}, capture_output=True, text=True, timeout=60
-    )
+    done = launch(tmp_path, str(tmp_path), JobNeeds(image="org/there"), ["true"])
     assert done.returncode == EXIT_MACHINE_UNABLE
     assert "none of apptainer, podman, docker" in done.stderr
     assert "goes to another machine" in done.stderr
@@ -147,3 +176,14 @@ def test_the_field(tmp_path: Path) -> None:
     for text in ("image: --privileged", "image: 'a b'", "image: x\npython: {packages: numpy}"):
         with pytest.raises(JobSpecError):
             parse_spec(f"run: x\n{text}\n")
+
+
+@pytest.mark.parametrize("has_image", [True, False])
+def test_what_a_daemon_started_is_sought_for_an_image_alone(has_image: bool, tmp_path: Path) -> None:
+    """Every process of the machine is read for that."""
+    attempt = SupervisedAttempt(tmp_path, [], has_image=has_image)
+    env = {COOKIE_VARIABLE: attempt.plan.cookie, "WALRAS_IN_CONTAINER": "1"}
+    with contextlib.closing(attempt), subprocess.Popen(["sleep", "300"], env=env) as started:
+        found = found_in_containers(attempt.plan)
+        started.kill()
+    assert found == [started.pid] * has_image

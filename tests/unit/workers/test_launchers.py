@@ -11,8 +11,8 @@ import pytest
 from tests.unit.workers.test_environment import SETTINGS, a_command
 from walras.training.supervisor_link import read_job_environment
 from workers.devices import Accelerators
-from workers.launchers import DEEPSPEED_FUNCTION, end_of_its_ranks, with_ports
 from workers.rank_environment import rank_environment
+from workers.ranks import DEEPSPEED_FUNCTION, end_of_its_ranks, with_ports
 
 REPORT = b"""
 train.py FAILED
@@ -55,16 +55,10 @@ def test_a_launcher_finds_the_world_and_no_rank() -> None:
     env = with_ports(rank_environment({}, command, SETTINGS), 2950)
     pet = {name: value for name, value in env.items() if name.startswith("PET_")}
     assert pet == {
-        "PET_NNODES": "2",
-        "PET_NODE_RANK": "1",
-        "PET_NPROC_PER_NODE": "2",
-        "PET_MASTER_ADDR": "127.0.0.1",
-        "PET_MASTER_PORT": "2950",
-        "PET_RDZV_BACKEND": "static",
-        "PET_RDZV_ENDPOINT": "127.0.0.1:2950",
-        "PET_RDZV_ID": "walras-4-2",
-        "PET_MAX_RESTARTS": "3",
-    }
+        "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": "2950", "PET_RDZV_BACKEND": "static", "PET_RDZV_ENDPOINT": "127.0.0.1:2950",
+        "PET_RDZV_ID": "walras-4-2", "PET_MAX_RESTARTS": "3",
+    }  # fmt: skip
     assert not {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} & env.keys()
     settings = read_job_environment(env)
     assert (settings.rank, settings.world_size, settings.ranks_per_machine) == (1, 2, 1)
@@ -88,8 +82,9 @@ def started_deepspeed(folder: Path, run: str, device_numbers: str, **more: Any) 
     program.chmod(0o755)
     command = a_command(is_launcher=True, argv=["bash", "-euo", "pipefail", "-c", run], **more)
     settings = replace(SETTINGS, device_numbers=device_numbers)
-    inherited = {"PATH": f"{folder}:{os.environ['PATH']}", "TMPDIR": str(folder)}
-    env = rank_environment(inherited, command, settings) | {"MASTER_PORT": "2950"}
+    env = rank_environment({"TMPDIR": str(folder)}, command, settings) | {"MASTER_PORT": "2950"}
+    # Last, since the folder of this Python comes first in a job's PATH, and DeepSpeed may be installed there.
+    env["PATH"] = f"{folder}:{os.environ['PATH']}"
     return subprocess.run(command.argv, env=env, capture_output=True, text=True, timeout=20, check=False)
 
 

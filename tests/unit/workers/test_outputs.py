@@ -28,6 +28,9 @@ def test_files_and_folders_are_copied_with_their_mode(work: Path, tmp_path: Path
     assert copied.problem == ""
     assert (tmp_path / "copy/out/model.bin").read_bytes() == b"weights"
     assert os.access(tmp_path / "copy/out/deep/run.sh", os.X_OK)
+    copied = copy_outputs(work, ["results.json"], tmp_path / "copy")
+    assert copied.paths == []
+    assert "results.json: No such file" in copied.problem
 
 
 def test_nothing_outside_the_folder_is_read_and_no_pipe_is_waited_for(work: Path, tmp_path: Path) -> None:
@@ -45,12 +48,6 @@ def test_nothing_outside_the_folder_is_read_and_no_pipe_is_waited_for(work: Path
     assert "private" not in "".join(path.read_text() for path in (tmp_path / "copy").rglob("*") if path.is_file())
 
 
-def test_what_is_missing_is_named(work: Path, tmp_path: Path) -> None:
-    copied = copy_outputs(work, ["results.json"], tmp_path / "copy")
-    assert copied.paths == []
-    assert "results.json: No such file" in copied.problem
-
-
 def test_too_much_is_refused_with_the_largest_files_before_anything_is_copied(work: Path, tmp_path: Path) -> None:
     """A sparse file of 2 TB costs nothing to make."""
     with open(work / "out" / "huge", "wb") as huge:
@@ -60,11 +57,25 @@ def test_too_much_is_refused_with_the_largest_files_before_anything_is_copied(wo
     assert not any(path.is_file() for path in (tmp_path / "copy").rglob("*"))
 
 
+@pytest.mark.parametrize("written", [0, 1000])
+def test_a_sparse_file_is_named_and_not_sent(work: Path, tmp_path: Path, written: int) -> None:
+    """3 GB of zeros would hold the accelerator; the other results are kept, and a file with a small hole too."""
+    for name, size in (("sparse", 3 * 10**9), ("some", 8 * 2**20)):
+        with open(work / "out" / name, "wb") as file:
+            file.truncate(size)
+            file.seek(size // 2)
+            file.write(b"x" * written)
+    copied = copy_outputs(work, ["out"], tmp_path / "copy")
+    assert sorted(copied.paths) == ["out/deep/run.sh", "out/model.bin", "out/some"]
+    assert "out/sparse is sparse: 3,000,000,000 bytes" in copied.problem
+    assert (tmp_path / "copy/out/some").read_bytes() == (work / "out/some").read_bytes()
+
+
 def test_a_file_that_grows_is_cut_where_it_was(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the copy it has grown: what is kept is a whole beginning of it."""
     plain = outputs._copy_file
 
-    def grow_and_copy(folder: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> bool:
+    def grow_and_copy(folder: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> str:
         with open(folder / path, "ab") as file:
             file.write(b" and more")
         return plain(folder, path, target, size, account)

@@ -1,13 +1,25 @@
-"""Which processes are a job's programs, by what /proc says of them."""
+"""Which processes are a job's programs, by what /proc says of them, and their shells' text."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from workers.programs import ProcessFacts, find_programs
+from workers import programs as shell_traps
+from workers.programs import ProcessFacts, TermTrap, find_programs, read_processes, term_trap
 
-#: Number, parent and command line of each process (`~` is a space); `+` handles SIGTERM, `&` runs in the background.
+#: Number, parent and command line of each process (`~` is a space); `+` handles SIGTERM, `&` runs in the background,
+#: `!` has the handlers of a runtime, `%` is a shell with a trap on EXIT, `>` one whose trap sends signals.
+#: Then the programs; those that are signalled late are negative.
 TREES = {
     "a program": ("1 0 python train.py", [1]),
-    "its workers": ("1 0 python train.py; 2 1 + python train.py; 3 1 python -c from multiprocessing.spawn", [1]),
+    "its workers": ("1 0 python train.py; 2 1 + ! python train.py; 3 1 python -c from multiprocessing.spawn", [1]),
     "a login shell": ("1 0 -bash -l; 2 1 ./train", [2]),
     "nested shells": ("1 0 sh -c x; 2 1 dash y; 3 2 zsh z; 4 3 ksh w; 5 4 python t.py; 6 5 python t.py", [5]),
     "wrappers": ("1 0 bash x; 2 1 /usr/bin/time -v env; 3 2 timeout 9 x; 4 3 nice x; 5 4 /opt/train", [5]),
@@ -15,7 +27,10 @@ TREES = {
     "a shell alone": ("1 0 bash x", [1]),
     "busybox": ("1 0 busybox sh x; 2 1 /bin/busybox sleep 9", [2]),
     "torchrun": ("1 0 + /venv/bin/python3.11 /venv/bin/torchrun t.py; 2 1 python -u t.py; 3 2 python -u t.py", [2]),
-    "its module": ("1 0 + python -X dev -u -m torch.distributed.run t.py; 2 1 python t.py; 3 1 python t.py", [2, 3]),
+    "its module": (
+        "1 0 + python -X dev -W ignore -u -m torch.distributed.run t.py; 2 1 python t.py; 3 1 python t.py",
+        [2, 3],
+    ),
     "deepspeed": ("1 0 python /bin/deepspeed t; 2 1 + python -u -m deepspeed.launcher.launch t; 3 2 python t", [3]),
     "accelerate": ("1 0 python /bin/accelerate launch t.py; 2 1 python t.py", [2]),
     "conda run": ("1 0 /c/bin/python /c/bin/conda run -n x t; 2 1 bash /tmp/tmpx; 3 2 python t.py", [3]),
@@ -28,6 +43,20 @@ TREES = {
     "two commands at once": ("1 0 bash x; 2 1 python a.py; 3 1 & python b.py", [2, 3]),
     "a trap": ("1 0 + bash x; 2 1 python a.py; 3 1 & python b.py; 4 1 + & python c.py", [1, 2, 4]),
     "a trap of a shell that is in the background": ("1 0 + & bash x; 2 1 & python a.py", [1, 2]),
+    "a trap that sends signals": (
+        "1 0 + > bash x; 2 1 & + python a.py; 3 1 & python b.py; 4 1 + python c.py",
+        [1, -2, 4],
+    ),
+    "a trap on EXIT": ("1 0 % bash x; 2 1 python a.py; 3 1 & python b.py", [-1, 2, 3]),
+    "a trap on EXIT alone": ("1 0 % bash x", [1]),
+    "a script that starts others": (
+        "1 0 python a.py; 2 1 + python b.py; 3 1 bash x; 4 3 + ./c; 5 1 python d.py",
+        [2, 4],
+    ),
+    "one that handles the signal": ("1 0 + python a.py; 2 1 + python b.py", [1]),
+    "one whose children handle nothing": ("1 0 python a.py; 2 1 python b.py; 3 1 + ! python loader.py", [1]),
+    "parallel": ("1 0 + /usr/bin/perl -w /usr/bin/parallel -u t; 2 1 bash x; 3 2 python a.py", [3]),
+    "tmux": ("1 0 bash x; 2 0 + tmux new -d t; 3 2 sh x; 4 3 python a.py", [1, 4]),
     "no process of that number": ("2 1 python a.py", []),
 }
 
@@ -36,9 +65,10 @@ def read(tree: str) -> dict[int, ProcessFacts]:
     known = {}
     for line in tree.split(";"):
         pid, parent, *words = line.split()
-        marks = {word for word in words[:2] if word in "+&"}
+        marks = {word for word in words[:2] if word in "+&!%>"}
         own = tuple(word.replace("~", " ") for word in words if word not in marks)
-        known[int(pid)] = ProcessFacts(int(pid), int(parent), own, "", "+" in marks, "&" in marks)
+        shown = {"is_runtime": "!" in marks, "cleans_up": "%" in marks, "forwards": ">" in marks}
+        known[int(pid)] = ProcessFacts(int(pid), int(parent), own, "", "+" in marks, "&" in marks, **shown)
     return known
 
 
@@ -48,14 +78,122 @@ def test_programs_are_found(name: str) -> None:
     tree, expected = TREES[name]
     known = read(tree)
     roots = [1, *(pid for pid, facts in known.items() if facts.parent == 0 and pid != 1)]
-    assert find_programs(roots, known) == expected
+    assert programs(roots, known) == expected
+
+
+def programs(roots: list[int], known: dict[int, ProcessFacts], clients: Collection[int] = ()) -> list[int]:
+    return [found.facts.pid * (-1 if found.is_late else 1) for found in find_programs(roots, known, clients)]
+
+
+def test_a_process_with_an_in_job_client_is_a_program() -> None:
+    """What it started with a handler of its own gets no signal."""
+    known = read("1 0 python a.py; 2 1 python train.py; 3 2 + python helper.py")
+    assert (programs([1], known), programs([1], known, {2})) == ([3], [1])
+    ranked = {2: ProcessFacts(2, 1, ("python", "a.py"), has_rank=True), 1: ProcessFacts(1, 0, ("python", "a.py"))}
+    assert (programs([1], ranked), programs([1], ranked, {1})) == ([2], [1])
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        "numactl taskset chrt ionice nice prlimit stdbuf setsid nohup timeout flock unbuffer xvfb-run",
+        "sudo su runuser setpriv unshare chroot tini dumb-init catatonit conmon apptainer singularity",
+        "strace ltrace perf nsys ncu make ninja just xargs srun mpirun mpiexec uv uvx pixi micromamba tmux screen",
+        "/v/torchrun /v/accelerate /v/deepspeed /v/horovodrun /v/conda /v/poetry /v/pipenv /v/hatch",
+    ],
+)
+def test_what_runs_a_program_is_looked_through(commands: str) -> None:
+    """Each by itself, as the kernel shows it: those of the last line are scripts of Python."""
+    for command in commands.split():
+        words = f"python {command}" if "/" in command else command
+        assert programs([1], read(f"1 0 + {words} x; 2 1 python train.py")) == [2], command
+
+
+def test_the_client_of_a_container_runtime_is_left_out_where_the_container_is_seen() -> None:
+    """The daemon's processes are no children of it; without them, it is all that there is."""
+    client = ProcessFacts(1, 0, ("docker", "run"), handles_term=True)
+    known = {1: client, 2: ProcessFacts(2, 0, ("python", "a.py"), is_contained=True)}
+    assert (programs([1, 2], known), programs([1], {1: client})) == ([2], [1])
+
+
+@pytest.mark.parametrize("command", ["bash x", "python a.py"])
+def test_processes_may_be_nested_as_deep_as_a_job_likes(command: str) -> None:
+    """A script that starts itself again, for weeks."""
+    known = read("; ".join(f"{pid} {pid - 1} {command}" for pid in range(1, 3000)) + "; 3000 2999 + ./save")
+    assert programs([1], known) == [3000]
+
+
+@pytest.mark.parametrize(
+    ("text", "exists", "forwards"),
+    [
+        ("trap 'rm -rf $T' EXIT; python t.py & kill $!", False, False),
+        ("trap clean EXIT INT TERM", True, False),
+        ("trap 'touch asked; wait' 15", True, False),
+        ("trap - TERM; trap -- 'kill -TERM $P; wait $P' sigterm", True, True),
+        ('trap "pkill -P $$" TERM', True, True),
+        ("trap 'kill -0 $P && touch asked' TERM; kill $M", True, False),
+        ("function on_term { echo x\n  kill -s TERM $c\n}\ntrap on_term SIGTERM", True, True),
+        ("on() { touch asked; }\nother() { kill $P; }\ntrap 'on $P' TERM", True, False),
+        ("echo mousetrap TERM", False, False),
+        ("TRAPTERM() {\n  kill $P; wait $P\n}", True, True),
+        ("trap 'wait; trap - TERM; kill -s TERM $$' TERM", True, False),
+        ("trap 'kill $P; kill \"$$\"' TERM", True, True),
+        ("trap 'kill -- -$$' TERM", True, True),
+        ('for s in INT TERM; do trap "kill -$s $P" $s; done', True, True),
+        ("trap 'touch asked' 'TERM' \"INT\"", True, False),
+        ('all() { f=$1; shift; for s; do trap "$f $s" "$s"; done; }\non() { kill $P; }\nall on INT TERM', True, True),
+        ("trap 'echo x' $s", False, False),
+        ("TRAPTERM () { touch asked; }; kill $M", True, False),
+    ],
+)
+def test_a_trap_is_read_from_the_text_of_the_shell(text: str, exists: bool, forwards: bool) -> None:
+    """Whether it is for SIGTERM, and whether it, or a function that it calls, sends signals."""
+    assert term_trap(text) == TermTrap(exists, forwards, on_exit="EXIT" in text)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "trap $x TERM\n", "trap a $x\n", "trap on TERM\non {\n", "on {\n", "\n", " ", ";", "trap ", "trap -- ",
+        "trap '", 'trap "', "trap 'kill $$' TERM\n", "kill $$", "kill -s ", "TRAPTERM ", "function ", "on (",
+        "trap @ TERM\n@ {\n",
+    ],
+)  # fmt: skip
+def test_hostile_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
+    """A supervisor keeps no lease while it reads."""
+
+    def took_s(length: int) -> float:
+        text = "trap on TERM; on() {" + "".join(piece.replace("@", f"w{at}") for at in range(length // len(piece)))
+        began = time.process_time()
+        term_trap(text)
+        return time.process_time() - began
+
+    small = min(took_s(32 * 1024) for _ in range(3))
+    assert min(took_s(256 * 1024) for _ in range(3)) < 0.1 + 20 * small
+
+
+def test_a_file_that_does_not_answer_leaves_the_words_of_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file server of a job's folder may be gone. Until it answers, no other shell's files are asked for."""
+    answers, real = threading.Event(), os.stat
+
+    def stat(path: Any, **more: Any) -> os.stat_result:
+        return real(path, **more) if answers.is_set() or "/fd/" not in str(path) or answers.wait() else real(path)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(shell_traps, "_READING_S", 0.01)
+    try:
+        assert shell_traps.shell_text(os.getpid(), ("bash", "-c", "x")) == "bash\n-c\nx"
+        assert shell_traps.shell_text(os.getpid(), ("sh", "y")) == "sh\ny"
+    finally:
+        answers.set()
+        shell_traps._reading.join()
 
 
 def test_the_executable_tells_more_than_the_command_line() -> None:
     """A script is run by its interpreter; a process may call itself what it likes."""
     shell = ProcessFacts(1, 0, ("./job.sh",), executable="bash")
     program = ProcessFacts(2, 1, ("bash", "-c"), executable="python3.12")
-    assert find_programs([1], {1: shell, 2: program}) == [2]
+    assert programs([1], {1: shell, 2: program}) == [2]
 
 
 PIPE, OTHER = (1, 7), (1, 8)
@@ -63,12 +201,7 @@ PIPE, OTHER = (1, 7), (1, 8)
 
 @pytest.mark.parametrize(
     ("writes", "reads", "handles", "expected"),
-    [
-        (PIPE, PIPE, False, [2]),
-        (PIPE, PIPE, True, [2, 3]),
-        (PIPE, OTHER, False, [2, 3]),
-        (PIPE, None, False, [2, 3]),
-    ],
+    [(PIPE, PIPE, False, [2]), (PIPE, PIPE, True, [2, 3]), (PIPE, OTHER, False, [2, 3]), (PIPE, None, False, [2, 3])],
 )
 def test_a_filter_reads_what_another_process_writes(
     writes: tuple[int, int], reads: tuple[int, int] | None, handles: bool, expected: list[int]
@@ -79,7 +212,7 @@ def test_a_filter_reads_what_another_process_writes(
         2: ProcessFacts(2, 1, ("python", "a.py"), writes=frozenset({writes})),
         3: ProcessFacts(3, 1, ("tee", "log"), handles_term=handles, reads=reads),
     }
-    assert find_programs([1], known) == expected
+    assert programs([1], known) == expected
 
 
 def test_who_reads_what_it_started_writes_is_no_filter() -> None:
@@ -88,4 +221,44 @@ def test_who_reads_what_it_started_writes_is_no_filter() -> None:
         1: ProcessFacts(1, 0, ("python", "a.py"), reads=PIPE, writes=frozenset({PIPE})),
         2: ProcessFacts(2, 1, ("cat",), writes=frozenset({PIPE})),
     }
-    assert find_programs([1], known) == [1]
+    assert programs([1], known) == [1]
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_pipes_are_seen_on_every_stream(stream: str) -> None:
+    """`2> >(tee errors)` reads what is written as an error; a file or a terminal is none."""
+    with subprocess.Popen(["sleep", "300"], **{stream: subprocess.PIPE}) as started:  # type: ignore[call-overload]
+        try:
+            facts = read_processes([started.pid])[started.pid]
+            about = os.fstat(getattr(started, stream).fileno())
+            pipe = about.st_dev, about.st_ino
+            assert (facts.reads == pipe, pipe in facts.writes) == (stream == "stdin", stream != "stdin")
+        finally:
+            started.kill()
+
+
+#: In a process of its own: the processes of an attempt are all that descend from its supervisor.
+_LOOKS = """
+import os, signal, sys
+from pathlib import Path
+from tests.support.attempts import SupervisedAttempt
+from workers.ranks import Ranks
+attempt = SupervisedAttempt(Path(sys.argv[1]), ["sleep", "300"])
+attempt.folder.mkdir()
+ranks = Ranks(attempt.folder, attempt.plan)
+ranks.terminate((), (), handlers_only=True)
+ranks.inherit(())
+os.kill(ranks.all[0].pid, signal.SIGKILL)
+while not ranks.have_all_ended:
+    ranks.reap()
+before = ranks.have_programs_ended
+ranks.inherit(())
+print(before, ranks.have_programs_ended)
+"""
+
+
+def test_a_program_has_ended_once_what_it_left_was_looked_for(tmp_path: Path) -> None:
+    """Else its heir, which saves, would count as a leftover between the end and that look."""
+    words = [sys.executable, "-c", _LOOKS, str(tmp_path / "attempt")]
+    done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "False True\n", done.stderr

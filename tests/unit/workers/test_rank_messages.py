@@ -1,48 +1,46 @@
-"""What ranks write, parsed as hostile: nothing that passes can hurt anybody, and the job is told what did not."""
+"""What ranks say and write, and what the supervisor makes of it."""
 
 import json
 import os
 import selectors
+import shutil
 import socket
 import tempfile
 from math import inf, isfinite, nan
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any
 
 import pytest
 
+from walras import contract
+from walras.training import supervisor_link
 from walras.wire import Manifest, ProgressReport
-from workers.rank_messages import (
-    COUNT_MOST,
-    NOTES_TOLD_MOST,
-    VALUES_MOST,
-    NotesOfJob,
-    check_rank_message,
-    parse_object,
-)
+from workers import processes
+from workers.rank_environment import build_client_folder
+from workers.ranks import RankOutput, is_own_fault
 from workers.supervisor_protocol import (
+    COUNT_MOST,
     MAX_CONNECTIONS,
     MAX_LINE_BYTES,
+    NOTES_TOLD_MOST,
+    VALUES_MOST,
     AttemptJournal,
     Channels,
+    NotesOfJob,
     PeerRole,
+    check_rank_message,
     find_attempt_end,
+    parse_object,
     read_attempt_journal,
     read_ranks_file,
+    write_durably,
 )
 
 HOSTILE_LINES = [
-    b"[" * 30_000,
-    b'{"a":' * 30_000,
-    b"[" * 30_000 + b"]" * 30_000,
-    b'{"type": "progress", "steps": ' + b"9" * 5000 + b"}",
-    b"\xff\xfe",
-    b"null",
-    b"17",
-    b'"text"',
-    b"{",
-    b"",
-]
+    b"[" * 30_000, b'{"a":' * 30_000, b"[" * 30_000 + b"]" * 30_000,
+    b'{"type": "progress", "steps": ' + b"9" * 5000 + b"}", b"\xff\xfe", b"null", b"17", b'"text"', b"{", b"",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("line", HOSTILE_LINES, ids=lambda line: repr(line[:12]))
@@ -66,18 +64,11 @@ def test_one_bad_value_does_not_cost_the_job_its_steps() -> None:
     """A loss of NaN is left out and named; speeds and samples likewise; what remains is a report that is accepted."""
     checked = check_rank_message(
         {
-            "type": "progress",
-            "steps": 5,
-            "steps_per_s": 1e-300,
-            "samples": 10**30,
-            "pace": "fast",
-            "values": {"loss": nan, "accuracy": 0.5, "\ud800": 1.0, "big": 10**400},
-            "facts": [1],
-            "job_id": 99,
+            "type": "progress", "steps": 5, "steps_per_s": 1e-300, "samples": 10**30, "pace": "fast",
+            "values": {"loss": nan, "accuracy": 0.5, "\ud800": 1.0, "big": 10**400}, "facts": [1], "job_id": 99,
             "attempt": 99,
         }
-    )
-    assert checked.message is not None
+    )  # fmt: skip
     kept = {name: value for name, value in checked.message.items() if name != "type"}
     assert kept == {"steps": 5.0, "values": {"accuracy": 0.5}, "first_values": {}, "facts": {}}
     assert "values['loss'] ignored: it is not a finite number" in checked.notes
@@ -88,8 +79,10 @@ def test_one_bad_value_does_not_cost_the_job_its_steps() -> None:
 def test_values_are_cut_off_at_a_bound() -> None:
     values = {f"v{number}": 1.0 for number in range(1000)}
     checked = check_rank_message({"type": "progress", "steps": 1, "values": values})
-    assert checked.message is not None
     assert len(checked.message["values"]) == VALUES_MOST
+    for message in ({}, {"type": 5}, {"type": ["progress"]}, {"type": "from the future"}, {"type": "note"}):
+        checked = check_rank_message(message)
+        assert (checked.message, checked.notes) == (None, [])
 
 
 IMPOSSIBLE_COMMITS: list[tuple[str, Any]] = [
@@ -103,18 +96,11 @@ IMPOSSIBLE_COMMITS: list[tuple[str, Any]] = [
 def test_a_checkpoint_that_cannot_be_reported_does_not_count(field: str, value: Any) -> None:
     commit = {"type": "commit", "step": 5, "path": "/c/1", "digest": "a" * 64, "took_s": 1.0}
     good = check_rank_message(commit | {"took_s": inf}).message
-    assert good is not None
     assert Manifest(step=good["step"], path=good["path"], digest=good["digest"])
     assert isfinite(good["took_s"])
     checked = check_rank_message(commit | {field: value})
     assert checked.message is None
     assert checked.notes[0].startswith("checkpoint does not count: its ")
-
-
-def test_types_that_nobody_knows_pass_by() -> None:
-    for message in ({}, {"type": 5}, {"type": ["progress"]}, {"type": "from the future"}, {"type": "note"}):
-        checked = check_rank_message(message)
-        assert (checked.message, checked.notes) == (None, [])
 
 
 def test_notes_are_told_once_and_not_without_end() -> None:
@@ -149,10 +135,8 @@ def test_a_hostile_line_closes_its_connection_only(tmp_path: Path) -> None:
         turn()
         first, second = channels.connections
         assert ([message["type"] for message in first.inbox], first.is_open, first.fault) == (
-            ["hello"],
-            False,
-            "a line is no JSON object",
-        )
+            ["hello"], False, "a line is no JSON object",
+        )  # fmt: skip
         assert second.is_open
         for _ in range(MAX_LINE_BYTES // 32768 + 1):
             other.sendall(b"x" * 32768)
@@ -220,4 +204,140 @@ def test_a_journal_on_a_full_disk_is_completed_later(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     assert [event["type"] for event in read_attempt_journal(path)[0]] == ["started", "ended"]
     assert json.loads(path.read_bytes().splitlines()[0]) == {"type": "started"}
+    journal.close()
+
+
+def test_a_journal_is_read_from_where_one_left_off_and_a_torn_line_is_not_there(tmp_path: Path) -> None:
+    """An offset leads to what is new; half a line is a line that was never written."""
+    path = tmp_path / "journal.jsonl"
+    journal = AttemptJournal(path)
+    journal.append({"type": "started"})
+    events, offset = read_attempt_journal(path)
+    assert [event["type"] for event in events] == ["started"]
+    journal.append({"type": "ended"})
+    with open(path, "ab") as file:
+        file.write(b'{"type": "to')
+    events, offset = read_attempt_journal(path, offset)
+    assert [event["type"] for event in events] == ["ended"]
+    assert read_attempt_journal(path, offset) == ([], offset)
+    assert read_attempt_journal(tmp_path / "absent") == ([], 0)
+    journal.close()
+
+
+@pytest.mark.parametrize(("cap", "is_whole"), [(10, False), (1000, True)])
+def test_output_keeps_its_beginning_and_its_end(tmp_path: Path, cap: int, is_whole: bool) -> None:
+    """Below the cap all of it; above, the head, a statement, and the tail."""
+    read_end, write_end = os.pipe()
+    output = RankOutput(read_end, tmp_path / "log", cap)
+    os.write(write_end, b"a" * 50 + b"z" * 50)
+    os.close(write_end)
+    assert output.copy()
+    assert not output.copy()
+    output.close()
+    text = (tmp_path / "log").read_bytes()
+    assert text.startswith(b"a" * min(cap, 50))
+    assert text.endswith(b"z" * 50)
+    assert (text == b"a" * 50 + b"z" * 50) or not is_whole
+
+
+@pytest.mark.parametrize("name", ["r", "a"])
+def test_the_last_message_of_a_peer_that_is_gone_is_read(name: str) -> None:
+    """Also if the supervisor had something to tell it meanwhile: a commit, or a stop, is not lost."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, selectors.DefaultSelector() as selector:
+        channels = Channels(selector, f"{folder}/r", f"{folder}/a")
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(f"{folder}/{name}")
+            peer.sendall(b'{"type": "commit"}\n')
+        for key, _ in selector.select(5.0):
+            assert channels.handle(key.data)
+        (connection,) = channels.connections
+        connection.send({"type": "lease"})
+        channels.drop_closed()
+        while connection.is_open:
+            for key, _ in selector.select(5.0):
+                channels.handle(key.data)
+        assert connection.inbox == [{"type": "commit"}]
+        channels.drop_closed()
+        assert channels.connections == []
+        channels.close()
+
+
+def test_a_role_is_given_by_the_socket_not_by_what_is_said() -> None:
+    """A rank cannot make itself an agent."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, selectors.DefaultSelector() as selector:
+        channels = Channels(selector, f"{folder}/r", f"{folder}/a")
+        with socket.socket(socket.AF_UNIX) as rank:
+            rank.connect(f"{folder}/r")
+            rank.sendall(b'{"type": "renew", "until": 1e9}\n')
+            for _ in range(2):
+                for key, _ in selector.select(0.5):
+                    assert channels.handle(key.data)
+            (connection,) = channels.connections
+            assert (connection.role, channels.of(PeerRole.AGENT)) == (PeerRole.RANK, [])
+            assert connection.inbox == [{"type": "renew", "until": 1e9}]
+        channels.close()
+
+
+def test_a_process_is_told_apart_from_a_later_one_with_its_number() -> None:
+    """A number alone is not a name."""
+    own = processes.name_process(os.getpid())
+    assert own.is_alive
+    assert not processes.ProcessName(own.pid, own.start_ticks + 1).is_alive
+    assert processes.name_process(2**22 - 1) is None
+
+
+def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> None:
+    """Root file and `walras/training`: no wire, no server, no generic name. Built once."""
+    folder = build_client_folder(tmp_path)
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
+    in_training = {name for name in names if name.startswith("walras/training/")}
+    assert names == {"walras/__init__.py"} | in_training
+    assert "walras/training/loop.py" in names
+    assert build_client_folder(tmp_path) == folder
+    assert json.dumps(sorted(path.name for path in folder.iterdir())) == '["walras"]'
+    shared = {"EXIT_CHECKPOINTED", "GRADIENT_NOISE_VALUE", "BANDWIDTH_VALUE", "DATA_WAIT_VALUE", "SAVES_VALUE"}
+    for name in sorted(shared | {"CHOSEN_BATCH_VALUE", "UPDATE_GAIN_VALUE"}):
+        assert getattr(supervisor_link, name) == getattr(contract, name)
+
+
+@pytest.mark.parametrize(
+    ("last", "own"),
+    [
+        ("ModuleNotFoundError: No module named 'trochvision'", True),
+        ("ImportError: cannot import name 'Foo' from 'bar' (/x/bar.py)", True),
+        ("  File 'a.py', line 3\n    x = (\nSyntaxError: '(' was never closed", True),
+        ("train.py: error: unrecognized arguments: --ephocs 3", True),
+        ("python: can't open file '/w/trian.py': [Errno 2] No such file or directory", True),
+        ("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", False),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", False),
+        ("RuntimeError: NCCL communicator was aborted", False),
+        ("", False),
+    ],
+)
+def test_errors_that_a_program_has_anywhere_are_told_from_a_machines(last: str, own: bool) -> None:
+    """By the end of its output, however much was printed before."""
+    assert is_own_fault(f"epoch 1\n{'x' * 5000}\nTraceback (most recent call last):\n{last}\n".encode()) is own
+
+
+def test_a_file_that_a_full_disk_cut_never_takes_the_place_of_a_whole_one(tmp_path: Path) -> None:
+    """A disk with room for a part takes that part without an error."""
+    write_durably(tmp_path / "plan.json", {"rank": 1})
+    before = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_durably(tmp_path / "plan.json", {"argv": "x" * 200})
+    finally:
+        setrlimit(RLIMIT_FSIZE, before)
+    assert json.loads((tmp_path / "plan.json").read_text()) == {"rank": 1}
+
+
+def test_a_journal_whose_folder_is_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Whoever deleted the agent's state has no use for it: no end waits for a disk that is not full."""
+    folder = tmp_path / "7-1"
+    folder.mkdir()
+    journal = AttemptJournal(folder / "journal.jsonl")
+    shutil.rmtree(folder)
+    journal.append({"type": "ended"})
+    assert journal.flush()
     journal.close()

@@ -17,20 +17,22 @@ from typing import Any
 import pytest
 
 from tests.support.agent_commands import a_start
-from walras.content import ContentTree
+from tests.support.attempts import SupervisedAttempt
 from walras.contract import EXIT_NOT_PREPARED
 from walras.errors import ConfigError, UserError
 from walras.job_needs import InputNeed, JobNeeds
+from walras.storage.content import ContentTree
 from walras.training.checkpoint import MANIFEST, TornCheckpoint, _digest
 from walras.wire import Manifest, StartCommand
 from workers import accounts
 from workers.accounts import become, files_as, find_account
 from workers.agent import run_as as run_as_module
-from workers.agent.checkpoint_places import localized
-from workers.agent.checkpoint_uploads import _described
+from workers.agent.checkpoints import _described, localized
+from workers.agent.launch import AgentMachine, SupervisorStarter, make_attempt_plan
 from workers.agent.outputs import copy_outputs
 from workers.agent.remote_sessions import AttemptPlace
 from workers.agent.run_as import OWN_FOLDER, RunAs, account_caches, load_run_as, open_the_way
+from workers.devices import Accelerators, Host
 from workers.preparation.launcher import ENVIRONMENT_FILE, prepared_argv
 
 NOBODY = pwd.getpwnam("nobody")
@@ -55,26 +57,18 @@ def words(run_as: RunAs, user: str) -> str:
     return str(caught.value)
 
 
-def test_a_user_runs_as_the_account_that_the_machine_gives_him() -> None:
-    """With its groups, and what a login sets."""
+def test_a_user_runs_as_the_account_that_the_machine_gives_him(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its groups and what a login sets; who has none, or root's by any name, is refused in words."""
     account = RunAs({"ada@x": "nobody"}, "users.yaml").account_of("ada@x")
     assert (account.uid, account.gid) == (NOBODY.pw_uid, NOBODY.pw_gid)
     assert NOBODY.pw_gid in account.groups
     assert account.environment["HOME"] == NOBODY.pw_dir
     assert account.environment["USER"] == account.environment["LOGNAME"] == "nobody"
-
-
-def test_who_has_no_account_here_is_refused_in_words() -> None:
-    """Not named, named with an account that does not exist, named with root's, or not known at all."""
     run_as = RunAs({"bob": "no-such-account", "eve": "root"}, "/etc/users.yaml")
     assert words(run_as, "ada") == "/etc/users.yaml on this machine gives user 'ada' no account to run as"
     assert words(run_as, "bob") == "user 'bob' is to run as 'no-such-account', which is no account of this machine"
     assert "which is root" in words(run_as, "eve")
     assert "the server does not say who submitted the job" in words(run_as, "")
-
-
-def test_another_name_of_root_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts is the number."""
     root = replace(find_account("root"), name="toor")
     monkeypatch.setattr(run_as_module, "find_account", lambda _: root)
     assert "which is root" in words(RunAs({"ada": "toor"}, "f"), "ada")
@@ -285,7 +279,7 @@ def test_a_checkpoint_of_somebody_else_is_not_sent_as_ones_own(open_path: Path) 
 
 @needs_root
 def test_the_way_is_open_and_all_else_is_closed(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accounts pass through to attempts, copies and sockets; records and credentials of before are root's alone."""
+    """Accounts pass through to attempts, copies and sockets; where they could not reach the folder it is named."""
     monkeypatch.setattr(os, "umask", lambda mask: 0)
     monkeypatch.setattr(os, "setgroups", lambda groups: None)
     state = open_path / "agent"
@@ -296,10 +290,6 @@ def test_the_way_is_open_and_all_else_is_closed(open_path: Path, monkeypatch: py
     modes = {path.name: path.stat().st_mode & 0o777 for path in (state, *state.iterdir())}
     through = dict.fromkeys(("accounts", "agent", "attempts", "checkpoints", "client", "s"), 0o711)
     assert modes == {**through, "code": 0o700, "credential": 0o600}
-
-
-@needs_root
-def test_a_state_folder_that_no_account_can_reach_is_named(open_path: Path) -> None:
     (open_path / "closed").mkdir(mode=0o700)
     (open_path / "closed" / "agent").mkdir()
     with pytest.raises(ConfigError, match=r"closed is closed to the accounts") as caught:
@@ -341,8 +331,53 @@ def test_what_is_fetched_lies_apart_from_what_ranks_write(tmp_path: Path) -> Non
     command = start_command(store="server", checkpoint_dir="/srv/jobs/7", resume=resume)
     together, apart = (localized(tmp_path, command, apart=apart) for apart in (False, True))
     assert together.checkpoint_dir == apart.checkpoint_dir
-    assert together.resume is not None
-    assert apart.resume is not None
     assert Path(together.resume.path).is_relative_to(together.checkpoint_dir)
     assert not Path(apart.resume.path).is_relative_to(apart.checkpoint_dir)
     assert Path(apart.resume.path).parent.name == "attempt-0001"
+
+
+def test_the_plan_of_an_attempt_names_its_account_and_prepares_in_that_ones_caches(tmp_path: Path) -> None:
+    run_as = RunAs({"ada": "nobody"}, "f")
+    machine = AgentMachine(tmp_path, Accelerators("a", 1), Host(8.0, 1 << 30), False, {}, {}, run_as=run_as)
+    plan = make_attempt_plan(machine, start_command(user="ada", needs=JobNeeds(setup="true")), 0.0)
+    account = run_as.account_of("ada")
+    assert (plan.uid, plan.gid, plan.groups) == (account.uid, account.gid, list(account.groups))
+    assert str(account_caches(tmp_path, account)) in plan.argv
+    assert str(tmp_path / "prepared") not in plan.argv
+
+
+@needs_root
+@pytest.mark.parametrize("has_scopes", [False, True])
+async def test_attempts_of_one_starter_have_nothing_of_each_others_accounts(open_path: Path, has_scopes: bool) -> None:
+    """One runs as ada, the next as root, the next as bob: identity, groups, home and output are each one's own."""
+    systemd_run = open_path / "systemd-run"
+    systemd_run.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    systemd_run.chmod(0o755)
+    starter = SupervisorStarter(str(systemd_run) if has_scopes else "")
+    says = 'echo "$(id -u) $(id -g) $(id -G) $(umask) $HOME"; cat "$OTHER" 2>&1; echo x > "$0"'
+    attempts = []
+    try:
+        for number, name in enumerate(("nobody", "root", "daemon")):
+            entry = pwd.getpwnam(name)
+            work = open_path / f"work-{number}"
+            work.mkdir(mode=0o700)
+            os.chown(work, entry.pw_uid, entry.pw_gid)
+            attempt = SupervisedAttempt(
+                open_path / str(number), ["sh", "-c", says, str(work / "mine")], workdir=str(work), uid=entry.pw_uid,
+                gid=entry.pw_gid, groups=os.getgrouplist(name, entry.pw_gid) if entry.pw_uid else [],
+                env={"HOME": entry.pw_dir, "OTHER": str(open_path / f"work-{number - 1}" / "mine")},
+            )  # fmt: skip
+            os.chmod(attempt.plan.rank_socket.rpartition("/")[0], 0o711)
+            attempts.append(attempt)
+            attempt.folder.mkdir(mode=0o700)
+            assert await starter.start(attempt.folder, attempt.plan) == ""
+            attempt.wait_event("ended", 30.0)
+            told, read = attempt.output().splitlines()
+            groups = " ".join(map(str, os.getgrouplist(name, entry.pw_gid) if entry.pw_uid else os.getgroups() or [0]))
+            assert told == f"{entry.pw_uid} {entry.pw_gid} {groups} 0022 {entry.pw_dir}"
+            assert (read == "x") is (name == "root"), read
+            assert (work / "mine").stat().st_uid == entry.pw_uid
+    finally:
+        starter.close()
+        for attempt in attempts:
+            attempt.close()

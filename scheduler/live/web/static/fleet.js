@@ -43,13 +43,13 @@ function PriceLine({ pool, history }) {
 }
 
 function Pool({ pool, machines, names, history }) {
-  const held = pool.capacity - pool.free;
+  const cells = machines.flatMap((machine) => machine.cells);
   return html`<section class="pool" aria-label=${`Pool ${pool.pool}`}>
     <h3>${pool.accelerator}<span class="quiet"> ${pool.pool}</span></h3>
     <div class="machines" onClick=${openJob}>${machines.map((machine) => html`<${Machine} key=${machine.node_id} machine=${machine} names=${names}
       signature=${JSON.stringify([machine, machine.cells.map((job) => names[job])])} />`)}
       ${machines.length ? null : html`<p class="quiet">no machine is here</p>`}</div>
-    <dl class="facts"><div><dt>held</dt><dd>${count(held)} of ${count(pool.capacity)}</dd></div>
+    <dl class="facts"><div><dt>held</dt><dd>${count(cells.filter(Boolean).length)} of ${count(cells.length)}</dd></div>
       <div><dt>price</dt><dd title=${pool.unit}>${figure(pool.price)}</dd></div>
       ${pool.market_usd_per_h ? html`<div><dt>machine</dt><dd>${money(pool.market_usd_per_h)}/h</dd></div>` : null}
       ${pool.quota_machines ? html`<div><dt>rented</dt><dd>${pool.rented_machines} of ${pool.quota_machines}</dd></div>` : null}
@@ -66,10 +66,14 @@ function startOf(job) {
 function Queue({ overview }) {
   const { queue, waiting } = overview;
   if (!queue.length) return html`<p class="quiet">Nobody waits.</p>`;
-  return html`<ol class="queue">${queue.map((job) => html`<li>
+  // A sweep is one line: where its first job stands.
+  const alike = (job) => queue.filter((each) => each.sweep === job.sweep);
+  const shown = queue.filter((job) => !job.sweep || alike(job)[0] === job);
+  return html`<ol class="queue">${shown.map((job) => html`<li>
       <div class="head"><${JobLink} id=${job.id} name=${job.name} /><span class="quiet">${job.user} · ${count(job.accelerators)} acc · waits ${length(secondsSince(job.submitted_at))}</span></div>
-      <div class="why" title=${job.detail}>${reason(job)}${startOf(job)}</div></li>`)}</ol>
-    ${waiting > queue.length ? html`<p class="quiet">and <a href="#/jobs?state=PENDING">${count(waiting - queue.length)} more</a></p>` : null}`;
+      <div class="why" title=${job.detail}>${reason(job)}${startOf(job)}</div>
+      ${job.sweep && alike(job).length > 1 ? html`<div class="quiet">and <a href="#/jobs?sweep=${job.sweep}">${count(alike(job).length - 1)} more of its sweep</a></div>` : null}</li>`)}</ol>
+    ${waiting > queue.length ? html`<p class="quiet">and <a href="#/jobs?state=PENDING&sort=queue">${count(waiting - queue.length)} more</a></p>` : null}`;
 }
 
 function Money({ told }) {

@@ -31,7 +31,7 @@ function spreads(rows) {
     <b class=${high < -SAME_S ? "sooner" : low > SAME_S ? "later" : ""} style=${{ left: `${at(low)}%`, width: `${Math.max(1, at(high) - at(low))}%` }}></b><i style=${{ left: `${at(middle)}%` }}></i></span>`);
 }
 
-const span = (forecast, which) => foreseen(forecast, which) || "not soon";
+const span = (forecast, which) => foreseen(forecast, which) || "not known";
 
 /** The answer of `POST /whatif`. */
 export function Difference({ told }) {
@@ -56,10 +56,10 @@ const promised = (way) => (way.promised_by ? `by ${instant(way.promised_by)}` : 
 export function Menu({ told, onTake }) {
   const columns = [{ title: "Way" }, { title: "Starts" }, { title: "Ends" }, { title: "Promised" }, { title: "Cost", right: true }, { title: "Delays" }, { title: "" }];
   const rows = told.ways.map((way) => [
-    way.way || "as it asks", span(way.forecast, "start"), span(way.forecast, "end"), promised(way), `${money(way.usd[0])} to ${money(way.usd[2])}`, delays(way),
+    way.way || "as it asks", span(way.forecast, "start"), span(way.forecast, "end"), promised(way), way.usd ? `${money(way.usd[0])} to ${money(way.usd[2])}` : "–", way.usd ? delays(way) : "–",
     way.forecast && way.forecast.start && way.promised_by ? html`<button type="button" onClick=${() => onTake(way)}>Take</button>` : null]);
   return html`<section class="outcome" aria-labelledby="menu" role="status"><h2 id="menu">Ways to run it</h2>
-    <p class="quiet">${count(told.draws)} futures of each; four in five lie between, and a promised end is kept in 19 of 20. Taking one makes its promised end the deadline of the job.</p>
+    <p class="quiet">${told.draws ? `${count(told.draws)} futures of each; four in five lie between, and a promised end is kept in 19 of 20. Taking one makes its promised end the deadline of the job.` : "Starts as of the jobs that wait."}</p>
     <${Table} caption="Ways to run it" columns=${columns} rows=${rows} /></section>`;
 }
 

@@ -31,12 +31,16 @@ function when(job) {
   return start && !isOver(job.state) ? `${reason(job)}; starts ${start}` : reason(job);
 }
 
-const cells = (job) => [
-  html`<${JobLink} id=${job.id} name=${job.name} />`,
+/** "3 running, 9 pending": the jobs of a sweep. */
+const inStates = (states) => Object.entries(states).map(([state, many]) => `${count(many)} ${state.toLowerCase()}`).join(", ");
+const isFolded = (job) => Object.keys(job.sweep_states).length > 0;
+
+const cells = (unfold) => (job) => [
+  isFolded(job) ? html`<button class="plain link" onClick=${() => unfold(job.sweep)}><span class="number">${job.sweep}[*]</span> <span class="name">${job.name}</span></button>` : html`<${JobLink} id=${job.id} name=${job.name} />`,
   job.user,
   job.project,
-  html`<${State} state=${job.state} />`,
-  html`<span title=${job.detail}>${when(job)}</span>`,
+  isFolded(job) ? inStates(job.sweep_states) : html`<${State} state=${job.state} />`,
+  isFolded(job) ? "" : html`<span title=${job.detail}>${when(job)}</span>`,
   job.accelerator || "",
   count(job.accelerators),
   progress(job),
@@ -47,7 +51,7 @@ const cells = (job) => [
 export function JobsPage() {
   const [wish, setWish] = useState({ sort: "-id", ...wished() });
   const [cursors, setCursors] = useState([""]);
-  const query = new URLSearchParams(Object.entries({ ...wish, limit: "50", cursor: cursors[cursors.length - 1] }).filter(([, value]) => value));
+  const query = new URLSearchParams(Object.entries({ ...wish, sweeps: wish.sweep ? "" : "folded", limit: "50", cursor: cursors[cursors.length - 1] }).filter(([, value]) => value));
   const { data, problem } = useLoaded((signal) => get(`/jobs?${query}`, signal), String(query), 5);
   useEffect(() => {
     const kept = Object.entries(wish).filter(([name, value]) => value && !(name === "sort" && value === "-id"));
@@ -63,10 +67,11 @@ export function JobsPage() {
       <label>State <select value=${wish.state || ""} onChange=${change("state")}><option value="">any</option>${STATES.map((state) => html`<option value=${state} selected=${wish.state === state}>${state.toLowerCase()}</option>`)}</select></label>
       <label>User <input type="search" size="10" value=${wish.user || ""} onChange=${change("user")} /></label>
       <label>Project <input type="search" size="10" value=${wish.project || ""} onChange=${change("project")} /></label>
+      <label>Sweep <input type="search" size="6" inputmode="numeric" value=${wish.sweep || ""} onChange=${change("sweep")} /></label>
       <label class="check"><input type="checkbox" checked=${wish.active === "true"} onChange=${change("active")} /> not over</label>
     </form>
     <${Trouble} problem=${problem} />
-    ${data === null ? html`<${Loading} />` : html`<${Table} caption="Jobs" columns=${COLUMNS} rows=${data.items.map(cells)} sort=${wish.sort} onSort=${(sort) => { setCursors([""]); setWish({ ...wish, sort }); }} />
+    ${data === null ? html`<${Loading} />` : html`<${Table} cards caption="Jobs" columns=${COLUMNS} rows=${data.items.map(cells((sweep) => { setCursors([""]); setWish({ ...wish, sweep: String(sweep) }); }))} sort=${wish.sort} onSort=${(sort) => { setCursors([""]); setWish({ ...wish, sort }); }} />
       ${data.items.length ? null : html`<p class="quiet">No job is like that.</p>`}
       <p class="pages"><button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Back</button>
         <span class="quiet">page ${figure(cursors.length)}</span>

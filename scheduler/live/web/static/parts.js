@@ -50,9 +50,10 @@ export function Trouble({ problem }) {
 
 export const Loading = () => html`<p class="quiet" role="status">Loading …</p>`;
 
-/** `columns`: [{ title, right, sort }]; `rows`: arrays of cells. */
-export function Table({ columns, rows, caption, sort, onSort }) {
+/** `columns`: [{ title, right, sort }]; `rows`: arrays of cells; `cards`: on a phone each row stands for itself. */
+export function Table({ columns, rows, caption, sort, onSort, cards }) {
   const head = (column) => {
+    if (!column.title) return html`<td></td>`;
     const isSorted = sort && column.sort && sort.replace("-", "") === column.sort;
     const order = isSorted ? (sort.startsWith("-") ? "descending" : "ascending") : "none";
     return html`<th scope="col" class=${column.right ? "right" : ""} aria-sort=${column.sort ? order : undefined}>
@@ -61,10 +62,10 @@ export function Table({ columns, rows, caption, sort, onSort }) {
             ${column.title}${isSorted ? (order === "descending" ? " ↓" : " ↑") : ""}</button>`
         : column.title}</th>`;
   };
-  return html`<div class="scrolls" tabindex="0" role="region" aria-label=${caption}><table>
+  return html`<div class=${cards ? "scrolls cards" : "scrolls"} tabindex="0" role="region" aria-label=${`Table: ${caption}`}><table>
     <caption class="hidden">${caption}</caption>
     <thead><tr>${columns.map(head)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr>${row.map((cell, at) => html`<td class=${columns[at].right ? "right" : ""}>${cell}</td>`)}</tr>`)}</tbody>
+    <tbody>${rows.map((row) => html`<tr>${row.map((cell, at) => html`<td class=${columns[at].right ? "right" : ""} data-title=${columns[at].title || undefined}>${cell}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
 

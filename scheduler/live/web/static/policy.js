@@ -120,7 +120,9 @@ export function PolicyPage({ can }) {
     ${certificate ? html`<p>The last answer is at most ${percent(certificate.gap)} from the best possible one, found by ${certificate.path} at ${instant(certificate.solved_at)}${certificate.realised === undefined || certificate.realised === null ? "" : `; ${percent(certificate.realised)} of its bound was realised lately`}.</p>` : null}
     <${PriceHistory} overview=${overview} />
     ${Object.keys(data.parameters).length ? html`<section aria-labelledby="parameters"><h2 id="parameters">Parameters</h2>${facts(data.parameters)}</section>` : null}
-    <section aria-labelledby="rules"><h2 id="rules">Rules</h2>${facts(data.rules)}</section>
+    <section aria-labelledby="rules"><h2 id="rules">Rules</h2>
+      ${data.changed_rules.length ? facts(Object.fromEntries(data.changed_rules.map((name) => [name, data.rules[name]]))) : html`<p class="quiet">All are at their defaults.</p>`}
+      <details><summary>All rules</summary>${facts(data.rules)}</details></section>
     ${can("admin") ? html`<${Change} key=${data.version} current=${data} again=${refresh} />` : null}
     <${Versions} current=${data} can=${can} again=${refresh} />`;
 }

@@ -33,14 +33,14 @@ function request(method, path, body, { type = "application/json", headers = {}, 
   const sent = { "X-Walras-Page": "1", ...headers };
   if (body !== undefined) sent["Content-Type"] = type;
   const text = body === undefined ? undefined : type === "application/json" ? JSON.stringify(body) : body;
-  return fetch(path.startsWith("/web/") ? path : API + path, { method, headers: sent, body: text, signal, cache: "no-store" });
+  return fetch(/^\/(web|content)\//.test(path) ? path : API + path, { method, headers: sent, body: text, signal, cache: "no-store" });
 }
 
 /** The JSON that the server answers with. Throws Problem. */
 export async function call(method, path, body, options) {
   const response = await request(method, path, body, options);
   if (!response.ok) throw await refused(response);
-  return response.json();
+  return response.status === 204 ? null : response.json();
 }
 
 /** The bytes that the server answers with. Throws Problem. */

@@ -11,20 +11,20 @@ const DAYS = { "1": "a day", "7": "a week", "28": "four weeks" };
 
 export function SharesPage() {
   const { data, problem } = useLoaded((signal) => get("/share", signal), "shares", 10);
-  const columns = [{ title: "Project, user" }, { title: "Entitled", right: true }, { title: "Holds", right: true }, { title: "Machines" }, { title: "Asks for", right: true }, { title: "Used lately", right: true }, { title: "Of all", right: true }, { title: "Borrowed from" }];
+  const columns = [{ title: "Project, user" }, { title: "Holds" }, { title: "Asks for", right: true }, { title: "Entitled, units", right: true }, { title: "Holds, units", right: true }, { title: "Used lately", right: true }, { title: "Of all", right: true }, { title: "Borrowed from" }];
   const rows = (data || []).map((share) => [
     html`<span class=${share.name.includes("/") ? "user" : "name"}>${share.name}</span>`,
-    html`<span title=${`weight ${figure(share.weight)}, guaranteed ${figure(share.guaranteed)}; ${figure(share.nominal)} if everybody had work`}>${figure(share.entitled)}</span>`,
-    html`<span title=${share.because}>${figure(share.held_units)}</span>`,
     byType(share.held),
     figure(share.demand),
+    html`<span title=${`weight ${figure(share.weight)}, guaranteed ${figure(share.guaranteed)}; ${figure(share.nominal)} if everybody had work`}>${figure(share.entitled)}</span>`,
+    html`<span title=${share.because}>${figure(share.held_units)}</span>`,
     html`<span title=${`accelerator-hours, old ones halved every ${length(share.half_life_s)}`}>${figure(share.used_h)} h</span>`,
     percent(share.used_part),
     share.borrowed.map((loan) => `${figure(loan.accelerators)} of ${loan.name}`).join(", ") || "–",
   ]);
   const reasons = (data || []).filter((share) => share.because && !share.name.includes("/"));
   return html`<h1>Shares</h1><${Trouble} problem=${problem} />
-    ${data ? html`<p class="quiet">In fair-share units: accelerators of the fleet's average speed for the jobs that hold them.</p>
+    ${data ? html`<p class="quiet">A unit is an accelerator of the fleet's average speed for the jobs that hold it: a fast one counts as several.</p>
       <${Table} caption="Shares" columns=${columns} rows=${rows} />${rows.length ? null : html`<p class="quiet">No project has jobs, and none is set up.</p>`}
       ${reasons.map((share) => html`<p class="quiet">${share.because}</p>`)}` : html`<${Loading} />`}
     <${HeldOverTime} standings=${data || []} />

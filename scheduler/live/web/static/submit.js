@@ -1,58 +1,36 @@
-// Submitting a job: a form made from the schema of job files, or the file itself; a dry run says what would happen.
+// Submitting a job: a form with the fields that most jobs need and a script that travels, or a job file.
 
-import { html, useState } from "./vendor/preact-htm.js";
-import { call, get } from "./server.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { call } from "./server.js";
 import { Menu, taken } from "./futures.js";
-import { Loading, Table, Trouble, useLoaded } from "./parts.js";
-import { count, figure, money, reason } from "./words.js";
+import { Table, Trouble } from "./parts.js";
+import { count, figure, money, reason, size } from "./words.js";
 
-// Fields that most jobs have, in this order; the others follow, folded.
-const FIRST = ["name", "run", "workdir", "project", "steps", "priority"];
-const HINTS = { run: "python train.py", workdir: "/home/ada/digits", "resources.accelerators": "a100:4, or any:1" };
+// [field, what it is called here, an example].
+const FIELDS = [
+  ["name", "name", "digits"],
+  ["run", "run", "python train.py"],
+  ["workdir", "folder on the machines", "/home/ada/digits"],
+  ["project", "project", ""],
+  ["priority", "priority", "0 to 100, or high"],
+  ["resources.accelerators", "accelerators", "a100:4, or any:1"],
+  ["resources.memory", "memory for each accelerator", "24GB"],
+  ["steps", "steps", "2000"],
+  ["limits.max_runtime", "longest run time", "4h"],
+  ["retry.max_restarts", "restarts after failures", "2"],
+];
 const EXAMPLE = `name: digits
 run: python train.py
 workdir: /home/ada/digits
 steps: 2000
 resources: {accelerators: "any:1"}
 `;
+const CHUNK_BYTES = 4 * 2 ** 20;
+const SCRIPT_BYTES = 64 * 2 ** 20;
 
-/** The part of a schema that a form can show: {type} of the first alternative that is a plain value; else null. */
-function plain(schema, models) {
-  if (!schema) return null;
-  if (schema.$ref) return plain(models[schema.$ref.split("/").pop()], models);
-  for (const each of schema.anyOf || schema.allOf || []) {
-    const found = plain(each, models);
-    if (found) return found;
-  }
-  if (schema.enum) return { type: "choice", choices: schema.enum };
-  return ["string", "integer", "number", "boolean"].includes(schema.type) ? { type: schema.type } : null;
-}
+const at = (spec, path) => path.split(".").reduce((here, name) => (here || {})[name], spec);
 
-/** The properties of a nested group of fields; null for anything else. */
-function group(schema, models) {
-  if (!schema) return null;
-  if (schema.$ref) return group(models[schema.$ref.split("/").pop()], models);
-  for (const each of schema.anyOf || schema.allOf || []) {
-    const found = group(each, models);
-    if (found) return found;
-  }
-  return schema.properties || null;
-}
-
-function Field({ name, field, value, onChange }) {
-  const id = `field-${name}`;
-  const title = name.split(".").pop().replaceAll("_", " ");
-  if (field.type === "boolean")
-    return html`<label class="check" for=${id}><input id=${id} type="checkbox" checked=${value === true} onChange=${(event) => onChange(event.target.checked || undefined)} /> ${title}</label>`;
-  if (field.type === "choice")
-    return html`<label for=${id}>${title} <select id=${id} onChange=${(event) => onChange(event.target.value || undefined)}><option value=""></option>${field.choices.map((each) => html`<option selected=${each === value}>${each}</option>`)}</select></label>`;
-  const numeric = field.type !== "string";
-  const read = (text) => (text === "" ? undefined : numeric ? Number(text) : text);
-  return html`<label for=${id} class=${HINTS[name] ? "wide" : ""}>${title} <input id=${id} name=${name} placeholder=${HINTS[name] || ""} value=${value ?? ""} inputmode=${numeric ? "decimal" : undefined} onInput=${(event) => onChange(read(event.target.value))} /></label>`;
-}
-
-function set(spec, path, value) {
-  const [first, ...rest] = path;
+function set(spec, [first, ...rest], value) {
   const copy = { ...spec };
   const inner = rest.length ? set(copy[first] || {}, rest, value) : value;
   if (inner === undefined || (rest.length && !Object.keys(inner).length)) delete copy[first];
@@ -60,26 +38,37 @@ function set(spec, path, value) {
   return copy;
 }
 
-function Form({ spec, setSpec }) {
-  const { data, problem } = useLoaded((signal) => get("/openapi.json", signal), "schema");
-  if (!data) return problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`;
-  const models = data.components.schemas;
-  const all = models.JobSpec.properties;
-  const draw = (path, schema, value) => {
-    const field = plain(schema, models);
-    return field && html`<${Field} key=${path.join(".")} name=${path.join(".")} field=${field} value=${value} onChange=${(next) => setSpec(set(spec, path, next))} />`;
-  };
-  const others = Object.keys(all).filter((name) => !FIRST.includes(name) && name !== "schema_version");
-  const simple = others.filter((name) => plain(all[name], models));
-  const groups = others.filter((name) => !plain(all[name], models) && group(all[name], models) && name !== "resources");
-  return html`<div class="fields">${FIRST.filter((name) => all[name]).map((name) => draw([name], all[name], spec[name]))}
-      ${draw(["resources", "accelerators"], { type: "string" }, (spec.resources || {}).accelerators)}</div>
-    <details><summary>More fields</summary><div class="fields">${simple.map((name) => draw([name], all[name], spec[name]))}</div></details>
-    ${["resources", ...groups].map((name) => {
-      const inner = Object.entries(group(all[name], models) || {}).filter(([key, schema]) => plain(schema, models) && `${name}.${key}` !== "resources.accelerators");
-      return inner.length ? html`<details><summary>${name.replaceAll("_", " ")}</summary><div class="fields">${inner.map(([key, schema]) => draw([name, key], schema, (spec[name] || {})[key]))}</div></details>` : null;
-    })}
-    <p class="quiet">Fields that hold lists or other groups are written in the file.</p>`;
+/** Text of a field as a job file would have it: a number where it is one. */
+const read = (path, text) => (text.trim() === "" ? undefined : ["steps", "priority", "retry.max_restarts"].includes(path) && isFinite(text) ? Number(text) : text);
+
+async function hashed(bytes) {
+  if (!crypto.subtle) throw new Error("A browser sends files over TLS or to localhost alone: open this page so, or use `walras submit FILE`.");
+  return [...new Uint8Array(await crypto.subtle.digest("SHA-256", bytes))].map((each) => each.toString(16).padStart(2, "0")).join("");
+}
+
+/** Makes a script durable with the server; returns the job's `code` and the command that runs it. */
+async function sent(file) {
+  if (file.size > SCRIPT_BYTES) throw new Error(`${file.name} holds ${size(file.size)}; a file sent from here has at most ${size(SCRIPT_BYTES)}.`);
+  const bytes = await file.arrayBuffer();
+  const chunks = [];
+  for (let from = 0; from < bytes.byteLength; from += CHUNK_BYTES) {
+    const piece = bytes.slice(from, from + CHUNK_BYTES);
+    chunks.push(await hashed(piece));
+    await call("PUT", `/content/v1/chunks/${chunks[chunks.length - 1]}`, piece, { type: "application/octet-stream" });
+  }
+  const listed = { path: file.name, size: file.size, is_executable: true, chunks };
+  const { name } = await call("POST", "/content/v1/trees", { files: [listed] });
+  const quoted = `'${file.name.replaceAll("'", "'\\''")}'`;
+  const command = { py: `python ${quoted}`, sh: `bash ${quoted}` }[file.name.split(".").pop()] || `./${quoted}`;
+  return { code: { tree: name, files: 1, size: file.size }, command };
+}
+
+function Fields({ spec, setSpec, onScript }) {
+  const field = ([path, title, hint]) => html`<label for=${`field-${path}`} class=${path === "run" ? "wide" : ""}>${title}
+    <input id=${`field-${path}`} name=${path} placeholder=${hint} value=${at(spec, path) ?? ""} disabled=${path === "workdir" && spec.code} onInput=${(event) => setSpec(set(spec, path.split("."), read(path, event.target.value)))} /></label>`;
+  return html`<div class="fields"><label for="script" class="wide">your script, which travels with the job <input id="script" type="file" onChange=${(event) => onScript(event.target.files[0])} /></label>
+      ${FIELDS.map(field)}</div>
+    <p class="quiet">The other fields of a job file are written in the file; <code>walras submit --explain FIELD</code> says what they mean.</p>`;
 }
 
 function Outcome({ told }) {
@@ -101,45 +90,38 @@ export function SubmitPage() {
   const [spec, setSpec] = useState({});
   const [text, setText] = useState(EXAMPLE);
   const [told, setTold] = useState(null);
-  const [menu, setMenu] = useState(null);
+  const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
-  const body = () => (asFile ? [text, { type: "application/yaml" }] : [spec, {}]);
+  const result = useRef(null);
+  useEffect(() => { if (told && result.current) result.current.scrollIntoView({ block: "nearest" }); }, [told]);
   const attempt = (work) => async () => {
-    try {
-      setProblem(null);
-      await work();
-    } catch (error) {
-      setProblem(error);
-    }
-  };
-  const tryOut = attempt(async () => {
+    setBusy(true);
     setTold(null);
-    const [sent, options] = body();
-    setTold(await call("POST", "/jobs:dryrun", sent, options));
-  });
-  const quote = attempt(async () => {
-    setMenu(null);
-    const [sent, options] = body();
-    setMenu(await call("POST", "/jobs:quote", sent, options));
-  });
-  const take = (way) => attempt(async () => {
-    const made = await call("POST", "/jobs", taken(spec, menu, way), { headers: { "Idempotency-Key": newKey() } });
-    location.hash = `#/jobs/${made.id}`;
+    setProblem(null);
+    await work().catch(setProblem);
+    setBusy(false);
+  };
+  const ask = (path, options = {}) => (asFile ? call("POST", path, text, { ...options, type: "application/yaml" }) : call("POST", path, spec, options));
+  const key = () => ({ headers: { "Idempotency-Key": crypto.randomUUID ? crypto.randomUUID() : String(Math.random()) } });
+  const open = (made) => (location.hash = `#/jobs/${made.id}`);
+  const submit = attempt(async () => open(await ask("/jobs", key())));
+  const take = (menu) => (way) => attempt(async () => open(await call("POST", "/jobs", taken(spec, menu, way), key())))();
+  const bring = (file) => attempt(async () => {
+    const { code, workdir, ...rest } = spec;
+    const found = file && (await sent(file));
+    setSpec(found ? { name: file.name.replace(/\.\w+$/, ""), ...rest, run: found.command, code: found.code } : rest);
   })();
-  const submit = attempt(async () => {
-    const [sent, options] = body();
-    const made = await call("POST", "/jobs", sent, { ...options, headers: { "Idempotency-Key": newKey() } });
-    location.hash = `#/jobs/${made.id}`;
-  });
   const showFile = () => {
     if (Object.keys(spec).length) setText(JSON.stringify(spec, null, 2) + "\n");
     setAsFile(true);
   };
   return html`<h1>Submit a job</h1>
     <div class="tabs" role="group" aria-label="How to write the job"><button aria-pressed=${!asFile} onClick=${() => setAsFile(false)}>Form</button><button aria-pressed=${asFile} onClick=${showFile}>File</button></div>
-    <form onSubmit=${(event) => { event.preventDefault(); submit(); }}>
-      ${asFile ? html`<label for="file">Job file (YAML)</label><textarea id="file" spellcheck="false" rows="16" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>` : html`<${Form} spec=${spec} setSpec=${setSpec} />`}
-      <${Trouble} problem=${problem} />
-      <p class="actions"><button type="button" onClick=${tryOut}>Dry run</button> ${asFile ? null : html`<button type="button" onClick=${quote}>Quote</button>`} <button class="first">Submit</button></p></form>
-    ${told ? html`<${Outcome} told=${told} />` : null}${menu && !asFile ? html`<${Menu} told=${menu} onTake=${take} />` : null}`;
+    <div class="columns even"><form onSubmit=${(event) => { event.preventDefault(); submit(); }}>
+      ${asFile ? html`<label for="job-file">Open a job file <input id="job-file" type="file" accept=".yaml,.yml,.json" onChange=${attempt(async () => setText(await document.getElementById("job-file").files[0].text()))} /></label>
+        <label for="file">Job file (YAML)</label><textarea id="file" spellcheck="false" rows="16" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>` : html`<${Fields} spec=${spec} setSpec=${setSpec} onScript=${bring} />`}
+      <p class="actions"><button type="button" disabled=${busy} onClick=${attempt(async () => setTold(html`<${Outcome} told=${await ask("/jobs:dryrun")} />`))}>Dry run</button>
+        ${asFile ? null : html`<button type="button" disabled=${busy} onClick=${attempt(async () => { const menu = await ask("/jobs:quote"); setTold(html`<${Menu} told=${menu} onTake=${take(menu)} />`); })}>Quote</button>`}
+        <button class="first" disabled=${busy}>Submit</button></p></form>
+    <div ref=${result}><${Trouble} problem=${problem} />${busy ? html`<p class="quiet" role="status">The server looks …</p>` : told}</div></div>`;
 }

@@ -86,6 +86,7 @@ const REASONS = {
   "INFRA:LEASE_EXPIRED": "its machine was silent for too long",
   "INFRA:START_TIMEOUT": "it did not start in time",
   "INFRA:START_REFUSED": "its machine could not start it",
+  "INFRA:CHECKPOINT_LOST": "its checkpoint was lost",
   "INFRA:DEVICE_FAULT": "a GPU of its machine is at fault",
   "POLICY:PREEMPTED": "made way for another job",
   "POLICY:MOVED": "moved to other accelerators",
@@ -108,8 +109,10 @@ export function expected(span) {
 
 /** When a job starts or ends (`which`: "start" or "end"): about when, or after when at least; empty where nobody can tell. */
 export function foreseen(forecast, which) {
-  const after = forecast && forecast[`${which}s_after`];
-  return expected(forecast && forecast[which]) || (typeof after === "number" ? `after ${instant(after)}, in nine futures of ten` : "");
+  if (!forecast) return "";
+  const after = forecast[`${which}s_after`];
+  const told = expected(forecast[which]) || (typeof after === "number" ? `after ${instant(after)}, in nine futures of ten` : "");
+  return told && Date.now() / 1000 - forecast.as_of > 60 ? `${told}, as of ${instant(forecast.as_of)}` : told;
 }
 
 /** The hue of a job: neighbours in number are far apart in colour. */

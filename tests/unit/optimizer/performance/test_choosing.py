@@ -29,14 +29,12 @@ def all_options(offers: Sequence[MachineOffer], forecast: TimeForecast) -> Itera
 
 options_drawn = st.lists(
     st.builds(
-        lambda counts, time_s, usd: RunOption(counts, float(time_s), float(usd)),
-        st.tuples(st.integers(1, 5)),
-        st.integers(1, 30),
-        st.integers(1, 30),
+        lambda counts, time_s, usd: RunOption(counts, float(time_s), float(usd)), st.tuples(st.integers(1, 5)),
+        st.integers(1, 30), st.integers(1, 30),
     ),
     min_size=1,
     max_size=25,
-)
+)  # fmt: skip
 
 
 @given(options_drawn)

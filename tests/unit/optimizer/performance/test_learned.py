@@ -1,5 +1,6 @@
 """The learned predictor on made-up worlds where the truth is known."""
 
+from functools import cache
 from math import exp, log, sin
 from zlib import crc32
 
@@ -7,8 +8,16 @@ import numpy as np
 import pytest
 
 from benchmarks.performance_scores import score_model
-from optimizer.prediction.boosted_trees import Array, cell_features
-from optimizer.prediction.gaussian_process import NOISE_AT, START_WEIGHTS, GaussianProcess, shared_features
+from optimizer.prediction.gaussian_process import (
+    NOISE_AT,
+    START_WEIGHTS,
+    Array,
+    GaussianProcess,
+    GaussianProcessModel,
+    cell_features,
+    shared_features,
+    start_samples,
+)
 from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
 
 TYPES = tuple(AcceleratorSpecs(f"type-{n}", 1e12 * 2.0**n, 1e11 * 2.0**n) for n in range(5))
@@ -24,6 +33,12 @@ def truth(kind: int, accelerator: AcceleratorSpecs, batch: float) -> Observation
 
 
 WORLD = [truth(kind, accelerator, batch) for kind in range(8) for accelerator in TYPES for batch in BATCHES]
+
+
+@cache
+def fitted(*slowed: tuple[int, float]) -> GaussianProcessModel:
+    """The model of the world, with a new type where these kinds ran on one; fitted once for all tests."""
+    return GaussianProcess().fit(seen_on_a_new_type(*slowed)[0])
 
 
 def test_cells_between_measured_ones_are_told() -> None:
@@ -54,7 +69,7 @@ def test_the_same_observations_give_the_same_model() -> None:
 
 def test_what_is_less_known_has_wider_intervals() -> None:
     """Measured cell < new batch far away < new kind."""
-    model = GaussianProcess().fit(WORLD)
+    model = fitted()
     near = model.predict(WORLD[0].cell).log_sd
     far = model.predict(truth(0, TYPES[0], 4096.0).cell).log_sd
     new = model.predict(truth(99, TYPES[0], 8.0).cell).log_sd
@@ -64,7 +79,7 @@ def test_what_is_less_known_has_wider_intervals() -> None:
 def test_a_new_accelerator_is_expected_by_its_facts() -> None:
     """Twice the data sheet is about twice the speed, with an interval that knows that nobody tried."""
     twice = AcceleratorSpecs("new", 3.2e13, 3.2e12)
-    model = GaussianProcess().fit(WORLD)
+    model = fitted()
     told, asked = model.predict(truth(2, twice, 16.0).cell), truth(2, twice, 16.0)
     assert abs(log(told.steps_per_s / asked.steps_per_s)) < 0.3
     assert told.holds(asked.steps_per_s)
@@ -80,9 +95,7 @@ def seen_on_a_new_type(*slowed: tuple[int, float]) -> tuple[list[Observation], l
 
 def test_one_odd_kind_does_not_speak_for_a_whole_accelerator() -> None:
     """Ten times slower than expected: it is believed of that kind, and other kinds are told as if nobody had run it."""
-    without, asked = seen_on_a_new_type()
-    known, _ = seen_on_a_new_type((3, 10.0))
-    before, model = GaussianProcess().fit(without), GaussianProcess().fit(known)
+    (known, asked), before, model = seen_on_a_new_type((3, 10.0)), fitted(), fitted((3, 10.0))
     for cell in (cell for cell in asked if cell.cell.kind.name != "kind-3"):
         assert abs(log(model.predict(cell.cell).steps_per_s / cell.steps_per_s)) < 0.35
         assert abs(log(model.predict(cell.cell).steps_per_s / before.predict(cell.cell).steps_per_s)) < 0.2
@@ -92,9 +105,9 @@ def test_one_odd_kind_does_not_speak_for_a_whole_accelerator() -> None:
 
 def test_kinds_that_agree_do_speak_for_it() -> None:
     """Three kinds at a third of the expected speed: the accelerator is slow."""
-    known, asked = seen_on_a_new_type((1, 3.0), (4, 3.0), (6, 3.0))
-    model = GaussianProcess().fit(known)
-    for cell in asked:
+    slowed = (1, 3.0), (4, 3.0), (6, 3.0)
+    model = fitted(*slowed)
+    for cell in seen_on_a_new_type(*slowed)[1]:
         assert abs(log(3.0 * model.predict(cell.cell).steps_per_s / cell.steps_per_s)) < 0.5
 
 
@@ -102,8 +115,8 @@ def test_kinds_that_ran_on_an_accelerator_narrow_the_intervals_of_others() -> No
     """However many did: for a kind that never ran there less is known before the first."""
     widths = []
     for kinds in ((), (1,), (1, 4), (1, 4, 6, 2, 3)):
-        known, asked = seen_on_a_new_type(*((kind, 1.0) for kind in kinds))
-        widths.append(GaussianProcess().fit(known).predict(asked[-1].cell).log_sd)
+        slowed = tuple((kind, 1.0) for kind in kinds)
+        widths.append(fitted(*slowed).predict(seen_on_a_new_type(*slowed)[1][-1].cell).log_sd)
     assert all(width < widths[0] for width in widths[1:])
 
 
@@ -115,7 +128,7 @@ def test_too_few_observations_are_refused() -> None:
 
 def test_slopes_of_the_covariance_are_its_differences() -> None:
     """Each derivative against a small step, for a matrix of any entries."""
-    points = cell_features([o.cell for o in WORLD[::7]])
+    points = cell_features([o.cell for o in WORLD[::7]], start_samples(WORLD))
     shared = shared_features(points, points, {})
     by = np.cos(np.arange(shared.kind.size, dtype=float)).reshape(shared.kind.shape)
 

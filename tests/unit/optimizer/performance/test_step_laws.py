@@ -53,7 +53,7 @@ def test_a_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
 def test_bytes_that_nobody_counted_are_those_of_usual_training() -> None:
     """An accelerator four times as fast in arithmetic with the same memory is not four times as fast; counted bytes
     have the last word; half the width of the numbers is half the bytes."""
-    kind = replace(CNN, memory_bytes_per_sample=None)
+    kind = replace(CNN, memory_bytes_per_sample=None, family="convolution")
     peaks = (("fp32", 8e12), ("bf16", 320e12))
     slow, fast = (replace(T4, flops_per_s=peak, peaks=peaks) for peak in (8e12, 320e12))
     assert roofline_pass_s(SpeedCell(kind, slow, Layout(1))) == pytest.approx(0.001)
@@ -62,7 +62,39 @@ def test_bytes_that_nobody_counted_are_those_of_usual_training() -> None:
     wide = replace(fast, peaks=())
     assert roofline_pass_s(SpeedCell(kind, wide, Layout(1))) == pytest.approx(2.0 * moved)
     counted = replace(CNN, memory_bytes_per_sample=0.0)
-    assert roofline_pass_s(SpeedCell(counted, fast, Layout(1))) == pytest.approx(0.001 / 40.0)
+    assert roofline_pass_s(SpeedCell(counted, fast, Layout(4))) == pytest.approx(0.004 / 40.0)
+
+
+@pytest.mark.parametrize(("layers", "least_s"), [(None, 30e-6), (3, 90e-6), (200, 0.006)])
+def test_a_model_of_few_operations_waits_for_its_launches(layers: int | None, least_s: float) -> None:
+    """No accelerator, however fast, makes millions of steps a second; one that computes for longer hides them."""
+    tiny = SpeedCell(replace(CNN, flops_per_sample=1e3, memory_bytes_per_sample=None, layers=layers), T4, Layout(4))
+    assert roofline_pass_s(tiny) == pytest.approx(least_s)
+    assert RooflinePredictor().fit([]).predict(tiny).steps_per_s <= 1.0 / least_s
+
+
+@pytest.mark.parametrize(
+    ("peaks", "precision", "least", "most"),
+    [
+        ({"fp32": 15.7e12, "fp16": 125e12}, "fp16", 0.25, 0.40),
+        ({"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12}, "bf16", 0.35, 0.60),
+        ({"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp8": 1979e12}, "bf16", 0.35, 0.60),
+        ({"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp8": 1979e12}, "tf32", 0.30, 0.45),
+    ],
+)  # fmt: skip
+def test_transformers_reach_the_part_of_the_peak_that_others_published(
+    peaks: dict[str, float], precision: str, least: float, most: float
+) -> None:
+    """By generation and precision; a kind of unknown family lies between them and convolutions."""
+    chip = AcceleratorSpecs("chip", peaks[precision], 1e12, peaks=tuple(peaks.items()))
+    kind = KindFacts("lm", flops_per_sample=1e12, family="transformer")
+    kinds = [kind, replace(kind, family=None), replace(kind, family="convolution")]
+    model = RooflinePredictor().fit(())
+    parts = [model.predict(SpeedCell(each, chip, Layout(1))).steps_per_s * 1e12 / peaks[precision] for each in kinds]
+    assert least <= parts[0] <= most
+    assert sorted(parts)[1] == parts[1]
+    told = model.predict(SpeedCell(kind, chip, Layout(1)))
+    assert told.low < told.steps_per_s < told.high < 2.0 * told.steps_per_s
 
 
 def test_accumulation_spreads_one_synchronisation_over_passes() -> None:

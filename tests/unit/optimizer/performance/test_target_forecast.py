@@ -115,11 +115,9 @@ def test_a_target_below_the_floor_is_out_of_reach() -> None:
 
 
 LAWS: dict[str, Callable[[float], float]] = {
-    "exponential": lambda k: exp(-k / 1500) + 0.1,
-    "root": lambda k: 2.0 * (k + 50.0) ** -0.5 + 0.1,
-    "inverse": LossCurve(2e-3, 0.4, 0.3).loss,
-    "slow at first": lambda k: 1.3 / (1.0 + (k / 800.0) ** 1.6) + 0.05,
-}
+    "exponential": lambda k: exp(-k / 1500) + 0.1, "root": lambda k: 2.0 * (k + 50.0) ** -0.5 + 0.1,
+    "inverse": LossCurve(2e-3, 0.4, 0.3).loss, "slow at first": lambda k: 1.3 / (1.0 + (k / 800.0) ** 1.6) + 0.05,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("law", LAWS)

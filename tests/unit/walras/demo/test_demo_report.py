@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from simulator.reports.resimulation import ResimulatedJob
-from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
+from simulator.reports.recorded_runs import ResimulatedJob
 from walras.demo.main import comparison_table
-from walras.demo.observations import DemoRecording
 from walras.demo.run_report import (
     SpecialJobs,
     check_promises,
@@ -23,8 +21,11 @@ from walras.demo.run_report import (
     print_demo_report,
     print_failure,
 )
-from walras.demo.workload_run import LiveView
+from walras.demo.workload_run import DemoRecording, LiveView
 from walras.job_request import JobId
+from walras.resources.fleet import NodeView
+from walras.resources.jobs import AttemptView, JobDetail, JobView
+from walras.resources.prices import PriceView
 from walras.states import AttemptState, JobState, Reason
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -121,35 +122,16 @@ def recording() -> DemoRecording:
         1: a_job(1, moved),
         2: a_job(2, [failed], state=JobState.FAILED, reason=Reason.USER_EXIT_CODE, detail="exit code 1", steps=31),
         3: a_job(
-            3,
-            [an_attempt(3, 1, (3, 30))],
-            kind="plain_script",
-            first_values={},
-            last_values={},
-            steps=0,
+            3, [an_attempt(3, 1, (3, 30))], kind="plain_script", first_values={}, last_values={}, steps=0,
             steps_total=None,
         ),
         4: a_job(4, [gang], accelerators=2, user="bob"),
-    }
+    }  # fmt: skip
     seen.note_nodes([a_node("a100-1", A100), a_node("k80-1", K80), a_node("v100-1", V100, accelerators=1)], 0)
     seen.note_nodes([a_node("a100-1", A100), a_node("k80-1", K80), a_node("v100-1", V100, "leaving", 1)], 60)
     seen.note_prices([a_price(A100, 0.5), a_price(K80, 0.25)], 1)
     seen.paces[("cnn", "a100")] = [15.0, 16.0]
     return seen
-
-
-@pytest.mark.parametrize(
-    ("steps", "is_worth"),
-    [((0, 10), False), ((0, 30), True), ((0, 65), False), ((0, 85), False), ((70, 75), False)],
-)
-def test_a_job_is_worth_saving_while_it_has_something_to_save_and_to_go_on_with(
-    steps: tuple[float, float], is_worth: bool
-) -> None:
-    """20 steps in this attempt, 20 of its 100 to go, and four seconds for them at its 10 steps per second."""
-    seen = DemoRecording(EPOCH)
-    for at_s, done in enumerate(steps):
-        seen.note_jobs([running(done)], at_s)
-    assert seen.is_worth_saving(1) is is_worth
 
 
 LOGS = {3: "step 0 loss 2.3122\nstep 50 loss 1.1\nstep 99 loss 0.2026\n"}

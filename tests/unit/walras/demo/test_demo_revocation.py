@@ -11,9 +11,10 @@ from typing import cast
 import pytest
 from rich.console import Console
 
-from walras.api import AttemptView, JobDetail, NodeView
 from walras.demo.local_cluster import LocalCluster, prepare_demo
 from walras.demo.workload_run import LiveView, WorkloadRun
+from walras.resources.fleet import NodeView
+from walras.resources.jobs import AttemptView, JobDetail
 from walras.states import AttemptState, JobState, Reason
 
 POOL = "v100x1/spot/default"

@@ -1,0 +1,80 @@
+"""Takes away what a waiting job is said to wait for, in a copy of the core, and sees whether that was the cause."""
+
+import re
+from dataclasses import replace
+from math import ceil, inf
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Event, JobCancelled, NodeJoined
+from scheduler.core.explain.pending_reasons import PendingReason, first_pending_reason
+from scheduler.core.rules import StatedValue
+from scheduler.core.state.ledger import JobRecord
+from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, snapshot_at_once
+from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
+from scheduler.forecast.rollout import Rollout, RolloutLimits
+from walras.cluster import Market, NodeId
+from walras.states import Reason
+
+#: Seconds within which the job starts, or waits for something else: a solve, a round, a stop and a boot.
+WITHIN_S = 300.0
+#: Reasons that time alone removes.
+_OF_TIME = (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE, Reason.WAIT_NOT_EVALUATED)
+
+
+def told_wrongly(core: SchedulerCore, job: JobRecord, now: float) -> str:
+    """Returns what the job is said to wait for and does not; empty if it starts, or waits for another reason, without.
+
+    Nothing in the core is changed.
+    """
+    told = first_pending_reason(core, job.job_id)
+    if told is None or told.reason in _OF_TIME:
+        return "" if told is not None else f"job {job.job_id} waits at {now:.1f}, and nothing says why"
+    snapshot, events = _without(snapshot_at_once(core, now), job, told)
+    copy = CoreCopy(snapshot)
+    rollout = Rollout(copy, PastJobs(), DrawnLengths(()), "one")
+    rollout.run(RolloutLimits(horizon_s=WITHIN_S), arrivals=False, then=events, until_started=job.job_id)
+    rolled = rollout.jobs.get(job.job_id)
+    if rolled is None or rolled.starts_at < inf or job.job_id not in copy.core.ledger.jobs:
+        return ""
+    after = first_pending_reason(copy.core, job.job_id)
+    if after is None or _words(after) != _words(told):
+        return ""
+    return f"job {job.job_id} waits at {now:.1f}: {told.reason}: {told.detail}; and without that: {after.detail}"
+
+
+def _words(reason: PendingReason) -> tuple[Reason, str]:
+    """Returns the reason without its numbers."""
+    return reason.reason, re.sub(r"[\d.]+", "", reason.detail)
+
+
+def _without(snapshot: CoreSnapshot, job: JobRecord, told: PendingReason) -> tuple[CoreSnapshot, list[Event]]:
+    """Returns the state without what the job is said to wait for, and what people do about it."""
+    at, rules = snapshot.at, snapshot.policy.rules
+    match told.reason:
+        case Reason.WAIT_QUOTA:
+            shares = tuple(replace(share, limits=(), owned=()) for share in snapshot.shares.shares)
+            return replace(snapshot, shares=replace(snapshot.shares, shares=shares)), []
+        case Reason.WAIT_BUDGET:
+            jobs = tuple(replace(each, job=replace(each.job, budget_usd=inf)) for each in snapshot.jobs)
+            return replace(snapshot, jobs=jobs, policy=replace(snapshot.policy, rules=replace(rules, budgets=()))), []
+        case Reason.WAIT_DEPENDENCY:
+            return snapshot, [JobCancelled(at, each) for each in sorted(job.blocked_by)]
+        case Reason.WAIT_BOOKED:
+            return replace(snapshot, bookings=()), []
+        case Reason.WAIT_PRICE if "rents no more machines" in told.detail:
+            worth = (StatedValue(job.request.project, 1000.0),)
+            return replace(snapshot, policy=replace(snapshot.policy, rules=replace(rules, values=worth))), []
+    return replace(snapshot, fleet=(*snapshot.fleet, *_machines_for_all(snapshot))), []
+
+
+def _machines_for_all(snapshot: CoreSnapshot) -> list[NodeJoined]:
+    """Returns as many more machines of each owned pool that a waiting job accepts as would hold them all."""
+    waiting = [each.job for each in snapshot.jobs if each.placement is None]
+    wanted = sum(max(demand.count for demand in each.demands) for each in waiting)
+    pools = [event.pool for event in snapshot.fleet if hasattr(event, "pool")]
+    return [
+        NodeJoined(snapshot.at, NodeId(f"more-{pool.pool_id}-{number}"), pool.pool_id)
+        for pool in pools
+        if pool.market is Market.OWNED and any(each.accepts(pool) for each in waiting)
+        for number in range(ceil(wanted / pool.shape.accelerators) + len(waiting))
+    ]

@@ -1,0 +1,391 @@
+"""Situations: which kind of each feature, drawn so that every three kinds meet, and the run that follows from them.
+
+A row names one kind of every feature. `covering_rows` chooses the rows; `situation_of` makes a row and a seed into
+jobs, a simulated cluster and the acts of people (bookings, drains, changes of the policy or of a job).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, product
+from math import inf
+from random import Random
+
+from optimizer.policy import PolicySpec
+from scheduler.core.budget_limits import Budget
+from scheduler.core.events import (
+    FLEET,
+    NOBODY,
+    Booking,
+    BookingsDeclared,
+    EntityShare,
+    Event,
+    JobDeadlineChanged,
+    JobReprioritised,
+    NodeLeaving,
+    NodePrivate,
+    NodeTools,
+    NodeUncordoned,
+    PolicyChanged,
+    ShareLimit,
+    SharesDeclared,
+)
+from scheduler.core.rules import RoundRules, StatedValue
+from scheduler.providers.simulated_cloud import RentalTerms
+from scheduler.world.attempts import AttemptCosts, PlannedFailure, SimulatedJob, WorldParameters
+from scheduler.world.engine import RunLimits
+from scheduler.world.machines import PoolModel
+from simulator.faults import FaultModel, Incident, MarketChange, NodeSlowdown, PoolRevocation
+from simulator.ground_truth import GroundTruth, LengthEstimates, SpeedKey
+from simulator.simulation import Scenario
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.job_request import ANY_ACCELERATOR, Demand, DeviceShare, JobId, JobRequest, Kind, RetryRule
+from walras.states import Reason
+
+#: The kinds of each feature. The first is the plain one.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "policy": ("walras", "fifo", "srtf", "max_min_fairness", "hadar"),
+    "fleet": ("one type", "two types", "three types", "one machine"),
+    "load": ("few", "burst", "many short", "behind a gang"),
+    "gangs": ("single", "small", "wide", "elastic"),
+    "people": ("one", "two projects", "users"),
+    "shares": ("equal", "weights", "limit", "limit of a type", "guarantee", "owned"),
+    "classes": ("one", "several"),
+    "values": ("none", "some", "below the price"),
+    "market": ("none", "on demand", "spot", "zones", "refusing"),
+    "deadlines": ("none", "loose", "tight"),
+    "lengths": ("known", "unknown", "wrong"),
+    "stops": ("may be stopped", "some may not", "do not save"),
+    "bookings": ("none", "project", "maintenance"),
+    "drains": ("none", "machine", "gentle"),
+    "budgets": ("none", "project", "job"),
+    "limits": ("none", "run time", "queue time"),
+    "faults": ("none", "deaths", "cut off", "slow"),
+    "sharing": ("none", "pairs"),
+    "failures": ("none", "crashes", "cancelled"),
+    "changes": ("none", "policy", "priority", "deadline", "limit"),
+    "machines": ("plain", "private", "tools"),
+    "order": ("independent", "dependencies"),
+}
+Row = dict[str, str]
+#: A feature and a kind of it, as numbers.
+_Kind = tuple[int, int]
+
+HOUR_S = 3600.0
+#: Faults and acts of people end here; what is unfinished then must finish.
+BUSY_UNTIL_AT = 2400.0
+#: What a limited project may hold: the largest gang of a row with limits, so that two jobs meet it.
+_LIMIT = 2
+#: Rows that are drawn for each that is taken.
+_TRIED_ROWS = 3
+KINDS = (Kind("cnn"), Kind("rnn"), Kind("bert"))
+_TYPES = ("a100", "v100", "k80")
+_SPEED = {"a100": 4.0, "v100": 2.0, "k80": 1.0}
+_POLICIES = {name: PolicySpec(name) for name in FEATURES["policy"]}
+
+
+@cache
+def covering_rows(seed: int, most: int) -> list[Row]:
+    """At most `most` rows in which every three kinds of different features meet; fewer if that takes fewer."""
+    random, names = Random(seed), list(FEATURES)
+    missing = {
+        triple
+        for features in combinations(range(len(names)), 3)
+        for triple in product(*([(f, k) for k in range(len(FEATURES[names[f]]))] for f in features))
+    }
+    #: The pairs that each kind has yet to meet.
+    partners: dict[_Kind, set[tuple[_Kind, ...]]] = {kind: set() for triple in missing for kind in triple}
+    for triple in missing:
+        for kind in triple:
+            partners[kind].add(tuple(other for other in triple if other != kind))
+    rows, seeds = list[Row](), sorted(missing)
+    while len(rows) < most and missing:
+        seeds = [triple for triple in seeds if triple in missing]
+        drawn = [_drawn_row(random, names, seeds, partners) for _ in range(_TRIED_ROWS)]
+        chosen = max(drawn, key=lambda row: len(missing.intersection(combinations(sorted(row.items()), 3))))
+        for triple in missing.intersection(combinations(sorted(chosen.items()), 3)):
+            missing.remove(triple)
+            for kind in triple:
+                partners[kind].remove(tuple(other for other in triple if other != kind))
+        rows.append({names[f]: FEATURES[names[f]][k] for f, k in sorted(chosen.items())})
+    return rows
+
+
+def _drawn_row(
+    random: Random,
+    names: list[str],
+    seeds: list[tuple[_Kind, ...]],
+    partners: dict[_Kind, set[tuple[_Kind, ...]]],
+) -> dict[int, int]:
+    """A row around one of the triples `seeds`, of the kinds that meet most pairs that they have yet to meet."""
+    chosen = dict(min(random.sample(seeds, min(len(seeds), 3))))
+    rest = [f for f in range(len(names)) if f not in chosen]
+    random.shuffle(rest)
+    for feature in rest:
+        pairs = list(combinations(sorted(chosen.items()), 2))
+        gains = [
+            (len(partners[feature, kind].intersection(pairs)), random.random(), kind)
+            for kind in range(len(FEATURES[names[feature]]))
+        ]
+        chosen[feature] = max(gains)[2]
+    return chosen
+
+
+def missed_triples(rows: Sequence[Row]) -> int:
+    """How many three kinds of different features meet in none of these rows."""
+    names = list(FEATURES)
+    met = {
+        triple
+        for row in rows
+        for triple in combinations([(f, FEATURES[name].index(row[name])) for f, name in enumerate(names)], 3)
+    }
+    kinds = [len(FEATURES[name]) for name in names]
+    return sum(a * b * c for a, b, c in combinations(kinds, 3)) - len(met)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A run that has not begun: its recipe, jobs, world, and what people do meanwhile."""
+
+    row: Row
+    seed: int
+    jobs: tuple[SimulatedJob, ...]
+    scenario: Scenario
+    acts: tuple[Event, ...]
+
+    @property
+    def recipe(self) -> str:
+        """How to make it again."""
+        plain = {name: kinds[0] for name, kinds in FEATURES.items()}
+        kinds = ", ".join(f"{name}={kind}" for name, kind in self.row.items() if kind != plain[name])
+        return f"seed {self.seed}: {kinds}"
+
+
+def situation_of(row: Row, seed: int) -> Situation:
+    """The situation of a row; a function of the row and the seed."""
+    return _Drawn(row, seed).situation()
+
+
+class _Drawn:
+    def __init__(self, row: Row, seed: int) -> None:
+        self.row, self.seed, self.random = row, seed, Random(f"{seed}/crossing")
+        one_machine = row["fleet"] == "one machine"
+        is_behind = row["load"] == "behind a gang"
+        machine = 8 if one_machine else 4 if is_behind else self.random.choice((2, 4))
+        types = {"one type": 1, "two types": 2, "three types": 3, "one machine": 1}[row["fleet"]]
+        self.owned = tuple(
+            PoolModel(
+                Pool(PoolId(f"{name}/owned/default"), Shape(name, name, machine, 64.0, 2**36, 1.0, False, 2**34)),
+                machines=1
+                if one_machine or (row["load"] == "behind a gang" and not number)
+                else self.random.randint(1, 3),
+            )
+            for number, name in enumerate(_TYPES[:types])
+        )
+        self.rented = self._rented()
+        self.rules = self._rules()
+
+    def situation(self) -> Situation:
+        row, random = self.row, self.random
+        jobs = tuple(self._jobs())
+        costs = AttemptCosts(random.choice((2.0, 10.0)), None if row["stops"] == "do not save" else 1.0, 60.0)
+        names = sorted({model.pool.shape.accelerator for model in (*self.owned, *self.rented)})
+        speeds = {SpeedKey(kind, name): _SPEED[name] * random.uniform(0.7, 1.3) for kind in KINDS for name in names}
+        scenario = Scenario(
+            (*self.owned, *self.rented),
+            GroundTruth(speeds, dict.fromkeys(KINDS, costs)),
+            _POLICIES[row["policy"]],
+            self.rules,
+            WorldParameters(report_s=60.0, speed_noise=0.0, prepare_s=0.2),
+            self._faults(),
+            incidents=self._incidents(),
+            lengths=LengthEstimates(row["lengths"] != "unknown", 0.7 if row["lengths"] == "wrong" else 0.0),
+            limits=RunLimits(until_at=2e6, max_events=60_000, quiet_wakes_max=110),
+            seed=self.seed,
+            shares=self._shares(),
+        )
+        return Situation(row, self.seed, jobs, scenario, tuple(self._acts(jobs)))
+
+    def _rented(self) -> tuple[PoolModel, ...]:
+        market, name = self.row["market"], self.random.choice(_TYPES[:2])
+        zones = {"none": (), "zones": ("a", "b")}.get(market, ("a",))
+        kind = Market.ON_DEMAND if market in ("on demand", "refusing") else Market.SPOT
+        return tuple(
+            PoolModel(
+                Pool(
+                    PoolId(f"{name}/{kind}/{zone}"), Shape(f"{name}-rented", name, 2, 64.0, 2**36), kind, zone,
+                    usd_per_h=2.0 * (1.2 if zone == "b" else 1.0), quota=self.random.choice((1, 3)),
+                    notice_s=30.0 if kind is Market.SPOT else 0.0, boot_s=60.0,
+                ),
+                terms=RentalTerms(boot_s=60.0, capacity=1.0 if market == "refusing" else inf),
+                mean_life_s=1200.0 if kind is Market.SPOT else inf,
+                reprice_every_s=300.0 if market == "zones" else inf,
+                price_noise=0.5 if market == "zones" else 0.0,
+            )
+            for zone in zones
+        )  # fmt: skip
+
+    def _rules(self) -> RoundRules:
+        values = {"none": (), "some": (StatedValue("one", 12.0),), "below the price": (StatedValue("one", 0.4),)}
+        budgets = (Budget("one", accelerator_h=0.4),) if self.row["budgets"] == "project" else ()
+        return RoundRules(
+            round_s=60.0, resolve_min_s=5.0 if self.row["policy"] == "walras" else 30.0, restart_default_s=5.0,
+            min_runtime_s=20.0, profiling_s=20.0, backoff_s=1.0, rent_keep_s=60.0, rent_backoff_s=10.0,
+            rent_backoff_max_s=120.0, values=values[self.row["values"]], budgets=budgets,
+        )  # fmt: skip
+
+    def _faults(self) -> FaultModel:
+        fault = self.row["faults"]
+        return FaultModel(
+            death_every_s=1500.0 if fault == "deaths" else inf, cut_off_every_s=900.0 if fault == "cut off" else inf,
+            cut_off_s=30.0, notice_silence_s=5.0, lease_s=60.0, repair_s=120.0, uncordon_s=60.0, until_at=BUSY_UNTIL_AT,
+        )  # fmt: skip
+
+    def _incidents(self) -> tuple[Incident, ...]:
+        found: list[Incident] = []
+        if self.row["faults"] == "slow":
+            found.append(NodeSlowdown(self.random.uniform(100, 1000), self.owned[0].pool.pool_id, 0, 0.3))
+        for model in self.rented:
+            at = self.random.uniform(600, 1500)
+            if self.row["market"] == "refusing":
+                found += [MarketChange(at, model.pool.pool_id, capacity=0.0)]
+                found += [MarketChange(at + 900, model.pool.pool_id, capacity=2.0)]
+            elif self.row["market"] == "spot":
+                found.append(PoolRevocation(at, model.pool.pool_id, 1))
+        return tuple(found)
+
+    def _shares(self) -> tuple[EntityShare, ...]:
+        shares = self.row["shares"]
+        half = max(2, sum(model.machines * model.pool.shape.accelerators for model in self.owned) // 2)
+        first = self.owned[0]
+        of_type = (ShareLimit(first.pool.shape.accelerator, _LIMIT),)
+        size = first.machines * first.pool.shape.accelerators  # one is nobody's: for jobs that may not be stopped
+        own_type = (ShareLimit(first.pool.shape.accelerator, min(half, size - 1)),)
+        own_pool = (ShareLimit(first.pool.pool_id, max(1, (size - 1) // 2)),)
+        by_both = (EntityShare("one", owned=own_pool), EntityShare("two", owned=own_pool))
+        return {
+            "equal": (),
+            "weights": (EntityShare("one", 3.0), EntityShare("two", 1.0)),
+            "limit": (EntityShare("one", limits=(ShareLimit(FLEET, _LIMIT),)),),
+            "limit of a type": (EntityShare("two", limits=of_type), EntityShare("one", limits=of_type)),
+            "guarantee": (EntityShare("two", guaranteed=0.5),),
+            "owned": (EntityShare("two", owned=own_type),) if self.seed % 2 else by_both,
+        }[shares]
+
+    def _jobs(self) -> list[SimulatedJob]:
+        loads = {"few": (5, 80.0), "burst": (8, 0.0), "many short": (12, 15.0), "behind a gang": (7, 10.0)}
+        count, between_s = loads[self.row["load"]]
+        at, found = 0.0, list[SimulatedJob]()
+        for number in range(1, count + 1):
+            at += self.random.expovariate(1 / between_s) if between_s else 0.0
+            found.append(self._job(number, at))
+        return self._behind_a_gang(found) if self.row["load"] == "behind a gang" else found
+
+    def _behind_a_gang(self, jobs: list[SimulatedJob]) -> list[SimulatedJob]:
+        """The jobs as a queue whose head reserves one machine as a whole, while its project and others hold it.
+
+        Project two has the gang and the first of those behind it, which may not be stopped; project one has as much as
+        its limit allows, and those that could borrow next.
+        """
+        shape, shares = self.owned[0].pool.shape, self.row["shares"]
+        size, name = shape.accelerators, shape.accelerator
+        gang = _LIMIT if shares == "limit of a type" else size
+        counts = (min(max(size - _LIMIT - 1, 1), gang), _LIMIT, gang, *(1 for _ in jobs[3:]))
+        projects = ("two", "one", "two", "two", *("one" for _ in jobs[4:]))
+        return [
+            replace(
+                job,
+                request=replace(
+                    job.request, demands=(Demand(name, count),), sizes=job.request.sizes if number > 3 else (),
+                    project=project, tools=(),
+                    preemptible=number != 3 and (job.request.preemptible or shares == "owned"),
+                    shared=job.request.shared if count == 1 else None, depends_on=(),
+                ),
+            )
+            for number, (job, count, project) in enumerate(zip(jobs, counts, projects, strict=True))
+        ]  # fmt: skip
+
+    def _job(self, number: int, at: float) -> SimulatedJob:
+        row, random = self.row, self.random
+        model = random.choice(self.owned)
+        most = max(each.machines * each.pool.shape.accelerators for each in self.owned)
+        half = _LIMIT if row["shares"] in ("limit", "limit of a type") else most
+        count = {"single": 1, "small": random.choice((1, 2)), "wide": random.choice((1, 2, half)), "elastic": 1}
+        gang = min(count[row["gangs"]], most, half)
+        name = model.pool.shape.accelerator if random.random() < 0.3 else ANY_ACCELERATOR
+        if name != ANY_ACCELERATOR:
+            gang = min(gang, model.machines * model.pool.shape.accelerators)
+        length_s = random.uniform(20, 90) if row["load"] == "many short" else random.uniform(60, 600)
+        steps = length_s * 2.0
+        may_be_stopped = row["stops"] != "some may not" or random.random() < 0.5
+        if row["shares"] == "owned" and not may_be_stopped:
+            gang = 1
+        project = "one" if row["people"] == "one" or random.random() < 0.5 else "two"
+        deadline = {"none": inf, "loose": at + 20 * length_s, "tight": at + 2 * length_s}[row["deadlines"]]
+        has_deadline = random.random() < 0.5
+        shared = row["sharing"] == "pairs" and gang == 1 and random.random() < 0.7
+        request = JobRequest(
+            JobId(number),
+            random.choice(KINDS),
+            demands=(Demand(name, gang),),
+            sizes=tuple(size for size in (1, 2, 4) if size <= most) if row["gangs"] == "elastic" else (),
+            project=project,
+            user=random.choice(("ada", "bob")) if row["people"] == "users" else "ada",
+            priority=random.choice((20, 50, 80)) if row["classes"] == "several" else 50,
+            deadline_at=deadline if has_deadline else inf,
+            steps=steps,
+            preemptible=may_be_stopped,
+            retry=RetryRule(2),
+            depends_on=(JobId(random.randrange(1, number)),)
+            if row["order"] == "dependencies" and number > 1 and random.random() < 0.4
+            else (),
+            depends_on_any_end=True,
+            grace_s=random.choice((5.0, 30.0)),
+            budget_usd=0.5 if row["budgets"] == "job" and random.random() < 0.5 else inf,
+            max_runtime_s=2.5 * length_s if row["limits"] == "run time" else inf,
+            max_queue_s=6000.0 if row["limits"] == "queue time" else inf,
+            tools=(("container",),) if row["machines"] == "tools" and gang == 1 and name == ANY_ACCELERATOR else (),
+            shared=DeviceShare(2**33, 0.4) if shared else None,
+        )
+        job = SimulatedJob(at, request, steps)
+        if row["failures"] == "crashes" and random.random() < 0.4:
+            job = replace(job, failures=(PlannedFailure(steps / 2, 3, 1),))
+        if row["failures"] == "cancelled" and random.random() < 0.4:
+            job = replace(job, cancel_at=at + random.uniform(1, 900))
+        return job
+
+    def _acts(self, jobs: Sequence[SimulatedJob]) -> list[Event]:
+        row, random, found = self.row, self.random, list[Event]()
+        shapes = [model.pool.shape.name for model in self.owned for _ in range(model.machines)]
+        machines = [NodeId(f"{name}-{number}") for number, name in enumerate(shapes, start=1)]  # in order of joining
+        some = random.choice(machines)
+        at = random.uniform(50, 1200)
+        if row["bookings"] != "none":
+            project = NOBODY if row["bookings"] == "maintenance" else "two"
+            booking = Booking(1, project, (some,), at + 300, at + 300 + random.uniform(200, 1200))
+            found.append(BookingsDeclared(at, (booking,)))
+        if row["drains"] != "none":
+            at = random.uniform(50, 1500)
+            reason, gentle = Reason.INFRA_NODE_LOST, row["drains"] == "gentle"
+            found.append(NodeLeaving(at, some, inf, reason, gentle))
+            found.append(NodeUncordoned(at + random.uniform(100, 900), some))
+        if row["machines"] == "private":
+            found.append(NodePrivate(1.0, some, True))
+        if row["machines"] == "tools":
+            lacks = some if len(machines) > 1 else None
+            found += [NodeTools(1.0, node_id, () if node_id == lacks else ("container",)) for node_id in machines]
+        job = jobs[2] if row["load"] == "behind a gang" else random.choice(jobs)
+        after = job.at + random.uniform(1, 60 if row["changes"] == "limit" else 600)
+        if row["changes"] == "policy":
+            found.append(PolicyChanged(after, _POLICIES[random.choice(list(_POLICIES))], self.rules))
+        if row["changes"] == "priority":
+            found.append(JobReprioritised(after, job.request.job_id, random.choice((10, 90))))
+        if row["changes"] == "deadline":
+            found.append(JobDeadlineChanged(after, job.request.job_id, after + random.uniform(60, 3000)))
+        if row["changes"] == "limit":
+            declared, project = self._shares(), job.request.project
+            share = next((each for each in declared if each.name == project), EntityShare(project))
+            lower = replace(share, limits=(ShareLimit(FLEET, 1),))
+            lowered = (*(each for each in declared if each is not share), lower)
+            found += [SharesDeclared(after, lowered), SharesDeclared(after + random.uniform(200, 600), declared)]
+        return found

@@ -1,0 +1,1 @@
+"""How a client reaches a server: address, retries, sessions, calls without asyncio."""

@@ -1,0 +1,1 @@
+"""Files outside a process: content by hash, checkpoints, results, and the object stores that hold them."""
