@@ -5,7 +5,7 @@ import gc
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,8 +21,8 @@ HELD_S, SIZE = 0.020, 1024 * 1024 - 64
 
 
 class LoopWatch:
-    """How long the loop was held: processor time of the whole process between two turns, so that a machine that is
-    busy with something else does not count.
+    """How long the loop was held: processor time of the whole process between two turns, as another thread holds the
+    interpreter; a machine that is busy with something else does not count.
     """
 
     def __init__(self) -> None:
@@ -82,17 +82,18 @@ async def face(tmp_path: Path) -> AsyncIterator[Face]:
         gc.unfreeze()
 
 
-async def _answered(face: Face, route: Endpoint, path: str, token: str, body: bytes) -> tuple[float, int]:
-    """The processor time for which the loop was held, of the better of three tries, and bytes of memory more."""
+async def _held(ask: Callable[[], Awaitable[None]], most_s: float = HELD_S) -> tuple[float, int]:
+    """The processor time for which the loop was held while it was asked, and bytes of memory more: of the best of ten
+    tries, as a processor that is shared takes longer for the same; work that is always done is in each of them.
+    """
     held_s, more = 1e9, 0
-    for _ in range(3):
+    for _ in range(10):
         gc.collect()
         before = _resident()
         async with watching() as loop:
-            response = await face.call(route.method, path, body, token)
-        assert 400 <= response.status < 500 or route.path.endswith("logs"), (route.path, response.status)
+            await ask()
         held_s, more = min(held_s, loop.held_s), _resident() - before
-        if held_s <= HELD_S:
+        if held_s <= most_s:
             break
     return held_s, more
 
@@ -109,7 +110,12 @@ async def test_the_worst_body_of_every_endpoint_holds_nothing(face: Face) -> Non
         path = re.sub(r"\{\w+\}", "1", route.plain_path)
         for name, body in _worst(route):
             token = tokens.get(route.who, face.admin)
-            held_s, more = await _answered(face, route, path, token, body)
+
+            async def ask(route: Endpoint = route, path: str = path, token: str = token, body: bytes = body) -> None:
+                response = await face.call(route.method, path, body, token)
+                assert 400 <= response.status < 500 or route.path.endswith("logs"), (route.path, response.status)
+
+            held_s, more = await _held(ask)
             if held_s > HELD_S:
                 slow[f"{route.method} {route.path} {name}"] = round(held_s * 1e3)
             if more > 4 * len(body) + 4 * SIZE:
@@ -121,10 +127,12 @@ async def test_the_worst_body_of_every_endpoint_holds_nothing(face: Face) -> Non
 async def test_a_list_of_nothing_holds_nobody(face: Face, size: int) -> None:
     """`{"files":[{},{},...]}`: refused by its count, before anything is made of it."""
     body = _filled(b'{"files":[', b"{},", b"{}]}", size)
-    async with watching() as loop:
+
+    async def ask() -> None:
         response = await face.call("POST", "/content/v1/trees", body)
-    assert (response.status, (await response.json())["code"]) in ((413, "too_large"), (400, "invalid_request"))
-    assert loop.held_s < 5 * HELD_S
+        assert (response.status, (await response.json())["code"]) in ((413, "too_large"), (400, "invalid_request"))
+
+    assert (await _held(ask, 5 * HELD_S))[0] < 5 * HELD_S
 
 
 async def test_yaml_is_read_beside_the_loop(face: Face) -> None:
@@ -135,8 +143,10 @@ async def test_yaml_is_read_beside_the_loop(face: Face) -> None:
         _filled(b"a: &a [1]\nb: [", b"*a,", b"*a]", 200_000),
         _filled(b"a: ", b"[", b"", 200_000),
     ]
-    for body in [bodies[0], *bodies]:
-        async with watching() as loop:
+    for body in bodies:
+
+        async def ask(body: bytes = body) -> None:
             response = await face.client.post("/api/v1/jobs:dryrun", data=body, headers=headers)
-        assert response.status == 400, await response.text()
-    assert loop.held_s <= HELD_S
+            assert response.status == 400, await response.text()
+
+        assert (await _held(ask))[0] <= HELD_S
