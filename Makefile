@@ -6,7 +6,7 @@ JOBS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install wheel sdist sbom docs pictures demo demo-web lint test test-all fast alone slow \
-	slow-live slow-computed on-postgresql fuzz pairs soak mutations gpu golden deepspeed browser slurm postgresql explore bench clean
+	slow-live slow-computed on-postgresql fuzz pairs soak mutations gpu golden deepspeed browser slurm podman postgresql explore bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +116,10 @@ browser: ## install the browser that reports are opened with in tests (Debian; n
 
 slurm: .venv/.installed-dev ## unpack the Slurm, SSH server, promtool and shells that tests run (Debian; nothing is installed, no root)
 	$(BIN)/python -m tests.support.debian_packages
+
+podman: ## install the containers that tests run jobs in (Debian; needs root)
+	command -v podman >/dev/null && command -v busybox >/dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static >/dev/null; }
 
 postgresql: ## install the database that tests of several servers run (Debian; needs root)
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq && \

@@ -119,6 +119,13 @@ def carriers(cookie: str) -> list[int]:
     return found
 
 
+def cookies() -> set[str]:
+    """Returns the cookies of all living processes of this user."""
+    before = f"{COOKIE_VARIABLE}=".encode()
+    entries = (entry for pid in _pids() for entry in _environment(pid) if entry.startswith(before))
+    return {entry.removeprefix(before).decode(errors="replace") for entry in entries}
+
+
 def contained(cookie: str) -> list[int]:
     """Returns every living process of the attempt that a container runtime started."""
     return [pid for pid in carriers(cookie) if has_variable(pid, CONTAINER_VARIABLE)]

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from walras.contract import EXIT_MACHINE_UNABLE
 from workers import processes
 from workers.accounts import become
 from workers.control_groups import ControlGroup
@@ -191,6 +192,8 @@ class RankOutput:
 #: A shell's exit codes for a program that is missing, or cannot be executed.
 EXIT_NOT_FOUND = 127
 EXIT_NOT_RUNNABLE = 126
+#: The exit code with which podman and docker say that they themselves failed: no daemon, no access to a GPU.
+EXIT_OF_ENGINE = 125
 
 
 #: The last line of an error that the program has on any machine. A library that cannot be loaded (`ImportError:
@@ -362,7 +365,9 @@ class Ranks:
             rank.signal = os.WTERMSIG(status)
         else:
             rank.exit_code = os.WEXITSTATUS(status)
-            if self._plan.is_launcher and rank.exit_code:
+            if self._plan.has_image and rank.exit_code == EXIT_OF_ENGINE:
+                rank.exit_code = EXIT_MACHINE_UNABLE
+            elif self._plan.is_launcher and rank.exit_code:
                 rank.output.drain()
                 rank.exit_code, rank.signal = end_of_its_ranks(rank.output.recent, rank.exit_code)
         self.ended.append(rank)

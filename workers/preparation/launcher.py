@@ -15,6 +15,7 @@ command line.
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -48,7 +49,7 @@ from workers.preparation.inputs import (
     is_of_machine,
     tool_failed,
 )
-from workers.processes import CONTAINER_VARIABLE
+from workers.processes import CONTAINER_VARIABLE, COOKIE_VARIABLE, cookies
 from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
 from workers.supervisor_protocol import read_ranks_file, write_atomically, write_durably
 
@@ -187,6 +188,8 @@ def _entrance(
     if not needs.image:
         return lambda argv, told: argv
     runtime, program = find_runtime()
+    if runtime == "podman":
+        remove_left_containers(program, env)
     image = bring_image(FolderCache(caches / "images", IMAGE_BOUNDS), runtime, program, needs.image, env)
 
     def enter(argv: list[str], told: Mapping[str, str]) -> list[str]:
@@ -207,6 +210,8 @@ IMAGE_BOUNDS = CacheBounds(entries=20, size_bytes=200 * 1000**3)
 #: Variables that belong to the machine or to the image; a rank in an image gets the image's.
 _OF_THE_MACHINE = frozenset({"PATH", "HOME", "LD_LIBRARY_PATH", "SHELL", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR"})
 _PULL_TIMEOUT_S = 3600.0
+#: A label of our containers under podman, whose value names the attempt; and the seconds that removing them may take.
+_LABEL, _REMOVAL_S = "walras.attempt", 60.0
 _SCHEME = "docker://"
 
 
@@ -259,6 +264,7 @@ def container_argv(
         gpu = ["--device", "nvidia.com/gpu=all"] if place.has_nvidia else []
         # Only unprivileged users have a user namespace to map.
         own = ["--userns", "keep-id"] if place.uid else []
+        own += ["--label", f"{_LABEL}={_label_of(os.environ.get(COOKIE_VARIABLE, ''))}"]
     else:
         gpu, own = (["--gpus", "all"] if place.has_nvidia else []), []
     if place.has_rocm:
@@ -273,6 +279,25 @@ def container_argv(
         *(program, "run", "--rm", "--interactive", *shared, *own, *user, *gpu, *bound, "--workdir", place.work),
         *(*told, image.removeprefix(_SCHEME), *argv),
     ]
+
+
+def remove_left_containers(program: str, env: dict[str, str]) -> None:
+    """Removes the containers that podman keeps of attempts that are gone: what kills an attempt whole kills the process
+    that would have removed its container, whose files then stay. As long as anything of an attempt lives, its own stay.
+    """
+    asked = [program, "ps", "--all", "--filter", f"label={_LABEL}", "--format", "json"]
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, subprocess.TimeoutExpired):
+        said = subprocess.run(asked, env=env, capture_output=True, timeout=_REMOVAL_S, check=False).stdout
+        living = {_label_of(cookie) for cookie in cookies()}
+        left = [str(each["Id"]) for each in json.loads(said or b"[]") if each["Labels"][_LABEL] not in living]
+        if left:
+            remove = [program, "rm", "--force", *left]
+            subprocess.run(remove, env=env, capture_output=True, timeout=_REMOVAL_S, check=False)
+
+
+def _label_of(cookie: str) -> str:
+    """Returns what names an attempt on a command line, which everybody can read."""
+    return hashlib.sha256(cookie.encode()).hexdigest()[:16]
 
 
 def find_runtime() -> tuple[str, str]:

@@ -5,6 +5,8 @@ tested is everything up to the runtime.
 """
 
 import contextlib
+import hashlib
+import json
 import subprocess
 from pathlib import Path
 from resource import RLIMIT_NOFILE, setrlimit
@@ -69,6 +71,8 @@ STAND_IN = """#!/bin/bash
 printf '%s\\n' "$@" >> "$TOLD"
 case "$1" in
   image) exit 1;;
+  ps) cat "${TOLD%told}kept"; exit;;
+  rm) exit;;
   pull) [ "$3" = org/there ] && exit 0; echo "manifest unknown" >&2; exit 125;;
 esac
 while [ "$1" != org/there ]; do shift; done
@@ -106,6 +110,19 @@ def test_a_rank_and_its_setup_run_inside_and_its_code_survives(tmp_path: Path, t
     told = (tmp_path / "told").read_text()
     assert told.split().count("run") == 2
     assert "very secret" not in told
+
+
+def test_what_podman_kept_of_an_attempt_that_is_gone_is_removed(tmp_path: Path, tools: Path) -> None:
+    """What killed it killed the process that would have removed its container; a living attempt's stays."""
+    labels = {"gone": "ad21e2b1d62a1a5c", "living": hashlib.sha256(b"a-cookie").hexdigest()[:16]}
+    kept = [{"Id": name, "Labels": {"walras.attempt": label}} for name, label in labels.items()]
+    (tmp_path / "kept").write_text(json.dumps(kept))
+    with subprocess.Popen(["sleep", "300"], env={COOKIE_VARIABLE: "a-cookie", "PATH": "/usr/bin:/bin"}) as living:
+        launch(tmp_path, f"{tools}:/usr/bin:/bin", JobNeeds(image="docker://org/there"), ["true"])
+        living.kill()
+    told = (tmp_path / "told").read_text().split()
+    assert told[told.index("rm") :][:3] == ["rm", "--force", "gone"]
+    assert "living" not in told
 
 
 def test_an_image_that_does_not_exist_ends_the_job_by_its_name(tmp_path: Path, tools: Path) -> None:
