@@ -93,7 +93,7 @@ async def test_a_full_disk_costs_no_healthy_job_and_no_report(server: AgentStand
         await server.start(LOOP, job_id=3, lease_s=20.0)
         refused = await server.report("refused")
         assert "cannot write its records" in here_problem(server)
-        await server.send(a_stop())
+        await server.send(a_stop(grace_s=60.0))
         ended = await server.report("ended")
         assert (ended.job_id, ended.exit_code) == (1, 85)
         await server.start(LOOP, job_id=4, lease_s=20.0)
