@@ -83,6 +83,7 @@ def test_a_topology_of_slurm_is_read_as_it_stands(tmp_path: Path):
         ({"switches": {}}, "switches", "no switch is named", "switches: {r1"),
         ({"switches": {"r1": "n[1-999999999]"}}, "switches", "no range", "gpu[01-08]"),
         ({"switches": {"r1": "n[1-900][1-900]"}}, "switches", "too many names", "100,000"),
+        ({"switches": {"r1": "n" + "[1-99999]" * 100_000}}, "switches", "too many names", "100,000"),
         ({"switches": {"r1": "n[1-60000]", "r2": "m[1-60000]"}}, "switches", "100,000 names", "one cluster"),
         ({"switches": {"r1": "n[1"}}, "switches", "no list of machines", "gpu[01-08]"),
         ({"switches": {"r1": "n;rm"}}, "switches", "no list of machines", "gpu[01-08]"),
