@@ -7,6 +7,7 @@ import pytest
 from fake_fleet import FakeFleet, cluster
 from planned_fleet import carried_out, measured, submit
 
+from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.feasibility import PoolLimit, infeasibility
@@ -182,3 +183,61 @@ def test_roles_that_no_fleet_or_policy_holds_are_refused(roles: dict[str, str], 
     found = infeasibility(roles_job(1, roles), pools, over_pools=over_pools)
     assert (found is None) == (not says)
     assert found is None or says in found.detail + found.fix
+
+
+def test_roles_take_nothing_that_another_project_owns_and_uses() -> None:
+    """As no gang of the same class does; what is lent they take back."""
+    fleet = planning("aab")
+    owns = (ev.EntityShare("one", owned=(ev.ShareLimit("a", 4),)),)
+    fleet.tell(ev.SharesDeclared(fleet.at, owns))
+    sits(fleet, 2, "a", 4, project="one")
+    fleet.at = 1000.0
+    wants = replace(roles_job(1, {"trainer": "b:2", "rollout": "a:4"}, count=2), project="two", value_usd_per_h=9.0)
+    assert not revoked(submit(fleet, fleet.at, wants))
+
+
+def test_roles_of_a_project_at_its_limit_take_the_place_of_its_lesser_jobs() -> None:
+    """As one gang does: what leaves for them counts no more."""
+    fleet = planning("ab")
+    fleet.tell(ev.SharesDeclared(fleet.at, (ev.EntityShare("one", limits=(ev.ShareLimit("fleet", 6),)),)))
+    sits(fleet, 2, "a", 4, project="one", priority=20)
+    fleet.at = 1000.0
+    wants = replace(roles_job(1, {"trainer": "b:2", "rollout": "a:4"}), project="one", priority=90)
+    assert revoked(submit(fleet, fleet.at, wants)) == {2}
+
+
+def test_two_jobs_leave_one_machine_for_two_processes() -> None:
+    fleet = planning("ab")
+    sits(fleet, 2, "a", 2, priority=20)
+    sits(fleet, 3, "a", 2, priority=20)
+    fleet.at = 1000.0
+    wants = replace(roles_job(1, {"trainer": "a:3", "rollout": "a:1"}), priority=90)
+    assert revoked(submit(fleet, fleet.at, wants)) == {2, 3}
+    fleet.end(J2, 85)
+    fleet.end(J3, 85)
+    carried_out(fleet)
+    assert parts(fleet, J1) == [("a1", 4)]
+
+
+def test_a_role_whose_pool_was_removed_is_told() -> None:
+    fleet = planning("ab")
+    sits(fleet, 2, "a", 4, preemptible=False)
+    submit(fleet, fleet.at, roles_job())
+    pool = fleet.core.ledger.fleet.pools[1].pool
+    fleet.lose(NodeId("b2"))
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(pool, removed=True)))
+    assert "trainer" in pending_reasons(fleet.core, J1)[0].detail
+
+
+def test_under_a_policy_that_places_no_roles_they_run_on_and_those_that_wait_are_told() -> None:
+    fleet = planning("ab")
+    submit(fleet, fleet.at, roles_job())
+    runs(fleet, J1)
+    submit(fleet, fleet.at, roles_job(2, {"trainer": "a:4", "rollout": "b:2"}))
+    fleet.tell(ev.PolicyChanged(fleet.at, PolicySpec("fifo"), QUICK))
+    carried_out(fleet)
+    assert fleet.core.ledger.jobs[J1].state is JobState.RUNNING
+    (told,) = pending_reasons(fleet.core, J2)
+    assert told.reason is Reason.CONFIG_EXCEEDS_FLEET
+    assert "the policy in force" in told.detail
+    assert "`walras`" in told.fix

@@ -53,9 +53,16 @@ async def test_each_machine_starts_its_processes_and_the_leading_role_is_on_the_
         assert w.server.views.why(row).startswith(
             "has trainer 0, head 0 on b (log of rank 0), rollout 0, rollout 1 on a"
         )
+        await agents["b"].train(job_id, 1, steps_per_s=0.5)
+        kind, held = w.live_state.jobs[job_id].kind, {"a": 2, "b": 1}
+        assert w.server.core.ledger.table.measured_mix(kind, held) == 0.5
         await agents["a"].end(job_id, exit_code=3, failed_rank=1)
         await agents["b"].end(job_id, exit_code=85)
         assert w.state(job_id) == "FAILED"
+    async with world(tmp_path, cluster=POOLS, policy=WALRAS) as w:
+        table = w.server.core.ledger.table
+        assert table.measured_mix(kind, held) == 0.5, "a restarted server knows it"
+        assert table.measured(kind, "b", 3) is None, "of three of the first machine's type it says nothing"
 
 
 async def test_a_policy_that_does_not_plan_refuses_them(tmp_path: Path) -> None:
