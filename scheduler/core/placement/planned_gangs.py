@@ -283,7 +283,12 @@ class _MultiPoolPlace:
         open_ones = emptiest(open_machines(self._cycle, pool, self._job, 0))
         machines = {each.row: each for each in open_ones}
         machines.update((row, machine) for row in leaving if (machine := self._open(row)) is not None)
-        return self._take(pieces, list(machines.values()), leaving)
+        most = sorted((sum(each) for each in fill_machines(pieces, [size] * len(pieces)) if each), reverse=True)
+        outsides = self._cycle.ledger.fleet.outside_blocks(pool, most if len(most) > 1 else sorted(pieces)[::-1])
+        return any(
+            self._take(pieces, [each for row, each in machines.items() if row not in outside], leaving)
+            for outside in outsides
+        )
 
     def _leaving(self, pool: int) -> dict[int, list[JobRecord]]:
         """Returns the jobs that may be asked to leave, by machine of the pool, weakest first."""

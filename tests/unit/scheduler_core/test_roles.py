@@ -16,6 +16,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.live.store.event_journal import dump_request, parse_request
 from walras.cluster import NodeId
 from walras.job_request import Demand, GangRequest, JobId, JobRequest, Kind, group_fields
+from walras.machines.topology import Topology
 from walras.spec.roles import RoleSpec, gang_of_roles
 from walras.states import JobState, Reason
 
@@ -217,6 +218,18 @@ def test_two_jobs_leave_one_machine_for_two_processes() -> None:
     fleet.end(J3, 85)
     carried_out(fleet)
     assert parts(fleet, J1) == [("a1", 4)]
+
+
+def test_roles_of_one_pool_are_in_one_rack() -> None:
+    """As one gang is, though another machine has just what one process needs."""
+    fleet = planning("aaa")
+    pool = fleet.core.ledger.fleet.pools[0].pool
+    racks = Topology((("machine", 8e9), ("rack", 1e9)), (("r1", "a1,a2"), ("r2", "a3")))
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(pool, topology=racks)))
+    submit(fleet, fleet.at, JobRequest(J2, Kind("k"), demands=(Demand("a", 2),), steps=1e7), runs=True)
+    assert parts(fleet, J2) == [("a3", 2)]
+    submit(fleet, fleet.at, roles_job(1, {"trainer": "a:1", "rollout": "a:2"}))
+    assert {node for node, _ in parts(fleet, J1)} <= {"a1", "a2"}
 
 
 def test_a_role_whose_pool_was_removed_is_told() -> None:
