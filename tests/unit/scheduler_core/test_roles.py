@@ -186,6 +186,18 @@ def test_roles_that_no_fleet_or_policy_holds_are_refused(roles: dict[str, str], 
     assert found is None or says in found.detail + found.fix
 
 
+@pytest.mark.parametrize(
+    ("count", "cpus", "fits"), [(3, 0.0, True), (4, 0.0, False), (3, 1e6, False)], ids=["", "machines", "processors"]
+)
+def test_each_process_has_to_fit_a_machine(count: int, cpus: float, fits: bool) -> None:
+    """Of four accelerators one holds one process of three, however many are left over on all of them."""
+    pools = [PoolLimit(state.pool, 12.0) for state in planning().core.ledger.fleet.pools]
+    request = replace(roles_job(1, {"trainer": "b:1", "rollout": "a:3"}, count=count), cpus_per_accelerator=cpus)
+    found = infeasibility(request, pools, over_pools=True)
+    assert (found is None) == fits
+    assert found is None or f"wants {count if not cpus else 1} times" in found.detail
+
+
 def test_roles_take_nothing_that_another_project_owns_and_uses() -> None:
     """As no gang of the same class does; what is lent they take back."""
     fleet = planning("aab")
