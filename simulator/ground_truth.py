@@ -220,10 +220,10 @@ class TruePhysics:
         accelerator = self._pools[placement.pool_id].pool.shape.accelerator
         parts = tuple([len(part.devices) for part in placement.parts])
         noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
-        noise *= self._pace(kind, placement)
-        if job.plan.request.plans:
+        if job.plan.request.plans:  # as stated, wherever it is
             planned = _scaled_segment(SpeedSegment(self._planned_speed(job.plan.request, placement)), noise)
             return lambda _: planned
+        noise *= self._pace(kind, placement)
         over = self._spread_parts(job.plan.request, placement) if job.plan.request.spreads else ()
         if over:
             return lambda steps: _scaled_segment(self._truth.speed_segment_over(kind, over, steps), noise)

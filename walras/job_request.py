@@ -7,6 +7,7 @@ The request is made of groups: `JobIdentity`, `JobLimits` and `GangRequest`. A j
 and classes of alike jobs hold the third, so that a field is added in one place.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import inf
@@ -270,6 +271,11 @@ class GangRequest:
         return bool(self.plans and self.plans[0].roles)
 
     @property
+    def is_measured_spread(self) -> bool:
+        """Whether its speed over several pools counts: one of ranks that share each batch, or of several roles."""
+        return self.shares or self.has_roles
+
+    @property
     def gang_request(self) -> "GangRequest":
         """Returns only this part of a request: equal for all jobs whose gangs are alike."""
         return GangRequest(**dict(zip(_GANG_FIELDS, _gang_values(self), strict=True)))
@@ -294,42 +300,56 @@ def roles_of(request: GangRequest, machines: Sequence[tuple[str, int]]) -> tuple
     return () if plan is None else plan.roles
 
 
-def place_roles(roles: Sequence[RoleUse], machines: Sequence[tuple[str, int]]) -> list[list[tuple[RoleUse, int]]]:
-    """Returns the processes on each machine, as role and index, so that they have all its accelerators.
+def fill_machines(pieces: Sequence[int], rooms: Iterable[int]) -> list[list[int]]:
+    """Returns the pieces, accelerators of each, that machines with so much room take in turn.
 
-    Processes without accelerators are on the first machine. Raises ValueError if there is no such way.
+    The first one is the first machine's; each machine takes the largest of the others that it has room for. One with
+    just the room of what it takes takes the same, so a place tells which piece is where.
+    """
+    left, found = Counter(pieces), list[list[int]]()
+    sizes = sorted(left, reverse=True)
+    for room in rooms:
+        taken = list(pieces[:1]) if not found and room >= pieces[0] else []
+        left.subtract(taken)
+        for size in sizes:
+            many = min(left[size], (room - sum(taken)) // size)
+            taken += [size] * many
+            left[size] -= many
+        found.append(taken)
+    return found
+
+
+def place_roles(roles: Sequence[RoleUse], machines: Sequence[tuple[str, int]]) -> list[list[tuple[RoleUse, int]]]:
+    """Returns the processes on each machine, as role and index, which have all its accelerators.
+
+    Processes without accelerators are on the first machine. Raises ValueError where `fill_machines` fills others.
 
     Args:
-        roles: the leading role first; its first process is on the first machine wherever that can be.
+        roles: the leading role first; its first process is on the first machine of its type.
         machines: accelerator type and number of accelerators of each.
     """
-    dead_ends = set[tuple[int, int, tuple[int, ...]]]()
+    plan, begun = GangPlan((), 0.0, tuple(roles)), [0] * len(roles)
+    places = [list[tuple[RoleUse, int]]() for _ in machines]
 
-    def fill(machine: int, room: int, left: tuple[int, ...]) -> list[tuple[int, int]] | None:
-        if room == 0:
-            machine += 1
-            if machine == len(machines):
-                return None if any(left) else []
-            room = machines[machine][1]
-        if (machine, room, left) in dead_ends:
-            return None
-        for row, role in enumerate(roles):
-            if left[row] and 0 < role.each <= room and covers(role.accelerator, machines[machine][0]):
-                rest = fill(machine, room - role.each, (*left[:row], left[row] - 1, *left[row + 1 :]))
-                if rest is not None:
-                    return [(machine, row), *rest]
-        dead_ends.add((machine, room, left))
-        return None
-
-    found = fill(-1, 0, tuple(role.count if role.each else 0 for role in roles))
-    if found is None:
-        raise ValueError(f"{GangPlan((), 0.0, tuple(roles)).text} are not what fills {list(machines)}")
-    heads = [(0, row) for row, role in enumerate(roles) for _ in range(role.count) if not role.each]
-    places: list[list[tuple[RoleUse, int]]] = [[] for _ in machines]
-    begun = [0] * len(roles)
-    for machine, row in [*found, *heads]:
+    def begin(machine: int, each: int, accelerator: str) -> None:
+        able = (row for row, role in enumerate(roles) if role.each == each and begun[row] < role.count)
+        row = next(row for row in able if not each or covers(roles[row].accelerator, accelerator))
         places[machine].append((roles[row], begun[row]))
         begun[row] += 1
+
+    for name in dict.fromkeys(name for name, _ in machines):
+        here = [row for row, (each, _) in enumerate(machines) if each == name]
+        for machine, pieces in zip(
+            here, fill_machines(plan.pieces_on(name), [machines[row][1] for row in here]), strict=True
+        ):
+            for piece in pieces:
+                begin(machine, piece, name)
+    for _ in range(sum(role.count for role in roles if not role.each)):
+        begin(0, 0, "")
+    if begun != [role.count for role in roles] or any(
+        sum(role.each for role, _ in here) != count for here, (_, count) in zip(places, machines, strict=True)
+    ):
+        raise ValueError(f"{plan.text} are not what fills {list(machines)}")
     return places
 
 

@@ -79,9 +79,11 @@ class SchedulerCore:
         if type(event) not in _TELLS_NOTHING:
             cycle.solves.told_at_event = ledger.event_number
         self._handlers[type(event)](cycle, event)
+        # No place is free for a move before all who hold places are told.
+        waits = deadlines.settle_deadlines if isinstance(event, JobRestored) and event.placement is not None else None
         if cycle.mechanism is not None:
             for has_work, settle in _CONCERNS:
-                if has_work(cycle):
+                if settle is not waits and has_work(cycle):
                     settle(cycle)
         return cycle.commands
 

@@ -108,6 +108,7 @@ class ThroughputMeasured:
 
     at: float
     kind: Kind
+    #: Its type; of a gang over several pools each type with its count: `a100:2,v100:1`.
     accelerator: str
     count: int
     steps_per_s: float

@@ -227,8 +227,12 @@ class SimulatedWorld:
             self._engine.schedule(now, self._end_broken_gang, attempt)
 
     def pair(self, now: float, attempt: SimAttempt, partner: SimAttempt | None) -> None:
-        """Co-locates both attempts: they make steps at their shared speeds from now on."""
-        assert partner is not None, "a job is co-located with one that does not run"
+        """Co-locates both attempts: they make steps at their shared speeds from now on.
+
+        `partner`: None if it has ended, and its machine has yet to say so.
+        """
+        if partner is None:
+            return
         attempt.partner, partner.partner = partner, attempt
         for one in (attempt, partner):
             self.attempts.set_rate(now, one, self._physics.shared_speed(one))

@@ -123,7 +123,7 @@ CROSSING_BUGS = (
     ),
     PlantedBug(
         "owned_places_taken_by_equals", _SEARCH,
-        "if cycle.ledger.usage.owned.keeps(cycle.ledger, incumbent, job):", "if False:",
+        "return stops and not cycle.ledger.usage.owned.keeps(cycle.ledger, holder, job)", "return stops",
     ),
     PlantedBug(
         "owned_places_lent_for_good", _STOPPING, "LOAN = (Protection.OWNER, ", "LOAN = (",

@@ -19,10 +19,10 @@ from scheduler.core.explain.pending_reasons import first_pending_reason
 from scheduler.core.state.bookings import STOP_WITHIN_S
 from scheduler.world.engine import RunOutcome
 from simulator.simulation import SimulationResult
-from tests.crossings.removals import told_wrongly
+from tests.crossings.removals import may_use, told_wrongly
 from tests.crossings.situations import BUSY_UNTIL_AT, HOUR_S, Situation
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId
-from walras.job_request import JobId, JobRequest
+from walras.job_request import JobId, JobRequest, place_roles, roles_of
 from walras.states import JobState, Reason
 
 #: A job is stopped for others of its class, or moved, at most so often; beyond it at most at this rate.
@@ -239,6 +239,7 @@ class Observer:
             self._break(f"{where}, though the budget of {request.project} is used up")
         self._check_limits(job, where)
         self._check_lasting(job, where)
+        self._check_roles(job, placement, where)
 
     def _check_bookings(self) -> None:
         """Once a booking has begun, nobody whom it excludes, and who may be stopped, is on its machines."""
@@ -258,7 +259,7 @@ class Observer:
             return "which is not there"
         if machine.closed:
             return f"which is {', '.join(sorted(machine.closed))}"
-        if not request.accepts(machine.pool):
+        if not may_use(request, machine.pool):
             return f"a machine of {machine.pool.pool_id}, which it does not accept"
         if machine.tools is not None and any(machine.tools.isdisjoint(any_of) for any_of in request.tools):
             return f"which lacks one of {request.tools}"
@@ -294,6 +295,14 @@ class Observer:
             found = [self._keeps_off(taker, part.node_id) for part in job.placement.parts]
             if all(found):
                 self._break(f"job {change.job_id} is stopped at {self._now:.1f}: {change.detail}; there, {found[0]}")
+
+    def _check_roles(self, job: _Job, placement: Placement, where: str) -> None:
+        """A job with roles has just what one of its plans takes, each process whole, the leading one first."""
+        types = [self._pools[part.pool_id or placement.pool_id].shape.accelerator for part in placement.parts]
+        machines = list(zip(types, (len(part.devices) for part in placement.parts), strict=True))
+        roles = roles_of(job.request, machines)
+        if job.request.has_roles and (not roles or place_roles(roles, machines)[0][0] != (roles[0], 0)):
+            self._break(f"{where} on {machines}, which is not {job.request.text}")
 
     def _check_limits(self, job: _Job, where: str) -> None:
         """Its project holds no more than its limits, of the fleet and of a type; a limit may be lowered below it."""
@@ -401,12 +410,12 @@ class Observer:
             and row["failures"] != "crashes"
             and row["changes"] != "policy"
         )
-        if not is_judged or not self._is_ready(job):
+        if not is_judged or not self._is_ready(job) or request.has_roles:
             return
         if self._fits_owned(job) and self._has_room(job, lambda each: self._borrows(each, job), owned=True):
             yield _OWN
         waiting = [each for each in self._jobs.values() if each.placement is None and each.state is JobState.PENDING]
-        if any(each.count > job.count or each.request.sizes for each in waiting):
+        if any(each.count > job.count or each.request.sizes or each.request.plans for each in waiting):
             return  # what is free, or becomes free, may be kept for a larger gang
         if row["policy"] not in ("walras", "hadar") and self._has_room(job, lambda other: False):
             yield "beside a free place"
@@ -433,7 +442,9 @@ class Observer:
         """Whether all that its project has waiting fits what it owns and does not use."""
         own, project = self._owned_by(job.request.project), job.request.project
         waiting = [each for each in self._jobs.values() if each.placement is None and each.request.project == project]
-        if own is None or any(each.request.sizes or each.request.deadline_at < inf for each in waiting):
+        if own is None or any(
+            each.request.sizes or each.request.plans or each.request.deadline_at < inf for each in waiting
+        ):
             return False
         mine = (each for each in self._jobs.values() if each.request.project == project)
         return sum(each.count for each in waiting) + self._own_held(mine, own) <= own.accelerators
@@ -524,7 +535,8 @@ class Observer:
             told = first_pending_reason(self._core, metrics.job_id, {})
             spent = told is not None and told.reason in (Reason.WAIT_BUDGET, Reason.WAIT_DEPENDENCY)
             owned = told is not None and "can be stopped without loss" in told.detail and not job.request.preemptible
-            if not spent and not owned:
+            unplanned = told is not None and job.request.has_roles and told.reason is Reason.CONFIG_EXCEEDS_FLEET
+            if not spent and not owned and not (unplanned and self._row["changes"] == "policy"):
                 why = "nothing" if told is None else f"{told.reason}: {told.detail}"
                 self._break(f"job {metrics.job_id} never ends ({result.outcome}): {why}")
 

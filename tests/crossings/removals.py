@@ -4,15 +4,17 @@ import re
 from dataclasses import replace
 from math import ceil, inf
 
+from optimizer.policy import PolicySpec
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, JobCancelled, NodeJoined
+from scheduler.core.events import Event, JobCancelled, NodeJoined, PolicyChanged
 from scheduler.core.explain.pending_reasons import PendingReason, first_pending_reason
 from scheduler.core.rules import StatedValue
 from scheduler.core.state.ledger import JobRecord
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, snapshot_at_once
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import Rollout, RolloutLimits
-from walras.cluster import Market, NodeId
+from walras.cluster import Market, NodeId, Pool
+from walras.job_request import Demand, JobRequest
 from walras.states import Reason
 
 #: Seconds within which the job starts, or waits for something else: a solve, a round, a stop and a boot.
@@ -59,6 +61,8 @@ def _without(snapshot: CoreSnapshot, job: JobRecord, told: PendingReason) -> tup
             return replace(snapshot, jobs=jobs, policy=replace(snapshot.policy, rules=replace(rules, budgets=()))), []
         case Reason.WAIT_DEPENDENCY:
             return snapshot, [JobCancelled(at, each) for each in sorted(job.blocked_by)]
+        case Reason.CONFIG_EXCEEDS_FLEET if job.request.has_roles and "policy" in told.detail:
+            return snapshot, [PolicyChanged(at, PolicySpec("walras"), rules)]
         case Reason.WAIT_BOOKED:
             return replace(snapshot, bookings=()), []
         case Reason.WAIT_PRICE if "rents no more machines" in told.detail:
@@ -70,11 +74,21 @@ def _without(snapshot: CoreSnapshot, job: JobRecord, told: PendingReason) -> tup
 def _machines_for_all(snapshot: CoreSnapshot) -> list[NodeJoined]:
     """Returns as many more machines of each owned pool that a waiting job accepts as would hold them all."""
     waiting = [each.job for each in snapshot.jobs if each.placement is None]
-    wanted = sum(max(demand.count for demand in each.demands) for each in waiting)
+    wanted = sum(max(use.count for use in uses_of(each)) for each in waiting)
     pools = [event.pool for event in snapshot.fleet if hasattr(event, "pool")]
     return [
         NodeJoined(snapshot.at, NodeId(f"more-{pool.pool_id}-{number}"), pool.pool_id)
         for pool in pools
-        if pool.market is Market.OWNED and any(each.accepts(pool) for each in waiting)
+        if pool.market is Market.OWNED and any(may_use(each, pool) for each in waiting)
         for number in range(ceil(wanted / pool.shape.accelerators) + len(waiting))
     ]
+
+
+def uses_of(job: JobRequest) -> list[Demand]:
+    """Returns what the job may take of one type: its demands, or the parts of its plans."""
+    return [use for plan in job.plans for use in plan.uses] or list(job.demands)
+
+
+def may_use(job: JobRequest, pool: Pool) -> bool:
+    """Returns whether the job, or a part of it, may be on machines of the pool."""
+    return any(job.accepts_part(use, pool) for use in uses_of(job)) if job.plans else job.accepts(pool)

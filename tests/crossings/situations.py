@@ -38,8 +38,20 @@ from scheduler.world.machines import PoolModel
 from simulator.faults import FaultModel, Incident, MarketChange, NodeSlowdown, PoolRevocation
 from simulator.ground_truth import GroundTruth, LengthEstimates, SpeedKey
 from simulator.simulation import Scenario
+from tests.simulation.random_scenarios import drawn_roles, racked
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.job_request import ANY_ACCELERATOR, Demand, DeviceShare, JobId, JobRequest, Kind, RetryRule
+from walras.job_request import (
+    ANY_ACCELERATOR,
+    Demand,
+    DeviceShare,
+    GangRequest,
+    JobId,
+    JobRequest,
+    Kind,
+    RetryRule,
+    group_fields,
+)
+from walras.spec.roles import gang_of_roles
 from walras.states import Reason
 
 #: The kinds of each feature. The first is the plain one.
@@ -47,7 +59,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "policy": ("walras", "fifo", "srtf", "max_min_fairness", "hadar"),
     "fleet": ("one type", "two types", "three types", "one machine"),
     "load": ("few", "burst", "many short", "behind a gang"),
-    "gangs": ("single", "small", "wide", "elastic"),
+    "gangs": ("single", "small", "wide", "elastic", "roles"),
     "people": ("one", "two projects", "users"),
     "shares": ("equal", "weights", "limit", "limit of a type", "guarantee", "owned"),
     "classes": ("one", "several"),
@@ -65,6 +77,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "failures": ("none", "crashes", "cancelled"),
     "changes": ("none", "policy", "priority", "deadline", "limit"),
     "machines": ("plain", "private", "tools"),
+    "switches": ("none", "racks"),
     "order": ("independent", "dependencies"),
 }
 Row = dict[str, str]
@@ -79,6 +92,7 @@ _LIMIT = 2
 #: Rows that are drawn for each that is taken.
 _TRIED_ROWS = 3
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("bert"))
+_ROLES = Kind("rl")
 _TYPES = ("a100", "v100", "k80")
 _SPEED = {"a100": 4.0, "v100": 2.0, "k80": 1.0}
 _POLICIES = {name: PolicySpec(name) for name in FEATURES["policy"]}
@@ -162,8 +176,8 @@ class Situation:
 
 
 def situation_of(row: Row, seed: int) -> Situation:
-    """The situation of a row; a function of the row and the seed."""
-    return _Drawn(row, seed).situation()
+    """The situation of a row; a function of the row and the seed. Of the policies, roles are for `walras` alone."""
+    return _Drawn({**row, "policy": "walras"} if row["gangs"] == "roles" else row, seed).situation()
 
 
 class _Drawn:
@@ -182,6 +196,8 @@ class _Drawn:
             )
             for number, name in enumerate(_TYPES[:types])
         )
+        if row["switches"] == "racks":
+            self.owned = racked(self.owned, seed)
         self.rented = self._rented()
         self.rules = self._rules()
 
@@ -193,7 +209,7 @@ class _Drawn:
         speeds = {SpeedKey(kind, name): _SPEED[name] * random.uniform(0.7, 1.3) for kind in KINDS for name in names}
         scenario = Scenario(
             (*self.owned, *self.rented),
-            GroundTruth(speeds, dict.fromkeys(KINDS, costs)),
+            GroundTruth(speeds, dict.fromkeys((*KINDS, _ROLES), costs), gradient_bytes={KINDS[0]: 1e9}),
             _POLICIES[row["policy"]],
             self.rules,
             WorldParameters(report_s=60.0, speed_noise=0.0, prepare_s=0.2),
@@ -293,6 +309,7 @@ class _Drawn:
         counts = (min(max(size - _LIMIT - 1, 1), gang), _LIMIT, gang, *(1 for _ in jobs[3:]))
         projects = ("two", "one", "two", "two", *("one" for _ in jobs[4:]))
         return [
+            job if job.request.has_roles else
             replace(
                 job,
                 request=replace(
@@ -310,8 +327,8 @@ class _Drawn:
         model = random.choice(self.owned)
         most = max(each.machines * each.pool.shape.accelerators for each in self.owned)
         half = _LIMIT if row["shares"] in ("limit", "limit of a type") else most
-        count = {"single": 1, "small": random.choice((1, 2)), "wide": random.choice((1, 2, half)), "elastic": 1}
-        gang = min(count[row["gangs"]], most, half)
+        small, wide = random.choice((1, 2)), random.choice((1, 2, half))
+        gang = min({"small": small, "wide": wide, "roles": small}.get(row["gangs"], 1), most, half)
         name = model.pool.shape.accelerator if random.random() < 0.3 else ANY_ACCELERATOR
         if name != ANY_ACCELERATOR:
             gang = min(gang, model.machines * model.pool.shape.accelerators)
@@ -347,12 +364,22 @@ class _Drawn:
             tools=(("container",),) if row["machines"] == "tools" and gang == 1 and name == ANY_ACCELERATOR else (),
             shared=DeviceShare(2**33, 0.4) if shared else None,
         )
+        if row["gangs"] == "roles" and (row["load"] != "behind a gang" or number > 4) and random.random() < 0.5:
+            request = self._with_roles(request)
         job = SimulatedJob(at, request, steps)
         if row["failures"] == "crashes" and random.random() < 0.4:
             job = replace(job, failures=(PlannedFailure(steps / 2, 3, 1),))
         if row["failures"] == "cancelled" and random.random() < 0.4:
             job = replace(job, cancel_at=at + random.uniform(1, 900))
         return job
+
+    def _with_roles(self, request: JobRequest) -> JobRequest:
+        """The job as one of roles that owned machines hold, within what its project may have."""
+        limited = self.row["shares"] in ("limit", "limit of a type")
+        roles = drawn_roles(self.random, self.owned, _LIMIT if limited else 8)
+        gang = gang_of_roles(GangRequest(demands=()), roles, 2.0)
+        may_be_stopped = request.preemptible or self.row["shares"] == "owned"
+        return replace(request, kind=_ROLES, shared=None, preemptible=may_be_stopped, **group_fields(gang, GangRequest))
 
     def _acts(self, jobs: Sequence[SimulatedJob]) -> list[Event]:
         row, random, found = self.row, self.random, list[Event]()

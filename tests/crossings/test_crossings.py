@@ -37,3 +37,9 @@ def test_thirty_situations_keep_every_promise() -> None:
     broken = [outcome.text for outcome in found if outcome.broken]
     assert not broken, "\n".join(broken)
     assert sum(outcome.cut_s for outcome in found) <= LOST_MAX * sum(outcome.held_s for outcome in found)
+
+
+def test_a_core_that_is_told_its_jobs_moves_none_before_it_was_told_all() -> None:
+    """Where one would be late: what looks free may be held by the next that is told."""
+    (found,) = outcomes(594, 1)
+    assert not found.broken, found.text

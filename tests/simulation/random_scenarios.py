@@ -1,5 +1,6 @@
 """Small random clusters, workloads and faults, each a function of its seed."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -15,6 +16,7 @@ from simulator.simulation import Scenario
 from walras.cluster import Pool, PoolId, Shape
 from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest, Kind, RetryRule
 from walras.machines.topology import Topology
+from walras.spec.roles import RoleSpec
 
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("script"))
 POLICIES = (
@@ -82,16 +84,43 @@ def scenario_of(seed: int) -> Scenario:
 
 def in_racks(scenario: Scenario) -> Scenario:
     """Two more machines in every pool, in racks of two whose links are slower than their own; some are in none."""
-    random = Random(f"{scenario.seed}/racks")
-    models = [replace(model, machines=model.machines + 2) for model in scenario.pools]
+    pools = racked([replace(model, machines=model.machines + 2) for model in scenario.pools], scenario.seed)
+    truth = replace(scenario.truth, gradient_bytes={KINDS[0]: 1e9, KINDS[1]: 2e8})
+    # Of a gang on many machines some start would be refused each time, until it is held.
+    return replace(scenario, pools=pools, truth=truth, world=replace(scenario.world, refused=0.0))
+
+
+def racked(models: Sequence[PoolModel], seed: int) -> tuple[PoolModel, ...]:
+    """These pools, their machines in racks of two whose links are slower than their own; some are in none."""
+    random = Random(f"{seed}/racks")
     shapes = [model.pool.shape.name for model in models for _ in range(model.machines)]
     names = [f"{shape}-{number}" for number, shape in enumerate(shapes, 1) if number % 3 or random.random() < 0.5]
     racks = tuple((f"r{first}", ",".join(names[first : first + 2])) for first in range(0, len(names), 2))
     topology = Topology((("machine", 8e9), ("rack", random.choice((4e9, 1e9)))), racks)
-    pools = tuple(replace(model, pool=replace(model.pool, topology=topology)) for model in models)
-    truth = replace(scenario.truth, gradient_bytes={KINDS[0]: 1e9, KINDS[1]: 2e8})
-    # Of a gang on many machines some start would be refused each time, until it is held.
-    return replace(scenario, pools=pools, truth=truth, world=replace(scenario.world, refused=0.0))
+    return tuple(replace(model, pool=replace(model.pool, topology=topology)) for model in models)
+
+
+def drawn_roles(chance: Random, pools: Sequence[PoolModel], most: int = 64) -> dict[str, RoleSpec]:
+    """Two roles, or one, that owned pools hold with `most` accelerators; each process whole on a machine of its own,
+    the second role elastic or not.
+    """
+    roles = dict[str, RoleSpec]()
+    left = {model.pool.shape.accelerator: model.machines for model in pools}
+    for name in ("trainer", "rollout"):
+        model = chance.choice([each for each in pools if left[each.pool.shape.accelerator]])
+        shape = model.pool.shape
+        room = most - (name == "trainer")  # one is the other role's
+        count = chance.randint(1, min(left[shape.accelerator], room))
+        each = chance.randint(1, min(shape.accelerators, room // count))
+        left[shape.accelerator] -= count
+        most -= count * each
+        elastic = count if name == "rollout" and chance.random() < 0.5 else None
+        roles[name] = RoleSpec(
+            run="x", accelerators=f"{shape.accelerator}:{each}", count=1 if elastic else count, max_count=elastic
+        )
+        if not any(left.values()) or not most:
+            break
+    return roles
 
 
 def jobs_of(seed: int, scenario: Scenario) -> list[SimulatedJob]:

@@ -13,11 +13,11 @@ from scheduler.world.attempts import SimulatedJob
 from scheduler.world.engine import RunOutcome
 from simulator.reports.run_spec import RunSpec, WorkloadSource, prepare_run
 from simulator.simulation import Scenario, Simulation
-from tests.simulation.random_scenarios import FAULTS_UNTIL_AT, jobs_of
+from tests.simulation.random_scenarios import FAULTS_UNTIL_AT, drawn_roles, in_racks, jobs_of
 from tests.simulation.test_random_runs import CheckedCore, scenario_under
 from walras.errors import ConfigError
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RoleUse, group_fields, place_roles, roles_of
-from walras.spec.roles import RoleSpec, gang_of_roles
+from walras.spec.roles import gang_of_roles
 from walras.states import JobState
 
 #: Seconds for which a waiting job may hold a part of its place: those on the rest are asked to leave, or it is dropped.
@@ -48,20 +48,7 @@ class RolesCore(CheckedCore):
 
 def _roles_job(chance: Random, number: int, scenario: Scenario) -> SimulatedJob:
     """Two roles that the cluster holds, each process whole on a machine, the second one elastic or not."""
-    roles = {}
-    left = {model.pool.shape.accelerator: model.machines for model in scenario.pools}
-    for name in ("trainer", "rollout"):
-        model = chance.choice([each for each in scenario.pools if left[each.pool.shape.accelerator]])
-        shape = model.pool.shape
-        count = chance.randint(1, left[shape.accelerator])
-        left[shape.accelerator] -= count
-        each = chance.randint(1, shape.accelerators)
-        most = count if name == "rollout" and chance.random() < 0.5 else None
-        roles[name] = RoleSpec(
-            run="x", accelerators=f"{shape.accelerator}:{each}", count=1 if most else count, max_count=most
-        )
-        if not any(left.values()):
-            break
+    roles = drawn_roles(chance, scenario.pools)
     steps = chance.uniform(10.0, 400.0)
     gang = gang_of_roles(GangRequest(demands=()), roles, chance.choice((1.0, 4.0)))
     request = JobRequest(
@@ -74,6 +61,7 @@ def _roles_job(chance: Random, number: int, scenario: Scenario) -> SimulatedJob:
 def _run(seed: int) -> tuple[set[JobState], set[tuple[str, int]], float]:
     """How the jobs with roles ended, what led their attempts on the first machine, and how long one held a part."""
     scenario, chance, core = scenario_under("walras", seed), Random(f"{seed}/roles"), RolesCore()
+    scenario = in_racks(scenario) if seed % 3 == 1 else scenario
     some = [job for job in jobs_of(seed, scenario) if job.cancel_at == inf and not job.request.depends_on]
     roles = {number: _roles_job(chance, number, scenario) for number in (101, 102, 103)}
     types = {model.pool.pool_id: model.pool.shape.accelerator for model in scenario.pools}

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import prod
 from typing import Any, NamedTuple
 
 #: Maximum of names in a topology.
@@ -26,10 +25,13 @@ def host_names(text: str) -> list[str]:
     """Returns the names of a list as Slurm writes it: `gpu[01-03,7],login`. Raises ValueError."""
     found: list[str] = []
     for word in _WORD.findall(text):
-        # Between brackets the pieces stand alone, so every second one is a list of numbers.
-        choices = [_numbers(piece) if at % 2 else [piece] for at, piece in enumerate(_BRACKET.split(word))]
-        if len(found) + prod(map(len, choices)) > NAMES_MAX:
-            raise ValueError(f"{word[:60]!r} stands for too many names; at most {NAMES_MAX:,} machines")
+        choices, many = list[list[str]](), 1
+        for at, piece in enumerate(_BRACKET.split(word)):
+            # Between brackets the pieces stand alone, so every second one is a list of numbers.
+            choices.append(_numbers(piece) if at % 2 else [piece])
+            many *= len(choices[-1])
+            if len(found) + many > NAMES_MAX:
+                raise ValueError(f"{word[:60]!r} stands for too many names; at most {NAMES_MAX:,} machines")
         found += map("".join, product(*choices))
     wrong = [name for name in found if _NAME.fullmatch(name) is None]
     if wrong or not found or not _WORD.sub("", text).strip(", \t\n") == "":

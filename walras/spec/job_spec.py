@@ -278,6 +278,7 @@ class JobSpec(FileModel):
         }
         beside["resources.accelerators"] = "accelerators" in self.resources.model_fields_set
         beside["resources.shared"] = self.resources.shared is not None
+        beside["batch.adaptive"] = self.batch is not None and self.batch.is_chosen
         check_roles(self.roles, beside)
 
 

@@ -144,7 +144,9 @@ def kind_of(spec: JobSpec) -> Kind:
         batch.append(("most", f"{spec.batch.max} {spec.batch.max_per_rank}"))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
     batch += [("plan", str([(use.accelerator, use.count) for use in plan.uses])) for plan in spec.plans]
-    batch += [("role", repr((name, role.run, role.demand))) for name, role in spec.roles.items()]
+    for name, role in spec.roles.items():
+        count = role.count if role.max_count is None else None  # of one that is elastic, what it holds tells
+        batch.append(("role", repr((name, role.run, role.demand, count))))
     # An edited script is of the same kind: what is measured of it goes on counting.
     folder = spec.workdir if spec.code is None else spec.code.folder
     folder = folder if spec.git is None else spec.git.url

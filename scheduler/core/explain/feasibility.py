@@ -149,7 +149,7 @@ def _role_fits(request: JobRequest, role: RoleUse, pools: list[PoolLimit]) -> bo
 def _roles_do_not_fit(request: JobRequest, pools: list[PoolLimit], *, only_planned: bool) -> Infeasibility:
     """Returns which role the fleet cannot hold, or that its policy places no roles."""
     if only_planned:
-        detail = f"wants {request.text} together; the policy in force places a gang in one pool"
+        detail = f"wants {request.text} together; the policy in force places no roles"
         return Infeasibility(Reason.CONFIG_EXCEEDS_FLEET, "roles", detail, _PLANS_FIX.removesuffix(_OR))
     fewest = min(request.plans, key=lambda plan: sum(use.count for use in plan.uses))
     lacks = next((role for role in fewest.roles if not _role_fits(request, role, pools)), None)

@@ -109,10 +109,10 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
 
 
 def _saw_mix(cycle: Cycle, job: JobRecord, steps_per_s: float) -> None:
-    """Records the speed of a gang over several pools, if it shares its batches, or has roles."""
+    """Records the speed of a gang over several pools, where that counts."""
     ledger, kind = cycle.ledger, cycle.ledger.kind_of(job)
     held = ledger.classes.types_of(ledger.parts_of(job))
-    if (job.request.shares or job.request.has_roles) and ledger.table.measure_mix(kind, held, steps_per_s):
+    if job.request.is_measured_spread and ledger.table.measure_mix(kind, held, steps_per_s):
         ledger.classes.refresh_kind(kind)
         cycle.solves.problem_changed = True
 

@@ -26,7 +26,12 @@ from walras.job_request import Kind, plain_kind, project_of
 def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:
     """Sets a speed that is known from elsewhere."""
     ledger = cycle.ledger
-    if ledger.table.set_known(event.kind, event.accelerator, event.count, event.steps_per_s):
+    if ":" in event.accelerator:
+        counts = (each.split(":") for each in event.accelerator.split(","))
+        changes = ledger.table.measure_mix(event.kind, {name: int(count) for name, count in counts}, event.steps_per_s)
+    else:
+        changes = ledger.table.set_known(event.kind, event.accelerator, event.count, event.steps_per_s)
+    if changes:
         ledger.classes.refresh_kind(event.kind)
         cycle.solves.problem_changed = True
 

@@ -14,7 +14,9 @@ important than the gang moves only if there is a place for it.
 Both use the finder of `search.py`, each with its own cost of a machine.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import start_attempt
@@ -27,6 +29,7 @@ from scheduler.core.placement.search import (
     find_free_place,
     found_place,
     has_room_after,
+    makes_room,
     open_machines,
 )
 from scheduler.core.placement.where import may_hold, may_place
@@ -35,9 +38,8 @@ from scheduler.core.state.job_classes import PoolParts, is_fork
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import ready_at
 from scheduler.core.state.shared_accelerators import freed_by
-from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, JobOrdering
-from walras.job_request import GangPlan
+from walras.job_request import GangPlan, fill_machines
 from walras.spec.accelerator_names import covers
 
 #: Maximum of gangs examined after each plan, of machines for each of them, and of sets of machines tried.
@@ -113,8 +115,7 @@ class _Defragmentation:
             return False  # its parts in other pools would need new places too
         if not self._is_planned(job) and job.request.priority_class > self._job.request.priority_class:
             return False
-        stops = may_be_stopped(self._cycle.ledger, job, StopFor.PLACE) is None
-        return stops and self._ordering.protects(job) is None
+        return makes_room(self._cycle, job, self._job) and self._ordering.protects(job) is None
 
     def _cost(self, job: JobRecord) -> float:
         """Returns the accelerator-seconds lost by stopping the job; 0 for a job that must leave the pool anyhow."""
@@ -227,13 +228,13 @@ def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: 
 
     Does nothing without a place.
     """
-    if not cycle.limits.allows(job, parts):
-        return
     ordering = cycle.ordering
     search = _MultiPoolPlace(cycle, ordering, job, may_displace=may_displace)
     if not all(search.find(pool, count, parts) for pool, count in search.leading_first(parts)):
         return
     found = found_place(parts[0][0], search.chosen.values())
+    if not cycle.limits.allows(job, parts, found.victims):
+        return
     if job.waits and not found.victims:
         drop_reservation(cycle, job.job_id)
         start_attempt(cycle, job, found.pool, found.place)
@@ -282,17 +283,20 @@ class _MultiPoolPlace:
         open_ones = emptiest(open_machines(self._cycle, pool, self._job, 0))
         machines = {each.row: each for each in open_ones}
         machines.update((row, machine) for row in leaving if (machine := self._open(row)) is not None)
-        return all(self._take(piece, list(machines.values()), leaving) for piece in pieces)
-
-    def _stops(self, job: JobRecord) -> bool:
-        return may_be_stopped(self._cycle.ledger, job, StopFor.PLACE) is None
+        most = sorted((sum(each) for each in fill_machines(pieces, [size] * len(pieces)) if each), reverse=True)
+        outsides = self._cycle.ledger.fleet.outside_blocks(pool, most if len(most) > 1 else sorted(pieces)[::-1])
+        return any(
+            self._take(pieces, [each for row, each in machines.items() if row not in outside], leaving)
+            for outside in outsides
+        )
 
     def _leaving(self, pool: int) -> dict[int, list[JobRecord]]:
         """Returns the jobs that may be asked to leave, by machine of the pool, weakest first."""
         found: dict[int, list[JobRecord]] = {}
         if self._may_displace:
             for other in self._ordering.incumbents(pool, INCUMBENTS_MAX).weaker_than(self._job):
-                for row, _ in other.place if other is not self._job and self._stops(other) else ():
+                leaves = other is not self._job and makes_room(self._cycle, other, self._job)
+                for row, _ in other.place if leaves else ():
                     machine = self._cycle.ledger.fleet.machines[row]
                     if machine is not None and machine.pool == pool:
                         found.setdefault(row, []).append(other)
@@ -303,25 +307,43 @@ class _MultiPoolPlace:
         machine = self._cycle.ledger.fleet.machines[row]
         return machine if machine is not None and may_place(self._cycle, self._job, machine) is None else None
 
-    def _take(self, piece: int, machines: list[FleetMachine], leaving: dict[int, list[JobRecord]]) -> bool:
-        """Takes `piece` more accelerators of the machine that fewest jobs must leave; returns False if none has them.
+    def _take(self, pieces: list[int], machines: list[FleetMachine], leaving: dict[int, list[JobRecord]]) -> bool:
+        """Takes machines for the pieces, in turn filled with them (`fill_machines`); returns False if some are left.
 
-        Of equal machines one that is used already is taken, then the one with the fewest accelerators left over.
+        The next piece goes to the machine that fewest jobs must leave; of equal ones to one that is used already, then
+        to the one with the fewest accelerators left over.
         """
+        rooms, here = dict[int, int](), {machine.row: machine for machine in machines}
+        taken = dict[int, int]()
+
+        def least(row: int, count: int) -> list[JobRecord] | None:
+            return self._fewest_leaving(here[row], count, leaving.get(row, []))
 
         def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:
-            before = self.chosen.get(machine.row)
-            used, left = (0, 0) if before is None else (before.accelerators, len(before.leaving))
-            after = self._fewest_leaving(machine, used + part, leaving.get(machine.row, []))
-            if after is None:
+            row, used = machine.row, taken.get(machine.row, 0)
+            before, after = least(row, used), least(row, used + part)
+            if before is None or after is None:
                 return None
-            cost = (len(after) - left, not used, len(machine.free) - part)
-            return MachineCandidate(machine.row, used + part, cost, after)
+            return MachineCandidate(
+                row, used + part, (len(after) - len(before), not used, len(machine.free) - part), after
+            )
 
-        found = cheapest_machines([piece], machines, offer_of)
-        if found is None:
-            return False
-        self.chosen[found[0].row] = found[0]
+        while True:
+            filled = fill_machines(pieces, rooms.values())
+            taken.update(zip(rooms, map(sum, filled), strict=True))
+            left = Counter(pieces) - Counter(chain.from_iterable(filled))
+            if not left:
+                break
+            found = cheapest_machines([max(left) if filled else pieces[0]], machines, offer_of)
+            if found is None:
+                return False
+            row, room = found[0].row, found[0].accelerators
+            while has_room_after(self._cycle, here[row], found[0].leaving, room + 1, self._job):
+                room += 1
+            rooms[row] = room
+        for row, count in taken.items():
+            if count:
+                self.chosen[row] = MachineCandidate(row, count, (), least(row, count) or ())
         return True
 
     def _fewest_leaving(self, machine: FleetMachine, count: int, able: list[JobRecord]) -> list[JobRecord] | None:

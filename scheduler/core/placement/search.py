@@ -267,6 +267,12 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
     return next((place for place in found if place is not None), None)
 
 
+def makes_room(cycle: Cycle, holder: JobRecord, job: JobRecord) -> bool:
+    """Returns whether the holder of a place may be stopped for the job: not on what the holder's project owns."""
+    stops = may_be_stopped(cycle.ledger, holder, StopFor.PLACE) is None
+    return stops and not cycle.ledger.usage.owned.keeps(cycle.ledger, holder, job)
+
+
 def _find_victims(
     cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[JobRecord], outside: Set[int]
 ) -> FoundPlace | None:
@@ -279,9 +285,7 @@ def _find_victims(
     room: dict[int, int] = {}  # accelerators that would be free, leaving nominations aside, by row
     halves: set[JobId] = set()  # incumbents whose accelerator is free once the job sharing it may be displaced too
     for incumbent in incumbents:
-        if incumbent is job or may_be_stopped(cycle.ledger, incumbent, StopFor.PLACE) is not None:
-            continue
-        if cycle.ledger.usage.owned.keeps(cycle.ledger, incumbent, job):
+        if incumbent is job or not makes_room(cycle, incumbent, job):
             continue
         partner = cycle.sharing.partner_of(incumbent.job_id) if cycle.sharing.pairs else None
         if partner is not None and partner.revoked is None and partner.job_id not in halves:

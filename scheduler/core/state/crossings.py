@@ -25,10 +25,12 @@ class Crossing:
 
 
 def crossing_of(ledger: Ledger, job: JobRecord, place: Place) -> Crossing | None:
-    """Returns what the job loses by such a place for one gang; None if no place is closer, or nothing tells."""
+    """Returns what the job loses by such a place for one gang; None if no place is closer, or nothing tells, and for
+    plans, whose speeds are stated.
+    """
     machines = [machine for row, _ in place if (machine := ledger.fleet.machines[row]) is not None]
     pools = {machine.pool for machine in machines}
-    if len(machines) < 2 or len(pools) > 1 or ledger.is_spread(job):
+    if len(machines) < 2 or len(pools) > 1 or job.request.plans or ledger.is_spread(job):
         return None
     state = ledger.fleet.pools[pools.pop()]
     if state.pool.topology is None:

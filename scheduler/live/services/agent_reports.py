@@ -282,9 +282,8 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
     speed = attempt.evidence.speed
     if speed is not None:
         job.speed_forwarded = True
-        key = (job.kind, attempt.row.accelerator, attempt.row.accelerators)
-        if _is_usual(transaction, job):
-            transaction.batch.put(SpeedRow(*key, speed))
+        if _is_usual(transaction, job) and (gang := _measured_gang(transaction, attempt)):
+            transaction.batch.put(SpeedRow(job.kind, gang, attempt.row.accelerators, speed))
     emit(
         transaction,
         AttemptProgressed(
@@ -307,6 +306,17 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
         transaction.state.scores_stored = table.judged
     if report.start_s is not None:
         store_restart_cost(transaction, job)
+
+
+def _measured_gang(transaction: Transaction, attempt: LiveAttempt) -> str:
+    """Returns of which gang the attempt's speed is one: its type, or those of several with their counts, as
+    `ThroughputMeasured` has them; empty where it measures none.
+    """
+    ledger, job_id = transaction.core.ledger, attempt.row.job_id
+    if (job := ledger.jobs.get(job_id)) is None or not ledger.is_spread(job):
+        return attempt.row.accelerator
+    held = ledger.classes.types_of(ledger.parts_of(job))
+    return ",".join(f"{name}:{held[name]}" for name in sorted(held)) if job.request.is_measured_spread else ""
 
 
 def _keep_pair_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:

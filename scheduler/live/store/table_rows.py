@@ -334,6 +334,7 @@ class SpeedRow:
     """The newest speed reported of a gang."""
 
     kind: Kind
+    #: As in `ThroughputMeasured`.
     accelerator: str
     count: int
     steps_per_s: float

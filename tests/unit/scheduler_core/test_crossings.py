@@ -91,6 +91,7 @@ def test_a_gang_over_two_racks_counts_as_slower_until_it_is_measured_and_its_kin
     assert ledger.rate_of(ledger.jobs[JobId(4)]) == STEPS_PER_S
     fleet.restart()
     assert told_of(fleet, 3)[0].startswith("2 racks: ")
+    assert fleet.core.ledger.kind_of(fleet.core.ledger.jobs[JobId(3)]) == "k across racks"
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,41 @@ def test_it_waits_no_longer_than_the_crossing_costs_it_however_late_others_end()
         carried_out(fleet)
     assert machines_of(fleet, 3) == {"a3", "a6"}
     assert fleet.at <= 910.0
+
+
+def test_it_waits_no_longer_however_often_the_ends_of_others_move():
+    """They are 200 s away at every report."""
+    fleet = racks("srtf")
+    across(fleet, steps=200.0)
+    while JobId(3) not in fleet.attempts and fleet.at < 2000:
+        at = fleet.at + 50.0
+        for number in (1, 2):
+            fleet.tell(ev.AttemptProgressed(at, JobId(number), 1, 1.0))
+        fleet.tell(ev.Woke(at))
+        carried_out(fleet)
+    assert 700.0 <= fleet.at <= 950.0
+
+
+def test_a_gang_that_runs_faster_over_racks_than_was_known_is_not_slower():
+    fleet = racks()
+    across(fleet, steps=None)
+    fleet.run(3)
+    for at in range(2, 12):
+        fleet.tell(ev.AttemptProgressed(float(at), JobId(3), 1, float(at), steps_per_s=2.0, samples=9))
+    assert told_of(fleet, 3) == ["2 racks: 0% slower than on machines close together"]
+
+
+def test_a_rack_with_a_machine_that_others_booked_or_without_processors_is_none():
+    """Neither for a gang that would be there when they come, nor for a job that leaves whole racks free."""
+    fleet = racks()
+    fleet.tell(ev.BookingsDeclared(0.0, (ev.Booking(1, "other", (NodeId("a1"), NodeId("a2")), 100.0, inf),)))
+    submit(fleet, 1, 8)
+    assert machines_of(fleet, 1) < {"a4", "a5", "a6"}
+    fleet = racks()
+    cpus = fleet.core.ledger.fleet.pools[0].pool.shape.cpus
+    for number, part in ((2, 0.75), (3, 0.5), (4, 0.5)):
+        fleet.tell(ev.JobSubmitted(0.0, replace(job(number, "a", 1), cpus_per_accelerator=part * cpus)))
+    assert [machines_of(fleet, number) for number in (2, 3, 4)] == [{"a1"}, {"a2"}, {"a2"}]
 
 
 def test_jobs_leave_one_rack_for_a_gang_rather_than_a_machine_in_each():

@@ -7,6 +7,7 @@ import pytest
 from fake_fleet import FakeFleet, cluster
 from planned_fleet import carried_out, measured, submit
 
+from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.feasibility import PoolLimit, infeasibility
@@ -15,6 +16,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.live.store.event_journal import dump_request, parse_request
 from walras.cluster import NodeId
 from walras.job_request import Demand, GangRequest, JobId, JobRequest, Kind, group_fields
+from walras.machines.topology import Topology
 from walras.spec.roles import RoleSpec, gang_of_roles
 from walras.states import JobState, Reason
 
@@ -182,3 +184,85 @@ def test_roles_that_no_fleet_or_policy_holds_are_refused(roles: dict[str, str], 
     found = infeasibility(roles_job(1, roles), pools, over_pools=over_pools)
     assert (found is None) == (not says)
     assert found is None or says in found.detail + found.fix
+
+
+@pytest.mark.parametrize(
+    ("count", "cpus", "fits"), [(3, 0.0, True), (4, 0.0, False), (3, 1e6, False)], ids=["", "machines", "processors"]
+)
+def test_each_process_has_to_fit_a_machine(count: int, cpus: float, fits: bool) -> None:
+    """Of four accelerators one holds one process of three, however many are left over on all of them."""
+    pools = [PoolLimit(state.pool, 12.0) for state in planning().core.ledger.fleet.pools]
+    request = replace(roles_job(1, {"trainer": "b:1", "rollout": "a:3"}, count=count), cpus_per_accelerator=cpus)
+    found = infeasibility(request, pools, over_pools=True)
+    assert (found is None) == fits
+    assert found is None or f"wants {count if not cpus else 1} times" in found.detail
+
+
+def test_roles_take_nothing_that_another_project_owns_and_uses() -> None:
+    """As no gang of the same class does; what is lent they take back."""
+    fleet = planning("aab")
+    owns = (ev.EntityShare("one", owned=(ev.ShareLimit("a", 4),)),)
+    fleet.tell(ev.SharesDeclared(fleet.at, owns))
+    sits(fleet, 2, "a", 4, project="one")
+    fleet.at = 1000.0
+    wants = replace(roles_job(1, {"trainer": "b:2", "rollout": "a:4"}, count=2), project="two", value_usd_per_h=9.0)
+    assert not revoked(submit(fleet, fleet.at, wants))
+
+
+def test_roles_of_a_project_at_its_limit_take_the_place_of_its_lesser_jobs() -> None:
+    """As one gang does: what leaves for them counts no more."""
+    fleet = planning("ab")
+    fleet.tell(ev.SharesDeclared(fleet.at, (ev.EntityShare("one", limits=(ev.ShareLimit("fleet", 6),)),)))
+    sits(fleet, 2, "a", 4, project="one", priority=20)
+    fleet.at = 1000.0
+    wants = replace(roles_job(1, {"trainer": "b:2", "rollout": "a:4"}), project="one", priority=90)
+    assert revoked(submit(fleet, fleet.at, wants)) == {2}
+
+
+def test_two_jobs_leave_one_machine_for_two_processes() -> None:
+    fleet = planning("ab")
+    sits(fleet, 2, "a", 2, priority=20)
+    sits(fleet, 3, "a", 2, priority=20)
+    fleet.at = 1000.0
+    wants = replace(roles_job(1, {"trainer": "a:3", "rollout": "a:1"}), priority=90)
+    assert revoked(submit(fleet, fleet.at, wants)) == {2, 3}
+    fleet.end(J2, 85)
+    fleet.end(J3, 85)
+    carried_out(fleet)
+    assert parts(fleet, J1) == [("a1", 4)]
+
+
+def test_roles_of_one_pool_are_in_one_rack() -> None:
+    """As one gang is, though another machine has just what one process needs."""
+    fleet = planning("aaa")
+    pool = fleet.core.ledger.fleet.pools[0].pool
+    racks = Topology((("machine", 8e9), ("rack", 1e9)), (("r1", "a1,a2"), ("r2", "a3")))
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(pool, topology=racks)))
+    submit(fleet, fleet.at, JobRequest(J2, Kind("k"), demands=(Demand("a", 2),), steps=1e7), runs=True)
+    assert parts(fleet, J2) == [("a3", 2)]
+    submit(fleet, fleet.at, roles_job(1, {"trainer": "a:1", "rollout": "a:2"}))
+    assert {node for node, _ in parts(fleet, J1)} <= {"a1", "a2"}
+
+
+def test_a_role_whose_pool_was_removed_is_told() -> None:
+    fleet = planning("ab")
+    sits(fleet, 2, "a", 4, preemptible=False)
+    submit(fleet, fleet.at, roles_job())
+    pool = fleet.core.ledger.fleet.pools[1].pool
+    fleet.lose(NodeId("b2"))
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(pool, removed=True)))
+    assert "trainer" in pending_reasons(fleet.core, J1)[0].detail
+
+
+def test_under_a_policy_that_places_no_roles_they_run_on_and_those_that_wait_are_told() -> None:
+    fleet = planning("ab")
+    submit(fleet, fleet.at, roles_job())
+    runs(fleet, J1)
+    submit(fleet, fleet.at, roles_job(2, {"trainer": "a:4", "rollout": "b:2"}))
+    fleet.tell(ev.PolicyChanged(fleet.at, PolicySpec("fifo"), QUICK))
+    carried_out(fleet)
+    assert fleet.core.ledger.jobs[J1].state is JobState.RUNNING
+    (told,) = pending_reasons(fleet.core, J2)
+    assert told.reason is Reason.CONFIG_EXCEEDS_FLEET
+    assert "the policy in force" in told.detail
+    assert "`walras`" in told.fix

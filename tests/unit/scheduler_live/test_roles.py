@@ -9,7 +9,7 @@ from tests.support.live_world import FIFO, FakeAgent, world
 from walras.errors import JobSpecError
 from walras.spec.roles import ROLES_COMMAND
 
-POOLS = {"pools": [{"shape": f"{name}x2", "accelerator": name, "accelerators": 2, "cpus": 8, "memory": "16GiB"}
+POOLS = {"pools": [{"shape": f"{name}x2", "accelerator": name, "accelerators": 4, "cpus": 8, "memory": "16GiB"}
                    for name in ("a", "b")]}  # fmt: skip
 WALRAS = {"policy": {"name": "walras"}, "rules": FIFO["rules"] | {"resolve_min_s": 0.0}}
 SHELL = ["bash", "-euo", "pipefail", "-c"]
@@ -17,7 +17,7 @@ JOB = {
     "run": list(ROLES_COMMAND), "name": "rl-{seed}", "matrix": {"seed": "7-7"}, "array_index": 0,
     "roles": {
         "trainer": {"run": ["train", "{seed}"], "accelerators": "b:1"},
-        "rollout": {"run": "roll", "accelerators": "a:1", "count": 2, "after": "trainer", "restarts": 4},
+        "rollout": {"run": "roll", "accelerators": "a:2", "count": 2, "after": "trainer", "restarts": 4},
         "head": {"run": "head"},
     },
 }  # fmt: skip
@@ -26,7 +26,7 @@ JOB = {
 async def test_each_machine_starts_its_processes_and_the_leading_role_is_on_the_first(tmp_path: Path) -> None:
     """Whichever pool comes first; with the sweep's values in the commands, once all machines are prepared."""
     async with world(tmp_path, cluster=POOLS, policy=WALRAS) as w:
-        agents = {name: FakeAgent(w, name, shape=f"{name}x2", accelerator=name) for name in ("a", "b")}
+        agents = {name: FakeAgent(w, name, shape=f"{name}x2", accelerator=name, accelerators=4) for name in ("a", "b")}
         for agent in agents.values():
             await agent.names_itself().register()
         job_id = await w.submit(JOB)
@@ -41,7 +41,7 @@ async def test_each_machine_starts_its_processes_and_the_leading_role_is_on_the_
         }  # fmt: skip
         told = {name: json.loads(start.env["WALRAS_ROLES"]) for name, start in starts.items()}
         assert told["b"]["here"] == [["trainer", 0, 0, 1], ["head", 0, 1, 0]]
-        assert told["a"]["here"] == [["rollout", 0, 0, 1], ["rollout", 1, 1, 1]]
+        assert told["a"]["here"] == [["rollout", 0, 0, 2], ["rollout", 1, 2, 2]]
         assert told["a"]["roles"] == told["b"]["roles"]
         assert list(told["a"]["roles"].items())[:2] == [
             ("trainer", {"argv": ["train", "7"], "after": [], "restarts": 0, "count": 1}),
@@ -53,16 +53,23 @@ async def test_each_machine_starts_its_processes_and_the_leading_role_is_on_the_
         assert w.server.views.why(row).startswith(
             "has trainer 0, head 0 on b (log of rank 0), rollout 0, rollout 1 on a"
         )
+        await agents["b"].train(job_id, 1, steps_per_s=0.5)
+        kind, held = w.live_state.jobs[job_id].kind, {"a": 4, "b": 1}
+        assert w.server.core.ledger.table.measured_mix(kind, held) == 0.5
         await agents["a"].end(job_id, exit_code=3, failed_rank=1)
         await agents["b"].end(job_id, exit_code=85)
         assert w.state(job_id) == "FAILED"
+    async with world(tmp_path, cluster=POOLS, policy=WALRAS) as w:
+        table = w.server.core.ledger.table
+        assert table.measured_mix(kind, held) == 0.5, "a restarted server knows it"
+        assert table.measured(kind, "b", 5) is None, "of five of the first machine's type it says nothing"
 
 
 async def test_a_policy_that_does_not_plan_refuses_them(tmp_path: Path) -> None:
     """With what would help, before anything waits for ever."""
     async with world(tmp_path, cluster=POOLS) as w:
         for name in ("a", "b"):
-            await FakeAgent(w, name, shape=f"{name}x2", accelerator=name).register()
+            await FakeAgent(w, name, shape=f"{name}x2", accelerator=name, accelerators=4).register()
         with pytest.raises(JobSpecError) as refused:
             await w.submit(JOB)
         assert (refused.value.field, "such as `walras`" in refused.value.fix) == ("roles", True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walras.errors import JobSpecError
-from walras.job_request import JobId, JobRequest, RoleUse, place_roles
+from walras.job_request import GangPlan, JobId, JobRequest, RoleUse, fill_machines, place_roles
 from walras.spec.job_spec import dump_spec, parse_spec, spec_mapping
 from walras.spec.spec_request import env_of, is_launcher, kind_of, to_request
 
@@ -38,8 +38,11 @@ def test_roles_are_one_plan_of_a_gang_over_several_pools() -> None:
     assert parse_spec(dump_spec(spec)) == parse_spec(json.dumps(spec_mapping(spec))) == spec
     assert is_launcher(spec)
     assert list(json.loads(env_of(spec)["WALRAS_ROLES"])) == ["trainer", "rollout", "head"]
-    other = with_role("rollout", run="python other.py")
-    assert kind_of(spec) != kind_of(parse_spec(other))
+    for role, other in (("rollout", {"run": "python other.py"}), ("head", {"count": 2})):
+        roles = spec_mapping(spec)["roles"]
+        assert kind_of(spec) != kind_of(parse_spec({"roles": roles | {role: roles[role] | other}}))
+    elastic = [kind_of(parse_spec(with_role("rollout", max_count=most))) for most in (3, 4)]
+    assert elastic[0] == elastic[1], "of an elastic role what it holds tells"
 
 
 def test_an_elastic_role_is_a_menu_whose_speeds_follow_the_accelerators() -> None:
@@ -60,6 +63,7 @@ def test_an_elastic_role_is_a_menu_whose_speeds_follow_the_accelerators() -> Non
         ({"roles": ROLES, "resources": {"accelerators": "a100:1"}}, "resources.accelerators", "remove it"),
         ({"roles": ROLES, "throughput": {"a100": 1}}, "throughput", "remove it"),
         ({"roles": ROLES, "plans": [{"accelerators": {"a100": 1}, "steps_per_s": 1}]}, "plans", "remove it"),
+        ({"roles": ROLES, "batch": {"global": 8, "max": 64}}, "batch.adaptive", "remove it"),
         ({"roles": {}}, "run", "add"),
         ({"roles": 3}, "roles", "documentation"),
         ({"roles": {"a": 3}}, "roles.a", "write its fields"),
@@ -94,22 +98,31 @@ def test_roles_that_cannot_be_are_refused_by_field_and_fix(given: dict[str, Any]
 
 @given(st.data())
 def test_processes_find_the_machines_that_were_searched_for_them(data: st.DataObject) -> None:
-    """Whatever sizes were put on which machines, each process is whole on one of its type, each accelerator taken."""
-    roles, machines = [], dict[int, tuple[str, int]]()
-    for row in range(data.draw(st.integers(1, 4))):
+    """Whatever room the search found on machines of each type, each process is whole on one, each accelerator taken."""
+    roles, machines = [], list[tuple[str, int]]()
+    for row in range(data.draw(st.integers(1, 5))):
         name, each = data.draw(st.sampled_from(["a", "b"])), data.draw(st.integers(1, 4))
-        use = RoleUse(f"r{row}", name, each, data.draw(st.integers(1, 5)))
-        roles.append(use)
-        for _ in range(use.count):
-            place = (0 if name == "a" else 10) + data.draw(st.integers(0, 3))
-            machines[place] = (name, machines.get(place, (name, 0))[1] + each)
+        roles.append(RoleUse(f"r{row}", name, each, data.draw(st.integers(1, 5))))
+    plan = GangPlan((), 1.0, tuple(roles))
+    for name in sorted({role.accelerator for role in roles}):
+        pieces = plan.pieces_on(name)
+        rooms = [pieces[0], *data.draw(st.lists(st.integers(0, 9), max_size=9)), *pieces]
+        machines += [(name, sum(taken)) for taken in fill_machines(pieces, rooms) if taken]
     roles.append(RoleUse("head", "", 0, 2))
-    found = place_roles(roles, list(machines.values()))
-    for (name, count), here in zip(machines.values(), found, strict=True):
+    found = place_roles(roles, machines)
+    for (name, count), here in zip(machines, found, strict=True):
         assert sum(role.each for role, _ in here) == count
         assert all(role.accelerator in ("", name) for role, _ in here)
     indices = sorted((role.name, index) for here in found for role, index in here)
     assert indices == sorted((role.name, index) for role in roles for index in range(role.count))
+
+
+def test_many_roles_of_many_processes_are_placed_at_once() -> None:
+    """Where each machine has two sizes in one way only: nothing is tried and taken back."""
+    roles = [RoleUse("lead", "a", 1, 64), *(RoleUse(f"r{row}", "a", 3, 8) for row in range(8))]
+    found = place_roles(roles, [("a", 8)] * 32)
+    assert found[0][0] == (roles[0], 0)
+    assert [sorted(role.each for role, _ in here) for here in found] == [[1, 1, 3, 3]] * 32
 
 
 def test_what_fills_no_machine_is_an_error() -> None:

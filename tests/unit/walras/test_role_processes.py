@@ -177,6 +177,19 @@ def test_a_role_that_may_be_is_started_again_alone(machines: Machines) -> None:
     assert "[lead 0] done" in told
 
 
+def test_what_is_started_again_waits_for_nobody_and_two_ends_in_one_breath_are_two(machines: Machines) -> None:
+    """A process that others had to wait for may have served them and be gone; the job ends with its second leader."""
+    once = f"test -e {machines.folder}/again && echo back && sleep 1000; touch {machines.folder}/again; exit 1"
+    lead = f"until test -e {machines.folder}/again; do sleep 0.1; done; sleep 3; echo done"
+    serve = f"exec {sys.executable} -c \"import os, socket; h, p = os.environ['WALRAS_PEERS_SERVE'].split(':'); "
+    serve += 'socket.create_server((h, int(p))).accept()"'
+    roles = {"lead": role(lead, 2), "serve": role(serve), "roll": role(once, after=("serve",), restarts=1)}
+    machines.start(roles, [["serve", 0, 0, 1], ["roll", 0, 1, 1]], [["lead", 0, 0, 1], ["lead", 1, 1, 1]])
+    (code, told), (other, _) = machines.ends()
+    assert (code, other) == (0, 0)
+    assert "[roll 0] back" in told
+
+
 def test_a_stop_is_left_to_the_supervisor_and_its_end_is_the_leading_roles(machines: Machines) -> None:
     """What ends by the supervisor's signal is no failure of the job: the leading role saves and says so; a machine
     without it has nothing to save."""

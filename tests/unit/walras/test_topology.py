@@ -44,6 +44,14 @@ def test_the_slowest_link_between_machines_is_that_of_the_levels_they_cross():
     assert [links.knows(each) for each in ("n1", "n7", "away")] == [True, True, False]
 
 
+def test_rented_machines_are_below_no_switch():
+    rented = {**POOL, "market": "spot", "provider": "local", "quota": 2, "machines": 0}
+    pools = {"pools": [POOL, rented], "topology": {"uplinks": UPLINKS, "switches": ROWS}}
+    owned, spot = check_model(ClusterConfig, pools, source="c.yaml").pool_list()
+    assert owned.topology is not None
+    assert spot.topology is None
+
+
 def test_a_topology_travels_without_its_graph_and_means_the_same():
     """It is pickled with each question about the future, and a graph of 100,000 machines is large."""
     made = topology()
@@ -83,6 +91,7 @@ def test_a_topology_of_slurm_is_read_as_it_stands(tmp_path: Path):
         ({"switches": {}}, "switches", "no switch is named", "switches: {r1"),
         ({"switches": {"r1": "n[1-999999999]"}}, "switches", "no range", "gpu[01-08]"),
         ({"switches": {"r1": "n[1-900][1-900]"}}, "switches", "too many names", "100,000"),
+        ({"switches": {"r1": "n" + "[1-99999]" * 100_000}}, "switches", "too many names", "100,000"),
         ({"switches": {"r1": "n[1-60000]", "r2": "m[1-60000]"}}, "switches", "100,000 names", "one cluster"),
         ({"switches": {"r1": "n[1"}}, "switches", "no list of machines", "gpu[01-08]"),
         ({"switches": {"r1": "n;rm"}}, "switches", "no list of machines", "gpu[01-08]"),
