@@ -1,5 +1,6 @@
 """The loop without processes: resume, stops, what is said to the supervisor, and checkpoints."""
 
+import errno
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from walras.training import Checkpoint, Loop
+from walras.training import Checkpoint, Loop, checkpoint
 from walras.training.checkpoint import MANIFEST
 from walras.training.measurements import ReportedValues
 from walras.training.supervisor_link import SupervisorLink
@@ -253,10 +254,35 @@ def test_a_loader_with_a_state_of_its_own_resumes_by_it(tmp_path: Path) -> None:
     assert [batch for _, batch, _ in train(tmp_path, data=Counting())] == [1, 2, 3, 4, 5] * 3
 
 
-def test_old_checkpoints_go_and_a_failed_one_does_not_end_training(tmp_path: Path) -> None:
+def test_old_checkpoints_go(tmp_path: Path) -> None:
     """Two are kept by default."""
     loop = Loop(Checkpoint(tmp_path, every_steps=2, trace=Trace()))
     assert len(list(loop.steps(range(9)))) == 9
+    assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-0000000006", "step-0000000008"]
+
+
+@pytest.mark.parametrize("refused", ["write", "sync", "manifest"])
+def test_a_failed_checkpoint_neither_ends_training_nor_keeps_the_disk_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """What a full disk took of it goes, or every later one would find the disk as full."""
+    loop, left = Loop(Checkpoint(tmp_path, every_steps=2, every_s=None, trace=Trace())), []
+    place, name = {
+        "write": (checkpoint, "write_state"),
+        "sync": (checkpoint, "sync_file"),
+        "manifest": (checkpoint, "write_synced"),
+    }[refused]
+    works = getattr(place, name)
+
+    def write(*given: Any) -> Any:
+        if loop.step == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return works(*given)
+
+    monkeypatch.setattr(place, name, write)
+    for _ in loop.steps(range(8)):
+        left.append([path.name for path in sorted(tmp_path.glob("*/step-*"))])
+    assert left[4:6] == [["step-0000000002"]] * 2
     assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-0000000006", "step-0000000008"]
 
 
