@@ -16,7 +16,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from walras.connection.body import ApiCall, ProblemDetail
-from walras.contract import split_token
+from walras.contract import SLOWEST_BYTES_PER_S, split_token
 from walras.errors import (
     ClusterError,
     ConfigError,
@@ -97,11 +97,13 @@ class Transport:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             read_bufsize=_READ_BYTES,
-            timeout=aiohttp.ClientTimeout(
-                total=self.patience.call_timeout_s, sock_connect=self.patience.connect_timeout_s
-            ),
+            timeout=self._timeout(),
         )
         return self
+
+    def _timeout(self, moved_s: float = 0.0) -> aiohttp.ClientTimeout:
+        patience = self.patience
+        return aiohttp.ClientTimeout(total=patience.call_timeout_s + moved_s, sock_connect=patience.connect_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -157,9 +159,8 @@ class Transport:
     ) -> "aiohttp.client._RequestContextManager":
         """Opens the raw exchange, without retries, for answers that are streamed."""
         assert self._session is not None, "use `async with`"
-        options: dict[str, Any] = {"ssl": self._tls}
-        if timeout is not None:
-            options["timeout"] = timeout
+        moved_s = (len(call.data or b"") + call.answer_bytes) / SLOWEST_BYTES_PER_S
+        options: dict[str, Any] = {"ssl": self._tls, "timeout": timeout or self._timeout(moved_s)}
         headers = dict(call.headers)
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -1,11 +1,14 @@
 """The client against a server that loses answers, breaks off and refuses."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from walras.client import Client
-from walras.connection.transport import Patience
+from walras.connection.body import ApiCall
+from walras.connection.transport import Patience, Transport
 from walras.errors import (
     ClusterError,
     ConfigError,
@@ -17,6 +20,8 @@ from walras.errors import (
     UnknownPolicyError,
 )
 from walras.spec.job_spec import parse_spec
+from walras.storage.content import hash_folder
+from walras.storage.content_transfer import ContentTransfer
 
 TOKEN = "walras_user_secret"
 QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0)
@@ -114,6 +119,19 @@ async def test_an_answer_of_a_newer_server_is_understood(fake: Any) -> None:
     """Fields that this version does not know are ignored."""
     async with client_of(fake) as client:
         assert (await client.health()).ok
+
+
+async def test_content_is_waited_for_as_long_as_a_slow_line_needs(fake: Any, tmp_path: Path) -> None:
+    """A chunk has 4 MiB: within the seconds of any other call it would never arrive from a hotel or a home."""
+    (tmp_path / "a").write_bytes(os.urandom(64 * 1024))
+    tree = hash_folder(tmp_path, ["a"])
+    name = tree.files[0].chunks[0]
+    async with Transport(fake.url, TOKEN, Patience(tries=1, call_timeout_s=1e-6)) as slow:
+        with pytest.raises(ServerUnreachable):
+            await slow.bytes(ApiCall("GET", "/api/v1/whoami"))
+        await ContentTransfer(slow)._put(name, (tmp_path / "a").read_bytes())
+        fake.trees[tree.name] = tree
+        assert await ContentTransfer(slow, "/api/v1/jobs/1/outputs").fetch(tree.name, tmp_path / "to") == tree
 
 
 async def log_of(client: Client, job_id: int, **options: Any) -> bytes:
