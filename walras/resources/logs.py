@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from walras.connection.body import ApiCall
 from walras.connection.transport import Transport, response_error
 from walras.contract import NEXT_OFFSET_HEADER
+from walras.errors import ServerUnreachable
 from walras.resources.endpoint import Call, Endpoint, Stream
 from walras.resources.jobs import JOB_PATH, JobCalls
 
@@ -146,7 +147,7 @@ async def follow_attempt(
             await transport.pause()
 
 
-_CONNECTION_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+_CONNECTION_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ServerUnreachable)
 
 
 async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) -> AsyncIterator[bytes]:
@@ -169,5 +170,5 @@ async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) 
 
 async def _pause_or_give_up(transport: Transport, failures: int, error: BaseException) -> None:
     if failures >= transport.patience.tries:
-        raise transport.unreachable(error) from None
+        raise error if isinstance(error, ServerUnreachable) else transport.unreachable(error) from None
     await transport.pause(failures)

@@ -156,6 +156,25 @@ async def test_a_followed_log_survives_lost_connections(fake: Any) -> None:
         assert await log_of(client, job_id, follow=True) == bytes(range(256)) * 100 + b"the last words"
 
 
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_log_is_read_on_after_a_moment_in_which_the_server_is_busy(fake: Any, follow: bool) -> None:
+    """A proxy before a server that restarts says 502, a full share 429: as transient as a lost connection."""
+    job_id = fake.add(state="SUCCEEDED")
+    fake.attempts[job_id] = [attempt(job_id, 1, state="SUCCEEDED")]
+    fake.logs[job_id, 1] = b"all of it"
+    asked = []
+
+    def busy(number: int) -> None:
+        path = fake.requests[-1][1]
+        asked.append(path)
+        if "/logs" in path and sum("/logs" in each for each in asked) <= 2:
+            fake.script = [502]
+
+    fake.on_request = busy
+    async with client_of(fake) as client:
+        assert await log_of(client, job_id, follow=follow) == b"all of it"
+
+
 async def test_following_goes_on_with_the_next_attempt(fake: Any) -> None:
     """After a preemption the next attempt's log follows from its beginning, until the job ends."""
     job_id = fake.add(state="PENDING")
