@@ -1,9 +1,12 @@
 """Backup, restore, check and recovery of a data folder; and a database of the first release."""
 
+import contextlib
 import gzip
 import json
 import os
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,28 @@ def test_a_backup_of_a_running_server_is_restored_as_a_new_incarnation(data: Pat
     store.close()
     assert len(list(data.glob("replaced-*/walras.db"))) == 1
     SqliteStore(data).close()
+
+
+def test_a_backup_ends_however_often_its_server_commits(data: Path, tmp_path: Path) -> None:
+    """It is of one instant: a copy in pieces begins anew whenever something was written between two of them."""
+    with contextlib.closing(sqlite3.connect(data / "walras.db")) as filled:
+        filled.execute("CREATE TABLE ballast AS SELECT randomblob(40000000) AS bytes")
+        filled.commit()
+    store, is_over = SqliteStore(data), threading.Event()
+
+    def commit() -> int:
+        number = 10
+        while not is_over.is_set() and number < 2000:
+            number += 1
+            store.commit(a_commit(number))
+        return number
+
+    with ThreadPoolExecutor(1) as writing:
+        written = writing.submit(commit)
+        made = back_up(data, tmp_path / "backup")
+        is_over.set()
+        assert made.commits < written.result()
+    store.close()
 
 
 def test_a_restore_into_an_empty_folder_needs_nothing_else(data: Path, tmp_path: Path) -> None:
