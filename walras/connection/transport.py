@@ -6,8 +6,10 @@ Knows nothing of jobs. A call is repeated only if repeating it cannot do anythin
 import asyncio
 import io
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -77,6 +79,28 @@ class Patience:
         """
         longest = min(self.backoff_s * 2.0 ** (tried - 1), self.longest_pause_s)
         return longest * random.uniform(0.5, 1.0)
+
+
+class Outage:
+    """The silence of a server, which whoever waits for hours bears for as long as a restart may take.
+
+    One that has never answered is told at once.
+    """
+
+    _BORNE_S = 120.0
+
+    def __init__(self) -> None:
+        self._answered_at: float | None = None
+
+    @contextmanager
+    def borne(self) -> Iterator[None]:
+        """Asks the server something. Raises ServerUnreachable where it was not borne."""
+        try:
+            yield
+            self._answered_at = monotonic()
+        except ServerUnreachable:
+            if self._answered_at is None or monotonic() - self._answered_at > self._BORNE_S:
+                raise
 
 
 WebSocket = aiohttp.ClientWebSocketResponse
