@@ -1,9 +1,11 @@
 """The loop without processes: resume, stops, what is said to the supervisor, and checkpoints."""
 
 import errno
+import fcntl
 import json
 import os
 import random
+import resource
 import socket
 import sys
 import tempfile
@@ -379,6 +381,29 @@ def test_a_stop_ends_a_wait(ends: tuple[SupervisorLink, socket.socket]) -> None:
     began_at = time.monotonic()
     link.wait(120.0)
     assert time.monotonic() - began_at < 60.0
+
+
+def test_a_script_with_thousands_of_open_files_hears_its_supervisor(
+    ends: tuple[SupervisorLink, socket.socket],
+) -> None:
+    """Data in many shards takes the low numbers, and `select` knows none above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    link, accepted = ends
+    assert link._socket is not None
+    low = link._socket.detach()
+    link._socket = socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD, 2000))
+    link._socket.setblocking(False)
+    os.close(low)
+    link._backlog = b'{"type": "finished"}\n'
+    link.drain(60.0)
+    assert b"finished" in accepted.recv(4096)
+    accepted.sendall(b'{"type": "save"}\n')
+    assert link.wait_beside(accepted.fileno())
+    accepted.sendall(b'{"type": "stop"}\n')
+    link.wait(60.0)
+    assert (link.save_requested, link.stop_requested) == (True, True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_supervisor_that_does_not_read_costs_progress_not_commits(ends: tuple[SupervisorLink, socket.socket]) -> None:
