@@ -70,7 +70,8 @@ def is_of_machine(said: object) -> bool:
 def tool_failed(told: str, said: str, field: str) -> ClusterError | ConfigError:
     """Returns the error of a program that fetches, by what it said."""
     if is_of_machine(said):
-        return MachineUnable(told)
+        full = os.strerror(errno.ENOSPC)
+        return MachineUnable(f"{told}: {full}" if full.lower() in said.lower() else told)
     is_passing = any(words in said.lower() for words in _PASSING_WORDS)
     return CannotFetch(told) if is_passing else ConfigError(told, field=field)
 

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import os
+import shutil
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -228,6 +229,22 @@ def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Pat
     copies = list(tmp_path.glob("walras.db.before-*"))
     assert [copy.name for copy in copies] == ["walras.db.before-name_cluster"]
     assert rows_of(copies[0]) == before
+
+
+def test_the_way_back_from_an_upgrade_is_of_the_last_one(tmp_path: Path) -> None:
+    """Whoever went back by the copy and upgrades again later must not get the rows of the first time."""
+    path, copy = tmp_path / "walras.db", tmp_path / "walras.db.before-name_cluster"
+    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    SqliteStore(tmp_path).close()
+    for name in ("walras.db", "walras.db-wal", "walras.db-shm", "tip"):
+        (tmp_path / name).unlink(missing_ok=True)
+    shutil.copy(copy, path)
+    with contextlib.closing(sqlite3.connect(path)) as older:
+        older.execute("UPDATE meta SET value = 41 WHERE name = 'touched'")
+        older.commit()
+    kept = rows_of(path)
+    SqliteStore(tmp_path).close()
+    assert rows_of(copy) == kept
 
 
 def test_an_upgrade_that_fails_at_its_end_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from walras.spec.job_spec import parse_spec, spec_mapping
 from workers.preparation import inputs
 from workers.preparation.environments import bring_commit, bring_python, run_setup
 from workers.preparation.folder_cache import CacheBounds, FolderCache, NoRoom
-from workers.preparation.inputs import CannotFetch, bring_input
+from workers.preparation.inputs import CannotFetch, bring_input, tool_failed
 from workers.preparation.launcher import prepare, write_needs
 
 ADA, BOB = "research/ada", "sales/bob"
@@ -231,6 +231,10 @@ def test_a_full_disk_makes_room_of_what_nobody_uses(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         cache.get("other", refuse)
     assert tried[0] == 3  # nothing more could go
+    # A program that makes an environment says it in words of its own.
+    assert "No space left" in str(
+        tool_failed("uv ended with code 2", "error: os error 28: No space left on device", "")
+    )
 
 
 def test_a_folder_is_copied_without_links_and_pipes_and_a_change_is_noticed(cache: FolderCache, tmp_path: Path) -> None:
