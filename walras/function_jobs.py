@@ -269,7 +269,7 @@ async def _send_folders(client: Client, parts: list[tuple[Path, ContentTree]]) -
 async def _until_final(client: Client, job_id: int, timeout: float | None) -> JobDetail:
     """Returns the job once it has ended. Raises TimeoutError."""
     job = None
-    pause_s, outage = client.patience.poll_s, Outage()
+    pause_s, outage = client.patience.poll_s, Outage(client.patience)
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             while True:

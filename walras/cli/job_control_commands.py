@@ -212,7 +212,7 @@ async def wait_for_jobs(
 
     until = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
     states: dict[int, JobState | None] = dict.fromkeys(job_ids)
-    pending, outage = list(job_ids), Outage()
+    pending, outage = list(job_ids), Outage(client.patience)
     while True:
         with outage.borne():
             for job_id in pending:

@@ -72,6 +72,8 @@ class Patience:
     silence_s: float = 60.0
     #: Seconds between two polls.
     poll_s: float = 0.5
+    #: Seconds of silence of a server that has answered, which who waits for hours bears: a restart may take them.
+    outage_s: float = 120.0
 
     def pause_s(self, tried: int) -> float:
         """Returns seconds to wait after call number `tried` (from 1), with jitter so that clients do not retry
@@ -82,24 +84,20 @@ class Patience:
 
 
 class Outage:
-    """The silence of a server, which whoever waits for hours bears for as long as a restart may take.
+    """The silence of a server while somebody waits for hours. One that has never answered is told at once."""
 
-    One that has never answered is told at once.
-    """
-
-    _BORNE_S = 120.0
-
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        self._borne_s = patience.outage_s
         self._answered_at: float | None = None
 
     @contextmanager
     def borne(self) -> Iterator[None]:
-        """Asks the server something. Raises ServerUnreachable where it was not borne."""
+        """Asks the server something. Raises ServerUnreachable where that is not borne."""
         try:
             yield
             self._answered_at = monotonic()
         except ServerUnreachable:
-            if self._answered_at is None or monotonic() - self._answered_at > self._BORNE_S:
+            if self._answered_at is None or monotonic() - self._answered_at > self._borne_s:
                 raise
 
 

@@ -1,6 +1,7 @@
 """The client against a server that loses answers, breaks off and refuses."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from walras.storage.content import hash_folder
 from walras.storage.content_transfer import ContentTransfer
 
 TOKEN = "walras_user_secret"
-QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0)
+QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0, outage_s=0.0)
 
 
 def client_of(fake: Any, token: str = TOKEN) -> Client:
@@ -173,6 +174,25 @@ async def test_a_log_is_read_on_after_a_moment_in_which_the_server_is_busy(fake:
     fake.on_request = busy
     async with client_of(fake) as client:
         assert await log_of(client, job_id, follow=follow) == b"all of it"
+
+
+async def test_a_followed_log_survives_a_restart_of_the_server(fake: Any) -> None:
+    """Which takes longer than any call is tried again."""
+    job_id, asked = fake.add(state="PENDING"), []
+    fake.logs[job_id, 1] = b"all of it"
+
+    def restart(number: int) -> None:
+        asked.append(fake.requests[-1][1])
+        if len(asked) in (3, 30):
+            fake.script = [503] * 20
+        elif len(asked) == 26:
+            fake.attempts[job_id] = [attempt(job_id, 1)]
+        elif len(asked) > 52:
+            fake.attempts[job_id], fake.jobs[job_id]["state"] = [attempt(job_id, 1, state="SUCCEEDED")], "SUCCEEDED"
+
+    fake.on_request = restart
+    async with Client(fake.url, TOKEN, patience=replace(QUICK, outage_s=60.0)) as client:
+        assert await log_of(client, job_id, follow=True) == b"all of it"
 
 
 async def test_following_goes_on_with_the_next_attempt(fake: Any) -> None:
