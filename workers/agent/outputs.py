@@ -70,7 +70,6 @@ def copy_outputs(
     workdir: Path,
     wanted: Sequence[str],
     target: Path,
-    limit_bytes: int = OUTPUTS_BYTES,
     account: tuple[int, int] = (0, 0),
     is_left: Callable[[], bool] = lambda: False,
 ) -> CopiedOutputs:
@@ -89,11 +88,11 @@ def copy_outputs(
             sizes[path] = found.st_size
             if len(sizes) > FILES_MOST:
                 raise UserError(f"the outputs have more than {FILES_MOST:,} files", field="outputs")
-    check_sizes(sizes, limit_bytes, "the job's outputs")
+    check_sizes(sizes, OUTPUTS_BYTES, "the job's outputs")
     if shutil.disk_usage(target).free - sum(sizes.values()) < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, f"no room to copy {sum(sizes.values()):,} bytes of outputs")
     for path in sizes:
-        if problem := _copy_file(workdir, path, target / path, sizes[path], account, is_left):
+        if problem := _copy_file(workdir, (path, sizes[path]), target, account, is_left):
             copied.left_out.append(f"{_shown(path)} {problem}")
         else:
             copied.paths.append(path)
@@ -162,9 +161,13 @@ def _opened(workdir: Path, path: str, flags: int) -> Iterator[int]:
 
 
 def _copy_file(
-    workdir: Path, path: str, target: Path, size: int, account: tuple[int, int], is_left: Callable[[], bool]
+    workdir: Path, sized: tuple[str, int], target: Path, account: tuple[int, int], is_left: Callable[[], bool]
 ) -> str:
-    """Copies at most `size` bytes. Returns why it cannot; empty: it is copied."""
+    """Copies a file below the working folder: path, and how many bytes at most. Returns why it cannot; empty: it is
+    copied.
+    """
+    path, size = sized
+    copied = target / path
     try:
         with contextlib.ExitStack() as stack:
             with files_as(*account):
@@ -174,13 +177,13 @@ def _copy_file(
                 return _GONE
             if (holes := _bytes_in_holes(source, found)) > max(_HOLES_BYTES, found.st_size // 2):
                 return f"is sparse: {found.st_size:,} bytes, {holes:,} of them in holes; write it without, or packed"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "xb") as copy:
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            with open(copied, "xb") as copy:
                 while size > 0 and not is_left() and (piece := os.read(source, min(size, _COPY_BYTES))):
                     copy.write(piece)
                     size -= len(piece)
             if found.st_mode & stat.S_IXUSR:
-                target.chmod(0o755)
+                copied.chmod(0o755)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise

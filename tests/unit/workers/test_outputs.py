@@ -81,10 +81,10 @@ def test_a_file_that_grows_is_cut_where_it_was(work: Path, tmp_path: Path, monke
     """Between the look and the copy it has grown: what is kept is a whole beginning of it."""
     plain = outputs._copy_file
 
-    def grow_and_copy(folder: Path, path: str, *more: Any) -> str:
-        with open(folder / path, "ab") as file:
+    def grow_and_copy(folder: Path, sized: tuple[str, int], *more: Any) -> str:
+        with open(folder / sized[0], "ab") as file:
             file.write(b" and more")
-        return plain(folder, path, *more)
+        return plain(folder, sized, *more)
 
     monkeypatch.setattr(outputs, "_copy_file", grow_and_copy)
     copy_outputs(work, ["out/model.bin"], tmp_path / "copy")
@@ -98,15 +98,15 @@ async def test_a_job_that_ends_while_its_results_are_copied_keeps_all_of_them(
     plain, calls, go_on, is_through = outputs._copy_file, [0], threading.Event(), threading.Event()
     told: list[OutputsCollected] = []
 
-    def copy(folder: Path, path: str, target: Path, *more: Any) -> str:
+    def copy(folder: Path, sized: tuple[str, int], *more: Any) -> str:
         calls[0] += 1
         if calls[0] == 1:
             go_on.wait(60.0)
         elif calls[0] == 2 and not go_on.is_set():  # beside the first
             go_on.set()
             is_through.wait(60.0)
-        said = plain(folder, path, target, *more)
-        if path.endswith("model.bin") and go_on.is_set():
+        said = plain(folder, sized, *more)
+        if sized[0].endswith("model.bin") and go_on.is_set():
             is_through.set()
         return said
 
