@@ -27,6 +27,10 @@ EXIT_MACHINE_UNABLE = 88
 #: The signal that ends a process at once; modules that may not import `signal` use this name.
 SIGKILL = 9
 
+#: The slowest transfer, bytes per second, for whose end client and server wait: a large body has its time in addition
+#: to that of every call.
+SLOWEST_BYTES_PER_S = 16 * 1024
+
 SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_DAY = 86_400.0
 

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from walras import function_runner
 from walras.client import BlockingClient, Client, fetch_outputs
+from walras.connection.transport import Outage
 from walras.errors import ConfigError, NotFound, UserError, WalrasError
 from walras.function_runner import ABOUT, FOLDER, FUNCTION, RAISED, REFUSED, RESULTS, RETURNED, arguments_file
 from walras.resources.jobs import JobDetail
@@ -268,10 +269,14 @@ async def _send_folders(client: Client, parts: list[tuple[Path, ContentTree]]) -
 async def _until_final(client: Client, job_id: int, timeout: float | None) -> JobDetail:
     """Returns the job once it has ended. Raises TimeoutError."""
     job = None
-    pause_s = client.patience.poll_s
+    pause_s, outage = client.patience.poll_s, Outage(client.patience)
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
-            while not (job := await client.job(job_id)).state.is_final:
+            while True:
+                with outage.borne():
+                    job = await client.job(job_id)
+                if job is not None and job.state.is_final:
+                    break
                 await asyncio.sleep(pause_s)
                 pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
     if job is None or not job.state.is_final:

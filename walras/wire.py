@@ -89,6 +89,15 @@ class ShapeFacts(Message):
     machine: str = Field(default="", pattern=rf"^$|{_NODE_PATTERN}")
 
 
+#: The part of their memory by which like machines may differ.
+_LIKE_MEMORY = 1 / 32
+
+
+def is_like_memory(one: int, other: int) -> bool:
+    """Returns whether machines with so much memory count as alike: every kernel leaves a little more or less of it."""
+    return abs(one - other) <= _LIKE_MEMORY * max(one, other)
+
+
 class Register(Message):
     """`POST /agent/v1/register`, authorised by the join token."""
 

@@ -38,7 +38,7 @@ from walras.cli.session import (
     with_client,
 )
 from walras.cli.terminal_output import LogText, OutputFormat, show_json, show_line, warn
-from walras.errors import NotFound, ServerUnreachable, UserError
+from walras.errors import NotFound, UserError
 from walras.states import JobState
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from walras.resources.jobs import JobDetail, JobView
 
 NOT_FINISHED, NOT_FOUND = 101, 102
-#: Seconds for which `wait` bears the silence of a server that answered before.
-_OUTAGE_S = 120.0
 _EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103, JobState.TIMEOUT: 104}
 _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
 
@@ -210,22 +208,19 @@ async def wait_for_jobs(
 
     `whole`: of these, if they begin a sweep, the whole sweep is meant.
     """
+    from walras.connection.transport import Outage
+
     until = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
     states: dict[int, JobState | None] = dict.fromkeys(job_ids)
-    pending, answered_at = list(job_ids), None
+    pending, outage = list(job_ids), Outage(client.patience)
     while True:
-        try:
+        with outage.borne():
             for job_id in pending:
                 found = await _find_job(client, job_id)
                 is_new = states[job_id] is None
                 states[job_id] = None if found is None else found.state
                 if is_new and found is not None and found.sweep == job_id and job_id in whole:
                     states |= {job.id: job.state for job in await sweep_jobs(client, job_id)}
-            answered_at = time.monotonic()
-        except ServerUnreachable:
-            # A server that restarts is no reason to give up on jobs that run; one that never answered is.
-            if answered_at is None or time.monotonic() - answered_at > _OUTAGE_S:
-                raise
         pending = [job_id for job_id in states if (state := states[job_id]) is not None and not state.is_final]
         left_s = until - time.monotonic()
         if not pending or left_s <= 0:

@@ -14,6 +14,7 @@ Other names of the commands: those of the release before, and those that people 
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import importlib.util
 import io
@@ -304,11 +305,12 @@ class ErrorsToExitCodes(TyperGroup):
             warn(f"walras: {error}")
             raise typer.Exit(EXIT_FAILED) from None
         except OSError as error:
-            # A missing path or a full disk is the user's; an OSError that names no file is a mistake of ours, and keeps
-            # its traceback.
-            if error.filename is None:
+            # A missing path or a full disk, whose error names no file, is the user's; any other OSError without a file
+            # is a mistake of ours, and keeps its traceback.
+            if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            warn(f"walras: {error.filename}: {error.strerror}", "fix: check the path, its permissions and its disk")
+            where = f"{error.filename}: " if error.filename is not None else ""
+            warn(f"walras: {where}{error.strerror}", "fix: check the path, its permissions and its disk")
             raise typer.Exit(EXIT_USER) from None
         except KeyboardInterrupt as interrupt:
             if not _has_begun(interrupt):

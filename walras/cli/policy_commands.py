@@ -132,7 +132,8 @@ def policy_apply_command(
         return
     if vanishing and not yes:
         _confirm(f"this removes {', '.join(vanishing)}")
-    view = with_client(lambda client: client.set_policy(written, reason=reason, if_version=if_version))
+    shown = before.version if if_version is None else if_version
+    view = with_client(lambda client: client.set_policy(written, reason=reason, if_version=shown))
     _show_applied(view, output)
 
 

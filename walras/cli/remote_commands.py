@@ -132,26 +132,38 @@ async def _send_input(socket: Any) -> None:
 
 async def _own_input() -> "Callable[[int], Awaitable[bytes]]":
     """Returns how this program's input is read, whatever it is: a terminal, a pipe, a file, /dev/null, nothing."""
-    from walras.connection.remote_session import PIECE_BYTES
 
     async def read_nothing(_: int) -> bytes:
         return b""
 
     async def read_file(most: int) -> bytes:
-        try:
-            return await asyncio.to_thread(os.read, 0, most)
-        except OSError:  # nohup leaves an input that cannot be read
-            return b""
+        return await asyncio.to_thread(_read_input, most)
 
     if sys.stdin is None:  # it was closed, and its number may be that of another file by now
         return read_nothing
     kind = os.fstat(0).st_mode
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(0)):
         return read_file
-    reader = asyncio.StreamReader(limit=PIECE_BYTES)
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb"))
-    return reader.read
+
+    async def read_when_ready(most: int) -> bytes:
+        # A terminal's input and output are one open file: if reads did not block, writes would not either, and what a
+        # job writes faster than the terminal shows would be lost.
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(0, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(0)
+        return _read_input(most)
+
+    return read_when_ready
+
+
+def _read_input(most: int) -> bytes:
+    try:
+        return os.read(0, most)
+    except OSError:  # nohup leaves an input that cannot be read, and a terminal may be gone
+        return b""
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ class ApiCall:
     repeatable: bool = True
     #: Bytes to send as they are, instead of `body`.
     data: bytes | None = None
+    #: Bytes that the answer may have, where it may be large: it is waited for accordingly.
+    answer_bytes: int = 0
 
 
 class Body(BaseModel):

@@ -6,8 +6,10 @@ Knows nothing of jobs. A call is repeated only if repeating it cannot do anythin
 import asyncio
 import io
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -16,7 +18,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from walras.connection.body import ApiCall, ProblemDetail
-from walras.contract import split_token
+from walras.contract import SLOWEST_BYTES_PER_S, split_token
 from walras.errors import (
     ClusterError,
     ConfigError,
@@ -70,6 +72,8 @@ class Patience:
     silence_s: float = 60.0
     #: Seconds between two polls.
     poll_s: float = 0.5
+    #: Seconds of silence of a server that has answered, which who waits for hours bears: a restart may take them.
+    outage_s: float = 120.0
 
     def pause_s(self, tried: int) -> float:
         """Returns seconds to wait after call number `tried` (from 1), with jitter so that clients do not retry
@@ -77,6 +81,24 @@ class Patience:
         """
         longest = min(self.backoff_s * 2.0 ** (tried - 1), self.longest_pause_s)
         return longest * random.uniform(0.5, 1.0)
+
+
+class Outage:
+    """The silence of a server while somebody waits for hours. One that has never answered is told at once."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._borne_s = patience.outage_s
+        self._answered_at: float | None = None
+
+    @contextmanager
+    def borne(self) -> Iterator[None]:
+        """Asks the server something. Raises ServerUnreachable where that is not borne."""
+        try:
+            yield
+            self._answered_at = monotonic()
+        except ServerUnreachable:
+            if self._answered_at is None or monotonic() - self._answered_at > self._borne_s:
+                raise
 
 
 WebSocket = aiohttp.ClientWebSocketResponse
@@ -97,11 +119,13 @@ class Transport:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             read_bufsize=_READ_BYTES,
-            timeout=aiohttp.ClientTimeout(
-                total=self.patience.call_timeout_s, sock_connect=self.patience.connect_timeout_s
-            ),
+            timeout=self._timeout(),
         )
         return self
+
+    def _timeout(self, moved_s: float = 0.0) -> aiohttp.ClientTimeout:
+        patience = self.patience
+        return aiohttp.ClientTimeout(total=patience.call_timeout_s + moved_s, sock_connect=patience.connect_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -157,9 +181,8 @@ class Transport:
     ) -> "aiohttp.client._RequestContextManager":
         """Opens the raw exchange, without retries, for answers that are streamed."""
         assert self._session is not None, "use `async with`"
-        options: dict[str, Any] = {"ssl": self._tls}
-        if timeout is not None:
-            options["timeout"] = timeout
+        moved_s = (len(call.data or b"") + call.answer_bytes) / SLOWEST_BYTES_PER_S
+        options: dict[str, Any] = {"ssl": self._tls, "timeout": timeout or self._timeout(moved_s)}
         headers = dict(call.headers)
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"

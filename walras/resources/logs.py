@@ -2,15 +2,19 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import aiohttp
 from pydantic import BaseModel
 
 from walras.connection.body import ApiCall
-from walras.connection.transport import Transport, response_error
+from walras.connection.transport import Outage, Transport, response_error
 from walras.contract import NEXT_OFFSET_HEADER
+from walras.errors import ServerUnreachable
 from walras.resources.endpoint import Call, Endpoint, Stream
 from walras.resources.jobs import JOB_PATH, JobCalls
+
+T = TypeVar("T")
 
 
 class LogStart(BaseModel):
@@ -49,14 +53,16 @@ class LogCalls(JobCalls):
                 yield piece
             return
 
+        outage = Outage(self._transport.patience)
+
         async def has_ended(attempt: int) -> bool:
-            views = await self.attempts(job_id)
+            views = await self._borne(outage, lambda: self.attempts(job_id))
             newest = max((view.attempt for view in views), default=0)
             return newest > attempt or any(view.attempt == attempt and view.state.is_final for view in views)
 
         shown = 0
         while True:
-            place.attempt = attempt if attempt is not None else await self._next_attempt(job_id, after=shown)
+            place.attempt = attempt if attempt is not None else await self._next_attempt(job_id, shown, outage)
             if place.attempt is None:
                 return
             async for piece in follow_attempt(self._transport, place, has_ended):
@@ -73,10 +79,17 @@ class LogCalls(JobCalls):
         found: LogStart = await LOG_START.ask(self, {"job_id": job_id, **wanted})
         return found.offset
 
-    async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
+    async def _borne(self, outage: Outage, ask: Callable[[], Awaitable[T]]) -> T:
+        """Returns the server's answer, asking again while its silence is borne."""
+        while True:
+            with outage.borne():
+                return await ask()
+            await self._transport.pause(1)
+
+    async def _next_attempt(self, job_id: int, after: int, outage: Outage) -> int | None:
         """Waits for an attempt after `after` and returns the newest; None if the job ends first."""
         while True:
-            job = await self.job(job_id)
+            job = await self._borne(outage, lambda: self.job(job_id))
             newest = max((view.attempt for view in job.attempt_list), default=job.attempts)
             if newest > after:
                 return newest
@@ -146,7 +159,7 @@ async def follow_attempt(
             await transport.pause()
 
 
-_CONNECTION_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+_CONNECTION_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ServerUnreachable)
 
 
 async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) -> AsyncIterator[bytes]:
@@ -169,5 +182,5 @@ async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) 
 
 async def _pause_or_give_up(transport: Transport, failures: int, error: BaseException) -> None:
     if failures >= transport.patience.tries:
-        raise transport.unreachable(error) from None
+        raise error if isinstance(error, ServerUnreachable) else transport.unreachable(error) from None
     await transport.pause(failures)

@@ -185,7 +185,8 @@ def _open_plain(path: str, flags: int) -> int:
 def find_chunks(
     folder: Path, tree: ContentTree, wanted: set[str], *, check: bool = True
 ) -> Iterator[tuple[str, bytes]]:
-    """Yields (name, bytes) of these chunks, each once. Raises DamagedContent where a file has changed meanwhile.
+    """Yields (name, bytes) of these chunks, each once. Raises DamagedContent where a file has changed meanwhile, but
+    not where it only grew.
 
     `check` False: whoever gets the bytes compares them with the name.
     """
@@ -194,11 +195,11 @@ def find_chunks(
         if left.isdisjoint(file.chunks):
             continue
         with open(folder / file.path, "rb", opener=_open_plain) as source:
-            for number, name in enumerate(file.chunks):
+            for number, (name, size) in enumerate(file.chunk_sizes()):
                 if name not in left:
                     continue
                 source.seek(number * CHUNK_BYTES)
-                content = source.read(CHUNK_BYTES)
+                content = source.read(size)  # something may append to the file meanwhile
                 if check and chunk_name(content) != name:
                     raise DamagedContent(f"{folder / file.path} has changed while it was read", field=file.path)
                 left.discard(name)

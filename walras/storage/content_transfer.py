@@ -14,6 +14,7 @@ from walras.connection.body import ApiCall
 from walras.connection.transport import Transport
 from walras.errors import NotFound, UserError
 from walras.storage.content import (
+    CHUNK_BYTES,
     PACKED_BYTES,
     ContentTree,
     DamagedContent,
@@ -185,7 +186,8 @@ class ContentTransfer(TreeTransfer):
 
     async def _get_many(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
         if self._has_packs:
-            call = ApiCall("POST", f"{self._base}/packs/fetch", body={"names": list(names)})
+            question, path = {"names": list(names)}, f"{self._base}/packs/fetch"
+            call = ApiCall("POST", path, body=question, answer_bytes=CHUNK_BYTES)
             try:
                 joined = await self._transport.bytes(call)
             except NotFound:  # one chunk is gone, or an older server: asked for one by one, both are told apart
@@ -203,10 +205,10 @@ class ContentTransfer(TreeTransfer):
         return str(committed["name"])
 
     async def _get_list(self, name: str) -> bytes:
-        return await self._transport.bytes(ApiCall("GET", f"{self._base}/trees/{name}"))
+        return await self._transport.bytes(ApiCall("GET", f"{self._base}/trees/{name}", answer_bytes=CHUNK_BYTES))
 
     async def _get(self, name: str) -> bytes:
-        return await self._transport.bytes(ApiCall("GET", f"{self._base}/chunks/{name}"))
+        return await self._transport.bytes(ApiCall("GET", f"{self._base}/chunks/{name}", answer_bytes=CHUNK_BYTES))
 
 
 def _put_into(draft: TreeDraft, chunks: Sequence[tuple[str, bytes]]) -> None:

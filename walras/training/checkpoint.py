@@ -308,6 +308,14 @@ class Checkpoint:
         self._committed.append(reference)
         return reference
 
+    def discard(self, step: int, rank: int = 0) -> None:
+        """Deletes what was written for a checkpoint at this step, unless it is complete: on a full disk it would keep
+        every later one from being written."""
+        final = step_folder(self._attempt_dir, step, rank)
+        for folder in (partial_folder(self._attempt_dir, step, rank), final):
+            if folder != final or not (final / MANIFEST).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
     def load_shared(self, folder: Path) -> None:
         """Puts the objects into the saved state (every rank calls it)."""
         for name, thing in self._objects.items():
@@ -345,12 +353,21 @@ class Checkpoint:
 
 
 def write_state(folder: Path, name: str, state: Any) -> None:
-    """Writes one object's state: by torch where the script uses it, else as JSON."""
+    """Writes one object's state: by torch where the script uses it, else as JSON. Raises OSError as for any file."""
     torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.save(state, folder / f"{name}.pt")
-    else:
+    if torch is None:
         write_json(folder, name, state)
+        return
+    try:
+        torch.save(state, folder / f"{name}.pt")
+    except RuntimeError as error:
+        if _NOT_WRITTEN.search(str(error)) is None:
+            raise
+        raise OSError(f"{folder / name}.pt cannot be written, mostly because the disk is full: {error}") from None
+
+
+#: What torch says where the file refuses its bytes.
+_NOT_WRITTEN = re.compile(r"inline_container|PytorchStreamWriter|iostream error")
 
 
 def read_state(folder: Path, name: str) -> Any:

@@ -408,6 +408,10 @@ class CheckpointSaver:
             is_saved = self._bring_together(step)
         if is_saved:
             is_saved = self.gang.all_succeeded(self.gang.rank != 0 or self._commit(step, started_at))
+        if not is_saved:
+            if self.gang.rank % self.settings.ranks_per_machine == 0:
+                self.checkpoint.discard(step)
+            self.gang.all_succeeded(True)  # no rank writes there again before it is gone
         self.link.send({"type": "saved"})
         return is_saved
 
@@ -438,6 +442,8 @@ class CheckpointSaver:
                 self.log(f"not saved: tensors have changed since step {frozen.step}")
         except (OSError, TypeError) as error:
             self.log(f"checkpoint at step {frozen.step} failed: {error}")
+        if not is_saved:
+            self.checkpoint.discard(frozen.step, self.gang.rank)
         self.link.send({"type": "saved"})
         return is_saved
 

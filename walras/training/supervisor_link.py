@@ -229,22 +229,21 @@ class SupervisorLink:
         while not self.stop_requested and (left := until - time.monotonic()) > 0:
             if self._socket is None:
                 time.sleep(left)
-            elif select.select([self._socket], [], [], left)[0]:
+            elif _wait_for([self._socket], select.POLLIN, left):
                 self.poll()
 
     def wait_beside(self, other: int) -> bool:
         """Waits until a message or something from the other file has come. Returns False without a connection."""
         if self._socket is None:
             return False
-        heard: list[Any] = [self._socket, other]
-        select.select(heard, [], [])
+        _wait_for([self._socket, other], select.POLLIN)
         return True
 
     def drain(self, seconds: float) -> None:
         """Wait at most this long until the supervisor has read what is still to be sent."""
         until = time.monotonic() + seconds
         while self._backlog and self._socket is not None and time.monotonic() < until:
-            select.select([], [self._socket], [], 0.05)
+            _wait_for([self._socket], select.POLLOUT, 0.05)
             self._flush()
 
     def _take(self, line: bytes) -> None:
@@ -280,6 +279,14 @@ class SupervisorLink:
             self._socket.close()
         self._socket = None
         self._backlog = b""
+
+
+def _wait_for(files: list[Any], event: int, seconds: float | None = None) -> bool:
+    """Waits until one of the files is ready; returns False if none is in time. `select` knows no number above 1023."""
+    poller = select.poll()
+    for file in files:
+        poller.register(file, event)
+    return bool(poller.poll(None if seconds is None else 1000.0 * seconds))
 
 
 def _connect(path: str) -> socket.socket | None:

@@ -13,8 +13,10 @@ import logging
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -68,10 +70,11 @@ def copy_outputs(
     workdir: Path,
     wanted: Sequence[str],
     target: Path,
-    limit_bytes: int = OUTPUTS_BYTES,
     account: tuple[int, int] = (0, 0),
+    is_left: Callable[[], bool] = lambda: False,
 ) -> CopiedOutputs:
-    """Copies files and folders below a working folder to `target`, which is created anew.
+    """Copies files and folders below a working folder to `target`, which is created anew, until `is_left` says that
+    nobody waits for the copy any more.
 
     Only files that an account (uid, gid) can read are copied. A sparse file counts with its length, and is left out.
     Raises ConfigError naming the largest files where they are too large or too many, OSError for a full disk.
@@ -85,11 +88,11 @@ def copy_outputs(
             sizes[path] = found.st_size
             if len(sizes) > FILES_MOST:
                 raise UserError(f"the outputs have more than {FILES_MOST:,} files", field="outputs")
-    check_sizes(sizes, limit_bytes, "the job's outputs")
+    check_sizes(sizes, OUTPUTS_BYTES, "the job's outputs")
     if shutil.disk_usage(target).free - sum(sizes.values()) < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, f"no room to copy {sum(sizes.values()):,} bytes of outputs")
     for path in sizes:
-        if problem := _copy_file(workdir, path, target / path, sizes[path], account):
+        if problem := _copy_file(workdir, (path, sizes[path]), target, account, is_left):
             copied.left_out.append(f"{_shown(path)} {problem}")
         else:
             copied.paths.append(path)
@@ -157,8 +160,14 @@ def _opened(workdir: Path, path: str, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-def _copy_file(workdir: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> str:
-    """Copies at most `size` bytes. Returns why it cannot; empty: it is copied."""
+def _copy_file(
+    workdir: Path, sized: tuple[str, int], target: Path, account: tuple[int, int], is_left: Callable[[], bool]
+) -> str:
+    """Copies a file below the working folder: path, and how many bytes at most. Returns why it cannot; empty: it is
+    copied.
+    """
+    path, size = sized
+    copied = target / path
     try:
         with contextlib.ExitStack() as stack:
             with files_as(*account):
@@ -168,13 +177,13 @@ def _copy_file(workdir: Path, path: str, target: Path, size: int, account: tuple
                 return _GONE
             if (holes := _bytes_in_holes(source, found)) > max(_HOLES_BYTES, found.st_size // 2):
                 return f"is sparse: {found.st_size:,} bytes, {holes:,} of them in holes; write it without, or packed"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "xb") as copy:
-                while size > 0 and (piece := os.read(source, min(size, _COPY_BYTES))):
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            with open(copied, "xb") as copy:
+                while size > 0 and not is_left() and (piece := os.read(source, min(size, _COPY_BYTES))):
                     copy.write(piece)
                     size -= len(piece)
             if found.st_mode & stat.S_IXUSR:
-                target.chmod(0o755)
+                copied.chmod(0o755)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
@@ -219,6 +228,8 @@ class OutputCollector:
         self._pace_s = pace_s
         self._is_due = asyncio.Event()
         self._told: OutputsCollected | None = None
+        self._copying: asyncio.Future[CopiedOutputs] | None = None
+        self._leave = threading.Event()
 
     def request(self) -> None:
         """Requests a collection soon: the job has committed a checkpoint."""
@@ -251,6 +262,7 @@ class OutputCollector:
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
+            await self._end_copy()
             await asyncio.to_thread(shutil.rmtree, self._draft, ignore_errors=True)
 
     async def _collect_patiently(self) -> str:
@@ -272,7 +284,11 @@ class OutputCollector:
         return self._folder / "outputs"
 
     async def _collect(self, *, is_last: bool) -> None:
-        copied = await asyncio.to_thread(copy_outputs, self._workdir, self._wanted, self._draft, account=self._account)
+        await self._end_copy()
+        self._leave = threading.Event()
+        work = partial(copy_outputs, account=self._account, is_left=self._leave.is_set)
+        self._copying = asyncio.ensure_future(asyncio.to_thread(work, self._workdir, self._wanted, self._draft))
+        copied = await asyncio.shield(self._copying)
         if not copied.paths and not is_last:
             return
         tree = await asyncio.to_thread(hash_folder, self._draft, copied.paths)
@@ -281,6 +297,13 @@ class OutputCollector:
         async with self._client.transport() as transport:
             await ContentTransfer(transport, job_id=self._key[0]).send(self._draft, tree)
         await self._tell(tree.name, tree, copied.problem)
+
+    async def _end_copy(self) -> None:
+        """Returns once no thread copies: that of a collection that was cancelled would go on, and into the next."""
+        self._leave.set()
+        if self._copying is not None:
+            await asyncio.wait({self._copying})
+            self._copying.exception()  # nobody else may ask
 
     async def _tell(self, name: str, tree: ContentTree, problem: str) -> None:
         told = OutputsCollected(

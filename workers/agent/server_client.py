@@ -28,7 +28,7 @@ from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.job_needs import OutputsCollected
 from walras.storage.checkpoint_store import StoreAccess, StoreAccessRequest
 from walras.storage.object_store import StoreFailure
-from walras.wire import ClusterIdentity, Heartbeat, HeartbeatAnswer, Register, Registered
+from walras.wire import ClusterIdentity, Heartbeat, HeartbeatAnswer, Register, Registered, is_like_memory
 from workers.devices import AttemptKey
 from workers.supervisor_protocol import read_ranks_file, write_durably
 
@@ -298,7 +298,7 @@ class Enrolment:
                 fix=f"start it as --node {known_as}, or give {self.node_id} a --state of its own",
             )
         self.cluster = kept.cluster
-        registered = kept.registered if kept.given_for in (None, self._facts()) else None
+        registered = kept.registered if self._is_for_this_machine(kept.given_for) else None
         if registered is None:
             registered = await client.register(
                 self.message.model_copy(update={"cluster": self.cluster}), self._join_token(kept)
@@ -338,6 +338,15 @@ class Enrolment:
     def forget(self) -> None:
         """Deletes the credential, which the server no longer accepts. The cluster stays known."""
         self._keep(None)
+
+    def _is_for_this_machine(self, given_for: dict[str, Any] | None) -> bool:
+        """Returns whether a credential that was given for these facts is this machine's, whatever kernel it runs."""
+        if given_for is None:
+            return True
+        now, then = self._facts(), given_for["facts"]["memory_bytes"]
+        if is_like_memory(now["facts"]["memory_bytes"], then):
+            now["facts"]["memory_bytes"] = then
+        return given_for == now
 
     def _facts(self) -> dict[str, Any]:
         """Returns the facts for which a credential is given. A new release of the agent does not change them."""

@@ -6,6 +6,7 @@ and the kernel releases with its last descendant; a locked entry is never remove
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -28,6 +29,13 @@ _MARKERS_MOST, _MARKER_BYTES = 10_000, 4096
 _LARGEST, _LONGEST_S = 2**53, 1e9
 #: Bytes left free on the disk for logs and checkpoints of all attempts.
 FREE_LEAST_BYTES = 1024**3
+
+
+class NoRoom(OSError):
+    """The disk has no room for an entry."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,13 @@ class FolderCache:
             if not done.exists() or self._is_changed(place, done):
                 done.unlink(missing_ok=True)
                 remove_folder(place)
-                place.mkdir(mode=0o755)
                 began = time.monotonic()
                 try:
-                    make(place)
-                except BaseException:
-                    remove_folder(place)
-                    raise
+                    _make_in(place, make)
+                except Exception as error:
+                    if os.strerror(errno.ENOSPC) not in str(error) or not self._make_room():
+                        raise
+                    _make_in(place, make)
                 told = {"size_bytes": folder_size(place), "seconds": time.monotonic() - began, "name": name}
                 told["seal"] = seal(place)
                 done.write_text(json.dumps(told))
@@ -133,8 +141,19 @@ class FolderCache:
                 if entries > self._bounds.entries or size > self._bounds.size_bytes:
                     self._remove_unused(done.name.removesuffix(".done"))
 
-    def _remove_unused(self, key: str) -> None:
-        """Removes an entry, unless a process uses or makes it."""
+    def _make_room(self) -> bool:
+        """Removes what no process uses or makes, of all caches on the disk; returns whether anything was there."""
+        removed = False
+        for removal in self._folder.parent.glob("*/removal.lock"):
+            cache = FolderCache(removal.parent, self._bounds)
+            for lock in removal.parent.glob("*.lock"):
+                removed |= cache._remove_unused(lock.stem)
+        return removed
+
+    def _remove_unused(self, key: str) -> bool:
+        """Removes an entry, or what is left of a killed process that made one, unless a process uses or makes it.
+        Returns whether it is removed.
+        """
         with (
             open(self._folder / f"{key}.lock", "ab") as lock,
             open(self._folder / f"{key}.used", "ab") as used,
@@ -143,7 +162,19 @@ class FolderCache:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             (self._folder / f"{key}.done").unlink(missing_ok=True)
+            was_there = (self._folder / key).exists()
             remove_folder(self._folder / key)
+            return was_there
+        return False
+
+
+def _make_in(place: Path, make: Callable[[Path], None]) -> None:
+    place.mkdir(mode=0o755)
+    try:
+        make(place)
+    except BaseException:
+        remove_folder(place)
+        raise
 
 
 def seal(folder: Path) -> str:

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from walras.errors import ClusterError, ConfigError
 from walras.job_needs import InputNeed
 from walras.machines.machine_facts import DATA_MOST, data_key
-from workers.preparation.folder_cache import FREE_LEAST_BYTES, CacheBounds, FolderCache, make_read_only
+from workers.preparation.folder_cache import FREE_LEAST_BYTES, CacheBounds, FolderCache, NoRoom, make_read_only
 
 INPUT_BOUNDS = CacheBounds(entries=DATA_MOST, size_bytes=500 * 1000**3)
 _PIECE_BYTES = 1024 * 1024
@@ -30,6 +30,8 @@ _TIMEOUT_S = 60.0
 _FILES_MOST = 1_000_000
 #: HTTP status codes after which a retry may succeed.
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: What a server answers to HEAD that serves GET alone: a link may be signed for one of them.
+_NO_HEAD = frozenset({403, 405, 501})
 #: What programs say, in small letters, where the network or the other side is at fault.
 _PASSING_WORDS = (
     *("could not resolve", "unable to access", "no such host", "name resolution", "timed out", "timeout", " eof"),
@@ -68,7 +70,8 @@ def is_of_machine(said: object) -> bool:
 def tool_failed(told: str, said: str, field: str) -> ClusterError | ConfigError:
     """Returns the error of a program that fetches, by what it said."""
     if is_of_machine(said):
-        return MachineUnable(told)
+        full = os.strerror(errno.ENOSPC)
+        return MachineUnable(f"{told}: {full}" if full.lower() in said.lower() else told)
     is_passing = any(words in said.lower() for words in _PASSING_WORDS)
     return CannotFetch(told) if is_passing else ConfigError(told, field=field)
 
@@ -100,8 +103,8 @@ def bring_input(cache: FolderCache, name: str, need: InputNeed, env: dict[str, s
     if scheme == "file":
         return _bring_local(cache, name, need, owner)
     if scheme in ("http", "https"):
-        version = _passing(name, lambda: _http_version(need.url))
-        key = _key("url", need.url, need.sha256 or version, owner)
+        version = need.sha256 or _passing(name, lambda: _http_version(need.url))
+        key = _key("url", need.url, version, owner)
 
         def fetch(place: Path) -> None:
             _passing(name, lambda: _fetch_http(need, place / _file_name(need.url)))
@@ -140,8 +143,14 @@ def _file_name(url: str) -> str:
 
 def _http_version(url: str) -> str:
     """Returns the server's version of a file: its tag, else date and size."""
-    request = urllib.request.Request(url, method="HEAD")
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_TIMEOUT_S)
+    except HTTPError as error:
+        if error.code not in _NO_HEAD:
+            raise
+        error.close()
+        answer = urllib.request.urlopen(url, timeout=_TIMEOUT_S)
+    with answer:
         said = answer.headers
         return said.get("ETag") or f"{said.get('Last-Modified', '')} {said.get('Content-Length', '')}"
 
@@ -154,13 +163,15 @@ def _fetch_http(need: InputNeed, target: Path) -> None:
 
 
 def _copy_bounded(source: IO[bytes], target: Path, sha256: str, declared: int | None = None) -> None:
-    """Copies a stream. Raises CannotFetch if it is cut or would fill the disk, ConfigError for another hash."""
+    """Copies a stream. Raises CannotFetch if it is cut, NoRoom before it fills the disk, ConfigError for another
+    hash.
+    """
     hashed, size = hashlib.sha256(), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target, "xb") as file:
         while piece := source.read(_PIECE_BYTES):
             if shutil.disk_usage(target.parent).free < FREE_LEAST_BYTES + max(0, (declared or 0) - size):
-                raise CannotFetch(f"no room for {target.name}: it has {declared or 'more than ' + str(size)} bytes")
+                raise NoRoom(f"{target.name} has {declared or 'more than ' + str(size)} bytes")
             file.write(piece)
             hashed.update(piece)
             size += len(piece)
@@ -186,7 +197,7 @@ def _bring_local(cache: FolderCache, name: str, need: InputNeed, owner: str) -> 
     def copy(place: Path) -> None:
         total = sum(found.st_size for _, found in files)
         if shutil.disk_usage(place).free < FREE_LEAST_BYTES + total:
-            raise CannotFetch(f"no room for input {name}: it has {total:,} bytes")
+            raise NoRoom(f"input {name} has {total:,} bytes")
         for path, _ in files:
             with open(source / path if path else source, "rb") as file:
                 _copy_bounded(file, place / source.name / path if path else place / source.name, need.sha256)
@@ -252,7 +263,7 @@ def _bring_other(cache: FolderCache, name: str, need: InputNeed, owner: str) -> 
     def fetch_told(place: Path) -> None:
         try:
             fetch(place)
-        except (ClusterError, ConfigError):
+        except (ClusterError, ConfigError, NoRoom):
             raise
         except Exception as error:  # fsspec's backends raise errors of their own
             raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None

@@ -27,6 +27,7 @@ from scheduler.live.store.content_store import SpaceTaken
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.web.page import WebSessions
 from walras.connection.body import ProblemDetail
+from walras.contract import SLOWEST_BYTES_PER_S
 from walras.errors import (
     ConfigError,
     Conflict,
@@ -47,7 +48,7 @@ from walras.resources.endpoint import Endpoint
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-#: A whole body must have arrived within this time, seconds.
+#: A whole body must have arrived within this time, seconds, and a stated length by `SLOWEST_BYTES_PER_S`.
 BODY_S = 60.0
 _JOB_DIGITS = 18
 #: Bytes that are read and dropped of a body that is too large, so that its sender reads the answer before it gives up.
@@ -55,7 +56,7 @@ _DRAIN_BYTES = 64 * 1024 * 1024
 
 
 class BodyTooSlow(UserError):
-    """The body did not come within `BODY_S`."""
+    """The body did not come in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,14 @@ class RequestContext:
     async def _received(self) -> bytearray:
         if self.request.content.is_eof():
             return await self._read_body()
+        stated = min(self.request.content_length or 0, self.endpoint.body_bytes)
+        within_s = BODY_S + stated / SLOWEST_BYTES_PER_S
         try:
             with self.receiving():
-                async with asyncio.timeout(BODY_S):
+                async with asyncio.timeout(within_s):
                     return await self._read_body()
         except TimeoutError:
-            raise BodyTooSlow(f"the body took longer than {BODY_S:.0f} s", fix="send it faster, or less") from None
+            raise BodyTooSlow(f"the body took longer than {within_s:.0f} s", fix="send it faster, or less") from None
 
     async def _read_body(self) -> bytearray:
         declared, limit_bytes = self.request.content_length, self.endpoint.body_bytes

@@ -27,7 +27,7 @@ from walras.spec.accelerator_names import covers
 from walras.spec.catalog import catalog_speed
 from walras.spec.cluster_file import catalog_memory_bytes
 from walras.spec.machine_parts import is_same_machine_agent, part_name
-from walras.wire import ClusterIdentity, Heartbeat, Register, ShapeFacts
+from walras.wire import ClusterIdentity, Heartbeat, Register, ShapeFacts, is_like_memory
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 _ENROL_BOOTS = 3.0
 #: The first protocol version in which agents name themselves and the cluster.
 _NAMES_ITSELF = 2
-#: The part of their memory by which like machines may differ.
-_LIKE_MEMORY = 1 / 32
 
 
 def check_cluster(here: ClusterIdentity, told: ClusterIdentity | None, who: str) -> None:
@@ -224,11 +222,6 @@ def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
     by_sheet = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
     speed = by_sheet if declared is None else declared.shape.nominal_speed
     return replace(pool, shape=replace(shape, nominal_speed=speed))
-
-
-def is_like_memory(one: int, other: int) -> bool:
-    """Returns whether machines with so much memory count as alike: every kernel leaves a little more or less of it."""
-    return abs(one - other) <= _LIKE_MEMORY * max(one, other)
 
 
 def is_same_machine(known: ShapeFacts, told: ShapeFacts) -> bool:

@@ -102,7 +102,11 @@ def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt
 
 
 def is_inside(job: LiveJob, report: CommittedReport) -> bool:
-    """Returns whether the checkpoint lies in the job's own folder."""
+    """Returns whether the checkpoint lies in the job's own folder, or in a store, by whose name of it a machine fetches
+    it: its path then is of the data folder that the attempt was started from, which may have moved since.
+    """
+    if report.manifest.content:
+        return True
     folder = _absolute_path(job.launch.checkpoint_dir)
     return os.path.commonpath([folder, _absolute_path(report.manifest.path)]) == folder
 

@@ -50,7 +50,7 @@ def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
         with _reading(data) as source:
             target = sqlite3.connect(draft / "walras.db")
             try:
-                source.backup(target, pages=1000)
+                source.backup(target)  # in one piece: each commit between two would begin it anew
             finally:
                 target.close()
         os.chmod(draft / "walras.db", 0o600)

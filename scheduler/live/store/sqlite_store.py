@@ -147,8 +147,6 @@ def _copy_before_migrations(database: Database, path: Path) -> None:
         return
     copy = path.with_name(f"walras.db.before-{pending[0]}")
     draft = copy.with_name(f".{copy.name}.draft")
-    if copy.exists():
-        return
     free = shutil.disk_usage(path.parent).free
     if free < 2 * path.stat().st_size:
         raise ConfigError(

@@ -1,9 +1,13 @@
 """Backup, restore, check and recovery of a data folder; and a database of the first release."""
 
+import contextlib
 import gzip
 import json
 import os
+import shutil
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +76,28 @@ def test_a_backup_of_a_running_server_is_restored_as_a_new_incarnation(data: Pat
     store.close()
     assert len(list(data.glob("replaced-*/walras.db"))) == 1
     SqliteStore(data).close()
+
+
+def test_a_backup_ends_however_often_its_server_commits(data: Path, tmp_path: Path) -> None:
+    """It is of one instant: a copy in pieces begins anew whenever something was written between two of them."""
+    with contextlib.closing(sqlite3.connect(data / "walras.db")) as filled:
+        filled.execute("CREATE TABLE ballast AS SELECT randomblob(40000000) AS bytes")
+        filled.commit()
+    store, is_over = SqliteStore(data), threading.Event()
+
+    def commit() -> int:
+        number = 10
+        while not is_over.is_set() and number < 2000:
+            number += 1
+            store.commit(a_commit(number))
+        return number
+
+    with ThreadPoolExecutor(1) as writing:
+        written = writing.submit(commit)
+        made = back_up(data, tmp_path / "backup")
+        is_over.set()
+        assert made.commits < written.result()
+    store.close()
 
 
 def test_a_restore_into_an_empty_folder_needs_nothing_else(data: Path, tmp_path: Path) -> None:
@@ -203,6 +229,22 @@ def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Pat
     copies = list(tmp_path.glob("walras.db.before-*"))
     assert [copy.name for copy in copies] == ["walras.db.before-name_cluster"]
     assert rows_of(copies[0]) == before
+
+
+def test_the_way_back_from_an_upgrade_is_of_the_last_one(tmp_path: Path) -> None:
+    """Whoever went back by the copy and upgrades again later must not get the rows of the first time."""
+    path, copy = tmp_path / "walras.db", tmp_path / "walras.db.before-name_cluster"
+    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    SqliteStore(tmp_path).close()
+    for name in ("walras.db", "walras.db-wal", "walras.db-shm", "tip"):
+        (tmp_path / name).unlink(missing_ok=True)
+    shutil.copy(copy, path)
+    with contextlib.closing(sqlite3.connect(path)) as older:
+        older.execute("UPDATE meta SET value = 41 WHERE name = 'touched'")
+        older.commit()
+    kept = rows_of(path)
+    SqliteStore(tmp_path).close()
+    assert rows_of(copy) == kept
 
 
 def test_an_upgrade_that_fails_at_its_end_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,22 @@ async def test_a_start_names_the_store_and_the_content_of_the_newest_checkpoint(
     assert (row.upload_s, row.lag_s) == (2.0, 3.0)
 
 
+async def test_a_moved_data_folder_takes_the_checkpoints_of_what_runs(w: World) -> None:
+    """An attempt names the folder of its start: that of another server or disk, where its store is the same."""
+    agent, job_id = await a_running_job(w)
+    for step, folder in (
+        (10.0, f"{agent.here[job_id, 1].checkpoint_dir}/attempt-0001"),
+        (20.0, "/former/jobs/1/attempt-0001"),
+    ):
+        report = a_commit(agent, job_id, 1, step)
+        report["manifest"]["path"] = f"{folder}/step-{int(step):010d}"
+        await agent.beat(report)
+    assert w.live_state.jobs[job_id].checkpoint.step == 20.0
+    await agent.end(job_id, exit_code=85)
+    start = await restarted(w, agent)
+    assert (start.resume.step, start.resume.content) == (20.0, f"{20:064x}")
+
+
 async def test_a_torn_checkpoint_costs_no_retry_and_the_one_before_takes_its_place(w: World) -> None:
     """Each loss uses up one; a script that goes on saying so without any fails by its own exit code."""
     agent, job_id = await a_running_job(w)

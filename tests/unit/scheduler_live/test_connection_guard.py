@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import resource
 import socket
@@ -26,6 +27,7 @@ from scheduler.live.http.connection_guard import (
 )
 from scheduler.live.http.web_application import make_app
 from tests.support.live_world import world
+from tests.support.waiting import until
 
 FEW = ConnectionLimits(connections=8, strangers=4, strangers_per_address=2, stranger_s=10.0, head_s=5.0)
 
@@ -305,6 +307,25 @@ async def test_a_body_that_never_ends_is_refused(tmp_path: Path, monkeypatch: py
         )  # fmt: skip
         writer.write("\r\n".join([*head, "", "{"]).encode())
         assert b" 408 " in await reader.readline()
+        await _closed(writer)
+
+
+async def test_a_large_body_has_the_time_that_a_slow_line_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many seconds for all bodies would let nobody send a chunk whose line is slow."""
+    monkeypatch.setattr(requests, "BODY_S", 0.0)
+    body = json.dumps({"names": ["a" * 64] * 900}).encode()
+    async with _serving(tmp_path, ConnectionLimits()) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        head = (
+            "POST /content/v1/missing HTTP/1.1", "Host: x", f"Authorization: Bearer {served.token}",
+            f"Content-Length: {len(body)}", "",
+        )  # fmt: skip
+        writer.write("\r\n".join([*head, ""]).encode() + body[:1000])
+        await until(lambda: served.guard.counts[1], 30.0, "its head is read")
+        writer.write(body[1000:])
+        assert b" 200 " in await reader.readline()
         await _closed(writer)
 
 

@@ -352,6 +352,13 @@ async def test_a_change_that_was_meant_for_another_version_is_refused_and_names_
     assert (await face.json("PUT", f"{API}?if_version=x", LAS))[0] == 400
 
 
+async def test_a_change_whose_answer_was_lost_is_made_once(face: Face) -> None:
+    """The same by the same person in the place of the same version is that change, and no conflict with it."""
+    first = (await face.json("PUT", f"{API}?if_version=1", LAS))[1]
+    status, again = await face.json("PUT", f"{API}?if_version=1", LAS)
+    assert (status, again["version"], first["version"]) == (200, 2, 2)
+
+
 async def test_listed_pairs_are_refused_where_nobody_lists_any(face: Face) -> None:
     packed = {"policy": {"name": "max_min_fairness", "parameters": {"packed": True}}}
     status, problem = await face.json("PUT", API, packed)

@@ -1,8 +1,11 @@
 """The loop without processes: resume, stops, what is said to the supervisor, and checkpoints."""
 
+import errno
+import fcntl
 import json
 import os
 import random
+import resource
 import socket
 import sys
 import tempfile
@@ -13,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from walras.training import Checkpoint, Loop
+from walras.training import Checkpoint, Loop, checkpoint
 from walras.training.checkpoint import MANIFEST
 from walras.training.measurements import ReportedValues
 from walras.training.supervisor_link import SupervisorLink
@@ -253,10 +256,35 @@ def test_a_loader_with_a_state_of_its_own_resumes_by_it(tmp_path: Path) -> None:
     assert [batch for _, batch, _ in train(tmp_path, data=Counting())] == [1, 2, 3, 4, 5] * 3
 
 
-def test_old_checkpoints_go_and_a_failed_one_does_not_end_training(tmp_path: Path) -> None:
+def test_old_checkpoints_go(tmp_path: Path) -> None:
     """Two are kept by default."""
     loop = Loop(Checkpoint(tmp_path, every_steps=2, trace=Trace()))
     assert len(list(loop.steps(range(9)))) == 9
+    assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-0000000006", "step-0000000008"]
+
+
+@pytest.mark.parametrize("refused", ["write", "sync", "manifest"])
+def test_a_failed_checkpoint_neither_ends_training_nor_keeps_the_disk_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """What a full disk took of it goes, or every later one would find the disk as full."""
+    loop, left = Loop(Checkpoint(tmp_path, every_steps=2, every_s=None, trace=Trace())), []
+    place, name = {
+        "write": (checkpoint, "write_state"),
+        "sync": (checkpoint, "sync_file"),
+        "manifest": (checkpoint, "write_synced"),
+    }[refused]
+    works = getattr(place, name)
+
+    def write(*given: Any) -> Any:
+        if loop.step == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return works(*given)
+
+    monkeypatch.setattr(place, name, write)
+    for _ in loop.steps(range(8)):
+        left.append([path.name for path in sorted(tmp_path.glob("*/step-*"))])
+    assert left[4:6] == [["step-0000000002"]] * 2
     assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-0000000006", "step-0000000008"]
 
 
@@ -353,6 +381,29 @@ def test_a_stop_ends_a_wait(ends: tuple[SupervisorLink, socket.socket]) -> None:
     began_at = time.monotonic()
     link.wait(120.0)
     assert time.monotonic() - began_at < 60.0
+
+
+def test_a_script_with_thousands_of_open_files_hears_its_supervisor(
+    ends: tuple[SupervisorLink, socket.socket],
+) -> None:
+    """Data in many shards takes the low numbers, and `select` knows none above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    link, accepted = ends
+    assert link._socket is not None
+    low = link._socket.detach()
+    link._socket = socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD, 2000))
+    link._socket.setblocking(False)
+    os.close(low)
+    link._backlog = b'{"type": "finished"}\n'
+    link.drain(60.0)
+    assert b"finished" in accepted.recv(4096)
+    accepted.sendall(b'{"type": "save"}\n')
+    assert link.wait_beside(accepted.fileno())
+    accepted.sendall(b'{"type": "stop"}\n')
+    link.wait(60.0)
+    assert (link.save_requested, link.stop_requested) == (True, True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_supervisor_that_does_not_read_costs_progress_not_commits(ends: tuple[SupervisorLink, socket.socket]) -> None:

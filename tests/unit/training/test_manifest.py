@@ -1,6 +1,7 @@
 """A checkpoint is complete or it is not one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +68,18 @@ def test_a_crash_before_the_manifest_leaves_nothing_that_counts(tmp_path: Path) 
     (partial / "model.pt").write_bytes(b"half")
     make(tmp_path, 4)
     assert [step for step, _ in checkpoint.list_step_folders(tmp_path)] == [4]
+
+
+def test_a_full_disk_under_torch_is_a_failed_save_like_any_other(tmp_path: Path) -> None:
+    """Torch raises a RuntimeError for it, which would end the training; other errors of torch stay what they are."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / "model.pt").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"model\.pt"):
+        checkpoint.write_state(tmp_path, "model", {"weights": torch.zeros(100_000)})
+
+    class Broken:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        checkpoint.write_state(tmp_path, "other", {"weights": Broken()})

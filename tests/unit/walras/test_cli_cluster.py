@@ -90,7 +90,8 @@ def test_policy(run: Run, fake: Any, tmp_path: Path) -> None:
     assert "in force" not in tried
     assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy?dry_run=true")
     assert json.loads(run("policy", "apply", str(file), "-o", "json").stdout)["name"] == "fifo"
-    assert fake.requests[-1] == ("PUT", "/api/v1/policy", {"policy": {"name": "fifo"}})
+    # Over the version to which it was compared: what another has put in force since is not lost unseen.
+    assert fake.requests[-1] == ("PUT", "/api/v1/policy?if_version=2", {"policy": {"name": "fifo"}})
     file.write_text("policy: {name: max_mim}\n")
     refused = run("policy", "apply", str(file))
     assert refused.exit_code == 2
@@ -109,7 +110,7 @@ def test_a_policy_that_removes_budgets_is_not_applied_without_a_yes(run: Run, fa
     assert "rules.budgets: [{'project': 'lab', 'usd': 9.0}] -> []" in refused.stdout
     assert all("dry_run" in path for method, path, *_ in fake.requests if method == "PUT")
     assert run("policy", "apply", str(file), "--yes").exit_code == 0
-    assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy")
+    assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy?if_version=2")
 
 
 def test_admin_audit(run: Run, fake: Any) -> None:

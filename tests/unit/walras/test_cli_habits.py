@@ -1,5 +1,6 @@
 """Commands as people type them who come from other schedulers: answered, or answered with the right name."""
 
+import errno
 import json
 import os
 import subprocess
@@ -164,3 +165,14 @@ def test_shells_complete_commands(shell: str, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert "submit" in done.stdout, done.stderr
+
+
+def test_a_disk_that_fills_up_is_told_in_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system names no file where a write is refused, only where one is opened."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("walras.cli.job_commands.with_client", full)
+    answer = run("fetch", "1")
+    assert (answer.exit_code, "No space left on device" in answer.stderr) == (2, True)

@@ -1,11 +1,15 @@
 """The client against a server that loses answers, breaks off and refuses."""
 
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from walras.client import Client
-from walras.connection.transport import Patience
+from walras.connection.body import ApiCall
+from walras.connection.transport import Patience, Transport
 from walras.errors import (
     ClusterError,
     ConfigError,
@@ -17,9 +21,11 @@ from walras.errors import (
     UnknownPolicyError,
 )
 from walras.spec.job_spec import parse_spec
+from walras.storage.content import hash_folder
+from walras.storage.content_transfer import ContentTransfer
 
 TOKEN = "walras_user_secret"
-QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0)
+QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0, outage_s=0.0)
 
 
 def client_of(fake: Any, token: str = TOKEN) -> Client:
@@ -116,6 +122,19 @@ async def test_an_answer_of_a_newer_server_is_understood(fake: Any) -> None:
         assert (await client.health()).ok
 
 
+async def test_content_is_waited_for_as_long_as_a_slow_line_needs(fake: Any, tmp_path: Path) -> None:
+    """A chunk has 4 MiB: within the seconds of any other call it would never arrive from a hotel or a home."""
+    (tmp_path / "a").write_bytes(os.urandom(64 * 1024))
+    tree = hash_folder(tmp_path, ["a"])
+    name = tree.files[0].chunks[0]
+    async with Transport(fake.url, TOKEN, Patience(tries=1, call_timeout_s=1e-6)) as slow:
+        with pytest.raises(ServerUnreachable):
+            await slow.bytes(ApiCall("GET", "/api/v1/whoami"))
+        await ContentTransfer(slow)._put(name, (tmp_path / "a").read_bytes())
+        fake.trees[tree.name] = tree
+        assert await ContentTransfer(slow, "/api/v1/jobs/1/outputs").fetch(tree.name, tmp_path / "to") == tree
+
+
 async def log_of(client: Client, job_id: int, **options: Any) -> bytes:
     return b"".join([piece async for piece in client.logs(job_id, **options)])
 
@@ -136,6 +155,44 @@ async def test_a_followed_log_survives_lost_connections(fake: Any) -> None:
     fake.on_request = end_later
     async with client_of(fake) as client:
         assert await log_of(client, job_id, follow=True) == bytes(range(256)) * 100 + b"the last words"
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_log_is_read_on_after_a_moment_in_which_the_server_is_busy(fake: Any, follow: bool) -> None:
+    """A proxy before a server that restarts says 502, a full share 429: as transient as a lost connection."""
+    job_id = fake.add(state="SUCCEEDED")
+    fake.attempts[job_id] = [attempt(job_id, 1, state="SUCCEEDED")]
+    fake.logs[job_id, 1] = b"all of it"
+    asked = []
+
+    def busy(number: int) -> None:
+        path = fake.requests[-1][1]
+        asked.append(path)
+        if "/logs" in path and sum("/logs" in each for each in asked) <= 2:
+            fake.script = [502]
+
+    fake.on_request = busy
+    async with client_of(fake) as client:
+        assert await log_of(client, job_id, follow=follow) == b"all of it"
+
+
+async def test_a_followed_log_survives_a_restart_of_the_server(fake: Any) -> None:
+    """Which takes longer than any call is tried again."""
+    job_id, asked = fake.add(state="PENDING"), []
+    fake.logs[job_id, 1] = b"all of it"
+
+    def restart(number: int) -> None:
+        asked.append(fake.requests[-1][1])
+        if len(asked) in (3, 30):
+            fake.script = [503] * 20
+        elif len(asked) == 26:
+            fake.attempts[job_id] = [attempt(job_id, 1)]
+        elif len(asked) > 52:
+            fake.attempts[job_id], fake.jobs[job_id]["state"] = [attempt(job_id, 1, state="SUCCEEDED")], "SUCCEEDED"
+
+    fake.on_request = restart
+    async with Client(fake.url, TOKEN, patience=replace(QUICK, outage_s=60.0)) as client:
+        assert await log_of(client, job_id, follow=True) == b"all of it"
 
 
 async def test_following_goes_on_with_the_next_attempt(fake: Any) -> None:

@@ -153,6 +153,15 @@ def test_a_file_that_changes_while_it_is_sent_is_named(tmp_path: Path) -> None:
         list(find_chunks(tmp_path, tree, set(tree.chunk_sizes())))
 
 
+def test_a_file_that_grows_while_it_is_sent_travels_as_it_was(tmp_path: Path) -> None:
+    """A log that something appends to lies in many folders with code."""
+    content = b"x" * (CHUNK_BYTES + 3)
+    tree = filled(tmp_path, {"train.log": content})
+    with open(tmp_path / "train.log", "ab") as log:
+        log.write(b"more")
+    assert dict(find_chunks(tmp_path, tree, set(tree.chunk_sizes()))) == {chunk_name(e): e for e in pieces(content)}
+
+
 def test_too_large_a_folder_is_refused_with_its_largest_files(tmp_path: Path) -> None:
     tree = filled(tmp_path, {"data.bin": b"x" * 5000, "small.py": b"y"})
     check_sizes({file.path: file.size for file in tree.files}, 6000, "the work folder")

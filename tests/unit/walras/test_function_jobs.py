@@ -15,7 +15,7 @@ import walras
 from walras import function_jobs
 from walras.client import BlockingClient
 from walras.connection.transport import Patience
-from walras.errors import ConfigError, UserError
+from walras.errors import ConfigError, ServerUnreachable, UserError
 from walras.function_jobs import FunctionFuture, NoResult
 from walras.states import JobState
 from walras.storage.content import chunk_name, hash_folder
@@ -99,6 +99,25 @@ def test_a_value_comes_back(fake: Any, client: BlockingClient, machine: Machine)
     asked = len(fake.requests)
     assert future.result() == {"sum": 3.0}
     assert len(fake.requests) == asked, "a result is fetched once"
+
+
+def test_a_result_is_waited_for_while_the_server_restarts(fake: Any, client: BlockingClient, machine: Machine) -> None:
+    """A script that waits for hours outlives it; a server that never answered is told at once."""
+    future, asked = function_jobs.submit(abs, -3, client=client), [0]
+
+    def restart(_: int) -> None:
+        if fake.requests[-1][:2] == ("GET", "/api/v1/jobs/1"):
+            asked[0] += 1
+            fake.script = [503] if 1 < asked[0] < 10 else []
+            if asked[0] == 10:
+                machine.run(1)
+
+    fake.on_request = restart
+    assert future.result() == 3
+    assert asked[0] == 10
+    fake.on_request = lambda _: fake.script.append(503)
+    with pytest.raises(ServerUnreachable):
+        FunctionFuture[int](client, 1).result()
 
 
 def test_an_exception_comes_back_as_itself(client: BlockingClient, machine: Machine) -> None:

@@ -1,14 +1,20 @@
 """What an agent keeps of a job's folder: regular files only, none outside it, bounded, whatever ranks put there."""
 
+import asyncio
 import os
+import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.support.waiting import until
 from walras.errors import ConfigError
-from walras.job_needs import JobNeeds
+from walras.job_needs import JobNeeds, OutputsCollected
 from workers.agent import outputs
-from workers.agent.outputs import copy_outputs
+from workers.agent.outputs import OutputCollector, copy_outputs
 from workers.preparation.launcher import NEEDS_FILE, read_needs, write_needs
 
 
@@ -75,14 +81,56 @@ def test_a_file_that_grows_is_cut_where_it_was(work: Path, tmp_path: Path, monke
     """Between the look and the copy it has grown: what is kept is a whole beginning of it."""
     plain = outputs._copy_file
 
-    def grow_and_copy(folder: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> str:
-        with open(folder / path, "ab") as file:
+    def grow_and_copy(folder: Path, sized: tuple[str, int], *more: Any) -> str:
+        with open(folder / sized[0], "ab") as file:
             file.write(b" and more")
-        return plain(folder, path, target, size, account)
+        return plain(folder, sized, *more)
 
     monkeypatch.setattr(outputs, "_copy_file", grow_and_copy)
     copy_outputs(work, ["out/model.bin"], tmp_path / "copy")
     assert (tmp_path / "copy/out/model.bin").read_bytes() == b"weights"
+
+
+async def test_a_job_that_ends_while_its_results_are_copied_keeps_all_of_them(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint at the end asks for a copy, and the end for another before that one is through."""
+    plain, calls, go_on, is_through = outputs._copy_file, [0], threading.Event(), threading.Event()
+    told: list[OutputsCollected] = []
+
+    def copy(folder: Path, sized: tuple[str, int], *more: Any) -> str:
+        calls[0] += 1
+        if calls[0] == 1:
+            go_on.wait(60.0)
+        elif calls[0] == 2 and not go_on.is_set():  # beside the first
+            go_on.set()
+            is_through.wait(60.0)
+        said = plain(folder, sized, *more)
+        if sized[0].endswith("model.bin") and go_on.is_set():
+            is_through.set()
+        return said
+
+    async def tell(key: object, message: OutputsCollected) -> None:
+        told.append(message)
+
+    async def send(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(outputs, "_copy_file", copy)
+    monkeypatch.setattr(outputs.ContentTransfer, "send", send)
+    write_needs(tmp_path, JobNeeds(outputs=("out",)))
+    plan = SimpleNamespace(workdir=str(work), uid=0, gid=0, node_rank=0)
+    client = SimpleNamespace(transport=lambda: nullcontext(None), tell_outputs=tell)
+    collector = OutputCollector(client, (1, 1, ""), tmp_path, plan)  # type: ignore[arg-type]
+    collecting = asyncio.create_task(collector.run())
+    collector.request()
+    await until(lambda: calls[0] == 1, 30.0, "the first copy has begun")
+    collecting.cancel()
+    ending = asyncio.create_task(collector.finish(lambda: False))
+    await asyncio.wait({ending}, timeout=0.3)
+    go_on.set()
+    assert (await ending, [(each.files, each.problem) for each in told]) == ("", [(2, "")])
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_needs_survive_the_agent_and_an_older_release_left_none(tmp_path: Path) -> None:

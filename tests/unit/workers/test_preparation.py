@@ -1,6 +1,7 @@
 """What a machine brings and makes before ranks start: once for each content, bounded, in nobody's way, checked."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import subprocess
@@ -21,8 +22,8 @@ from walras.spec.job_groups import needs_of
 from walras.spec.job_spec import parse_spec, spec_mapping
 from workers.preparation import inputs
 from workers.preparation.environments import bring_commit, bring_python, run_setup
-from workers.preparation.folder_cache import CacheBounds, FolderCache
-from workers.preparation.inputs import CannotFetch, bring_input
+from workers.preparation.folder_cache import CacheBounds, FolderCache, NoRoom
+from workers.preparation.inputs import CannotFetch, bring_input, tool_failed
 from workers.preparation.launcher import prepare, write_needs
 
 ADA, BOB = "research/ada", "sales/bob"
@@ -135,6 +136,53 @@ def test_data_that_a_connection_cut_are_fetched_again(cache: FolderCache, said: 
         bring_input(cache, "data", InputNeed(url=f"{web}/d.bin"), ENV, ADA)
 
 
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_a_url_that_is_only_for_reading_is_read(cache: FolderCache, status: int) -> None:
+    """A link that a store has signed for GET refuses HEAD; what it refuses altogether stays refused."""
+    tags = ["1"]
+
+    class Signed(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(status)
+
+        def do_GET(self) -> None:
+            if self.path == "/none":
+                self.send_error(403)
+                return
+            body = f"version {tags[0]}".encode()
+            self.send_response(200)
+            self.send_header("ETag", tags[0])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with served(Signed) as web:
+        need = InputNeed(url=f"{web}/d.bin?signature=x")
+        first = bring_input(cache, "data", need, ENV, ADA)
+        assert bring_input(cache, "data", need, ENV, ADA) == first
+        tags[0] = "2"
+        assert bring_input(cache, "data", need, ENV, ADA).read_bytes() == b"version 2"
+        with pytest.raises(ConfigError, match="403"):
+            bring_input(cache, "data", InputNeed(url=f"{web}/none"), ENV, ADA)
+
+
+def test_data_that_a_hash_proves_are_used_while_their_server_is_away(
+    cache: FolderCache, tmp_path: Path, web: str
+) -> None:
+    (tmp_path / "web/d.bin").write_bytes(b"proved")
+    digest = hashlib.sha256(b"proved").hexdigest()
+    there, away = (InputNeed(url=f"{base}/d.bin", sha256=digest) for base in (web, "http://127.0.0.1:1"))
+    first = bring_input(cache, "data", there, ENV, ADA)
+    (tmp_path / "web/d.bin").unlink()
+    assert bring_input(cache, "data", there, ENV, ADA) == first
+    with pytest.raises(CannotFetch):
+        bring_input(cache, "data", away, ENV, ADA)
+
+
 def test_an_index_that_does_not_answer_fails_for_now(cache: FolderCache, tmp_path: Path) -> None:
     env = ENV | {
         "UV_DEFAULT_INDEX": "http://127.0.0.1:1/",
@@ -150,8 +198,43 @@ def test_a_full_disk_refuses_data_before_it_comes(
 ) -> None:
     (tmp_path / "huge").write_bytes(b"x")
     monkeypatch.setattr(inputs, "FREE_LEAST_BYTES", 2**62)
-    with pytest.raises(CannotFetch, match="no room"):
+    with pytest.raises(NoRoom, match="No space left on device: input data"):
         bring_input(cache, "data", InputNeed(url=f"file:{tmp_path}/huge"), ENV, ADA)
+
+
+def test_a_full_disk_makes_room_of_what_nobody_uses(tmp_path: Path) -> None:
+    """In all caches, and of fetches that were killed; a bound in bytes alone would leave a small disk full for ever."""
+    caches = tmp_path / "prepared"
+    for name, key in (("inputs", "old"), ("python", "idle"), ("inputs", "killed")):
+        make = (
+            "import sys; from pathlib import Path; from workers.preparation.folder_cache import *\n"
+            f"FolderCache(Path(sys.argv[1]), CacheBounds(9, 10**9)).get('{key}', lambda place: None)"
+        )
+        subprocess.run([sys.executable, "-c", make, str(caches / name)], check=True)
+    (caches / "inputs/killed.done").unlink()
+    cache, tried = FolderCache(caches / "inputs", CacheBounds(9, 10**9)), [0]
+    cache.get("used", partial(fill, "here"))
+
+    def fill_disk(place: Path) -> None:
+        tried[0] += 1
+        if any((caches / each).exists() for each in ("inputs/old", "inputs/killed", "python/idle")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fill("new", place)
+
+    assert (cache.get("new", fill_disk) / "f").read_text() == "new"
+    assert (tried[0], (caches / "inputs/used/f").read_text()) == (2, "here")
+
+    def refuse(place: Path) -> None:
+        tried[0] += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left"):
+        cache.get("other", refuse)
+    assert tried[0] == 3  # nothing more could go
+    # A program that makes an environment says it in words of its own.
+    assert "No space left" in str(
+        tool_failed("uv ended with code 2", "error: os error 28: No space left on device", "")
+    )
 
 
 def test_a_folder_is_copied_without_links_and_pipes_and_a_change_is_noticed(cache: FolderCache, tmp_path: Path) -> None:
