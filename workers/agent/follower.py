@@ -119,12 +119,13 @@ class Follower:
         self._send({"type": "renew", "until": until, "lease_s": lease_s})
 
     def stop(self, grace_s: float, reason: str) -> bool:
-        """Requests the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
+        """Requests the end, again after each reconnection. Returns True once the supervisor has it or has ended."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
         self._frozen_until = min(self._frozen_until, processes.boottime() + grace_s + FROZEN_MARGIN_S)
         if self._uploads is not None:
             self._uploads.hurry()
-        return self._send(self._stop)
+        has_ended = self._supervisor is None or not self._supervisor.is_alive
+        return self._send(self._stop) or has_ended
 
     def fence(self) -> None:
         """Ends the attempt at once and sends nothing more of it, because it no longer counts."""
