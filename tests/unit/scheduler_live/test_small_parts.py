@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from scheduler.live.auth.access_control import JobTokens, UserRole, caller_of_token, new_user_token
 from scheduler.live.holder_shares import FREE_LEAST_BYTES
 from scheduler.live.http.web_application import BadTokenLimit
-from scheduler.live.loop import billing
-from scheduler.live.loop.live_state import parse_placement, placement_json
+from scheduler.live.loop import billing, live_state
+from scheduler.live.loop.live_state import LiveNode, LiveState, parse_placement, placement_json
 from scheduler.live.main import check_host
 from scheduler.live.providers.live_provider import ProviderContext, build_providers
 from scheduler.live.services.job_submission import sibling_positions, submission_order
@@ -26,7 +27,7 @@ from scheduler.live.store.data_folder import (
     offset_of_last_lines,
     offset_since,
 )
-from scheduler.live.store.table_rows import AttemptRow
+from scheduler.live.store.table_rows import AttemptRow, NodeRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.job_request import JobId
@@ -34,6 +35,7 @@ from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.spec.job_spec import JobSpec
 from walras.states import AttemptState
+from walras.wire import ShapeFacts
 
 
 def test_a_token_expires_and_is_not_kept() -> None:
@@ -239,3 +241,20 @@ def test_one_users_logs_leave_room_for_the_others_and_say_where_they_are_cut(
     assert written(3, "ada") > 5000
     shown = logs.read(LogPlace(3, 1, 0), 0, 5000)
     assert shown == CUT_NOTE + output[len(CUT_NOTE) : 5000]
+
+
+def test_machines_of_requests_long_over_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the newest requests stay, as after a restart, and what an attempt was on stays until that is over."""
+    monkeypatch.setattr(live_state, "PAST_RENTS_MOST", 2)
+    state, facts = LiveState(), ShapeFacts(shape="s", accelerator="a", accelerators=1, cpus=1, memory_bytes=1)
+    for number in range(5):
+        token, node_id = f"t{number}", NodeId(f"n{number}")
+        row = NodeRow(node_id, PoolId("p"), "", f"c{number}", "released", 0.0, rent_token=token)
+        state.nodes[node_id], state.credentials[row.credential] = LiveNode(row, facts), node_id
+        state.rents[token] = RentRow(token, PoolId("p"), 1, 0.0, "ended")
+    attempt: Any = SimpleNamespace(parts={NodeId("n1"): None})
+    state.jobs[JobId(1)] = SimpleNamespace(attempt=attempt)  # type: ignore[assignment]
+    for rent in list(state.rents.values()):
+        state.end_rent(rent)
+    assert list(state.nodes) == ["n1", "n3", "n4"]
+    assert list(state.credentials) == ["c1", "c3", "c4"]
