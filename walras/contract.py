@@ -30,6 +30,8 @@ SIGKILL = 9
 #: The slowest transfer, bytes per second, for whose end client and server wait: a large body has its time in addition
 #: to that of every call.
 SLOWEST_BYTES_PER_S = 16 * 1024
+#: How often in a row an agent that ends by itself is started again, and how long one runs to begin a new row, seconds.
+RESTARTS_MAX, STAYS_UP_S = 5, 600.0
 
 SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_DAY = 86_400.0
@@ -68,6 +70,11 @@ def split_token(text: str) -> tuple[str, str]:
     """Returns a token and the fingerprint behind it, empty if it carries none."""
     token, _, pin = text.strip().partition(_PIN_MARK)
     return token, pin
+
+
+def restarts_in_a_row(before: int, ran_s: float) -> int:
+    """Returns how many restarts in a row count, now that an agent has ended after `ran_s`."""
+    return 0 if ran_s >= STAYS_UP_S else before
 
 
 #: Stands in an answer in the place of a value that the caller may not see.

@@ -22,11 +22,11 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+from walras.contract import RESTARTS_MAX, restarts_in_a_row
 from workers import processes
 
 #: sysexits' EX_CONFIG: the agent says that restarting it does not help.
 _EXIT_FINAL = 78
-_RESTARTS_MAX = 5
 _LOOK_EVERY_S = 0.25
 #: Seconds that an agent has after a notice to report it and the ends of attempts.
 _TELL_S = 3.0
@@ -80,6 +80,7 @@ class Pilot:
         self._is_told = False
         self._noticed_at: float | None = None
         self._restarts = 0
+        self._started_at = 0.0
 
     def run(self) -> int:
         """Runs until the allocation is of no further use. Returns the exit code."""
@@ -94,7 +95,8 @@ class Pilot:
             code = self._reap(agent)
             if code is not None:
                 is_over = code == _EXIT_FINAL or (code == 0 and not processes.descendants(os.getpid()))
-                if is_over or self._restarts >= _RESTARTS_MAX:
+                self._restarts = restarts_in_a_row(self._restarts, time.monotonic() - self._started_at)
+                if is_over or self._restarts >= RESTARTS_MAX:
                     return self._end(None)
                 # Slurm's SIGTERM at a cancellation reaches the agent too, which ends; its attempts are to be told of.
                 self._restarts += 1
@@ -105,6 +107,7 @@ class Pilot:
 
     def _start(self) -> int:
         """Starts the agent, in its own session. Returns its process id."""
+        self._started_at = time.monotonic()
         started = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
         # Reaped below with all others; Popen is to keep out of it.
         started.returncode = 0

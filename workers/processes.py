@@ -4,6 +4,7 @@ Standard library and Linux only: used by the supervisor as well as the agent.
 """
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -20,6 +21,11 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FALLOC_FL_KEEP_SIZE = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Returns whether this process or machine may open no more files, which tells nothing of the one asked for."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,9 @@ def _environment(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
-    except OSError:
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            raise
         return []
 
 
@@ -227,7 +235,9 @@ def _stat(pid: int) -> _Stat | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except OSError:
+    except OSError as error:
+        if is_out_of_descriptors(error):  # it may well be alive
+            raise
         return None
     # The command's name is in parentheses and may hold anything, parentheses and spaces included.
     fields = text[text.rindex(b")") + 2 :].split()

@@ -26,7 +26,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from workers.processes import ProcessName, boot_id, reserve_room
+from workers.processes import ProcessName, boot_id, is_out_of_descriptors, reserve_room
 
 SocketMessage = dict[str, Any]
 
@@ -265,11 +265,13 @@ def find_attempt_end(path: Path) -> JournalEvent | None:
 def read_ranks_file(path: Path, offset: int, most: int) -> bytes:
     """Returns at most `most` bytes of a file in a folder where ranks can write too; nothing if it is no regular file.
 
-    Never blocks, whatever a rank put in its place.
+    Never blocks, whatever a rank put in its place. Raises OSError where no file descriptor is left.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            raise
         return b""
     try:
         return os.pread(file, most, offset) if stat.S_ISREG(os.fstat(file).st_mode) else b""

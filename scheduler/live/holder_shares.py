@@ -4,10 +4,15 @@ Each holder may have half of what the others leave, so that whoever comes next f
 for machines and administrators: others take the rest only.
 """
 
+import shutil
+import threading
 from collections import Counter
+from pathlib import Path
 
 from walras.errors import UserError
 
+#: Bytes of the disk that are left free for the database and the logs.
+FREE_LEAST_BYTES = 256 * 1024 * 1024
 #: The part of a thing that is kept for machines and administrators, where one is.
 _RESERVED = 8
 
@@ -58,6 +63,43 @@ class HolderShares:
         self._held[holder] -= less
         if not self._held[holder]:
             del self._held[holder]
+
+
+class DiskShares(HolderShares):
+    """What holders have of the bytes of a folder: the most is what its disk has left, and what they hold.
+
+    `measure` looks at the disk; `left_bytes` of it are left to others. Hold `lock` around what belongs together.
+    """
+
+    def __init__(self, what: str, folder: Path, left_bytes: int, *, has_reserve: bool = False, fix: str = "") -> None:
+        super().__init__(what, 0, has_reserve=has_reserve, fix=fix)
+        self._folder, self._left_bytes = folder, left_bytes
+        self.lock = threading.RLock()
+
+    def measure(self) -> int:
+        """Note how much may be held in all; returns the bytes that are free for it."""
+        folder = self._folder if self._folder.exists() else self._folder.parent
+        free = shutil.disk_usage(folder).free - self._left_bytes
+        self.most = max(0, free) + self._held.total()
+        return free
+
+    def count(self, more: Counter[str]) -> None:
+        """Count these bytes of each holder, fewer where they are negative."""
+        for holder, size in more.items():
+            if size > 0:
+                self.put_back(holder, size)
+            elif size:
+                self.give_back(holder, -size)
+
+    def standing(self) -> str:
+        """Returns "ok", or how full the folder is, by whom, and what frees it."""
+        with self.lock:
+            if self.measure() > 0 and not self.is_nearly_taken:
+                return "ok"
+            held = self.held or {"nobody": 0}
+        holder = max(held, key=held.__getitem__)
+        full = f"{sum(held.values()):,} of {self.most:,} {self.what} are held, {held[holder]:,} by {holder}"
+        return f"{full}; {self._fix}"
 
 
 def check_share(what: str, held: int, more: int, share: int, fix: str) -> None:

@@ -152,7 +152,8 @@ class Server:
         checks["clock"], stepped = "ok", self.loop.clock_stepped
         if stepped is not None and self.loop.clock.now() - stepped[0] < SECONDS_PER_HOUR:
             checks["clock"] = f"set by {stepped[1]:+.0f} s at {self.loop.clock.shown(stepped[0])}"
-        checks["content"] = await asyncio.get_running_loop().run_in_executor(None, self.content.holders.standing)
+        for part, shares in (("content", self.content.holders.shares), ("logs", self.logs.shares)):
+            checks[part] = await asyncio.get_running_loop().run_in_executor(None, shares.standing)
         put_back = self.policies.in_force.put_back if self.policies.has_policy else ""
         checks["policy"] = f"put back: {put_back}" if put_back else "ok"
         return checks

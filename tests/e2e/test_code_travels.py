@@ -45,6 +45,24 @@ async def test_the_code_is_fetched_once_and_each_attempt_has_its_own_copy(server
     assert sorted(server.asked_content) == sorted(server.content)
 
 
+async def test_a_stop_while_the_results_are_on_their_way_is_confirmed_and_cuts_nothing(
+    server: AgentStand, tmp_path: Path
+) -> None:
+    """The job ended by itself: no process is left to be stopped, the results arrive whole, and then its end is told."""
+    server.begin()
+    server.gives_content.clear()
+    await server.start("open('result', 'w').write('x' * 100_000)", needs={"outputs": ["result"]})
+    await server.until(lambda: server.offered_content, 30, "the results are on their way")
+    for _ in range(2):
+        await server.send(stop := a_stop())
+        await server.acknowledged(stop.command_id)
+    assert not server.of_type("ended")
+    server.gives_content.set()
+    ended = await server.report("ended")
+    assert (ended.cause, ended.exit_code, ended.unfinished) == ("exited", 0, False)
+    assert [(told.files, told.size_bytes, told.problem) for told in server.outputs] == [(1, 100_000, "")]
+
+
 async def test_leases_are_renewed_while_the_code_is_on_its_way(server: AgentStand, tmp_path: Path) -> None:
     """A fetch longer than the lease: heartbeats go on, and the supervisor begins with the newest lease."""
     server.lease_s = 5.0

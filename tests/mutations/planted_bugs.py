@@ -455,8 +455,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "no_reserve_of_content", "scheduler/live/store/content_store.py",
-        'HolderShares("bytes of content", 0, has_reserve=True, fix=_FIX)',
-        'HolderShares("bytes of content", 0, has_reserve=False, fix=_FIX)',
+        "FREE_LEAST_BYTES, has_reserve=True, fix=_FIX)", "FREE_LEAST_BYTES, has_reserve=False, fix=_FIX)",
     ),
     PlantedBug(
         "administrators_have_no_reserve_of_content", "scheduler/live/store/content_store.py",

@@ -11,6 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from tests.support.waiting import until
+from walras.job_needs import OutputsCollected
 from walras.storage.content import ContentTree, check_chunk, unpack_chunk
 from walras.wire import (
     AnyCommand,
@@ -67,6 +68,8 @@ class FakeAgentServer:
         self.asked_content: list[str] = []
         #: Chunks that were sent, in order; they are taken while `gives_content` is set.
         self.offered_content: list[str] = []
+        #: Results of attempts.
+        self.outputs: list[OutputsCollected] = []
         self._seen_report = 0
         self._commands: dict[int, AnyCommand] = {}
         self._changed = asyncio.Condition()
@@ -76,6 +79,7 @@ class FakeAgentServer:
         app.router.add_post("/agent/v1/register", self._register)
         app.router.add_post("/agent/v1/heartbeat", self._heartbeat)
         app.router.add_post("/agent/v1/logs", self._take_log)
+        app.router.add_post("/agent/v1/outputs", self._take_outputs)
         app.router.add_get("/content/v1/{kind}/{name}", self._give_content)
         app.router.add_post("/content/v1/missing", self._say_missing)
         app.router.add_put("/content/v1/chunks/{name}", self._take_chunk)
@@ -219,6 +223,12 @@ class FakeAgentServer:
         tree = ContentTree.model_validate_json(await request.read())
         self.content[tree.name] = tree.encoded()
         return web.json_response({"name": tree.name})
+
+    async def _take_outputs(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.credential):
+            return refusal
+        self.outputs.append(OutputsCollected.model_validate_json(await request.read()))
+        return web.Response(status=204)
 
     async def _take_log(self, request: web.Request) -> web.Response:
         if refusal := self._refusal(request, self.credential):

@@ -1,6 +1,7 @@
 """A real training script with a target: a small network on made-up data, until its held-out loss is low enough.
 
-With `LABELS=noisy` three labels in ten say nothing, so that no loss is low."""
+With `LABELS=noisy` three labels in ten say nothing, so that no loss is low. At step `STAY_AT` it waits for a file `go on`.
+"""
 
 SCRIPT = """
 import os, time, torch
@@ -27,6 +28,8 @@ for epoch in loop.epochs():
         loss.backward()
         optimizer.step()
         time.sleep(float(os.environ.get("PAUSE_S", "0.01")))
+        while str(loop.step) == os.environ.get("STAY_AT") and not os.path.exists("go on"):
+            time.sleep(0.05)
         if loop.step % 10 == 0:
             with torch.no_grad():
                 mean = float(torch.nn.functional.cross_entropy(model(unseen), answers))

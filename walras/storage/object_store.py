@@ -94,6 +94,15 @@ class ObjectFolder:
                         found[inner.parent.name][inner.name] = StoredObject(int(info["size"] or 0), _written_at(info))
         return found[_CHUNKS], found[_TREES]
 
+    def folders(self) -> list[str]:
+        """Returns the names right below this location. Raises StoreFailure."""
+        with self._told():
+            self._files.invalidate_cache()
+            try:
+                return [PurePosixPath(path).name for path in self._files.ls(self._root, detail=False)]
+            except FileNotFoundError:
+                return []
+
     def chunk(self, name: str) -> bytes:
         """Raises NotFound, StoreFailure."""
         return self._read(_CHUNKS, name)

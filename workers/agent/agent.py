@@ -45,8 +45,15 @@ from walras.wire import (
 from workers import processes
 from workers.agent import launch
 from workers.agent.checkpoints import CheckpointUploads, access_to, localized, opened_store, remove_old_copies
-from workers.agent.follower import Follower
-from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
+from workers.agent.follower import Follower, patiently
+from workers.agent.launch import (
+    AgentMachine,
+    descriptor_problem,
+    disk_problem,
+    kill_supervisor,
+    remove_old_folders,
+    start_refusal,
+)
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.outputs import OutputCollector
 from workers.agent.remote_sessions import AttemptPlace, RemoteSessions
@@ -188,7 +195,7 @@ class Agent:
             reports=reports,
             acks=acks,
             wait_s=0.0 if reports or acks or not self._is_resynced else pace_s,
-            problem=self._disk_problem()[:MAX_PROBLEM],
+            problem=self._problem()[:MAX_PROBLEM],
             protocol=PROTOCOL,
             agent=self._store.agent,
             boot_id=self._boot_id,
@@ -234,8 +241,11 @@ class Agent:
         were_taken = bool(reports) and answer.reports_acked >= reports[0].report_id
         return bool(message.resync or acks or answer.commands or were_taken)
 
-    def _disk_problem(self) -> str:
+    def _problem(self) -> str:
         """Returns why this machine takes no attempt now; empty if it does. Running attempts continue."""
+        return descriptor_problem() or self._disk_problem()
+
+    def _disk_problem(self) -> str:
         if self._store.problem:
             return f"disk full: the agent cannot write its records ({self._store.problem})"
         return disk_problem(self._machine)
@@ -300,7 +310,7 @@ class Agent:
         if self._store.attempt(*key) is not None:
             return  # already past this, or over
         if not self._holds.is_prepared(key):
-            if conflict := self._holds.conflict(key, command.devices) or self._disk_problem():
+            if conflict := self._holds.conflict(key, command.devices) or self._problem():
                 self._refuse(key, conflict)
                 return
             port = processes.hold_port() if command.node_rank == 0 else None
@@ -316,7 +326,7 @@ class Agent:
         try:
             problem = (
                 self._holds.conflict(key, command.devices, command.beside)
-                or self._disk_problem()
+                or self._problem()
                 or start_refusal(machine, localized(machine.state, command), lease_until)
             )
         except (OSError, ValueError) as error:  # a disk that filled up, a checkpoint folder that can be none
@@ -339,13 +349,16 @@ class Agent:
             if is_durable:
                 start.task = self._tasks.create_task(self._launch(key, start.command.devices))
             elif self._starts.withdraw(key):
-                self._refuse(key, self._disk_problem())
+                self._refuse(key, self._problem())
 
     async def _launch(self, key: AttemptKey, devices: list[int]) -> None:
         plan = await self._starts.launch(key, lambda: self._holds.start(key, devices))
         if isinstance(plan, StartFailure):
             self._refuse(key, plan.detail, plan.lost)
             return
+        await patiently(partial(self._take_up, key, plan))
+
+    async def _take_up(self, key: AttemptKey, plan: AttemptPlan) -> None:
         folder = self._machine.attempt_folder(*key)
         self._started(key, AttemptPlace(folder, plan))
         self._follow(folder, plan, journal_offset=0)
@@ -440,7 +453,7 @@ class Agent:
 
     async def _follow_to_end(self, key: AttemptKey, follower: Follower) -> None:
         try:
-            await follower.follow()
+            await patiently(follower.follow)
         except Exception as error:
             log.exception("job %d attempt %d cannot be followed: it is ended", *key[:2])
             await self._give_up(key, follower, f"{type(error).__name__}: {error}"[:MAX_PROBLEM])

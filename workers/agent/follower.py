@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,18 @@ def end_of(process: processes.ProcessName | None) -> Iterator[asyncio.Event]:
             os.close(file)
 
 
+async def patiently(work: Callable[[], Awaitable[None]]) -> None:
+    """Does the work, and again after a pause as long as no file descriptor is left for it."""
+    while True:
+        try:
+            return await work()
+        except OSError as error:
+            if not processes.is_out_of_descriptors(error):
+                raise
+            log.warning("%s: trying again", error)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
 class Follower:
     """One attempt whose supervisor was started, by this agent or an earlier one."""
 
@@ -102,8 +114,10 @@ class Follower:
         self._supervisor = find_supervisor(folder)
         #: Boot time after which a frozen supervisor that was told to stop is killed.
         self._frozen_until = inf
-        #: Whether this agent saw the supervisor alive.
-        self._is_witness = False
+        #: Whether this agent saw the supervisor alive, and then no more.
+        self._is_witness = self._has_ended = False
+        #: Whether the journal may have entries that could not be read.
+        self._is_behind = False
         self._uploads = uploads
         if uploads is not None:
             uploads.report, uploads.tell_job = self._report_commit, self._tell_job
@@ -119,12 +133,12 @@ class Follower:
         self._send({"type": "renew", "until": until, "lease_s": lease_s})
 
     def stop(self, grace_s: float, reason: str) -> bool:
-        """Requests the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
+        """Requests the end, again after each reconnection. Returns True once the supervisor has it or has ended."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
         self._frozen_until = min(self._frozen_until, processes.boottime() + grace_s + FROZEN_MARGIN_S)
         if self._uploads is not None:
             self._uploads.hurry()
-        return self._send(self._stop)
+        return self._send(self._stop) or self._has_ended
 
     def fence(self) -> None:
         """Ends the attempt at once and sends nothing more of it, because it no longer counts."""
@@ -173,10 +187,8 @@ class Follower:
             self._upload(commits[-1])
 
     async def _follow(self) -> None:
-        shipping = asyncio.create_task(self._shipper.run())
-        watching = asyncio.create_task(self._end_frozen())
-        collecting = asyncio.create_task(self._collector.run())
-        bringing = asyncio.create_task(self._tell_brought())
+        works = (self._shipper.run, self._end_frozen, self._collector.run, self._tell_brought)
+        tasks = [asyncio.create_task(patiently(work)) for work in works]
         try:
             with end_of(self._supervisor) as ended:
                 while self._supervisor is not None and self._supervisor.is_alive:
@@ -187,9 +199,10 @@ class Follower:
                         async with asyncio.timeout(RECONNECT_S):
                             await ended.wait()
         finally:
-            for task in (tasks := (shipping, watching, collecting, bringing)):
+            for task in tasks:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._has_ended = True
         self._read_journal()
         end = self._find_end()
         if end is None:
@@ -257,7 +270,7 @@ class Follower:
         self._send({"type": "status"})
         if self._stop is not None:
             self._send(self._stop)
-        self._read_journal()
+        self._catch_up()
         try:
             while line := await reader.readline():
                 message = parse_object(line)
@@ -271,13 +284,22 @@ class Follower:
             writer.close()
 
     def _handle_message(self, message: dict[str, Any]) -> None:
-        if message.get("type") == "event":
-            self._read_journal()
-        elif message.get("type") == "progress":
+        if message.get("type") == "event" or self._is_behind:
+            self._catch_up()
+        if message.get("type") == "progress":
             self._progress = message
             report = self._progress_report()
             if report is not None:
                 self._outbox.put_progress(report)
+
+    def _catch_up(self) -> None:
+        """Reads the journal, now or with the next message: what brings the lease is not given up for it."""
+        try:
+            self._read_journal()
+            self._is_behind = False
+        except OSError as error:
+            self._is_behind = True
+            log.warning("job %d attempt %d: its journal is not read yet: %s", *self.key, error)
 
     def _read_journal(self) -> None:
         events, offset = read_attempt_journal(self._folder / JOURNAL_FILE, self._offset)

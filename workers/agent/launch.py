@@ -8,6 +8,7 @@ folder removes it. The speed table of emulated accelerators is a YAML file, `kin
 import asyncio
 import contextlib
 import os
+import resource
 import shutil
 import socket
 import sys
@@ -132,6 +133,8 @@ def pace_of(speeds: Speeds, kind: str, accelerator: str) -> float | None:
 
 
 LOG_CAP_BYTES = 64 * 1024**2
+#: File descriptors that are left for the attempts that run.
+_DESCRIPTORS_LEAST = 32
 #: Least free bytes with which an attempt starts: without them it could neither log nor checkpoint.
 MIN_FREE_BYTES = 256 * 1024**2
 LAUNCH_TIMEOUT_S = 30.0
@@ -221,6 +224,18 @@ def _can_write(folder: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def descriptor_problem() -> str:
+    """Returns why no attempt may start for lack of file descriptors; empty if there are enough."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        open_now = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        open_now = limit
+    if open_now + _DESCRIPTORS_LEAST <= limit:
+        return ""
+    return f"out of file descriptors: {open_now} of {limit} are open; start the agent with more (LimitNOFILE=)"
 
 
 def disk_problem(machine: AgentMachine) -> str:

@@ -249,14 +249,16 @@ class OutputCollector:
     async def finish(self, is_hurried: Callable[[], bool]) -> str:
         """Collects for the last time, after everything has ended. Returns why that failed; empty on success.
 
-        `is_hurried` returns whether the job was asked to leave: then this may not take long.
+        `is_hurried` returns whether the job was asked to leave: from then on this may not take long.
         """
         if not self._wanted:
             return ""
         work = asyncio.create_task(self._collect_patiently())
-        begun_at = monotonic()
+        until = finish_by = monotonic() + FINISH_S
         try:
-            while not work.done() and monotonic() - begun_at < (HURRIED_S if is_hurried() else FINISH_S):
+            while not work.done() and (now := monotonic()) < until:
+                if until == finish_by and is_hurried():
+                    until = min(finish_by, now + HURRIED_S)
                 await asyncio.wait({work}, timeout=1.0)
             return work.result() if work.done() else "the server did not take the job's outputs in time"
         finally:

@@ -419,6 +419,8 @@ class _LogFile:
     path: Path
     #: None until the server has stated its offset.
     offset: int | None = None
+    #: Whether the server took none of it the last time: then one byte is enough to ask again.
+    is_refused: bool = False
 
 
 class LogShipper:
@@ -466,8 +468,9 @@ class LogShipper:
             if not read_ranks_file(file.path, 0, 1):
                 return
             file.offset = await self._client.send_log(self._key, file.rank, 0, b"")
-        while chunk := read_ranks_file(file.path, file.offset, CHUNK_BYTES):
+        while chunk := read_ranks_file(file.path, file.offset, 1 if file.is_refused else CHUNK_BYTES):
             wanted = await self._client.send_log(self._key, file.rank, file.offset, chunk)
-            if wanted == file.offset:
-                return  # the server accepts no more of it (a quota)
+            file.is_refused = wanted == file.offset
+            if file.is_refused:
+                return  # the server accepts no more of it now (its user's share)
             file.offset = wanted

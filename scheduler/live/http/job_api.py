@@ -374,7 +374,10 @@ async def receive_log(call: RequestContext) -> LogAccepted:
     attempt, rank = call.number("attempt", 0, 1, LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
     offset = call.number("offset", 0, 0, LARGEST_NUMBER)
     place = LogPlace(job_id, attempt, rank, await check_attempt_was_here(call, job_id, attempt))
-    taken = await call.server.read(call.server.logs.append, place, offset, await call.body())
+    live = call.server.state.jobs.get(job_id)
+    row = await call.server.read(call.server.store.job, job_id) if live is None else live.row
+    holder = "" if row is None else row.user
+    taken = await call.server.read(call.server.logs.append, place, offset, await call.body(), holder)
     return LogAccepted(next=taken.next_offset, full=taken.full)
 
 

@@ -405,7 +405,17 @@ class LiveState:
         del self.rents[rent.token]
         self.past_rents[rent.token] = rent
         if len(self.past_rents) > PAST_RENTS_MOST:
-            del self.past_rents[next(iter(self.past_rents))]
+            self._forget_machines(oldest := next(iter(self.past_rents)))
+            del self.past_rents[oldest]
+
+    def _forget_machines(self, token: str) -> None:
+        """Drop the released machines of a request, unless a part of an attempt was on one that is not over."""
+        over = [each.row for each in self.nodes.values() if each.row.rent_token == token and not each.is_member]
+        needed = {node_id for job in self.jobs.values() if job.attempt is not None for node_id in job.attempt.parts}
+        for row in over:
+            if row.node_id not in needed:
+                del self.nodes[row.node_id]
+                self.credentials.pop(row.credential, None)
 
     def attempt(self, job_id: JobId, attempt: int) -> LiveAttempt | None:
         """Returns the attempt if it is the job's current one and not over (the fence), else None."""

@@ -96,15 +96,21 @@ async def ask_worker_process(find: Callable[[Question], Answer], question: Quest
 async def try_worker_process(
     find: Callable[[Question], Answer], question: Question, timeout_s: float, what: str
 ) -> Answer | None:
-    """As `ask_worker_process`, where nothing depends on the answer: returns None and logs why if there is none."""
-    try:
-        return await ask_worker_process(find, question, timeout_s)
-    except TimeoutError:
-        log.warning("%s: no answer within %g s", what, timeout_s)
-    except BrokenProcessPool:
-        log.warning("%s: the process has died", what)
-    except Exception:  # the outermost handler of that process
-        log.warning("%s: no answer", what, exc_info=True)
+    """As `ask_worker_process`, where nothing depends on the answer: returns None and logs why if there is none.
+
+    A process that dies is followed by one more: it is the first that is killed where memory runs out.
+    """
+    for _ in range(2):
+        try:
+            return await ask_worker_process(find, question, timeout_s)
+        except TimeoutError:
+            log.warning("%s: no answer within %g s", what, timeout_s)
+        except BrokenProcessPool:
+            log.warning("%s: the process has died", what)
+            continue
+        except Exception:  # the outermost handler of that process
+            log.warning("%s: no answer", what, exc_info=True)
+        break
     return None
 
 

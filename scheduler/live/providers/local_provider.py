@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from scheduler.live.providers.machine_boot import agent_command_line
 from scheduler.live.store.data_folder import write_private
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from walras.cluster import NodeId, Pool, PoolId
+from walras.contract import RESTARTS_MAX, restarts_in_a_row
 from walras.states import Reason
 
 #: How often the processes are listed again, because one that is being killed may still fork; and the pause, seconds.
@@ -83,8 +84,6 @@ def _mentions_folder(process: psutil.Process, folder: str) -> bool:
 
 log = logging.getLogger(__name__)
 
-#: An agent that dies more often than this is not restarted, and the machine is given up.
-_RESTARTS_MAX = 5
 _WATCH_S = 0.5
 _START_AGAIN_S = 5.0
 #: The variables of the server's environment that an agent needs; never its tokens.
@@ -104,6 +103,8 @@ class _LocalMachine:
     machine: RentedMachine
     folder: Path
     process: "subprocess.Popen[bytes] | None" = None
+    started_at: float = 0.0
+    #: In a row (`restarts_in_a_row`).
     restarts: int = 0
     leaving: bool = False
 
@@ -149,8 +150,15 @@ class AgentLauncher:
 class LocalProvider:
     """`CloudProvider`, and revocable, over agent processes."""
 
-    def __init__(self, folder: Path, pools: Mapping[PoolId, LocalPool], launcher: AgentLauncher) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pools: Mapping[PoolId, LocalPool],
+        launcher: AgentLauncher,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._folder = folder
+        self._monotonic = monotonic
         self.pools = dict(pools)
         self._launcher = launcher
         self._machines: dict[NodeId, _LocalMachine] = {}
@@ -237,22 +245,27 @@ class LocalProvider:
         """
         while True:
             await asyncio.sleep(_WATCH_S)
-            for node_id, machine in list(self._machines.items()):
-                if machine.process is None or machine.process.poll() is None or machine.leaving:
-                    continue
-                if machine.restarts < _RESTARTS_MAX:
-                    log.warning("agent %s ended with %s: it is started again", node_id, machine.process.returncode)
-                    try:
-                        await self._boot(machine, self.pools[machine.machine.pool_id].pool, fresh=False)
-                        machine.restarts += 1
-                    except ProviderProblem as problem:  # its jobs run on, and the disk may have room again soon
-                        log.warning("%s", problem)
-                        await asyncio.sleep(_START_AGAIN_S)
-                else:
-                    log.error("agent %s does not stay up: the machine is given up", node_id)
-                    await self.terminate(node_id)
-                    if self._report_gone is not None:
-                        await self._report_gone(node_id, Reason.INFRA_NODE_LOST, machine.machine.token)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look after each machine once, as `watch` does."""
+        for node_id, machine in list(self._machines.items()):
+            if machine.process is None or machine.process.poll() is None or machine.leaving:
+                continue
+            machine.restarts = restarts_in_a_row(machine.restarts, self._monotonic() - machine.started_at)
+            if machine.restarts < RESTARTS_MAX:
+                log.warning("agent %s ended with %s: it is started again", node_id, machine.process.returncode)
+                try:
+                    await self._boot(machine, self.pools[machine.machine.pool_id].pool, fresh=False)
+                    machine.restarts += 1
+                except ProviderProblem as problem:  # its jobs run on, and the disk may have room again soon
+                    log.warning("%s", problem)
+                    await asyncio.sleep(_START_AGAIN_S)
+            else:
+                log.error("agent %s does not stay up: the machine is given up", node_id)
+                await self.terminate(node_id)
+                if self._report_gone is not None:
+                    await self._report_gone(node_id, Reason.INFRA_NODE_LOST, machine.machine.token)
 
     async def close(self) -> None:
         """Kill all processes of all machines: the provider ends with its server."""
@@ -269,6 +282,7 @@ class LocalProvider:
 
         try:
             machine.process = await asyncio.get_running_loop().run_in_executor(None, boot)
+            machine.started_at = self._monotonic()
         except OSError as error:
             raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, f"cannot start an agent: {error}") from error
 

@@ -317,6 +317,8 @@ class SlurmProvider:
         self._report_gone: ReportGone | None = None
         #: The allocations of the last look, by machine.
         self._seen: dict[NodeId, Allocation] = {}
+        #: By job that is listed, its requeues until it last ran, or until this server first saw it.
+        self._requeued: dict[int, int] = {}
         self._waited: dict[PoolId, deque[float]] = {}
 
     def take_up(self, pool: Pool) -> None:
@@ -398,18 +400,33 @@ class SlurmProvider:
         listed = {each.node_id: each for each in found if each.machine_state is not MachineState.GONE}
         by_job = {each.job: each for each in found}
         before, self._seen = self._seen, listed
+        known = self._requeued
+        self._requeued = {
+            each.job: known[each.job] if each.state in _COMING and each.job in known else each.restarts
+            for each in listed.values()
+        }
         for node_id, former in before.items():
             now = by_job.get(former.job)
             if node_id in listed:
                 self._note_wait(former, listed[node_id])
-            elif former.machine_state is MachineState.BOOTING and now is not None and _may_yet_come(now):
+            elif former.machine_state is MachineState.BOOTING and now is not None and self._may_yet_come(now):
                 continue  # requeued before it ran: it may still start
             else:
                 await self._tell_gone(former, now)
-        doomed = [each for each in listed.values() if each.state == "PENDING" and _is_hopeless(each)]
+        doomed = [each for each in listed.values() if each.state == "PENDING" and self._is_hopeless(each)]
         for each in doomed:
             log.warning("job %d of Slurm is cancelled: it waits for %s", each.job, each.reason)
         await self._commands.cancel(each.job for each in doomed)
+
+    def _may_yet_come(self, now: Allocation) -> bool:
+        return now.machine_state is MachineState.BOOTING and not self._comes_too_often(now)
+
+    def _is_hopeless(self, allocation: Allocation) -> bool:
+        reason = allocation.reason.lower()
+        return self._comes_too_often(allocation) or any(words in reason for words in _HOPELESS)
+
+    def _comes_too_often(self, allocation: Allocation) -> bool:
+        return allocation.restarts - self._requeued[allocation.job] > _REQUEUES_MAX
 
     async def close(self) -> None:
         """Nothing to close. Allocations stay: they are held until they are given back."""
@@ -473,15 +490,6 @@ class SlurmProvider:
             notice_s=pool.notice_s or NOTICE_S,
             line=shlex.join(line).replace("@state@", '"$state"'),
         )
-
-
-def _may_yet_come(now: Allocation) -> bool:
-    return now.machine_state is MachineState.BOOTING and now.restarts <= _REQUEUES_MAX
-
-
-def _is_hopeless(allocation: Allocation) -> bool:
-    reason = allocation.reason.lower()
-    return allocation.restarts > _REQUEUES_MAX or any(words in reason for words in _HOPELESS)
 
 
 def _without_kind(problem: ProviderProblem) -> str:

@@ -12,6 +12,7 @@ import sqlite3
 from scheduler.live.server import Server
 from scheduler.live.store.content_store import SweptContent
 from walras.errors import ClusterError, UserError
+from walras.storage.checkpoint_store import is_object_store
 from walras.storage.object_store import ObjectFolder, sweep_objects
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ SUPERSEDED_KEPT_S = 1800.0
 _SWEEP_EVERY_S, _DROP_EVERY_S = 86_400.0, 600.0
 #: Expired content in object stores that did not answer is looked for again within this time, seconds.
 _EXPIRED_WITHIN_S = 7 * 86_400.0
+#: Jobs that saved within this time before the newest checkpoint are looked at for superseded ones, seconds.
+_TAKEN_UP_S = 86_400.0
 
 
 async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> list[str]:
@@ -65,7 +68,7 @@ async def drop_superseded_objects(server: Server, keep_checkpoints_s: float | No
     try:
         in_use = set(await content_in_use(server, keep_checkpoints_s)) if left else set()
         for place in sorted(left):
-            if await _swept(server, place, in_use, is_over=False):
+            if await _swept(server, place, in_use):
                 left.remove(place)
     finally:
         server.state.superseded_places |= left
@@ -73,19 +76,37 @@ async def drop_superseded_objects(server: Server, keep_checkpoints_s: float | No
 
 async def drop_expired_objects(server: Server, keep_checkpoints_s: float) -> None:
     """Delete from object stores what is left of jobs that ended longer than `keep_checkpoints_s` ago."""
-    before_at = server.loop.clock.now() - keep_checkpoints_s
+    before_at, root = server.loop.clock.now() - keep_checkpoints_s, server.admission.checkpoints.store
     read = server.store.expired_checkpoint_places
-    places = await server.read(read, before_at - _EXPIRED_WITHIN_S, before_at)
+    places = set(await server.read(read, before_at - _EXPIRED_WITHIN_S, before_at))
+    if is_object_store(root):  # of jobs of any age, of which the tables may know nothing any more
+        names = await asyncio.to_thread(lambda: ObjectFolder(f"{root}/jobs").folders())
+        numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 16]
+        places |= {f"{root}/jobs/{job_id}" for job_id in await server.read(server.store.jobs_over, numbers, before_at)}
     in_use = set(await content_in_use(server, keep_checkpoints_s)) if places else set()
-    for place in places:
-        await _swept(server, place, in_use, is_over=True)
+    for place in sorted(places):
+        await _swept(server, place, in_use, over_s=keep_checkpoints_s)
 
 
-async def _swept(server: Server, place: str, in_use: set[str], *, is_over: bool) -> bool:
-    """Returns False where the store does not answer. Runs in a thread of its own, since it may take minutes."""
+async def take_up_superseded(server: Server) -> None:
+    """Take up what newer checkpoints superseded shortly before an earlier server ended."""
+    for content, store in await server.read(server.store.superseded_checkpoints, _TAKEN_UP_S):
+        if store:
+            server.state.superseded_places.add(store)
+        else:
+            server.state.superseded.add(content)
+
+
+async def _swept(server: Server, place: str, in_use: set[str], *, over_s: float | None = None) -> bool:
+    """Returns False where the store does not answer. Runs in a thread of its own, since it may take minutes.
+
+    `over_s`: how long nobody has written there any more; what is younger stays. None: a job may.
+    """
 
     def sweep() -> int:
-        return sweep_objects(ObjectFolder(place), in_use, server.clocks.wall(), is_over=is_over)
+        return sweep_objects(
+            ObjectFolder(place), in_use, server.clocks.wall() - (over_s or 0.0), is_over=over_s is not None
+        )
 
     try:
         log.info("deleted %d objects at %s that no job needs", await asyncio.to_thread(sweep), place)
@@ -100,8 +121,11 @@ async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> No
     waited_s = _SWEEP_EVERY_S
     while True:
         try:
+            if waited_s >= _SWEEP_EVERY_S or server.logs.is_cutting:
+                await asyncio.to_thread(server.logs.recount, await server.read(server.store.users_of_jobs))
             if waited_s >= _SWEEP_EVERY_S:
                 waited_s = 0.0
+                await take_up_superseded(server)
                 if keep_checkpoints_s is not None:
                     await drop_expired_objects(server, keep_checkpoints_s)
                 swept = await sweep_content(server, keep_checkpoints_s)

@@ -305,7 +305,7 @@ class JobAdmission:
     def __init__(self, clock: Clock, checkpoints: CheckpointPlaces, box: SecretBox) -> None:
         self._clock = clock
         self._box = box
-        self._checkpoints = checkpoints
+        self.checkpoints = checkpoints
 
     def admit(
         self, transaction: Transaction, draft: JobDraft, needs: Dependencies, user: str, sweep: SweepPlace | None = None
@@ -372,10 +372,10 @@ class JobAdmission:
     def launch(self, job_id: JobId, project: str, spec: JobSpec, sweep: JobId | None = None) -> LaunchSpec:
         """Returns what the job's ranks are started with; `sweep` is the first job of its sweep."""
         if spec.checkpoint.dir is None:
-            folder = self._checkpoints.folder / "jobs" / str(job_id)
+            folder = self.checkpoints.folder / "jobs" / str(job_id)
         else:
             # Quoting makes the project's name one safe path component.
-            folder = self._checkpoints.folder / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
+            folder = self.checkpoints.folder / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
             if spec.array_index is not None:  # each job of a sweep trains a model of its own
                 folder /= str(spec.array_index)
         return LaunchSpec(
@@ -390,7 +390,7 @@ class JobAdmission:
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
-            store=self._checkpoints.store_of(folder),
+            store=self.checkpoints.store_of(folder),
             memory_bytes=spec.resources.memory,
             notify=spec.notify,
         )

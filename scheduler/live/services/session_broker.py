@@ -4,7 +4,6 @@ Sessions are not stored: a server that restarts ends them. The audit has who ask
 """
 
 import asyncio
-from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -40,8 +39,8 @@ class SessionBroker:
         self._chance = chance
         self.shares = HolderShares("sessions", SESSIONS_MOST, fix="end one of them")
         self._open: dict[str, OpenSession] = {}
-        #: Requests that their machines have not been told yet, by machine.
-        self._asked: defaultdict[NodeId, list[SessionRequest]] = defaultdict(list)
+        #: Machines that have not been told of all their sessions.
+        self._asked: set[NodeId] = set()
 
     def check(self, job_id: JobId, user: str) -> None:
         """Raise Conflict, ShareTaken where one more session would be too many."""
@@ -60,16 +59,18 @@ class SessionBroker:
             session_id=session_id, job_id=job_id, attempt=attempt.attempt, incarnation=life, asked=asked, user=user
         )
         session = self._open[session_id] = OpenSession(node_id, request)
-        self._asked[node_id].append(request)
+        self._asked.add(node_id)
         return session
 
     def is_asked(self, node_id: NodeId) -> bool:
         """Returns whether there is a session that the machine has not been told of."""
-        return bool(self._asked.get(node_id))
+        return node_id in self._asked
 
     def take(self, node_id: NodeId) -> list[SessionRequest]:
-        """Returns the sessions that the machine is to be told of, each once."""
-        return [each for each in self._asked.pop(node_id, []) if each.session_id in self._open]
+        """Returns the sessions that the machine is to open, each until it has: an answer may be lost."""
+        self._asked.discard(node_id)
+        mine = (each for each in self._open.values() if each.node_id == node_id)
+        return [each.request for each in mine if not each.machine.done()]
 
     def open_on(self, node_id: NodeId) -> list[str]:
         """Returns the sessions of a machine that are open, or that it is to open."""

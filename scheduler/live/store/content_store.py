@@ -27,13 +27,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from scheduler.live.holder_shares import HolderShares, ShareTaken
+from scheduler.live.holder_shares import FREE_LEAST_BYTES, DiskShares, ShareTaken
 from walras.clocks import random_hex
 from walras.errors import ClusterError, Conflict, NotFound
 from walras.storage.content import CHUNK_BYTES, ContentTree, DamagedContent, TreeContent, check_chunk
 
-#: Bytes of the disk that are left free for the database and the logs.
-FREE_LEAST_BYTES = 256 * 1024 * 1024
 #: What a piece of content counts at least: it and its list take a block each, and two of a disk's inodes.
 LEAST_BYTES = 32 * 1024
 _SUFFIX = ".by"
@@ -64,8 +62,8 @@ class ContentHolders:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()
-        self.shares = HolderShares("bytes of content", 0, has_reserve=True, fix=_FIX)
+        self.shares = DiskShares("bytes of content", folder, FREE_LEAST_BYTES, has_reserve=True, fix=_FIX)
+        self._lock = self.shares.lock
         #: The bytes of each holder by the first two characters of their names.
         self._counted: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
@@ -134,39 +132,19 @@ class ContentHolders:
                     found[holder] += _counted(size)
             found.subtract(self._counted[folder.name])
             self._count(folder.name, found)
-            self._measure()
-
-    def standing(self) -> str:
-        """Returns "ok", or how full the store is, by whom, and what frees it."""
-        with self._lock:
-            if self._measure() > 0 and not self.shares.is_nearly_taken:
-                return "ok"
-            held = self.shares.held or {"nobody": 0}
-        holder = max(held, key=held.__getitem__)
-        full = f"{sum(held.values()):,} of {self.shares.most:,} bytes of content are held, {held[holder]:,} by {holder}"
-        return f"{full}; {_FIX}"
+            self.shares.measure()
 
     def _check(self, holder: Holder, more: int) -> None:
-        if self._measure() <= 0:
+        if self.shares.measure() <= 0:
             return  # whoever writes says that the disk is full
         try:
             self.shares.check(holder.name, more, is_reserved=holder.is_reserved)
         except ShareTaken as error:
             raise SpaceTaken(f"{error}, and {more:,} more do not fit", fix=error.fix) from None
 
-    def _measure(self) -> int:
-        """Note how much may be held in all; returns the bytes that are free for content."""
-        folder = self._folder if self._folder.exists() else self._folder.parent
-        free = shutil.disk_usage(folder).free - FREE_LEAST_BYTES
-        self.shares.most = max(0, free) + sum(self.shares.held.values())
-        return free
-
     def _count(self, prefix: str, more: Counter[str]) -> None:
+        self.shares.count(more)
         for holder, size in more.items():
-            if size > 0:
-                self.shares.put_back(holder, size)
-            elif size:
-                self.shares.give_back(holder, -size)
             self._counted[prefix][holder] += size
 
     def _list_of(self, name: str) -> Path:

@@ -19,13 +19,15 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from random import Random
 from typing import IO
 
+from scheduler.live.holder_shares import FREE_LEAST_BYTES, DiskShares
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_declaration import Kept
 from walras.clocks import random_hex, random_token
@@ -248,29 +250,74 @@ class LogPlace:
     incarnation: str = ""
 
 
+#: What stands in a log in the place of bytes for which its user has no share.
+CUT_NOTE = b"\n[walras: output is left out here: the logs of this job's user fill their share]\n"
+_LOGS_FIX = "an administrator deletes old ones: `walras admin prune --logs 7d`, or `keep: {logs: 30d}`"
+
+
 class LogStore:
-    """The logs of all ranks, to which bytes are only appended."""
+    """The logs of all ranks, to which bytes are only appended, by each user no more than its share of the disk."""
 
     def __init__(self, folder: Path, limit_bytes: int, wall: Callable[[], float] = time.time) -> None:
+        #: Below what content leaves, so that content alone ends no log.
+        self.shares = DiskShares("bytes of logs", folder, FREE_LEAST_BYTES // 2, fix=_LOGS_FIX)
+        #: What was written since the last count began, by holder.
+        self._since: Counter[str] = Counter()
+        #: Whether bytes were left out since the last count: what was deleted meanwhile may make room for more.
+        self.is_cutting = False
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._wall = wall
 
-    def append(self, place: LogPlace, offset: int, data: bytes) -> LogAppended:
-        """Append bytes that begin at `offset`; returns the next offset. Raises StoreUnavailable if the disk is full."""
+    def append(self, place: LogPlace, offset: int, data: bytes, holder: str = "") -> LogAppended:
+        """Append bytes that begin at `offset`; returns the next offset. Raises StoreUnavailable if the disk is full.
+
+        `holder`: who holds them, and gets CUT_NOTE once in the place of what is beyond its share; empty: nobody.
+        """
         try:
-            return self._append(self._path(place), offset, data)
+            return self._append(self._path(place), offset, data, holder)
         except OSError as error:
             # The size of the file says what was written before the failure; the next call continues there.
             raise StoreUnavailable(f"the logs cannot be written: {os.strerror(error.errno or 0)}") from None
 
-    def _append(self, path: Path, offset: int, data: bytes) -> LogAppended:
+    def recount(self, holders: Mapping[int, str]) -> None:
+        """Count what each holder has anew, by the holder of each job. Takes minutes where there are many logs."""
+        with self.shares.lock:
+            self._since.clear()
+            self.is_cutting = False
+        found: Counter[str] = Counter()
+        for job_id, folder in DataFolder(self._folder.parent).folders_of_jobs(FOLDER_ENTRIES[self._folder.name]):
+            if holder := holders.get(job_id):
+                for path in folder.rglob("*.*"):
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        found[holder] += path.stat().st_size
+        with self.shares.lock:
+            found.update(self._since)
+            found.subtract(self.shares.held)
+            self.shares.count(found)
+
+    def _within_share(self, path: Path, piece: bytes, holder: str) -> bytes:
+        """Returns what is to be appended in the place of these bytes, after counting it."""
+        with self.shares.lock:
+            self.shares.measure()
+            room = self.shares.share_of(holder) - self.shares.held.get(holder, 0)
+            if room < len(CUT_NOTE):
+                self.is_cutting = True
+                with open(path, "rb") as log:
+                    log.seek(max(0, log.seek(0, 2) - len(CUT_NOTE)))
+                    piece = b"" if log.read() == CUT_NOTE else CUT_NOTE
+            piece = piece[: max(room, len(CUT_NOTE))]
+            self.shares.count(Counter({holder: len(piece)}))
+            self._since[holder] += len(piece)
+            return piece
+
+    def _append(self, path: Path, offset: int, data: bytes, holder: str) -> LogAppended:
         with _open_to_append(path) as file:
             size = file.tell()
             if offset <= size < offset + len(data):
                 note_arrival(path, size, self._wall())
-                room = max(0, self._limit_bytes - size)
-                file.write(data[size - offset :][:room])
+                piece = data[size - offset :][: max(0, self._limit_bytes - size)]
+                file.write(self._within_share(path, piece, holder) if holder else piece)
                 size = file.tell()
         return LogAppended(size, size >= self._limit_bytes)
 

@@ -383,6 +383,22 @@ class Store(ABC):
         rows = self._reader().execute(sql, [ended_since_at])
         return [str(content) for (content,) in rows]
 
+    def superseded_checkpoints(self, within_s: float) -> list[tuple[str, str]]:
+        """Returns content and store (`CheckpointRow`) of what newer checkpoints superseded, in the jobs that recorded
+        one in the last `within_s` before the newest of all.
+        """
+        newest = "row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, step DESC) AS newest"
+        late = "SELECT job_id FROM checkpoints WHERE recorded_at >= (SELECT max(recorded_at) FROM checkpoints) - ?"
+        known = f"SELECT content, store, {newest} FROM checkpoints WHERE job_id IN ({late})"
+        sql = f"SELECT content, store FROM ({known}) AS known WHERE content != '' AND newest > 2"
+        return [(str(content), str(store)) for content, store in self._reader().execute(sql, [within_s])]
+
+    def jobs_over(self, job_ids: Iterable[int], before_at: float) -> list[int]:
+        """Returns those of these jobs that ended before an instant, or whose rows have been deleted since."""
+        rows = self._reader().execute("SELECT job_id FROM jobs WHERE ended_at IS NULL OR ended_at >= ?", [before_at])
+        kept, last = {row[0] for row in rows}, int(self._value("SELECT last_job_id FROM chain") or 0)
+        return [job_id for job_id in job_ids if job_id <= last and job_id not in kept]
+
     def expired_checkpoint_places(self, ended_since_at: float, ended_before_at: float) -> list[str]:
         """Returns the places in object stores of jobs that ended between two instants."""
         ended = "FROM checkpoints JOIN jobs USING (job_id) WHERE store != '' AND ended_at BETWEEN ? AND ?"
@@ -392,6 +408,10 @@ class Store(ABC):
     def outputs(self, job_id: JobId) -> list[OutputsRow]:
         """Returns the newest results of each machine of the gang, by node rank."""
         return self._select(OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+
+    def users_of_jobs(self) -> dict[int, str]:
+        """Returns the user of every job."""
+        return {row[0]: row[1] for row in self._reader().execute("SELECT job_id, user FROM jobs")}
 
     def output_trees(self) -> list[str]:
         """Returns the trees of all results that are kept."""

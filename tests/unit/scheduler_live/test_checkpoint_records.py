@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from scheduler.live.services.content_sweep import (
     drop_expired_objects,
     drop_superseded,
     drop_superseded_objects,
+    take_up_superseded,
 )
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.store_interface import StoreUnavailable
@@ -163,6 +166,55 @@ async def test_the_newest_two_of_a_job_stay_and_what_they_took_the_place_of_goes
         await w.quiet()
         assert w.server.store.checkpoint_content(0.0) == [names[3]]
         assert w.server.store.checkpoint_content(w.clock.at + 1.0) == []
+
+
+async def test_what_was_superseded_before_a_restart_goes_too(tmp_path: Path) -> None:
+    """On the server's disk and in object stores; what a job may still resume from stays."""
+    names = [f"{number:064x}" for number in range(4)]
+    async with world(tmp_path) as w:
+        agent, job_id = await a_running_job(w)
+        for step, name in enumerate(names):
+            await agent.beat(a_commit(agent, job_id, 1, step, name))
+        job = w.live_state.jobs[job_id]
+        place = "s3://bucket/run/jobs/1"
+        await w.loop.perform(
+            lambda t: t.batch.put(*(replace(job.checkpoint, step=-n, store=place) for n in (1.0, 2.0)))
+        )
+        assert w.live_state.superseded == set(names[:2])
+    async with world(tmp_path) as w:
+        assert w.live_state.superseded == set()
+        await take_up_superseded(w.server)
+        assert w.live_state.superseded == set(names[:2])
+        assert w.live_state.superseded_places == {place}
+
+
+async def test_places_of_jobs_that_ended_long_ago_or_are_forgotten_go(
+    tmp_path: Path, objects: MemoryFileSystem
+) -> None:
+    """Also where `keep` is new, or the store was away for weeks; not what is younger, nor what others keep there."""
+    async with world(tmp_path, cluster={"pools": [A], "checkpoints": "s3://bucket/run"}) as w:
+        agent, job_id = await a_running_job(w)
+        await agent.end(job_id)
+        running = await w.submit({"resources": {"accelerators": "a:1"}})
+        await w.advance(100 * 86_400.0)
+
+        def there() -> set[str]:
+            return {path.split("/")[4] for path in objects.find("/bucket/run/jobs")}
+
+        for name in (str(job_id), str(running), "99", "own"):
+            objects.pipe_file(f"/bucket/run/jobs/{name}/chunks/{'0' * 64}", b"x")
+        await drop_expired_objects(w.server, 86_400.0)
+        assert there() == {str(job_id), str(running), "99", "own"}
+        for stored in objects.store.values():
+            stored.created = stored.created.replace(year=2020)
+        await drop_expired_objects(w.server, 200 * 86_400.0)
+        assert there() == {str(job_id), str(running), "99", "own"}
+        await drop_expired_objects(w.server, 86_400.0)
+        assert there() == {str(running), "99", "own"}
+        with closing(sqlite3.connect(tmp_path / "walras.db")) as database, database:
+            database.execute("UPDATE chain SET last_job_id = 99")
+        await drop_expired_objects(w.server, 86_400.0)
+        assert there() == {str(running), "own"}
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("timeout"), sqlite3.OperationalError("locked"), OSError(5, "?")])

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from scheduler.live import holder_shares
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.services.content_sweep import sweep_content
 from scheduler.live.store import content_store
 from scheduler.live.store.content_store import ContentStore
+from scheduler.live.store.data_folder import CUT_NOTE, LogStore
 from tests.support.http_face import Face, facing
 from walras.connection.body import ApiCall
 from walras.connection.transport import Patience, Transport
@@ -175,7 +177,7 @@ def disk_with(monkeypatch: pytest.MonkeyPatch, folder: Path, size: int) -> None:
 
     def usage(_: Path) -> SimpleNamespace:
         used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.suffix != ".by")
-        return SimpleNamespace(free=content_store.FREE_LEAST_BYTES + size - used)
+        return SimpleNamespace(free=holder_shares.FREE_LEAST_BYTES + size - used)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
 
@@ -289,6 +291,31 @@ async def test_an_administrator_sees_who_holds_what(tmp_path: Path, monkeypatch:
         assert uses["jobs", "user ada"]["held"] == 1
         assert uses["requests under way", "user admin"]["held"] == 1
         assert (await face.call("GET", "/api/v1/usage/holders", token=ada)).status == 403
+
+
+async def test_one_users_output_fills_neither_the_disk_nor_anybody_elses_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that prints for ever is cut with a line that says so; its user's, also over a restart, and told of."""
+    async with facing(tmp_path) as face:
+        agent, _ = await face.world.running()
+        disk_with(monkeypatch, tmp_path / "logs", 10_000 - holder_shares.FREE_LEAST_BYTES // 2)
+        place, at, following = "/agent/v1/logs?job_id=1&attempt=1&rank=0&offset=", -1, 0
+        while following > at:
+            at = following
+            status, answer = await face.json("POST", f"{place}{at}", b"x" * 3000, token=agent.credential)
+            assert status == 200
+            following = answer["next"]
+        shown = await (await face.call("GET", "/api/v1/jobs/1/logs")).read()
+        assert shown.endswith(CUT_NOTE)
+        assert len(shown) < 6000
+        uses = {(use["what"], use["holder"]): use for use in await face.got("/usage/holders")}
+        assert uses["bytes of logs", "user ada"]["held"] == len(shown)
+        assert uses["bytes of logs", "user ada"]["share"] < len(shown)
+        assert (await face.json("GET", "/healthz"))[1]["checks"]["logs"] == "ok"
+        again = LogStore(tmp_path / "logs", 10**6)
+        again.recount(face.world.server.store.users_of_jobs())
+        assert again.shares.held["ada"] >= len(shown)
 
 
 async def test_content_of_another_project_is_not_told_of(tmp_path: Path) -> None:

@@ -44,11 +44,14 @@ async def _open(face: Face, agent: FakeAgent, token: str, kind: str) -> tuple[An
     """The websockets of a caller and of the machine, once the machine has said that it is ready."""
     asked = f"{API}/jobs/1/session?kind={kind}" + ("&port=9" if kind == "forward" else "&argv=[%22id%22]")
     caller = await face.client.ws_connect(asked, headers={"Authorization": f"Bearer {token}"})
+    (lost,) = (await agent.beat()).sessions  # the machine does not get this answer
     (request,) = (await agent.beat()).sessions
+    assert request == lost
     headers = {"Authorization": f"Bearer {agent.credential}"}
     machine = await face.client.ws_connect(f"/agent/v1/sessions/{request.session_id}", headers=headers)
     await send_note(machine, type="ready")
     assert (await caller.receive_json(timeout=10))["type"] == "ready"
+    assert (await agent.beat()).sessions == []
     return caller, machine
 
 

@@ -170,6 +170,25 @@ async def test_a_requeued_pilot_is_another_machine_and_never_comes_back_for_ever
     assert requeued.node_id not in {machine.node_id for machine in before}
 
 
+async def test_requeues_before_it_runs_count_and_those_of_months_do_not(slurm: FakeSlurm) -> None:
+    """A pilot that Slurm puts back again and again, after it ran each time, stays; also over a restarted server."""
+    provider = provider_over(slurm)
+    await provider.request(TOKEN, SPOT, 2)
+    for restarts in range(8):
+        slurm.set_job(1, "PENDING", restarts=restarts)
+        await provider.look()
+        assert slurm.states()[0] == "PENDING", restarts
+        slurm.set_job(1, "RUNNING", restarts=restarts)
+        await provider.look()
+    slurm.set_job(1, "PENDING", restarts=11)
+    later = provider_over(slurm)
+    await later.look()
+    assert slurm.states()[0] == "PENDING"
+    slurm.set_job(1, "PENDING", restarts=15)
+    await later.look()
+    assert slurm.states()[0] == "CANCELLED"
+
+
 async def test_the_queue_is_part_of_the_time_until_a_machine_comes(slurm: FakeSlurm, tmp_path: Path) -> None:
     """Those that wait count with what they have waited; what people stated is added once."""
     provider = provider_over(slurm)

@@ -1,22 +1,33 @@
 """Tokens, logs, money, submission order: the parts that need no server."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.live.auth.access_control import JobTokens, UserRole, caller_of_token, new_user_token
+from scheduler.live.holder_shares import FREE_LEAST_BYTES
 from scheduler.live.http.web_application import BadTokenLimit
-from scheduler.live.loop import billing
-from scheduler.live.loop.live_state import parse_placement, placement_json
+from scheduler.live.loop import billing, live_state
+from scheduler.live.loop.live_state import LiveNode, LiveState, parse_placement, placement_json
 from scheduler.live.main import check_host
 from scheduler.live.providers.live_provider import ProviderContext, build_providers
 from scheduler.live.services.job_submission import sibling_positions, submission_order
 from scheduler.live.store import data_folder
-from scheduler.live.store.data_folder import DataFolder, LogPlace, LogStore, offset_of_last_lines, offset_since
-from scheduler.live.store.table_rows import AttemptRow
+from scheduler.live.store.data_folder import (
+    CUT_NOTE,
+    DataFolder,
+    LogPlace,
+    LogStore,
+    offset_of_last_lines,
+    offset_since,
+)
+from scheduler.live.store.table_rows import AttemptRow, NodeRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.job_request import JobId
@@ -24,6 +35,7 @@ from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.spec.job_spec import JobSpec
 from walras.states import AttemptState
+from walras.wire import ShapeFacts
 
 
 def test_a_token_expires_and_is_not_kept() -> None:
@@ -188,3 +200,61 @@ def test_what_came_within_a_time_and_the_later_of_both(tmp_path: Path) -> None:
     log.with_suffix(".times").unlink()
     assert offset_since(log, 1e9) == 0
     assert store.start(LogPlace(9, 1, 0), lines=3, since_s=None) == 0
+
+
+def test_one_users_logs_leave_room_for_the_others_and_say_where_they_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what the others leave; offsets stay those of the output, which goes on once there is room again."""
+    folder, size = DataFolder(tmp_path), 20_000
+
+    def usage(_: Path) -> SimpleNamespace:
+        used = sum(path.stat().st_size for path in folder.logs.rglob("*.log"))
+        return SimpleNamespace(free=FREE_LEAST_BYTES // 2 + size - used)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    folder.create()
+    logs, output = LogStore(folder.logs, 10**9), bytes(range(200)) * 1000
+
+    def written(job_id: int, user: str) -> int:
+        at, following = -1, 0
+        while following > at:
+            at, piece = following, output[following:][:3000]
+            following = logs.append(LogPlace(job_id, 1, 0), at, piece, user).next_offset
+        return at
+
+    assert [written(1, "ada"), written(2, "bob"), written(3, "ada")] == [
+        10_000 + len(CUT_NOTE), 5_000 - len(CUT_NOTE) // 2 + len(CUT_NOTE), len(CUT_NOTE),
+    ]  # fmt: skip
+    shown = logs.read(LogPlace(1, 1, 0), 0, size)
+    assert shown == output[:10_000] + CUT_NOTE
+    assert logs.shares.standing().startswith("15,")
+    assert "by ada; an administrator deletes old ones: `walras admin prune --logs" in logs.shares.standing()
+    again = LogStore(folder.logs, 10**9)
+    again.recount({1: "ada", 2: "bob", 3: "ada"})
+    times = sum(path.stat().st_size for path in folder.logs.rglob("*.times"))
+    assert sum(again.shares.held.values()) == sum(logs.shares.held.values()) + times
+    assert logs.is_cutting
+    shutil.rmtree(folder.logs / "1")
+    logs.recount({2: "bob", 3: "ada"})
+    assert not logs.is_cutting
+    assert written(3, "ada") > 5000
+    shown = logs.read(LogPlace(3, 1, 0), 0, 5000)
+    assert shown == CUT_NOTE + output[len(CUT_NOTE) : 5000]
+
+
+def test_machines_of_requests_long_over_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the newest requests stay, as after a restart, and what an attempt was on stays until that is over."""
+    monkeypatch.setattr(live_state, "PAST_RENTS_MOST", 2)
+    state, facts = LiveState(), ShapeFacts(shape="s", accelerator="a", accelerators=1, cpus=1, memory_bytes=1)
+    for number in range(5):
+        token, node_id = f"t{number}", NodeId(f"n{number}")
+        row = NodeRow(node_id, PoolId("p"), "", f"c{number}", "released", 0.0, rent_token=token)
+        state.nodes[node_id], state.credentials[row.credential] = LiveNode(row, facts), node_id
+        state.rents[token] = RentRow(token, PoolId("p"), 1, 0.0, "ended")
+    attempt: Any = SimpleNamespace(parts={NodeId("n1"): None})
+    state.jobs[JobId(1)] = SimpleNamespace(attempt=attempt)  # type: ignore[assignment]
+    for rent in list(state.rents.values()):
+        state.end_rent(rent)
+    assert list(state.nodes) == ["n1", "n3", "n4"]
+    assert list(state.credentials) == ["c1", "c3", "c4"]

@@ -1,13 +1,17 @@
 """What a process that answers one question of the server imports."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from scheduler.live.loop.prediction_tasks import forecast_targets, predict_from_catalog
 from scheduler.live.loop.solver_process import solve_and_bound
+from scheduler.live.loop.worker_process import try_worker_process
 from scheduler.live.services.notification_sending import is_known_service
 from scheduler.live.services.policy_trial import run_trial
 
@@ -29,3 +33,18 @@ def test_a_server_starts_without_a_modelling_language() -> None:
     code = f"import sys, scheduler.live.main\nprint({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def _die_until(marks: tuple[str, int]) -> str:
+    with open(marks[0], "a") as file:
+        file.write("x")
+    if Path(marks[0]).stat().st_size <= marks[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "answer"
+
+
+async def test_what_a_killed_process_was_asked_is_asked_once_more(tmp_path: Path) -> None:
+    """It is the first that is killed where memory runs out; one that dies of the question is not asked for ever."""
+    assert await try_worker_process(_die_until, (str(tmp_path / "one"), 1), 60.0, "a question") == "answer"
+    assert await try_worker_process(_die_until, (str(tmp_path / "all"), 9), 60.0, "a question") is None
+    assert (tmp_path / "all").read_text() == "xx"

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.agent_commands import a_start
 from tests.support.waiting import until
 from walras.errors import ConfigError
 from walras.job_needs import JobNeeds, OutputsCollected
 from workers.agent import outputs
-from workers.agent.outputs import OutputCollector, copy_outputs
+from workers.agent.outputs import FINISH_S, HURRIED_S, OutputCollector, copy_outputs
 from workers.preparation.launcher import NEEDS_FILE, read_needs, write_needs
 
 
@@ -140,3 +141,48 @@ def test_needs_survive_the_agent_and_an_older_release_left_none(tmp_path: Path) 
     os.unlink(tmp_path / NEEDS_FILE)
     os.mkfifo(tmp_path / NEEDS_FILE)
     assert read_needs(tmp_path) == JobNeeds()
+
+
+class SlowCollection(OutputCollector):
+    """A collection that lasts until it is told to be done."""
+
+    def __init__(self, folder: Path) -> None:
+        write_needs(folder, JobNeeds(outputs=("out",)))
+        plan: Any = a_start(folder, "").model_copy(update={"uid": 0, "gid": 0})
+        super().__init__(None, (1, 1, ""), folder, plan)  # type: ignore[arg-type]
+        self.done = asyncio.Event()
+
+    async def _collect_patiently(self) -> str:
+        await self.done.wait()
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("stopped_at_s", "done_at_s", "is_kept"),
+    [
+        (None, FINISH_S - 1, True),
+        (None, FINISH_S + 1, False),
+        (0.0, HURRIED_S - 1, True),
+        (0.0, HURRIED_S + 1, False),
+        (300.0, 300.0 + HURRIED_S - 1, True),
+        (300.0, 300.0 + HURRIED_S + 1, False),
+        (FINISH_S - 1, FINISH_S + 1, False),
+    ],
+)
+async def test_a_stop_leaves_the_results_a_minute_from_when_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at_s: float | None, done_at_s: float, is_kept: bool
+) -> None:
+    """Also one that comes late in a long collection, which it would otherwise end at once; said again it adds none."""
+    collector, now = SlowCollection(tmp_path), [0.0]
+
+    async def pass_time(tasks: set[Any], timeout: float) -> None:
+        now[0] += 0.5
+        if now[0] >= done_at_s:
+            collector.done.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(outputs, "monotonic", lambda: now[0])
+    monkeypatch.setattr("workers.agent.outputs.asyncio.wait", pass_time)
+    problem = await collector.finish(lambda: stopped_at_s is not None and now[0] >= stopped_at_s)
+    assert (problem == "") is is_kept

@@ -135,10 +135,10 @@ def test_without_slurm_the_stated_notice_counts(tmp_path: Path) -> None:
     assert seconds_left(45.0, {"SLURM_JOB_ID": "../7", "PATH": os.environ["PATH"]}, 0.0) == 45.0
 
 
-def start_pilot(state: Path, agent: str) -> "subprocess.Popen[bytes]":
+def start_pilot(state: Path, agent: str, before: str = "") -> "subprocess.Popen[bytes]":
     state.mkdir()
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", _RUN, str(state), "30", "--", "/bin/sh", "-c", agent]
+    command = [sys.executable, "-c", before + _RUN, str(state), "30", "--", "/bin/sh", "-c", agent]
     return subprocess.Popen(command, env=environment)
 
 
@@ -181,3 +181,17 @@ def test_an_agent_that_dies_is_started_again_and_nothing_outlives_the_pilot(tmp_
     orphans = [int(line) for line in (tmp_path / "orphans").read_text().split()]
     assert len(orphans) == 2
     assert not any(psutil.pid_exists(pid) for pid in orphans)
+
+
+@pytest.mark.parametrize(("stays_up_s", "starts"), [(0.0, 9), (600.0, 6)])
+def test_only_ends_soon_after_a_start_count_against_an_agent(tmp_path: Path, stays_up_s: float, starts: int) -> None:
+    """An allocation of months may see any number of them."""
+    agent = f"echo x >>{tmp_path}/starts; [ $(wc -l <{tmp_path}/starts) -ge 9 ] && exit 78; setsid sleep 300 & exit 0"
+    before = f"import walras.contract as c; c.STAYS_UP_S = {stays_up_s}; "
+    pilot = start_pilot(tmp_path / "state", agent, before)
+    try:
+        assert pilot.wait(30) == 0
+    finally:
+        pilot.kill()
+        pilot.wait()
+    assert (tmp_path / "starts").read_text() == "x\n" * starts
