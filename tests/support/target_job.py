@@ -1,6 +1,6 @@
 """A real training script with a target: a small network on made-up data, until its held-out loss is low enough.
 
-With `LABELS=noisy` three labels in ten say nothing, so that no loss is low. At step `STAY_AT` it waits for a file `go on`.
+With `LABELS=noisy` three labels in ten say nothing, so that no loss is low. At step `STAY_AT` it waits for `go on`.
 """
 
 SCRIPT = """
