@@ -289,6 +289,28 @@ def test_what_a_payer_finds_no_place_for_is_rented_unless_that_solve_fails(
     assert (rental.status, rental.machines.tolist(), len(calls)) == (Status.OPTIMAL, [0, int(not fails)], 2)
 
 
+@pytest.mark.parametrize(("leaves", "fastest", "machines"), [(True, 4.0, 0), (False, 4.0, 1), (False, 40.0, 0)])
+def test_money_counts_only_on_places_that_a_job_can_be_given(leaves: bool, fastest: float, machines: int) -> None:
+    """One runs on a rented machine of two. Another earns less than the price of the place beside it, which it has only
+    if it can leave again, and more than that of the second type, unless it is slow there beside the third, too dear
+    one.
+    """
+    rates = [[1.0, 0.0, 0.0], [1.0, 4.0, fastest]]
+    problem = build(
+        Setting(rates, [2, 0, 0], rentable=[2, 4, 4], rented=[2, 0, 0], usd_per_h=[1.0, 2.5, 9.0], values=[5.0, 3.0],
+                machine_size=[2, 1, 1])
+    )  # fmt: skip
+    here, stays = problem.columns, np.array([False, not leaves])
+    running = (here.job == 0) & (here.steps_per_s > 0)
+    problem = replace(problem, jobs=replace(problem.jobs, unstoppable=stays), columns=replace(here, running=running))
+    policy = make(PolicySpec("walras"))
+    assert isinstance(policy, PlanPolicy)
+    plan, _, rental = plan_in_market(policy, problem, None, 0.0)
+    assert rental is not None
+    assert rental.machines.tolist() == [1, machines, 0]
+    assert (plan.column[1] >= 0) == leaves
+
+
 @pytest.mark.parametrize(("left_s", "had_s", "machines"), [(60.0, 0, 1), (300.0, 0, 2), (0.0, 0, 1), (0.0, 200.0, 2)])
 def test_no_machine_is_fetched_where_one_becomes_free_sooner(left_s: float, had_s: float, machines: int) -> None:
     """A payer waits; another ends on its rented machine before, or after, a new one could be there, or goes on though
