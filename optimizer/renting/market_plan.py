@@ -3,10 +3,11 @@
 A *payer* is a job whose hour has a value in USD; a job without one is a *rider*. A plan policy is called up to six
 times for the same jobs:
 
-    1. all jobs on owned places, payers on all machines that may be rented: this gives riders the owned places of their
-       rank. A payer's value of a rented place is reduced by the part that its price takes (`column_values`), so it
-       rents where a rider of higher rank has the owned place, and nothing is rented for a rider.
-    2. (renting, `machine_rental`: payers alone, on the owned places that 1 leaves them)
+    1. all jobs on owned places, payers on all machines that may be rented: this gives riders, and payers below every
+       price, the owned places of their rank. A payer's value of a rented place is reduced by the part that its price
+       takes (`column_values`), so it rents where a rider of higher rank has the owned place, and nothing is rented for
+       a rider.
+    2. (renting, `machine_rental`: the other payers alone, on the owned places that 1 leaves them)
     3. the same question with the machines that 2 decided on. These prices are the plan's: on paid pools only payers
        determine them. Payers that it leaves out, as others have the places that 2 counted on, may rent more, and it is
        asked again. While some machines are on their way, jobs that are to have them stay where they are, or wait.
@@ -126,7 +127,7 @@ class _Market:
     """The problem in which paid machines are only for payers."""
 
     problem: Problem
-    #: Whether each job is a rider (n,).
+    #: Whether each job can pay for none of these machines (n,).
     rides: BoolArray
     #: Whether machines of each pool are, or could be, rented (p,).
     paid: BoolArray
@@ -144,8 +145,10 @@ class _Market:
         best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
         worth = np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
         pays = (value[columns.job] > 0) & (worth >= cost * (1 - _SAME_USD))
-        kept = ~_uses(problem, paid) | pays | _stays(problem)
-        return cls(problem, value <= 0, paid, kept, kept | leaves[columns.job])
+        uses = _uses(problem, paid)
+        rides = sum_by(columns.job, (pays & uses).astype(np.float64), len(problem.jobs)) <= 0
+        kept = ~uses | pays | _stays(problem)
+        return cls(problem, rides, paid, kept, kept | leaves[columns.job])
 
     @property
     def staying(self) -> FloatArray:
@@ -185,7 +188,10 @@ class _Market:
         theirs = column[(column >= 0) & self.rides]
         taken = np.where(self.paid, 0.0, accelerators_held(told, theirs))
         left = replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0))
-        return self.counted_on(replace(problem, pools=left, limits=limits_beside(told, theirs)))
+        on_owned = (column >= 0) & self.rides
+        on_owned[on_owned] = ~_uses(told, self.paid)[column[on_owned]]
+        jobs = replace(problem.jobs, value_usd_per_h=np.where(on_owned, np.nan, problem.jobs.value_usd_per_h))
+        return self.counted_on(replace(problem, jobs=jobs, pools=left, limits=limits_beside(told, theirs)))
 
     def more_for_waiting(self, plan: Plan, rented: FloatArray) -> Rental | None:
         """Returns what pays for itself beside so many rented accelerators (p,), by those alone who wait in the plan: by

@@ -272,7 +272,7 @@ def test_nothing_is_rented_upon_a_rental_that_failed(monkeypatch: pytest.MonkeyP
 def test_what_a_payer_finds_no_place_for_is_rented_unless_that_solve_fails(
     monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """Money counts on the owned place for the payer; a higher class that is worth less than a machine has it."""
+    """Money counts on the owned place for the payer; a higher class that is worth no more than a machine has it."""
     divisible, calls = RentalProgram.divisible, list[int]()
 
     def second_fails(program: RentalProgram, most: IntArray) -> tuple[FractionalRental | None, str]:
@@ -282,11 +282,35 @@ def test_what_a_payer_finds_no_place_for_is_rented_unless_that_solve_fails(
     monkeypatch.setattr(RentalProgram, "divisible", second_fails)
     policy = make(PolicySpec("walras"))
     assert isinstance(policy, PlanPolicy)
-    problem = build(Setting([[1, 1]] * 2, [1, 0], rentable=[0, 8], usd_per_h=[0, 1], values=[5.0, 0.5]))
+    problem = build(
+        Setting([[1, 1]] * 2, [1, 0], rentable=[0, 8], usd_per_h=[0, 1], values=[5.0, 1.02], boot_s=[0.0, 60.0])
+    )
     problem = replace(problem, jobs=replace(problem.jobs, priority_class=np.array([1, 2])))
     _, _, rental = plan_in_market(policy, problem, None, 0.0)
     assert rental is not None
     assert (rental.status, rental.machines.tolist(), len(calls)) == (Status.OPTIMAL, [0, int(not fails)], 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.5])
+def test_money_counts_on_no_place_of_those_who_can_pay_for_no_machine(value: float) -> None:
+    """The owned place is theirs by class. Two payers want machines: the cheap one pays for the one who runs there, the
+    dear one for the newcomer, who does not take the place of the other.
+    """
+    rates = [[1.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.5, 1.0]]
+    problem = build(
+        Setting(rates, [1, 1, 0], rentable=[0, 1, 1], rented=[0, 1, 0], usd_per_h=[0.0, 1.0, 2.0],
+                values=[value, 3.0, 5.0], remaining_steps=[1e6, 1e5, 1e3])
+    )  # fmt: skip
+    jobs = replace(problem.jobs, priority_class=np.array([2, 1, 1]))
+    running = np.isin(problem.columns.use_pool, [0, 1]) & (problem.columns.job < 2) & (problem.columns.steps_per_s > 0)
+    problem = replace(problem, jobs=jobs, columns=replace(problem.columns, running=running))
+    policy = make(PolicySpec("walras"))
+    assert isinstance(policy, PlanPolicy)
+    plan, _, rental = plan_in_market(policy, problem, None, 0.0)
+    assert rental is not None
+    assert rental.machines.tolist() == [0, 1, 1]
+    assert problem.columns.use_pool[plan.column[:2]].tolist() == [0, 1]
+    assert plan.column[2] < 0
 
 
 @pytest.mark.parametrize(("leaves", "fastest", "machines"), [(True, 4.0, 0), (False, 4.0, 1), (False, 40.0, 0)])
