@@ -3,10 +3,11 @@
 A *payer* is a job whose hour has a value in USD; a job without one is a *rider*. A plan policy is called up to six
 times for the same jobs:
 
-    1. all jobs on owned places, payers on all machines that may be rented: this gives riders the owned places of their
-       rank. A payer's value of a rented place is reduced by the part that its price takes (`column_values`), so it
-       rents where a rider of higher rank has the owned place, and nothing is rented for a rider.
-    2. (renting, `machine_rental`: payers alone, on the owned places that 1 leaves them)
+    1. all jobs on owned places, payers on all machines that may be rented: this gives riders, and payers below every
+       price, the owned places of their rank. A payer's value of a rented place is reduced by the part that its price
+       takes (`column_values`), so it rents where a rider of higher rank has the owned place, and nothing is rented for
+       a rider.
+    2. (renting, `machine_rental`: the other payers alone, on the owned places that 1 leaves them)
     3. the same question with the machines that 2 decided on. These prices are the plan's: on paid pools only payers
        determine them. Payers that it leaves out, as others have the places that 2 counted on, may rent more, and it is
        asked again. While some machines are on their way, jobs that are to have them stay where they are, or wait.
@@ -61,7 +62,7 @@ def plan_in_market(
         return *_without_payers(policy, problem, memory, leaves), rent_machines(problem, delay_usd_per_h)
     problem = _guaranteed_of_owned(problem)
     problem = replace(problem, jobs=replace(problem.jobs, value_usd_per_h=np.where(value > 0, value, np.nan)))
-    market = _Market.of(problem, value)
+    market = _Market.of(problem, value, leaves)
     of_payers = market.without_riders(policy, memory)
     rental = rent_machines(of_payers, 0.0)
     is_decided = rental is not None and rental.status is Status.OPTIMAL
@@ -126,15 +127,17 @@ class _Market:
     """The problem in which paid machines are only for payers."""
 
     problem: Problem
-    #: Whether each job is a rider (n,).
+    #: Whether each job can pay for none of these machines (n,).
     rides: BoolArray
     #: Whether machines of each pool are, or could be, rented (p,).
     paid: BoolArray
     #: The columns of the problem in which jobs may be as they are entitled or pay (c,).
     kept: BoolArray
+    #: Those, and the ones in which jobs could ride (c,).
+    had: BoolArray
 
     @classmethod
-    def of(cls, problem: Problem, value: FloatArray) -> "_Market":
+    def of(cls, problem: Problem, value: FloatArray, leaves: BoolArray) -> "_Market":
         pools, columns = problem.pools, problem.columns
         paid = (pools.held > 0) | (pools.rentable > 0)
         usd_per_h = np.where(paid, pools.usd_per_h, 0.0)[columns.use_pool] * columns.use_count
@@ -142,7 +145,10 @@ class _Market:
         best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
         worth = np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
         pays = (value[columns.job] > 0) & (worth >= cost * (1 - _SAME_USD))
-        return cls(problem, value <= 0, paid, ~_uses(problem, paid) | pays | _stays(problem))
+        uses = _uses(problem, paid)
+        rides = sum_by(columns.job, (pays & uses).astype(np.float64), len(problem.jobs)) <= 0
+        kept = ~uses | pays | _stays(problem)
+        return cls(problem, rides, paid, kept, kept | leaves[columns.job])
 
     @property
     def staying(self) -> FloatArray:
@@ -157,6 +163,17 @@ class _Market:
         asked = replace(asked, pools=replace(asked.pools, rented=np.where(self.paid, capacity, 0.0)))
         return _with_columns(asked, self.kept)
 
+    def counted_on(self, asked: Problem) -> Problem:
+        """Returns the problem with those columns alone on which money may count, each worth what it was."""
+        if self.had.all():
+            return asked
+        left, jobs = _with_columns(asked, self.had), asked.jobs
+        fastest, fastest_left = (
+            max_by(each.columns.job, each.columns.steps_per_s, len(jobs)) for each in (asked, left)
+        )
+        part = np.divide(fastest_left, fastest, out=np.ones(len(jobs)), where=fastest > 0)
+        return replace(left, jobs=replace(jobs, value_usd_per_h=jobs.value_usd_per_h * part))
+
     def without_riders(self, policy: PlanPolicy, memory: Memory) -> Problem:
         """Returns the problem as payers see it: without the owned places that riders have while payers may rent
         whatever they can have and is worth its price.
@@ -164,14 +181,17 @@ class _Market:
         problem, pools = self.problem, self.problem.pools
         owned = np.where(self.paid, 0.0, pools.capacity)
         if not (self.rides.any() and owned.any()):
-            return problem
+            return self.counted_on(problem)
         asked = self.question(np.maximum(pools.rentable, pools.held))
         plan, _ = policy.decide(asked, memory)
         told, column = _whole(problem, _over_all(problem, self.kept, plan))
         theirs = column[(column >= 0) & self.rides]
         taken = np.where(self.paid, 0.0, accelerators_held(told, theirs))
         left = replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0))
-        return replace(problem, pools=left, limits=limits_beside(told, theirs))
+        on_owned = (column >= 0) & self.rides
+        on_owned[on_owned] = ~_uses(told, self.paid)[column[on_owned]]
+        jobs = replace(problem.jobs, value_usd_per_h=np.where(on_owned, np.nan, problem.jobs.value_usd_per_h))
+        return self.counted_on(replace(problem, jobs=jobs, pools=left, limits=limits_beside(told, theirs)))
 
     def more_for_waiting(self, plan: Plan, rented: FloatArray) -> Rental | None:
         """Returns what pays for itself beside so many rented accelerators (p,), by those alone who wait in the plan: by
@@ -193,7 +213,8 @@ class _Market:
         )  # fmt: skip
         value = np.where(plan.column < 0, problem.jobs.value_usd_per_h, np.nan)
         jobs = replace(problem.jobs, value_usd_per_h=value)
-        return rent_machines(replace(problem, jobs=jobs, pools=pools, limits=limits_beside(told, placed)), 0.0)
+        asked = replace(problem, jobs=jobs, pools=pools, limits=limits_beside(told, placed))
+        return rent_machines(self.counted_on(asked), 0.0)
 
     def meanwhile(self, policy: PlanPolicy, memory: Memory, question: Problem, plan: Plan) -> Plan:
         """Returns the plan for the present machines: nobody leaves a place that the plan keeps for it to a job whose

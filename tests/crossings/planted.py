@@ -31,6 +31,7 @@ _RANKS = "scheduler/core/ordering/rank_ordering.py"
 _MACHINES = "scheduler/core/handlers/machine_events.py"
 _BUDGETS = "scheduler/core/handlers/budgets.py"
 _CORE = "scheduler/core/core.py"
+_SNAPSHOT = "scheduler/core/cycle/problem_snapshot.py"
 _LIFECYCLE = "scheduler/core/placement/attempt_lifecycle.py"
 
 CROSSING_BUGS = (
@@ -130,6 +131,9 @@ CROSSING_BUGS = (
     ),
     PlantedBug(
         "owned_places_not_returned", _CORE, "lambda cycle: cycle.ledger.usage.owned.claims,", "lambda cycle: False,",
+    ),
+    PlantedBug(
+        "half_of_a_quota_is_rented", _SNAPSHOT, "        return state.quota\n", "        return state.quota // 2\n",
     ),
     PlantedBug(
         "drained_machine_open_where_others_leave", _WHERE, "machine.condition is not MachineCondition.UP,", "False,",

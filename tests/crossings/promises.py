@@ -18,6 +18,7 @@ from scheduler.core.events import FLEET, Booking, BookingsDeclared, JobRepriorit
 from scheduler.core.explain.pending_reasons import first_pending_reason
 from scheduler.core.state.bookings import STOP_WITHIN_S
 from scheduler.world.engine import RunOutcome
+from simulator.ground_truth import SpeedKey
 from simulator.simulation import SimulationResult
 from tests.crossings.removals import may_use, told_wrongly
 from tests.crossings.situations import BUSY_UNTIL_AT, HOUR_S, Situation
@@ -31,6 +32,8 @@ STOPS_MAX, STOPS_PER_H = 6, 1.5
 PATIENCE_S = 400.0
 #: The part of the accelerator time delivered that may be lost with attempts that others had cut.
 LOST_MAX = 0.05
+#: What a job's time is worth on a machine to be rented, at least, over the machine's price.
+_WORTH_MORE = 1.1
 #: Seconds that a stop may take beside the grace.
 SLACK_S = 5.0
 #: Seconds within which owned places are back: a round, the stop and start of those who borrow, twice as they overlap.
@@ -86,7 +89,10 @@ class Observer:
     def __init__(self, situation: Situation, core: SchedulerCore) -> None:
         self._row, self._core = situation.row, core
         self._rules, self._shares = situation.scenario.rules, situation.scenario.shares
+        self._truth = situation.scenario.truth
         self._pools: dict[PoolId, Pool] = {}
+        #: Machines that were asked for and have not come, by the token of the request.
+        self._asked: dict[str, tuple[PoolId, int]] = {}
         self._machines: dict[NodeId, _Machine] = {}
         self._jobs: dict[JobId, _Job] = {}
         self._ended: dict[JobId, JobState] = {}
@@ -128,6 +134,8 @@ class Observer:
                     self._released(command.job_id)
                 case cmd.Revoke():
                     self._asked_to_stop(command, takers)
+                case cmd.Rent():
+                    self._asked[command.token] = command.pool_id, command.machines
                 case cmd.NodeCordoned() if command.node_id in self._machines:
                     goes = ("given back",) if "given back" in command.detail else ()
                     self._machines[command.node_id].closed.update(("cordoned", *goes))
@@ -180,6 +188,7 @@ class Observer:
             case ev.NodeJoined():
                 pool = self._pools[event.pool_id]
                 machines[event.node_id] = _Machine(pool, pool.shape.accelerators)
+                self._came(event.token, 1)
                 self._joins[event.pool_id] += 1
             case ev.NodeLost():
                 lost = machines.pop(event.node_id, None)
@@ -195,6 +204,8 @@ class Observer:
                 machines[event.node_id].closed -= {"leaving", "cordoned"}
             case ev.NodeTools() if event.node_id in machines:
                 machines[event.node_id].tools = frozenset(event.tools)
+            case ev.RentFailed():
+                self._came(event.token, event.machines)
             case BookingsDeclared():
                 self._bookings = event.bookings
                 self._booked_early = all(each.from_at - event.at > STOP_WITHIN_S + 60.0 for each in event.bookings)
@@ -204,6 +215,12 @@ class Observer:
                 self._jobs[event.job.job_id] = _Job(event.job, event.at, priority=event.job.priority)
             case JobReprioritised() if event.job_id in self._jobs:
                 self._jobs[event.job_id].priority = event.priority
+
+    def _came(self, token: str, machines: int | None) -> None:
+        """So many machines of a request came, or will not come; None: all that are left."""
+        pool_id, left = self._asked.pop(token, (PoolId(""), 0))
+        if machines is not None and left > machines:
+            self._asked[token] = pool_id, left - machines
 
     def _transitioned(self, command: cmd.JobTransitioned) -> None:
         job = self._jobs.get(command.job_id)
@@ -404,6 +421,9 @@ class Observer:
     def _could_start(self, job: _Job) -> Iterator[str]:
         """How a waiting job could start, by all that the observer was told; judged where nothing hidden decides."""
         row, request = self._row, job.request
+        plans = row["policy"] in ("walras", "hadar") and row["changes"] != "policy"
+        if plans and row["market"] != "refusing" and self._is_ready(job) and self._may_rent(job):
+            yield "for machines that it pays for, and could have"
         is_judged = (
             (row["sharing"], row["faults"]) == ("none", "none")
             and row["machines"] != "private"
@@ -475,14 +495,35 @@ class Observer:
             and machine.pool.market is Market.OWNED
             and not any(node_id in each.node_ids and each.until_at > self._now for each in self._bookings)
             and not self._keeps_off(job, node_id)
-            and self._room(job, machine) >= job.count
+            and self._room(job, machine.pool) >= job.count
             and (not owned or self._is_in(self._owned_by(job.request.project), machine))
             for node_id, machine in self._machines.items()
         )
 
-    def _room(self, job: _Job, machine: _Machine) -> float:
-        """How many accelerators of such a machine its project may hold more."""
-        accelerator, project = machine.pool.shape.accelerator, job.request.project
+    def _may_rent(self, job: _Job) -> bool:
+        """Whether a provider lets as many more machines as hold the job, for less than its time is worth there."""
+        request, value = job.request, self._rules.value_of(job.request)[0]
+        if value <= 0 or request.sizes or request.deadline_at < inf:
+            return False
+        speeds = {
+            pool_id: self._truth.speeds[SpeedKey(request.kind, pool.shape.accelerator)]
+            for pool_id, pool in self._pools.items()
+            if request.accepts(pool)
+        }
+        for pool_id, speed in speeds.items():
+            pool = self._pools[pool_id]
+            more = math.ceil(job.count / pool.shape.accelerators)
+            held = sum(each.pool.pool_id == pool_id for each in self._machines.values())
+            held += sum(machines for asked, machines in self._asked.values() if asked == pool_id)
+            pays = value * speed / max(speeds.values()) > _WORTH_MORE * more * pool.usd_per_h
+            may_hold = self._room(job, pool) >= job.count
+            if pool.market is not Market.OWNED and held + more <= pool.quota and pays and may_hold:
+                return True
+        return False
+
+    def _room(self, job: _Job, pool: Pool) -> float:
+        """How many accelerators of such a pool its project may hold more."""
+        accelerator, project = pool.shape.accelerator, job.request.project
         limits = [limit for share in self._shares if share.name == project for limit in share.limits]
         return min(
             (

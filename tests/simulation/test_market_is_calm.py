@@ -163,28 +163,45 @@ def test_a_payer_keeps_its_machine_beside_one_that_a_deadline_holds(tmp_path: Pa
     assert stops(ran) == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_two_projects_with_some_to_rent_do_not_churn(tmp_path: Path, seed: int) -> None:
-    """Sixteen jobs of two projects, half of them worth two to six times the price, on four owned machines and eight to
-    rent: no payer loses its machine within a quarter of an hour of its start, jobs are stopped at most once each on
-    average, and every bill is at most what the job gains.
-    """
-    random = Random(seed)
-    fleet = [pool("big", 4, accelerators=2, machines=2), rented("small", 2, 1.0, quota=8)]
-    jobs, worth, at = [], [], 0
+def two_projects(seed: int) -> tuple[list[dict[str, Any]], list[float | None]]:
+    """Sixteen jobs of two projects, and what those of the second are worth: two to six times the price to rent."""
+    random, jobs, worth, at = Random(seed), list[dict[str, Any]](), list[float | None](), 0
     for number in range(16):
         at += random.randint(0, 1200)
-        pays = number % 2 == 1
-        value = round(random.uniform(2, 6), 1) if pays else None
+        value = round(random.uniform(2, 6), 1) if number % 2 else None
+        more = {} if value is None else {"value_usd_per_h": value}
         worth.append(value)
-        more = {"value_usd_per_h": value} if pays else {}
-        jobs.append(job(f"{at}s", random.uniform(0.5, 5), "paul" if pays else "rita", **more))
-    ran = Situation(tmp_path, fleet, {"big": 10.0, "small": 8.0}).run(*jobs)
+        jobs.append(job(f"{at}s", random.uniform(0.5, 5), "rita" if value is None else "paul", **more))
+    return jobs, worth
+
+
+#: Four owned accelerators, and eight to rent.
+SOME_TO_RENT = [pool("big", 4, accelerators=2, machines=2), rented("small", 2, 1.0, quota=8)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_projects_with_some_to_rent_do_not_churn(tmp_path: Path, seed: int) -> None:
+    """No payer loses its machine within a quarter of an hour of its start, jobs are stopped at most once each on
+    average, and every bill is at most what the job gains.
+    """
+    jobs, worth = two_projects(seed)
+    ran = Situation(tmp_path, SOME_TO_RENT, {"big": 10.0, "small": 8.0}).run(*jobs)
     assert stops(ran) <= 12
     assert max(each.preemptions for each in ran.result.jobs) <= 4
     for each, value in zip(by_number(ran), worth, strict=True):
         held_h = sum(each.accelerator_s.values()) / HOUR_S
         assert each.usd <= (value or 0.0) * held_h + 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_payers_are_as_fast_beside_riders_as_alone_where_machines_are(tmp_path: Path, seed: int) -> None:
+    """Riders have the owned places of their rank; what payers rent instead costs them its pace, and little else."""
+    jobs, worth = two_projects(seed)
+    situation = Situation(tmp_path, SOME_TO_RENT, {"big": 10.0, "small": 10.0})
+    pays = [value is not None for value in worth]
+    beside_s = sum(each.jct_s for each, is_payer in zip(by_number(situation.run(*jobs)), pays, strict=True) if is_payer)
+    alone = situation.run(*(each for each, is_payer in zip(jobs, pays, strict=True) if is_payer))
+    assert beside_s <= 1.05 * sum(each.jct_s for each in alone.result.jobs)
 
 
 # ------------------------------------------------------------------------------------------------ users

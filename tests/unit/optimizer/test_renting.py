@@ -272,7 +272,7 @@ def test_nothing_is_rented_upon_a_rental_that_failed(monkeypatch: pytest.MonkeyP
 def test_what_a_payer_finds_no_place_for_is_rented_unless_that_solve_fails(
     monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """Money counts on the owned place for the payer; a higher class that is worth less than a machine has it."""
+    """Money counts on the owned place for the payer; a higher class that is worth no more than a machine has it."""
     divisible, calls = RentalProgram.divisible, list[int]()
 
     def second_fails(program: RentalProgram, most: IntArray) -> tuple[FractionalRental | None, str]:
@@ -282,11 +282,57 @@ def test_what_a_payer_finds_no_place_for_is_rented_unless_that_solve_fails(
     monkeypatch.setattr(RentalProgram, "divisible", second_fails)
     policy = make(PolicySpec("walras"))
     assert isinstance(policy, PlanPolicy)
-    problem = build(Setting([[1, 1]] * 2, [1, 0], rentable=[0, 8], usd_per_h=[0, 1], values=[5.0, 0.5]))
+    problem = build(
+        Setting([[1, 1]] * 2, [1, 0], rentable=[0, 8], usd_per_h=[0, 1], values=[5.0, 1.02], boot_s=[0.0, 60.0])
+    )
     problem = replace(problem, jobs=replace(problem.jobs, priority_class=np.array([1, 2])))
     _, _, rental = plan_in_market(policy, problem, None, 0.0)
     assert rental is not None
     assert (rental.status, rental.machines.tolist(), len(calls)) == (Status.OPTIMAL, [0, int(not fails)], 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.5])
+def test_money_counts_on_no_place_of_those_who_can_pay_for_no_machine(value: float) -> None:
+    """The owned place is theirs by class. Two payers want machines: the cheap one pays for the one who runs there, the
+    dear one for the newcomer, who does not take the place of the other.
+    """
+    rates = [[1.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.5, 1.0]]
+    problem = build(
+        Setting(rates, [1, 1, 0], rentable=[0, 1, 1], rented=[0, 1, 0], usd_per_h=[0.0, 1.0, 2.0],
+                values=[value, 3.0, 5.0], remaining_steps=[1e6, 1e5, 1e3])
+    )  # fmt: skip
+    jobs = replace(problem.jobs, priority_class=np.array([2, 1, 1]))
+    running = np.isin(problem.columns.use_pool, [0, 1]) & (problem.columns.job < 2) & (problem.columns.steps_per_s > 0)
+    problem = replace(problem, jobs=jobs, columns=replace(problem.columns, running=running))
+    policy = make(PolicySpec("walras"))
+    assert isinstance(policy, PlanPolicy)
+    plan, _, rental = plan_in_market(policy, problem, None, 0.0)
+    assert rental is not None
+    assert rental.machines.tolist() == [0, 1, 1]
+    assert problem.columns.use_pool[plan.column[:2]].tolist() == [0, 1]
+    assert plan.column[2] < 0
+
+
+@pytest.mark.parametrize(("leaves", "fastest", "machines"), [(True, 4.0, 0), (False, 4.0, 1), (False, 40.0, 0)])
+def test_money_counts_only_on_places_that_a_job_can_be_given(leaves: bool, fastest: float, machines: int) -> None:
+    """One runs on a rented machine of two. Another earns less than the price of the place beside it, which it has only
+    if it can leave again, and more than that of the second type, unless it is slow there beside the third, too dear
+    one.
+    """
+    rates = [[1.0, 0.0, 0.0], [1.0, 4.0, fastest]]
+    problem = build(
+        Setting(rates, [2, 0, 0], rentable=[2, 4, 4], rented=[2, 0, 0], usd_per_h=[1.0, 2.5, 9.0], values=[5.0, 3.0],
+                machine_size=[2, 1, 1])
+    )  # fmt: skip
+    here, stays = problem.columns, np.array([False, not leaves])
+    running = (here.job == 0) & (here.steps_per_s > 0)
+    problem = replace(problem, jobs=replace(problem.jobs, unstoppable=stays), columns=replace(here, running=running))
+    policy = make(PolicySpec("walras"))
+    assert isinstance(policy, PlanPolicy)
+    plan, _, rental = plan_in_market(policy, problem, None, 0.0)
+    assert rental is not None
+    assert rental.machines.tolist() == [1, machines, 0]
+    assert (plan.column[1] >= 0) == leaves
 
 
 @pytest.mark.parametrize(("left_s", "had_s", "machines"), [(60.0, 0, 1), (300.0, 0, 2), (0.0, 0, 1), (0.0, 200.0, 2)])
