@@ -4,6 +4,8 @@ A law is the chance that availability changes after a tick, by what it is and fo
 `_AGES` ticks. The plan for it is exact: dynamic programming over ticks, slack, what is held, and the age, each tick
 paid whole as the benchmark does. Told the law of the very market on which it is judged, its score is above that of
 any policy that goes by the present and the age of its spell, but for the luck of some windows.
+
+`better_regimes` fits what the scheduler believes of one zone: a few kinds of market that turn into each other unseen.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMachine
-from optimizer.planning.slack_policy import HeldMode, held_modes, modes_after_revocation, slot_choices
+from optimizer.planning.slack_policy import (
+    AGE_CLASSES,
+    HeldMode,
+    age_class,
+    held_modes,
+    modes_after_revocation,
+    slot_choices,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -121,3 +130,50 @@ class LawPolicy:
         age = min(self._age, _AGES) - 1
         chosen = self._plan.choices[now.time_left // job.slot - 1, now.slack // unit, place, int(now.spot), age]
         return HeldMachine(int(chosen))
+
+
+#: Ticks at the pooled rate in each class of a regime, and turns from each regime to any.
+_REGIME_TICKS, _REGIME_TURNS = 4.0, 0.5
+
+
+def better_regimes(
+    change: FloatArray, turns: FloatArray, traces: Sequence[Sequence[bool]]
+) -> tuple[FloatArray, FloatArray, float]:
+    """One step of expectation maximisation (Baum and Welch); repeated from random starts, the likeliest end is kept.
+
+    Args:
+        change: chance that availability changes after a tick, by regime, availability and age class (K, 2, CLASSES).
+        turns: chance after a tick that each regime becomes another, by rows (K, K).
+
+    Returns both anew, and the log likelihood of the traces under the old ones.
+    """
+    many, longest = len(change), max(map(len, traces)) - 1
+    state = np.zeros((longest, len(traces)), dtype=np.intp)
+    moved, real = np.zeros(state.shape, dtype=np.bool_), np.zeros(state.shape, dtype=np.bool_)
+    for place, trace in enumerate(traces):
+        ticks, age = len(trace) - 1, _UNKNOWN_AGE
+        for tick, (now, later) in enumerate(pairwise(trace)):
+            state[tick, place] = now * AGE_CLASSES + age_class(age)
+            age = 1 if now != later else age + 1
+        moved[:ticks, place], real[:ticks, place] = np.diff(np.array(trace, dtype=np.int8)) != 0, True
+    chance = change.reshape(many, -1)[:, state].transpose(1, 2, 0)
+    likely = np.where(moved[..., None], chance, 1 - chance)
+    likely[~real] = 1.0
+    before, after, scale = np.empty_like(likely), np.ones_like(likely), np.empty(state.shape)
+    belief = np.full((len(traces), many), 1 / many)
+    for tick in range(longest):
+        belief = belief @ turns * likely[tick]
+        scale[tick] = belief.sum(axis=1)
+        before[tick] = belief = belief / scale[tick][:, None]
+    for tick in range(longest - 2, -1, -1):
+        after[tick] = (likely[tick + 1] * after[tick + 1]) @ turns.T / scale[tick + 1][:, None]
+    found = before * after * real[..., None]
+    ticks_in, changes = np.zeros((2 * AGE_CLASSES, many)), np.zeros((2 * AGE_CLASSES, many))
+    np.add.at(ticks_in, state, found)
+    np.add.at(changes, state[moved], found[moved])
+    pooled = (changes.sum(axis=1) + 0.5) / (ticks_in.sum(axis=1) + 1.0)
+    new = (changes + _REGIME_TICKS * pooled[:, None]) / (ticks_in + _REGIME_TICKS)
+    goes = np.where(real[1:, :, None], likely[1:] * after[1:] / scale[1:, :, None], 0.0)
+    turned = turns * np.einsum("tmk,tml->kl", before[:-1], goes) + _REGIME_TURNS / many
+    better = np.clip(new.T.reshape(change.shape), _RAREST, 1 - _RAREST)
+    return better, turned / turned.sum(axis=1, keepdims=True), float(np.log(scale).sum())

@@ -19,7 +19,7 @@ The slack policy for a cluster's jobs: lengths in seconds, many jobs on one grid
 
 A plan's costs to go hold for every job with the same changeover and prices and at most its time and slack, so similar
 jobs share a plan. Lengths are rounded to the grid on the safe side: slack down, the changeover and the remaining slots
-up; slack beyond `_MOST_SLACK` units is not used. Probabilities that availability changes are per `WATCH_S`; for longer
+up. Probabilities that availability changes are per `WATCH_S`; for longer
 slots they are scaled like hazard rates.
 
 The prior belief about a spot market that was not yet observed is fitted to recorded availability of V100 and K80
@@ -31,7 +31,7 @@ hypotheses by what a market shows.
 
 from collections.abc import Generator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf
 
@@ -42,6 +42,7 @@ from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMach
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 
 #: Value of a state that may miss the deadline: more than any bill times the least probability of a change (1e-4).
 NEVER = 1e12
@@ -104,22 +105,51 @@ def modes_after_revocation(job: DeadlineJob) -> NDArray[np.intp]:
     )
 
 
-def slot_values(job: DeadlineJob, slots_left: int, ahead: FloatArray, spot: BoolArray) -> FloatArray:
+#: Levels of slack in a shared plan, and how many of them, the shortest, count every unit.
+_MOST_LEVELS, _FINE_LEVELS = 91, 45
+
+
+def slack_levels(most: int) -> IntArray:
+    """Returns the amounts of slack that a shared plan has values for, ascending from 0 to `most` units.
+
+    They lie further apart where slack is plentiful: values between them are interpolated.
+    """
+    if most < _MOST_LEVELS:
+        return np.arange(most + 1)
+    coarse = np.linspace(0.0, 1.0, _MOST_LEVELS - _FINE_LEVELS + 1) ** 2
+    coarse = _FINE_LEVELS + (most - _FINE_LEVELS) * coarse
+    return np.unique(np.concatenate([np.arange(_FINE_LEVELS), coarse.round().astype(np.int64)]))
+
+
+def between_levels(levels: IntArray, slack: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Returns the rows of the levels below and above each slack, and how far it lies between them, from 0 to 1."""
+    below = np.maximum(np.searchsorted(levels, slack, side="right") - 1, 0)
+    above = np.minimum(below + 1, len(levels) - 1)
+    part = (slack - levels[below]) / np.maximum(levels[above] - levels[below], 1)
+    return below, above, np.clip(part, 0.0, 1.0)
+
+
+def slot_values(
+    job: DeadlineJob, slots_left: int, ahead: FloatArray, spot: BoolArray, levels: IntArray | None = None
+) -> FloatArray:
     """Returns the values with `slots_left` slots to go, from the expected values after the slot (s, m, z).
 
     Args:
         ahead: expected value after the slot, by slack, mode after it, and the market's state now (s, m, z).
         spot: states of the market in which a spot machine can be held (z,).
+        levels: the slack of each row; None: every unit from 0.
     """
-    many = len(ahead)
-    slack = np.arange(many)
+    slack = np.arange(len(ahead)) if levels is None else levels
     work_left = slots_left * job.slot - slack
     value = np.full_like(ahead, NEVER)
     for place, mode in enumerate(held_modes(job)):
         for move in slot_choices(job, mode):
-            after = slack - move.slack
+            below, above, part = between_levels(slack, slack - move.slack)
             paid = move.usd(job, np.maximum(work_left, 0).astype(np.float64))
-            to_come = np.where((after >= 0)[:, None], ahead[np.maximum(after, 0), move.mode], NEVER)
+            to_come = ahead[below, move.mode]
+            if part.any():
+                to_come += part[:, None] * (ahead[above, move.mode] - to_come)
+            to_come = np.where((slack >= move.slack)[:, None], to_come, NEVER)
             ended = work_left <= move.work if move.held is not HeldMachine.NOTHING else work_left <= 0
             worth = paid[:, None] + np.where(ended[:, None], 0.0, to_come)
             if move.held is HeldMachine.SPOT:
@@ -147,10 +177,8 @@ _UNKNOWN_AGE = 4
 #: Weight of the pooled traces in each class of one trace, in slots.
 _PRIOR_SLOTS = 6.0
 _RAREST = 1e-4
-#: Probability per slot that the market becomes another hypothesis, drawn uniformly.
+#: Probability per slot that the market becomes another hypothesis, drawn uniformly, where nothing is known of that.
 _DRIFT = 0.005
-#: Factors on the rates at which machines come and go in `spread_market`.
-_SPREAD = (0.6, 1.7)
 
 
 def age_class(slots: int) -> int:
@@ -200,14 +228,9 @@ def fit_spot_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]
     )
 
 
-def spread_market(change: FloatArray) -> tuple[SpotMarket, ...]:
-    """Returns markets around one (2, CLASSES) in which machines come and go more and less often: a prior without
-    observations.
-    """
-    factors = np.array([(comes, goes) for comes in _SPREAD for goes in _SPREAD])
-    return tuple(
-        SpotMarket(np.clip(1.0 - (1.0 - change) ** factor[:, None], _RAREST, 1 - _RAREST)) for factor in factors
-    )
+def uniform_turns(many: int) -> FloatArray:
+    """Returns the probabilities per slot that each of several markets becomes another, by rows, if none is likelier."""
+    return (1.0 - _DRIFT) * np.eye(many) + _DRIFT / many
 
 
 def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
@@ -222,12 +245,16 @@ def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
 
 
 class MarketBelief:
-    """Posterior probabilities of several markets, given the slots that were observed."""
+    """Posterior probabilities of several markets, given the slots that were observed.
 
-    def __init__(self, markets: Sequence[SpotMarket]) -> None:
+    `turns`: probability per slot that each of them becomes another, by rows; None: `uniform_turns`.
+    """
+
+    def __init__(self, markets: Sequence[SpotMarket], turns: FloatArray | None = None) -> None:
         #: (hypotheses, 2, CLASSES)
         self._change = np.array([market.change for market in markets])
         self._remaining = np.array([market.remaining() for market in markets])
+        self._turns = uniform_turns(len(markets)) if turns is None else turns
         self._log = np.zeros(len(markets))
         self._available: bool | None = None
         self._age = _UNKNOWN_AGE
@@ -243,16 +270,11 @@ class MarketBelief:
             off, on = (1.0 / self._change[:, state].mean(axis=1) for state in range(2))
             self._log += np.log((on if available else off) / (on + off))
         else:
-            self._drift(slots)
+            self._log = np.log(self.weights @ np.linalg.matrix_power(self._turns, slots))
             changed = self._change[:, int(self._available), age_class(self._age)]
             self._log += np.log(changed if available != self._available else 1 - changed)
             self._age = max(1, slots // 2) if available != self._available else self._age + slots
         self._available = available
-
-    def _drift(self, slots: int) -> None:
-        """Applies the probability that the market has become another hypothesis meanwhile."""
-        stays = (1.0 - _DRIFT) ** slots
-        self._log = np.log(stays * self.weights + (1.0 - stays) / len(self._log))
 
     def seen(self, available: bool, slots: int = 1) -> "MarketBelief":
         """Returns a copy that is updated with such a slot; this object stays unchanged."""
@@ -291,9 +313,12 @@ class SlackPlan:
     markets: tuple[SpotMarket, ...]
     #: Expected value after a slot, by hypothesis, slots left after it, slack, mode, and the market's state in the slot.
     ahead: NDArray[np.float32]
+    #: The slack of each row of `ahead`, in units.
+    levels: IntArray
+    turns: FloatArray | None = None
 
     def policy(self) -> "SlackPolicy":
-        return SlackPolicy(self, MarketBelief(self.markets))
+        return SlackPolicy(self, MarketBelief(self.markets, self.turns))
 
 
 def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[float] = ()) -> SlackPlan:
@@ -315,9 +340,17 @@ def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[
 
 
 def plan_slack_in_pieces(
-    job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[float] = ()
+    job: DeadlineJob,
+    markets: Sequence[SpotMarket],
+    taken: Sequence[float] = (),
+    turns: FloatArray | None = None,
+    levels: IntArray | None = None,
 ) -> Generator[None, None, SlackPlan]:
-    """Computes `plan_slack` with a pause after each slot; all markets are computed at once, as states of one."""
+    """Computes `plan_slack` with a pause after each slot; all markets are computed at once, as states of one.
+
+    `turns` is as in `MarketBelief`, `levels` as in `slot_values`.
+    """
+    turns = uniform_turns(len(markets)) if turns is None else turns
     gone_chances = np.array(taken or [0.0] * len(markets))
     if len(gone_chances) != len(markets):
         raise ValueError(f"{len(gone_chances)} chances for {len(markets)} markets")
@@ -325,20 +358,21 @@ def plan_slack_in_pieces(
     # One transition matrix per market; it multiplies values from the left.
     chances = np.array([market.transitions() for market in markets])
     spot, gone_too = np.tile(spot_states(), many), np.repeat(gone_chances, MARKET_STATES)
-    value = deadline_values(job, many * MARKET_STATES)
+    levels = np.arange(job.deadline - job.work + 1) if levels is None else levels
+    value = np.zeros((len(levels), len(held_modes(job)), many * MARKET_STATES))
     found = np.empty((job.slots, many, len(value), value.shape[1], MARKET_STATES), dtype=np.float32)
     for slots_left in range(job.slots):
         if slots_left:
             before = np.moveaxis(found[slots_left - 1], 0, 2).reshape(value.shape).astype(np.float64)
-            value = slot_values(job, slots_left, before, spot)
+            value = slot_values(job, slots_left, before, spot, levels)
         # A machine that the market revokes at the end of the slot is gone at the start of the next one.
         gone = value[:, lost]
         arrived = np.where(spot, (1 - gone_too) * value + gone_too * gone, gone)
         by_market = np.moveaxis(arrived.reshape(*value.shape[:2], many, MARKET_STATES), 2, 0)
         to_come = by_market @ chances.transpose(0, 2, 1)[:, None]
-        found[slots_left] = (1.0 - _DRIFT) * to_come + _DRIFT * to_come.mean(axis=0)
+        found[slots_left] = np.tensordot(turns, to_come, 1)
         yield
-    return SlackPlan(job, tuple(markets), np.moveaxis(found, 1, 0))
+    return SlackPlan(job, tuple(markets), np.moveaxis(found, 1, 0), levels, turns)
 
 
 @dataclass(slots=True)
@@ -370,21 +404,22 @@ class SlackPolicy:
         for move in slot_choices(job, HeldMode(now.held, now.pending)):
             if (move.held is HeldMachine.SPOT and not now.spot) or now.slack < move.slack:
                 continue
-            ended = move.held is not HeldMachine.NOTHING and now.work_left <= move.work
-            to_come = 0.0 if ended else float(weights @ after[:, now.slack - move.slack, move.mode, state])
+            to_come = 0.0
+            if move.held is HeldMachine.NOTHING or now.work_left > move.work:
+                rows, above, part = between_levels(self._plan.levels, np.array([now.slack - move.slack]))
+                low, high = (float(weights @ after[:, row[0], move.mode, state]) for row in (rows, above))
+                to_come = low + float(part[0]) * (high - low)
             worth[move.held] = float(move.usd(job, np.array([float(now.work_left)]))[0]) + to_come
         return worth
 
 
 #: Seconds between observations of a market: the length of the slots to which the beliefs are fitted.
 WATCH_S = 600.0
-_MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 450, 120, 5
+_MOST_SLOTS, _MOST_PER_SLOT = 450, 5
 #: A restart takes at most this many slots: longer restarts make longer slots.
 _MOST_CHANGEOVER = 3
 #: Restarts of at most this many slots are measured in parts of a slot.
 _MOST_SPLIT = 2
-#: Where slack is plentiful, rounding may lengthen a restart by this factor.
-_MOST_EXCESS = 1.25
 #: The on-demand price is limited to this range of multiples of the spot price.
 _LEAST_PRICE, _MOST_PRICE = 1.1, 100.0
 #: Plans are made for this multiple of the requested slots and slack, so that later jobs find one.
@@ -396,7 +431,24 @@ _ROUNDING = 1e-6
 #: Probability per slot that an absent machine becomes available, and that a present one is lost, by age class (2,
 #: AGE_CLASSES).
 _Changes = tuple[tuple[float, ...], tuple[float, ...]]
-_ONE_ZONE: _Changes = ((0.412, 0.243, 0.0913, 0.053, 0.0189), (0.266, 0.167, 0.0916, 0.0403, 0.0122))
+#: One zone: what its market may be. `benchmarks.spot_laws.better_regimes` fits them, and how they turn into each other.
+ONE_ZONE: tuple[_Changes, ...] = (
+    ((0.677, 0.237, 0.259, 0.1, 0.000347), (0.0842, 0.0391, 0.00157, 0.0178, 0.00736)),
+    ((0.903, 0.626, 0.0162, 0.0103, 0.00136), (0.0669, 0.0855, 0.0839, 0.0579, 0.047)),
+    ((0.277, 0.419, 0.209, 0.0943, 0.109), (0.204, 0.0914, 0.0488, 0.0243, 0.0069)),
+    ((0.23, 0.198, 0.0807, 0.0664, 0.0496), (0.214, 0.162, 0.0756, 0.0475, 0.0395)),
+    ((0.244, 0.16, 0.0661, 0.0406, 0.0241), (0.363, 0.284, 0.23, 0.0996, 0.0704)),
+    ((0.587, 0.33, 0.165, 0.109, 0.247), (0.507, 0.305, 0.212, 0.0411, 0.0264)),
+)
+#: Probability per slot that each of these becomes another, by rows.
+ONE_ZONE_TURNS = (
+    (0.99912, 0.0001, 0.0001, 0.0001, 0.0001, 0.00048),
+    (0.00041, 0.99609, 0.0001, 0.0001, 0.00253, 0.00077),
+    (0.0001, 0.0001, 0.99923, 0.00037, 0.0001, 0.0001),
+    (0.0001, 0.0001, 0.00096, 0.9984, 0.00034, 0.0001),
+    (0.00017, 0.00151, 0.0001, 0.00051, 0.99746, 0.00025),
+    (0.00013, 0.0045, 0.0001, 0.00099, 0.00053, 0.99375),
+)
 #: The same for several zones together, one hypothesis for each pair of traces, preceded by the probability per slot
 #: that the held machine is revoked while another zone has one.
 _SEVERAL_ZONES: tuple[tuple[float, _Changes], ...] = (
@@ -413,15 +465,16 @@ _SEVERAL_ZONES: tuple[tuple[float, _Changes], ...] = (
 
 def market_belief(zones: int) -> MarketBelief:
     """Returns the prior belief about a market of so many zones that was not yet observed; slots of `WATCH_S`."""
-    return MarketBelief(_hypotheses(zones, WATCH_S))
+    return MarketBelief(*_hypotheses(zones > 1, WATCH_S))
 
 
-def _hypotheses(zones: int, slot_s: float) -> list[SpotMarket]:
-    if zones == 1:
-        markets: Sequence[SpotMarket] = spread_market(np.array(_ONE_ZONE))
-    else:
-        markets = [SpotMarket(np.array(change)) for _, change in _SEVERAL_ZONES]
-    return [SpotMarket(1.0 - (1.0 - market.change) ** (slot_s / WATCH_S)) for market in markets]
+def _hypotheses(several: bool, slot_s: float) -> tuple[list[SpotMarket], FloatArray]:
+    """Returns the markets that one zone, or several, may be, and the probabilities that they turn into each other."""
+    known = [change for _, change in _SEVERAL_ZONES] if several else ONE_ZONE
+    turns = uniform_turns(len(known)) if several else np.array(ONE_ZONE_TURNS)
+    slots = slot_s / WATCH_S
+    markets = [SpotMarket(1.0 - (1.0 - np.array(change)) ** slots) for change in known]
+    return markets, np.linalg.matrix_power(turns, max(1, round(slots)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,26 +520,19 @@ class _Grid:
         while now.time_left_s > _MOST_SLOTS * slot_s:
             slot_s *= 2
         if slot_s == WATCH_S:
-            per_slot = _units_per_slot(now.restart_s / slot_s, now.slack_s / slot_s)
+            per_slot = _units_per_slot(now.restart_s / slot_s)
         changeover = max(ceil(now.restart_s / slot_s * per_slot - _ROUNDING), 1)
         price = min(max(round(now.on_demand_price, 1), _LEAST_PRICE), _MOST_PRICE)
         return cls(slot_s, per_slot, changeover, price, now.zones > 1)
 
 
-def _units_per_slot(restart: float, slack: float) -> int:
-    """Returns the number of units per slot, for a restart and a slack in slots.
-
-    It is the number that rounds the restart up least, if the slack can then be counted within `_MOST_SLACK` units;
-    otherwise the fewest units that round it up by no more than `_MOST_EXCESS`.
-    """
+def _units_per_slot(restart: float) -> int:
+    """Returns the least number of units per slot that rounds a restart (in slots) up least."""
 
     def excess(per_slot: int) -> float:
         return round(max(ceil(restart * per_slot - _ROUNDING), 1) / (restart * per_slot), 6) if restart > 0 else 1.0
 
-    every = range(1, _MOST_PER_SLOT + 1)
-    enough = min(every, key=lambda each: (max(excess(each), _MOST_EXCESS), each))
-    best = min(every, key=lambda each: (excess(each), each))
-    return best if best * slack <= _MOST_SLACK + _ROUNDING else enough
+    return min(range(1, _MOST_PER_SLOT + 1), key=lambda each: (excess(each), each))
 
 
 class SlackPlans:
@@ -563,12 +609,12 @@ class SlackPlans:
             slots = max(slots, known.job.slots)
             slack = max(slack, known.job.deadline - known.job.work)
         slots = min(ceil(_ROOM * slots), max(slots, _MOST_SLOTS))
-        slack = min(ceil(_ROOM * slack), max(slack, _MOST_SLACK))
+        slack = min(ceil(_ROOM * slack), max(slack, _MOST_SLOTS * grid.per_slot))
         deadline = max(slots, ceil(slack / grid.per_slot)) * grid.per_slot
         job = DeadlineJob(grid.per_slot, deadline - slack, deadline, grid.changeover, grid.on_demand_price)
         taken: Sequence[float] = [chance for chance, _ in _SEVERAL_ZONES] if grid.several else ()
-        hypotheses = _hypotheses(2 if grid.several else 1, grid.slot_s)
-        return (slots, slack), plan_slack_in_pieces(job, hypotheses, taken)
+        markets, turns = _hypotheses(grid.several, grid.slot_s)
+        return (slots, slack), plan_slack_in_pieces(job, markets, taken, turns, slack_levels(slack))
 
     def _keep(self, grid: _Grid, plan: SlackPlan) -> SlackPlan:
         self._making.pop(grid, None)
@@ -584,21 +630,9 @@ def _place(now: SlackSituation) -> tuple[_Grid, int, int] | None:
     if not (0 <= now.slack_s < inf and now.work_left_s > 0 and now.restart_s <= now.time_left_s):
         return None
     grid = _Grid.of(now)
-    slack = min(int(now.slack_s / grid.unit_s + _ROUNDING), _MOST_SLACK)
+    slack = int(now.slack_s / grid.unit_s + _ROUNDING)
     slots = max(ceil(now.time_left_s / grid.slot_s - _ROUNDING), ceil(slack / grid.per_slot), 1)
     return grid, slots, slack
-
-
-def within_usable_slack(now: SlackSituation) -> SlackSituation:
-    """Returns the same job with an earlier deadline, so that the grid counts all of its slack.
-
-    Without this, slack beyond the grid's limit counts as work. That does not change the best choice of machine, but it
-    overstates the job's cost when it is compared with another gang.
-    """
-    found = _place(now)
-    if found is None or found[2] < _MOST_SLACK:
-        return now
-    return replace(now, time_left_s=min(now.time_left_s, now.work_left_s + _MOST_SLACK * found[0].unit_s))
 
 
 def _pending(job: DeadlineJob, units: int) -> int:

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks.spot_laws import LawPolicy, plan_for_law, spell_law
+from benchmarks.spot_laws import LawPolicy, better_regimes, plan_for_law, spell_law
+from benchmarks.spot_runs import fitted_elsewhere
 from optimizer.planning.deadline_job import GreedySpotPolicy, SpotPolicy, UniformProgress
-from optimizer.planning.slack_policy import SlackPlans
+from optimizer.planning.slack_policy import ONE_ZONE, ONE_ZONE_TURNS, SlackPlans
 from simulator.workloads.spot_markets import (
     SPOT_USD,
     TICKS_PER_H,
@@ -63,3 +65,14 @@ def test_the_best_plan_for_a_zones_own_law_is_never_late_and_below_no_optimum(re
     assert found.score > line.score
     for cost, least in zip(found.costs, cheapest_bills(job, some), strict=True):
         assert cost >= least - 1e-9
+
+
+def test_what_is_believed_of_one_zone_is_what_other_dates_teach(reference_data: Path) -> None:
+    """Another step of the fit leaves it as it is, and it tells those dates better than one law for all of them."""
+    traces, change, turns = fitted_elsewhere(reference_data), np.array(ONE_ZONE), np.array(ONE_ZONE_TURNS)
+    better, turned, likely = better_regimes(change, turns, traces)
+    assert better == pytest.approx(change, abs=0.02)
+    assert turned == pytest.approx(turns, abs=1e-3)
+    alone, _, _ = better_regimes(change.mean(axis=0, keepdims=True), np.ones((1, 1)), traces)
+    _, _, of_one = better_regimes(alone, np.ones((1, 1)), traces)
+    assert likely > of_one + 100

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from math import ceil, inf
 
 from optimizer.planning.deadline_job import HeldMachine
-from optimizer.planning.slack_policy import WATCH_S, SlackSituation, likely_stay_s, within_usable_slack
+from optimizer.planning.slack_policy import WATCH_S, SlackSituation, likely_stay_s
 from scheduler.core.commands import Rent
 from scheduler.core.handlers import deadlines
 from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, is_warned_in_time
@@ -188,14 +188,8 @@ class SpotChoice:
 
     offers: tuple[SpotOffer, ...]
     situations: list[SlackSituation]
-    #: The situations limited to usable slack, by which sizes are compared.
-    priced: list[SlackSituation] = field(init=False)
     #: Classes for which no spot machines are available now.
     without_spot: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        several = len(self.offers) > 1
-        self.priced = [within_usable_slack(now) for now in self.situations] if several else self.situations
 
     def best(self, cycle: Cycle, job: JobRecord) -> HeldSet:
         """Returns the cheapest set that meets the deadline, or what is held if another saves too little to move for it.
@@ -203,17 +197,17 @@ class SpotChoice:
         Nothing of a size that is not held means to wait for that size with what is held. If no set is in time, returns
         the on-demand set with most slack.
         """
-        offered = list(zip(self.offers, self.situations, self.priced, strict=True))
+        offered = list(zip(self.offers, self.situations, strict=True))
         found = [each for one in offered for each in self._sets(cycle, *one)]
         if not found:
-            offer, now, _ = max(offered, key=lambda each: each[1].slack_s)
+            offer, now = max(offered, key=lambda each: each[1].slack_s)
             return HeldSet(offer, now, HeldMachine.ON_DEMAND, inf, is_forced=True)
         best, here = min(found, key=lambda each: each.usd), held_machine(cycle, job)
         stays = next((each for each in found if each.held is here and each.offer.class_row == job.class_row), None)
         is_resized = job.holds and best.offer.class_row != job.class_row
         return stays if stays is not None and is_resized and best.usd > (1 - LEAST_GAIN) * stays.usd else best
 
-    def _sets(self, cycle: Cycle, offer: SpotOffer, now: SlackSituation, priced: SlackSituation) -> list[HeldSet]:
+    def _sets(self, cycle: Cycle, offer: SpotOffer, now: SlackSituation) -> list[HeldSet]:
         whole_usd = now.work_left_s / SECONDS_PER_HOUR * offer.sure_usd_per_h
         if not offer.zones:
             needs_s = now.work_left_s + (0.0 if now.held is HeldMachine.ON_DEMAND else now.restart_s)
@@ -222,7 +216,7 @@ class SpotChoice:
             return [HeldSet(offer, now, HeldMachine.ON_DEMAND, needs_s / SECONDS_PER_HOUR * offer.sure_usd_per_h, True)]
         market, has_spot = cycle.deadlines.market, offer.class_row not in self.without_spot
         belief = market.market(offer.zones).if_it_were(cycle.now, available=has_spot)
-        worth = market.plans.worth(priced, belief, spot=has_spot)
+        worth = market.plans.worth(now, belief, spot=has_spot)
         return [HeldSet(offer, now, held, part * whole_usd, len(worth) <= 1) for held, part in worth.items()]
 
 
@@ -361,7 +355,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
         hold.steps_per_s = _planned_speed(cycle, job)
         return
     choice = SpotChoice(offers, [slack_situation(cycle, job, offer) for offer in offers])
-    pairs = list(zip(choice.offers, choice.priced, strict=True))
+    pairs = list(zip(choice.offers, choice.situations, strict=True))
     if not all(_is_planned(cycle, now) for offer, now in pairs if offer.zones):
         hold.refused = refused
         _look_again(cycle, hold, cycle.now + _PLANNING_S)
