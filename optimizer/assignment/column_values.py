@@ -10,7 +10,10 @@ For an elastic job p* and s are those of its reference, the configuration of mos
 (`remaining_time.reference_configurations`), so that larger gangs are worth more than that: v grows with the root of
 the speed. At prices a job grows to where the next accelerators add less than they cost; arrivals raise prices, and it
 shrinks. A resize is seldom the last: one that was resized often will be again. So p_c of a change is divided by the
-part k of the job's age that its restarts, this one included, leave (`plan_draft.restart_factor`).
+part k of the job's age that its restarts, this one included, leave (`plan_draft.restart_factor`). Where accelerators
+are idle, prices end no growth: `thrift` does, where s_c / s - 1 more references would add less than that part each:
+
+    v_c = s^(1 - size) D^-gamma ((p* / p_c)^eta - thrift max(s_c / s - 1, 0))
 
 gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the
 places on which others are far more productive. In money, what a place costs is subtracted.
@@ -88,6 +91,8 @@ class ValueTerms:
     usd: float = 0.0
     #: Exponent by which a gang is worth less the more accelerators it takes.
     size: float = 0.0
+    #: What an elastic job's accelerators beyond its reference must add each, over what those of the reference do.
+    thrift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +145,11 @@ def column_values_of(
     priority[able] = best_size[able] ** (1.0 - terms.size) * need[able] ** -terms.gamma
     value = np.zeros(c)
     job = columns.job[at]
-    value[at] = priority[job] * (least_s[job] / felt_s[at]) ** terms.eta
+    worth = (least_s[job] / felt_s[at]) ** terms.eta
+    if reference.elastic.any():
+        beyond = np.where(reference.elastic[job], np.maximum(size[at] / reference.size[job] - 1.0, 0.0), 0.0)
+        worth = np.maximum(worth - terms.thrift * beyond, 0.0)
+    value[at] = priority[job] * worth
     value *= _surplus_shares(problem)
     if terms.usd > 0:
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count

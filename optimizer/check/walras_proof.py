@@ -176,7 +176,8 @@ class _Walras:
         priority = size ** (1.0 - policy.size) * need**-policy.gamma
         for c in mine:
             usd_per_h = sum(problem.pools.usd_per_h[pool] * count for pool, count in columns.uses[c])
-            worth = priority * (least / felt[c]) ** policy.eta
+            beyond = max(columns.size[c] / size - 1.0, 0.0) if is_elastic else 0.0
+            worth = priority * max((least / felt[c]) ** policy.eta - policy.thrift * beyond, 0.0)
             self.value[c] = max(worth - policy.usd * usd_per_h, 0.0) if policy.usd > 0 else worth
 
     def _part_kept(self, job: int, restart_s: float) -> float:

@@ -9,7 +9,8 @@ The value v of a configuration is a priority (short, heavy and long-waiting jobs
 for the job. p includes the restart that a change needs; the value of the current configuration gains by `stay`. The
 policy assigns jobs of one accelerator exactly, and gangs by prices and local search. An elastic job's need counts in
 the configuration with the most steps per accelerator-second; the value of larger ones grows with the square root of
-their speed, and changes of its size cost more the more of its age went into restarts. A job runs in the configuration
+their speed less `thrift` for each of its own sizes that they add, and changes cost more the more of its age went into
+restarts. A job runs in the configuration
 with the largest value minus price, and waits if all are negative.
 
 A job is overdue until it ends once its predicted slowdown exceeds `slowdown` and `margin` times the mean. Overdue jobs
@@ -96,6 +97,15 @@ class Walras:
             description="Bonus for not migrating: remaining time in the current configuration is divided by 1 + stay.",
         ),
     ] = 0.05
+    thrift: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Least worth of one more accelerator of an elastic job, relative to those it is measured by; "
+            "below it accelerators stay idle.",
+        ),
+    ] = 0.01
     slowdown: Annotated[
         float,
         Field(
@@ -262,7 +272,7 @@ class Walras:
     def _terms(self) -> "ValueTerms":
         from optimizer.assignment.column_values import ValueTerms
 
-        return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd, self.size)
+        return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd, self.size, self.thrift)
 
     def _guard(self) -> "StarvationGuard":
         from optimizer.assignment.column_values import StarvationGuard

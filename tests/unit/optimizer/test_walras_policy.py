@@ -373,6 +373,13 @@ def test_an_elastic_job_that_was_resized_often_is_resized_no_more_for_little(
     assert (places_of(asked, plan), memory) == ([place], {"overdue": [], "jobs": [history]})
 
 
+@pytest.mark.parametrize(("speed", "thrift", "size"), [(1.2, 0.01, 8), (1.2, 0.02, 1), (1.01, 0.01, 1), (1.01, 0.0, 8)])
+def test_an_elastic_job_leaves_idle_what_would_add_next_to_nothing(speed: float, thrift: float, size: int) -> None:
+    """Eight accelerators are this many times as fast as one, and nobody else wants them."""
+    asked = problem_of(Elastic([{(0, 1): 1.0, (0, 8): speed}], [8], remaining_steps=[1e6]))
+    assert places_of(asked, Walras(thrift=thrift).decide(asked, None)[0]) == [(0, size)]
+
+
 def test_starts_of_elastic_jobs_are_counted_from_plan_to_plan() -> None:
     """Those of rigid ones are not: nothing is kept of them."""
     elastic, rigid = {(0, 1): 1.0, (0, 2): 1.74}, {(0, 1): 1.0}
@@ -394,13 +401,13 @@ def test_an_overdue_job_is_not_given_more_than_its_part() -> None:
 
 
 def test_a_newcomer_is_worth_more_the_faster_it_would_run() -> None:
-    """By the root of its speed, against what it is worth in its most efficient configuration."""
+    """By the root of its speed, against what it is worth in its most efficient configuration, less its thrift."""
     newcomer = Newcomer(
         np.array([1.0, 1.8]), np.array([0, 0]), np.array([1.0, 2.0]), 1.0, np.array([4.0]), remaining_steps=1e4
     )
     plan, _ = Walras().decide(_one(), None)
     value = Walras().value(newcomer, plan.quote)
-    assert value[1] == pytest.approx(value[0] * 1.8**0.5)
+    assert value[1] == pytest.approx(value[0] * (1.8**0.5 - 0.01))
 
 
 def _one() -> Problem:
