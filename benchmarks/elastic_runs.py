@@ -8,10 +8,11 @@ known, and not the batches to come.
 
 import csv
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from time import process_time
 
 import numpy as np
@@ -25,6 +26,7 @@ from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.formats import read_trace
 from simulator.workloads.trace_binding import TraceBinding, read_throughput_table
+from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.pollux import pollux_scenario as pollux
 from simulator.worlds.pollux import pollux_training as pollux_applications
 from simulator.worlds.pollux.pollux_scenario import T4_POOL
@@ -95,14 +97,54 @@ def _pollux_applications(data: Path) -> dict[str, Application]:
     return read_pollux_applications(data / "golden" / "pollux" / "profiles")
 
 
-def sia_run(data: Path, policy: str) -> Run:
-    """The first Philly workload of Sia on 64 accelerators of three types."""
-    rows = read_trace(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
+def sia_run(
+    data: Path, policy: str, rows: Sequence[TraceJob] = (), parameters: Mapping[str, float] | None = None
+) -> Run:
+    """These jobs, without any the first Philly workload of Sia, on 64 accelerators of three types."""
+    rows = rows or read_trace(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
     applications = sia.read_sia_applications(
         data / "golden" / "pollux" / "profiles", data / "restricted" / "sia_profiles"
     )
     made = sia.sia_workload(rows, applications)
-    return _timed(made.jobs, lambda: sia.sia_plan_scenario(made, PolicySpec(policy)))
+    return _timed(made.jobs, lambda: sia.sia_plan_scenario(made, PolicySpec(policy, dict(parameters or {}))))
+
+
+#: Loads of our own for Sia's ground, by the trace whose jobs they resemble ("nt": newtrace). Of Helios' Saturn the
+#: parts of the applications, as we take them.
+SIA_LOADS = ("philly", "saturn", "nt")
+_SATURN = {"cifar10": 0.68, "deepspeech2": 0.14, "bert": 0.11, "yolov3": 0.04, "imagenet": 0.03}
+
+
+def sia_load(data: Path, like: str, seed: int) -> list[TraceJob]:
+    """160 jobs drawn from published ones, at random instants of eight hours of unlike load."""
+    draw, rows = Random(f"{like}-{seed}"), _sia_rows(data)
+    load = [draw.gammavariate(4.0, 1.0) for _ in range(8)]
+    instants = sorted(3600.0 * (draw.choices(range(8), load)[0] + draw.random()) for _ in range(160))
+    drawn = []
+    for number, at in enumerate(instants):
+        group = draw.choices(list(_SATURN), list(_SATURN.values()))[0] if like == "saturn" else like
+        row = draw.choice(rows[group])
+        drawn.append(replace(row, at=at, name=f"{row.kind}-{number}"))
+    return drawn
+
+
+@lru_cache(maxsize=1)
+def _sia_rows(data: Path) -> dict[str, list[TraceJob]]:
+    """Sia's jobs, and those of Pollux's workloads in shapes of Sia's, by trace and by application."""
+    folder, draw = data / "restricted" / "sia_workloads", Random(1)
+    philly, newer = (list(read_trace(folder / name / "workload-1.csv").jobs) for name in ("philly", "newtrace"))
+    # Sia has no ncf, and no imagenet on as many accelerators as Pollux.
+    shapes = {
+        "ncf": [row for row in philly if row.kind == "cifar10"],
+        "imagenet": [row for row in philly + newer if row.kind == "imagenet"],
+    }
+    for workload in (2, 3, 4, 6):
+        trace = read_trace(data / "golden" / "pollux" / "workloads" / f"workload-{workload}.csv", "pollux")
+        philly += [draw.choice(shapes[row.kind]) if row.kind in shapes else row for row in trace.jobs]
+    rows = {"philly": philly, "nt": newer}
+    for application in _SATURN:
+        rows[application] = [row for row in philly + newer if row.kind == application]
+    return rows
 
 
 def shockwave_run(data: Path, policy: str) -> Run:

@@ -9,7 +9,11 @@
 For an elastic job p* and s are those of its reference, the configuration of most steps per accelerator-second
 (`remaining_time.reference_configurations`), so that larger gangs are worth more than that: v grows with the root of
 the speed. At prices a job grows to where the next accelerators add less than they cost; arrivals raise prices, and it
-shrinks.
+shrinks. A resize is seldom the last: one that was resized often will be again. So p_c of a change is divided by the
+part k of the job's age that its restarts, this one included, leave (`plan_draft.restart_factor`). Where accelerators
+are idle, prices end no growth: `thrift` does, where s_c / s - 1 more references would add less than that part each:
+
+    v_c = s^(1 - size) D^-gamma ((p* / p_c)^eta - thrift max(s_c / s - 1, 0))
 
 gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the
 places on which others are far more productive. In money, what a place costs is subtracted.
@@ -68,6 +72,8 @@ from optimizer.decision import Memory, Plan
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
+#: Restarts that came one after the other leave a job at least this part of its time, so that it can be moved at all.
+_LEAST_KEPT = 1e-3
 #: The time left counts as at least this many seconds, so that the value of a job close to its end stays bounded.
 LEAST_S = 1.0
 
@@ -85,6 +91,8 @@ class ValueTerms:
     usd: float = 0.0
     #: Exponent by which a gang is worth less the more accelerators it takes.
     size: float = 0.0
+    #: What an elastic job's accelerators beyond its reference must add each, over what those of the reference do.
+    thrift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,9 +108,16 @@ class ColumnValues:
 
 
 def column_values_of(
-    problem: Problem, lengths: JobLengths, reference: ReferenceConfigurations, terms: ValueTerms
+    problem: Problem,
+    lengths: JobLengths,
+    reference: ReferenceConfigurations,
+    terms: ValueTerms,
+    kept: FloatArray | None = None,
 ) -> ColumnValues:
-    """Returns the value of every column of every job (the formula above), with its time and its accelerators."""
+    """Returns the value of every column of every job (the formula above), with its time and its accelerators.
+
+    `kept`: the part of the time that restarts leave a job in each column, k above (c,); None: 1 for all.
+    """
     jobs, columns = problem.jobs, problem.columns
     n, c = len(jobs), len(columns)
     size = sum_by(columns.use_column, columns.use_count, c)
@@ -114,6 +129,8 @@ def column_values_of(
     restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
     ends_s[at] = np.maximum((lengths.left_s[columns.job] * ratio)[at], LEAST_S)
     ends_s += np.where(columns.running, 0.0, restart_s)
+    if kept is not None:
+        ends_s /= np.maximum(kept, _LEAST_KEPT)
     felt_s = np.where(columns.running, ends_s / (1.0 + terms.stay), ends_s)
     least_s = _least_by(columns.job, felt_s, n)
     best_size = _size_of_best(columns.job, felt_s, least_s, size, n)
@@ -128,7 +145,11 @@ def column_values_of(
     priority[able] = best_size[able] ** (1.0 - terms.size) * need[able] ** -terms.gamma
     value = np.zeros(c)
     job = columns.job[at]
-    value[at] = priority[job] * (least_s[job] / felt_s[at]) ** terms.eta
+    worth = (least_s[job] / felt_s[at]) ** terms.eta
+    if reference.elastic.any():
+        beyond = np.where(reference.elastic[job], np.maximum(size[at] / reference.size[job] - 1.0, 0.0), 0.0)
+        worth = np.maximum(worth - terms.thrift * beyond, 0.0)
+    value[at] = priority[job] * worth
     value *= _surplus_shares(problem)
     if terms.usd > 0:
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count

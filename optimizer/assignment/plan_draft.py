@@ -201,13 +201,16 @@ def elastic_jobs_of(problem: Problem) -> ElasticJobs:
     )
 
 
-def recall_history(problem: Problem, facts: ElasticJobs, memory: Memory) -> tuple[ElasticHistory, Memory]:
-    """Returns the history up to now, and the memory for the next decision."""
-    before = {entry[0]: entry[1:] for entry in memory["jobs"]} if memory else {}
+def recall_history(
+    problem: Problem, facts: ElasticJobs, memory: Memory, jobs: BoolArray | None = None
+) -> tuple[ElasticHistory, dict[str, object]]:
+    """Returns the history of these jobs (n,) up to now, None: of all, and the memory for the next decision."""
+    before = {entry[0]: entry[1:] for entry in (memory or {}).get("jobs", [])}
     n = len(problem.jobs)
     largest, starts = np.zeros(n), np.zeros(n)
     kept = []
-    for row, job_id in enumerate(problem.jobs.job_id.tolist()):
+    for row in range(n) if jobs is None else np.flatnonzero(jobs).tolist():
+        job_id = int(problem.jobs.job_id[row])
         most, started, place = before.get(job_id, (0.0, 0, None))
         column = int(facts.running[row])
         now = None
@@ -233,8 +236,12 @@ def growth_allowed(problem: Problem, facts: ElasticJobs, history: ElasticHistory
     return allowed
 
 
-def restart_factor(facts: ElasticJobs, history: ElasticHistory) -> FloatArray:
-    """Returns the part of a goodput that counts after a change of configuration (n,), as in Sia and Pollux."""
+def restart_factor(problem: Problem, facts: ElasticJobs, history: ElasticHistory) -> FloatArray:
+    """Returns the part of each column's goodput that counts (c,), as in Sia and Pollux: 1 unless a running job would
+    change to it, else the part of its age that restarts have left and would leave.
+    """
+    job = problem.columns.job
     paid_s = history.restarts * facts.restart_s
     part = np.maximum(facts.age_s - paid_s, 0.0) / np.maximum(facts.age_s + facts.restart_s, 1e-9)
-    return np.where(facts.age_s <= facts.restart_s, 1.0, part)
+    part = np.where(facts.age_s <= facts.restart_s, 1.0, part)
+    return np.where((facts.running[job] >= 0) & ~problem.columns.running, part[job], 1.0)

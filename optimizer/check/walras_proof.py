@@ -157,9 +157,12 @@ class _Walras:
             return
         restart_s = float(jobs.restart_s[job]) if len(jobs.restart_s) else 0.0
         rate, is_elastic, size = self._reference[job]
+        kept = self._part_kept(job, restart_s) if is_elastic else 1.0
         felt: dict[int, float] = {}
         for c in mine:
-            ends_s = max(self._left_s[job] * rate / columns.speed[c], 1.0) + (0.0 if columns.runs[c] else restart_s)
+            ends_s = max(self._left_s[job] * rate / columns.speed[c], 1.0)
+            if not columns.runs[c]:
+                ends_s = (ends_s + restart_s) / kept
             self.ends_s[c] = ends_s
             felt[c] = ends_s / (1.0 + policy.stay) if columns.runs[c] else ends_s
         least = min(felt.values())
@@ -173,8 +176,21 @@ class _Walras:
         priority = size ** (1.0 - policy.size) * need**-policy.gamma
         for c in mine:
             usd_per_h = sum(problem.pools.usd_per_h[pool] * count for pool, count in columns.uses[c])
-            worth = priority * (least / felt[c]) ** policy.eta
+            beyond = max(columns.size[c] / size - 1.0, 0.0) if is_elastic else 0.0
+            worth = priority * max((least / felt[c]) ** policy.eta - policy.thrift * beyond, 0.0)
             self.value[c] = max(worth - policy.usd * usd_per_h, 0.0) if policy.usd > 0 else worth
+
+    def _part_kept(self, job: int, restart_s: float) -> float:
+        """The part of an elastic job's age that restarts leave if it is resized now; 1 for one that does not run."""
+        problem, columns = self._problem, self._columns
+        here = [c for c in columns.of_job[job] if columns.runs[c]]
+        age_s = max(problem.at - float(problem.jobs.submitted_at[job]), 0.0)
+        if not here or age_s <= restart_s:
+            return 1.0
+        told = [each for each in (self._memory or {}).get("jobs", []) if each[0] == int(problem.jobs.job_id[job])]
+        starts, place = (told[0][2], told[0][3]) if told else (0, None)
+        starts += [problem.pools.pool_id[columns.uses[here[0]][0][0]], columns.size[here[0]]] != place
+        return max((age_s - max(starts - 1, 0) * restart_s) / (age_s + restart_s), 1e-3)
 
     def _late(self) -> list[int]:
         """Rows of the overdue jobs: the highest step of stretch first, the shortest of a step first."""

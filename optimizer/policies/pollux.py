@@ -61,9 +61,7 @@ class Pollux:
         columns, jobs = problem.columns, problem.jobs
         allowed = growth_allowed(problem, facts, history, self.growth)
         fair = _fair_rates(problem, facts)
-        moved = (facts.running[columns.job] >= 0) & ~columns.running
-        speedup = columns.steps_per_s / fair[columns.job]
-        speedup = np.where(moved, speedup * restart_factor(facts, history)[columns.job], speedup)
+        speedup = columns.steps_per_s / fair[columns.job] * restart_factor(problem, facts, history)
         value = np.where(allowed, jobs.weight[columns.job] * self._gain(speedup), 0.0)
         draft = drafts.begin_plan(problem)
         drafts.count_fixed(draft, value)

@@ -109,8 +109,7 @@ class Sia:
         np.minimum.at(smallest, columns.job[facts.usable], columns.steps_per_s[facts.usable])
         goodput = columns.steps_per_s[allowed] / smallest[columns.job[allowed]]
         if self.restarts:
-            moved = (facts.running[columns.job] >= 0) & ~columns.running
-            goodput = np.where(moved[allowed], goodput * restart_factor(facts, history)[columns.job[allowed]], goodput)
+            goodput = goodput * restart_factor(problem, facts, history)[allowed]
         value = np.zeros(len(columns))
         value[allowed] = np.maximum(jobs.weight[columns.job[allowed]] * self._gain(goodput), 0.0)
         return value

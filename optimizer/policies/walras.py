@@ -9,7 +9,9 @@ The value v of a configuration is a priority (short, heavy and long-waiting jobs
 for the job. p includes the restart that a change needs; the value of the current configuration gains by `stay`. The
 policy assigns jobs of one accelerator exactly, and gangs by prices and local search. An elastic job's need counts in
 the configuration with the most steps per accelerator-second; the value of larger ones grows with the square root of
-their speed. A job runs in the configuration with the largest value minus price, and waits if all are negative.
+their speed less `thrift` for each of its own sizes that they add, and changes cost more the more of its age went into
+restarts. A job runs in the configuration
+with the largest value minus price, and waits if all are negative.
 
 A job is overdue until it ends once its predicted slowdown exceeds `slowdown` and `margin` times the mean. Overdue jobs
 are placed first: those that are later by a factor of 1.5 before the others, and otherwise the shortest. They may take
@@ -95,6 +97,15 @@ class Walras:
             description="Bonus for not migrating: remaining time in the current configuration is divided by 1 + stay.",
         ),
     ] = 0.05
+    thrift: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Least worth of one more accelerator of an elastic job, relative to those it is measured by; "
+            "below it accelerators stay idle.",
+        ),
+    ] = 0.01
     slowdown: Annotated[
         float,
         Field(
@@ -136,7 +147,9 @@ class Walras:
     moves: Annotated[bool, Field(description="False: a running job is never moved or preempted.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """Returns the plan, and the memory: the overdue jobs, and how far projects and users are behind."""
+        """Returns the plan, and the memory: the overdue jobs, how far projects and users are behind, and the starts of
+        elastic jobs.
+        """
         from optimizer.assignment import plan_draft
 
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
@@ -156,7 +169,7 @@ class Walras:
             whole = mixed.problem
         valued = self._valued(whole, memory) if mixed is None else valued_once(whole)
         late = self._late(whole, valued, memory)
-        told, first = late.told, late.first
+        told, first = late.told | valued.history, late.first
         draft = self._drafted(whole, valued, first) if mixed is None else mixed.draft
         if valued.standing is not None:
             told["fair"] = valued.standing.remembered(whole, draft.column)
@@ -167,18 +180,25 @@ class Walras:
 
     def _valued(self, problem: Problem, memory: Memory) -> "_ValuedColumns":
         """Returns the values of all columns, with the terms they come from and the standing of projects and users."""
-        from optimizer.assignment import column_values, remaining_time
+        from optimizer.assignment import column_values, plan_draft, remaining_time
         from optimizer.assignment.fair_standing import fair_standing
         from optimizer.classes.segments import max_by
 
         measured_by = remaining_time.reference_configurations(problem)
         known = remaining_time.job_lengths_of(problem, measured_by.rate, self.hide_lengths)
-        values = column_values.column_values_of(problem, known, measured_by, self._terms())
+        kept, history = None, dict[str, object]()
+        if measured_by.elastic.any():
+            facts = plan_draft.elastic_jobs_of(problem)
+            past, told = plan_draft.recall_history(problem, facts, memory, measured_by.elastic)
+            history = told if told["jobs"] else history
+            kept = plan_draft.restart_factor(problem, facts, past)
+            kept[~measured_by.elastic[problem.columns.job]] = 1.0
+        values = column_values.column_values_of(problem, known, measured_by, self._terms(), kept)
         worth = max_by(problem.columns.job, values.value, len(problem.jobs))
         standing = fair_standing(problem, memory, known.total_s, worth, self.fairness, self.fair_half_life)
         if standing is not None:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
-        return _ValuedColumns(measured_by, known, values, standing)
+        return _ValuedColumns(measured_by, known, values, standing, history)
 
     def _late(self, problem: Problem, valued: "_ValuedColumns", memory: Memory) -> "_Late":
         """Returns the overdue jobs, and which of them come first."""
@@ -252,7 +272,7 @@ class Walras:
     def _terms(self) -> "ValueTerms":
         from optimizer.assignment.column_values import ValueTerms
 
-        return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd, self.size)
+        return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd, self.size, self.thrift)
 
     def _guard(self) -> "StarvationGuard":
         from optimizer.assignment.column_values import StarvationGuard
@@ -269,6 +289,8 @@ class _ValuedColumns:
     values: "ColumnValues"
     #: None where no project or user has a sibling.
     standing: "FairStanding | None"
+    #: The memory of the sizes and starts of elastic jobs; empty without any.
+    history: dict[str, object]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

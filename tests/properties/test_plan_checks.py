@@ -147,9 +147,10 @@ def _told(report: BoundReport, objective: float, bound: float) -> BoundReport:
     return replace(report, objective=objective, bound=bound, gap=abs(bound - objective) / max(1e-12, abs(bound)))
 
 
-def test_two_gangs_of_one_job_in_a_pool_are_measured_by_the_thriftier() -> None:
-    """An elastic job: the checker follows its reference configuration."""
-    problem, memory, policy = asked(401)
+@pytest.mark.parametrize("seed", range(401, 409))
+def test_two_gangs_of_one_job_in_a_pool_are_measured_by_the_thriftier(seed: int) -> None:
+    """An elastic job: the checker follows its reference configuration, and what its restarts leave of its time."""
+    problem, memory, policy = asked(seed)
     columns = problem.columns
     twice = Columns(
         np.repeat(columns.job, 2), np.repeat(columns.steps_per_s, 2) * np.tile([1.0, 1.6], len(columns)),
@@ -158,5 +159,8 @@ def test_two_gangs_of_one_job_in_a_pool_are_measured_by_the_thriftier() -> None:
         np.repeat(columns.running, 2) & np.tile([True, False], len(columns)),
     )  # fmt: skip
     elastic = replace(problem, columns=twice)
-    plan, _ = Walras(**policy.parameters).decide(elastic, memory)
-    assert check_decision(elastic, policy, plan, memory).complaints == ()
+    for starts in (0, 1, 30, 400):
+        history = [[job, 2.0, starts, [problem.pools.pool_id[0], 1.0]] for job in problem.jobs.job_id.tolist()]
+        told = (memory or {"overdue": []}) | {"jobs": history}
+        plan, _ = Walras(**policy.parameters).decide(elastic, told)
+        assert check_decision(elastic, policy, plan, told).complaints == ()

@@ -361,6 +361,35 @@ def test_rigid_jobs_are_measured_as_if_there_were_no_elastic_ones() -> None:
     assert modest_columns(problem, reference).all()
 
 
+@pytest.mark.parametrize(("starts", "place"), [(1, (0, 2)), (6, (0, 1))])
+def test_an_elastic_job_that_was_resized_often_is_resized_no_more_for_little(
+    starts: int, place: tuple[int, int]
+) -> None:
+    """Twice the gang is 1.74 times as fast, and half of the job's time went into restarts."""
+    setting = Elastic([{(0, 1): 1.0, (0, 2): 1.74}], [2], remaining_steps=[1e6], running={0: (0, 1)}, restart_s=100.0)
+    asked = problem_of(replace(setting, at=1000.0))
+    history = [1, 2.0, starts, [asked.pools.pool_id[0], 1.0]]
+    plan, memory = Walras().decide(asked, {"overdue": [], "jobs": [history]})
+    assert (places_of(asked, plan), memory) == ([place], {"overdue": [], "jobs": [history]})
+
+
+@pytest.mark.parametrize(("speed", "thrift", "size"), [(1.2, 0.01, 8), (1.2, 0.02, 1), (1.01, 0.01, 1), (1.01, 0.0, 8)])
+def test_an_elastic_job_leaves_idle_what_would_add_next_to_nothing(speed: float, thrift: float, size: int) -> None:
+    """Eight accelerators are this many times as fast as one, and nobody else wants them."""
+    asked = problem_of(Elastic([{(0, 1): 1.0, (0, 8): speed}], [8], remaining_steps=[1e6]))
+    assert places_of(asked, Walras(thrift=thrift).decide(asked, None)[0]) == [(0, size)]
+
+
+def test_starts_of_elastic_jobs_are_counted_from_plan_to_plan() -> None:
+    """Those of rigid ones are not: nothing is kept of them."""
+    elastic, rigid = {(0, 1): 1.0, (0, 2): 1.74}, {(0, 1): 1.0}
+    memory = None
+    for size in (1, 2, 2, 1):
+        asked = problem_of(Elastic([elastic, rigid], [3], running={0: (0, size), 1: (0, 1)}))
+        memory = Walras().decide(asked, memory)[1]
+    assert memory["jobs"] == [[1, 2.0, 3, [asked.pools.pool_id[0], 1.0]]]
+
+
 def test_an_overdue_job_is_not_given_more_than_its_part() -> None:
     """It has waited ten times its length: first it is served, but no larger than an equal part of the fleet."""
     setting = Elastic([SPEEDS] * 4, [8], remaining_steps=[100.0] * 4, at=1000.0)
@@ -372,13 +401,13 @@ def test_an_overdue_job_is_not_given_more_than_its_part() -> None:
 
 
 def test_a_newcomer_is_worth_more_the_faster_it_would_run() -> None:
-    """By the root of its speed, against what it is worth in its most efficient configuration."""
+    """By the root of its speed, against what it is worth in its most efficient configuration, less its thrift."""
     newcomer = Newcomer(
         np.array([1.0, 1.8]), np.array([0, 0]), np.array([1.0, 2.0]), 1.0, np.array([4.0]), remaining_steps=1e4
     )
     plan, _ = Walras().decide(_one(), None)
     value = Walras().value(newcomer, plan.quote)
-    assert value[1] == pytest.approx(value[0] * 1.8**0.5)
+    assert value[1] == pytest.approx(value[0] * (1.8**0.5 - 0.01))
 
 
 def _one() -> Problem:
