@@ -296,7 +296,7 @@ async def _rogue(world: "World") -> None:
 async def _twin(world: "World", name: str) -> None:
     """Somebody with the join token registers under the name of a machine that lives."""
     token = world._data.join_token_file.read_text().strip()
-    count = world.plan.machines[name]
+    count = world.plan.machines.get(name, 1)  # rented ones have one
     boot_id = world.machines[name].boot_id
     facts = {
         "shape": f"a{count}", "accelerator": "a", "accelerators": count, "cpus": 64.0, "memory_bytes": 64 << 30,

@@ -177,8 +177,14 @@ def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow, brin
         return  # reported again after a restore
     part.started, part.brings = True, brings
     transaction.part_changed(part)
-    if all(each.started and not each.brings for each in attempt.parts.values()):
+    if _has_started(attempt):
         emit(transaction, AttemptStarted(transaction.at, attempt.row.job_id, attempt.row.attempt))
+        forward_progress(transaction, transaction.state.jobs[attempt.row.job_id], attempt)
+
+
+def _has_started(attempt: LiveAttempt) -> bool:
+    """Returns whether ranks run on each of its machines."""
+    return all(each.started and not each.brings for each in attempt.parts.values())
 
 
 # ------------------------------------------------------------------------------------------ progress, checkpoints
@@ -270,9 +276,9 @@ def _forward_network_speed(
 
 
 def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
-    """Tell the core the newest progress, unless it was told already."""
+    """Tell the core the newest progress, unless it was told already; of a gang once it runs on all its machines."""
     report = job.progress
-    if report is None or job.progress_forwarded:
+    if report is None or job.progress_forwarded or not _has_started(attempt):
         return
     job.progress_forwarded, job.progress_forwarded_at = True, transaction.at
     job.row.steps = max(job.row.steps, report.steps)
