@@ -13,7 +13,6 @@ from scheduler.core.placement.reservations import drop_reservation, open_reserva
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import fetching_s
-from scheduler.core.state.restart_account import have_had_their_part, is_outclassed
 from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
@@ -39,10 +38,8 @@ def is_movable(cycle: Cycle, job: JobRecord, pool: int, fetch_s: float = 0.0) ->
 
 def take_place(
     cycle: Cycle, job: JobRecord, found: FoundPlace, detail: str, *, move_detail: str = "", moved: Container[JobId] = ()
-) -> bool:
+) -> None:
     """Nominates the job for the place, and asks the victims, and the job itself if it runs, to leave.
-
-    Returns False, and asks nobody, if all these restarts together would take more than their part of the time.
 
     Args:
     cycle: what the handlers work with.
@@ -52,9 +49,6 @@ def take_place(
     move_detail: why the job leaves its old place, if it runs.
     moved: victims that the plan gives another place: their move is no preemption.
     """
-    stops = [*found.victims, job] if job.holds else found.victims
-    if have_had_their_part(cycle.ledger, [each for each in stops if not is_outclassed(cycle.ledger, each)]):
-        return False
     drop_reservation(cycle, job.job_id)
     reservation = open_reservation(cycle, job, found.pool, found.place, preempting=True)
     for victim in found.victims:
@@ -62,7 +56,6 @@ def take_place(
         ask_to_leave(cycle, victim, StopFor.PLACE, reason, detail=detail)
     ask_to_leave(cycle, job, StopFor.PLACE, Reason.POLICY_MOVED, detail=move_detail)
     settle_reservation(cycle, reservation)
-    return True
 
 
 # ------------------------------------------------------------------------------------------------ preempt
@@ -142,7 +135,8 @@ def _preempt_for(
         return True  # it gains too little for a place without its inputs; other jobs may gain enough
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
     fitting.clear()
-    return take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
+    take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
+    return True
 
 
 def _move_detail(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:

@@ -6,8 +6,6 @@ All in accelerator-seconds; what ended is halved every day. A job of unknown len
 Stops for a higher class are not counted: they come before any economy.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -32,14 +30,15 @@ def is_on_rented(ledger: Ledger, job: JobRecord) -> bool:
     return bool(job.place) and ledger.fleet.pools[ledger.columns.pool.item(job.slot)].rented
 
 
-def have_had_their_part(ledger: Ledger, jobs: Iterable[JobRecord]) -> bool:
-    """Returns whether stops of all these jobs for others would take more than the part that restarts may take.
+def have_had_their_part(ledger: Ledger, job: JobRecord) -> bool:
+    """Returns whether another stop of the job for others would take more than the part that restarts may take.
 
-    Those on rented machines do not count: whether these are worth their price comes first.
+    Not of one on rented machines: whether these are worth their price comes first.
     """
-    counted = [job for job in jobs if not (is_on_rented(ledger, job) or ledger.policy.weighs_stops_of(job.request))]
-    cost_s = sum(stop_cost_s(ledger, job) for job in counted)
-    if not (ledger.policy.plans and cost_s > 0):
+    if is_on_rented(ledger, job):
+        return False
+    cost_s = stop_cost_s(ledger, job)
+    if not (ledger.policy.plans and cost_s > 0) or ledger.policy.weighs_stops_of(job.request):
         return False
     account = ledger.restarts
     return account.taken_s * account.kept(ledger.now) + cost_s > CUT_PART * _time_of_jobs_s(ledger)

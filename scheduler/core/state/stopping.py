@@ -237,5 +237,5 @@ _PROTECTS: dict[Protection, Callable[[Ledger, JobRecord], bool]] = {
     Protection.STOPPED_OFTEN: is_stopped_often,
     Protection.OWNED: _is_on_own,
     Protection.LOST_ONCE: lambda ledger, job: job.loses_work,
-    Protection.RESTARTS: lambda ledger, job: have_had_their_part(ledger, [job]) and not is_outclassed(ledger, job),
+    Protection.RESTARTS: lambda ledger, job: have_had_their_part(ledger, job) and not is_outclassed(ledger, job),
 }

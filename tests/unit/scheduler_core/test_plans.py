@@ -312,15 +312,3 @@ def test_who_needs_the_place_of_a_lease_has_it_once_that_ends() -> None:
     fleet.wake()
     assert fleet.at == 60.0
     assert revoked(carried_out(fleet)) == {1: Reason.POLICY_PREEMPTED}
-
-
-@pytest.mark.parametrize(("length_s", "leave"), [(900.0, []), (2000.0, [1, 2])])
-def test_stops_that_belong_together_are_weighed_together(length_s: float, leave: list[int]) -> None:
-    """A short gang is worth more than the two jobs on its machine. A restart of either is within a twentieth of the
-    time that all need, those of both only if they need more.
-    """
-    fleet = planning("b", replace(QUICK, restart_default_s=60.0))
-    for number in (1, 2):
-        submit(fleet, 0.0, job(number, "b", steps=2.0 * length_s), runs=True)
-    commands = submit(fleet, 1.0, job(3, "b", 2, steps=40.0))
-    assert sorted(command.job_id for command in commands if isinstance(command, cmd.Revoke)) == leave
