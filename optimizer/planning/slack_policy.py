@@ -179,6 +179,8 @@ _PRIOR_SLOTS = 6.0
 _RAREST = 1e-4
 #: Probability per slot that the market becomes another hypothesis, drawn uniformly, where nothing is known of that.
 _DRIFT = 0.005
+#: The same where turns were recorded: the part of them that no record shows.
+_UNSEEN = 0.001
 
 
 def age_class(slots: int) -> int:
@@ -228,9 +230,9 @@ def fit_spot_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]
     )
 
 
-def uniform_turns(many: int) -> FloatArray:
+def uniform_turns(many: int, drift: float = _DRIFT) -> FloatArray:
     """Returns the probabilities per slot that each of several markets becomes another, by rows, if none is likelier."""
-    return (1.0 - _DRIFT) * np.eye(many) + _DRIFT / many
+    return (1.0 - drift) * np.eye(many) + drift / many
 
 
 def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
@@ -471,7 +473,7 @@ def market_belief(zones: int) -> MarketBelief:
 def _hypotheses(several: bool, slot_s: float) -> tuple[list[SpotMarket], FloatArray]:
     """Returns the markets that one zone, or several, may be, and the probabilities that they turn into each other."""
     known = [change for _, change in _SEVERAL_ZONES] if several else ONE_ZONE
-    turns = uniform_turns(len(known)) if several else np.array(ONE_ZONE_TURNS)
+    turns = uniform_turns(len(known)) if several else ONE_ZONE_TURNS @ uniform_turns(len(known), _UNSEEN)
     slots = slot_s / WATCH_S
     markets = [SpotMarket(1.0 - (1.0 - np.array(change)) ** slots) for change in known]
     return markets, np.linalg.matrix_power(turns, max(1, round(slots)))

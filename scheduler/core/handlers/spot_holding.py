@@ -106,12 +106,19 @@ def _may_hold(cycle: Cycle, job: JobRecord, class_row: int, row: int) -> bool:
 
 
 def _sure_pool(cycle: Cycle, job: JobRecord, class_row: int) -> int:
-    """Returns the row of the on-demand pool where the job would end in time; -1 if it is owned, or there is none."""
-    ledger, row = cycle.ledger, job.deadline_pool
-    is_sure = row >= 0 and ledger.fleet.pools[row].pool.market is not Market.SPOT
+    """Returns the row of the on-demand pool where the job would end in time; -1 if it is owned, or there is none.
+
+    While the job holds machines, work since its newest checkpoint may look lost for that, though it saves before it
+    moves: the pool of its last choice stands then, and its slack decides.
+    """
+    ledger, row, pools = cycle.ledger, job.deadline_pool, cycle.ledger.fleet.pools
+    is_sure = row >= 0 and pools[row].pool.market is not Market.SPOT
     if not is_sure or class_row != job.class_row:
-        found = deadlines.deadline_outlook(cycle, job, class_row=class_row)
+        found, hold = deadlines.deadline_outlook(cycle, job, class_row=class_row), None
+        if job.holds and (found is None or not found.is_feasible or pools[found.pool].pool.market is Market.SPOT):
+            hold = cycle.deadlines.market.holds.get(job.job_id)
         row = -1 if found is None else found.pool
+        row = row if hold is None else hold.sure.get(class_row, row)
     state = ledger.fleet.pools[row] if row >= 0 else None
     return row if state is not None and state.pool.market is Market.ON_DEMAND and state.pool.usd_per_h > 0 else -1
 
@@ -336,6 +343,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     if not offers:
         _give_up(cycle, job)
         return
+    hold.sure = {offer.class_row: offer.sure for offer in offers}
     refused, hold.refused = hold.refused, set()
     hold.prices = {state.row: state.pool.usd_per_h for state in cycle.ledger.fleet.pools}
     hold.steps_per_s = _planned_speed(cycle, job)

@@ -60,6 +60,8 @@ class SpotHold:
     asked_at: float = -inf
     #: Row of the class, and so the gang size, as which the job is to run there.
     asked_as: int = -1
+    #: Rows of the on-demand pools of the last choice, by row of the class.
+    sure: dict[int, int] = field(default_factory=dict)
     #: When the market reclaimed its machine; -inf: never.
     lost_at: float = -inf
     #: Rows of spot pools that refused a machine since the last choice.

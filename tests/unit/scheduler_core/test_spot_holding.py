@@ -121,6 +121,20 @@ def test_a_machine_that_is_taken_is_followed_by_another_or_one_on_demand() -> No
     assert 0.5 * HOUR_S <= fleet.at < 1.5 * HOUR_S
 
 
+@pytest.mark.parametrize("how", ["runs on", "is reclaimed"])
+def test_unsaved_work_beyond_its_slack_does_not_end_the_choice(how: str) -> None:
+    """It has a warning in which to save, so that a machine on demand still ends in time."""
+    fleet = submitted(4.0, 5.0, replace(SPOT, notice_s=120.0), checkpoint_every_s=2 * HOUR_S)
+    fleet.tell(ev.NodeJoined(fleet.at, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
+    fleet.tell(ev.AttemptStarted(fleet.at, JobId(1), 1))
+    while fleet.wake_at <= 1.5 * HOUR_S:
+        fleet.tell(ev.Woke(fleet.wake_at))
+    if how == "is reclaimed":
+        fleet.tell(ev.NodeLeaving(1.5 * HOUR_S, NodeId("s1"), 1.5 * HOUR_S + 120.0, Reason.INFRA_SPOT_RECLAIM))
+    assert says(fleet)
+    assert JobId(1) in fleet.core.cycle.deadlines.market.holds
+
+
 @pytest.mark.parametrize(("notice_s", "slack"), [(120.0, "5.9 h"), (0.0, "5.4 h")])
 def test_work_that_no_warning_saves_is_no_slack(notice_s: float, slack: str) -> None:
     """Two hours in eight, less 5 % and 30 s; half an hour between checkpoints is lost without a warning."""
