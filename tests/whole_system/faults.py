@@ -146,7 +146,7 @@ _LEADS_AFTER_S, _ENDS_WITHIN_S = 8.0, 5.0
 async def _hang(world: "World", for_s: float) -> None:
     """The leader takes no turn for a while; if that is longer than its lease, another leads when it goes on."""
     life = world.life
-    if life is None or life.store is None or life.process.is_dead:
+    if life is None or life.store is None or life.process.is_dead or life.process.stopped_until > world.loop.time():
         return
     life.process.stopped_until = world.loop.time() + for_s
     await asyncio.sleep(min(for_s, _LEADS_AFTER_S))
