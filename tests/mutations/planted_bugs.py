@@ -386,8 +386,8 @@ BUGS: tuple[PlantedBug, ...] = (
         "return None if grown_here or report.attempt <= newest else job", "return job",
     ),
     PlantedBug(
-        "gang_runs_with_its_first_part", _REPORTS, "    if all(each.started and not each.brings for each in",
-        "    if any(each.started and not each.brings for each in",
+        "gang_runs_with_its_first_part", _REPORTS, "    return all(each.started and not each.brings for each in",
+        "    return any(each.started and not each.brings for each in",
     ),
     PlantedBug(
         "gang_goes_on_without_a_part_that_failed", _REPORTS,
