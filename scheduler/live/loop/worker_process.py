@@ -57,11 +57,11 @@ def new_worker_process() -> ProcessPoolExecutor:
 
 def kill_worker_process(pool: Executor | None) -> None:
     """Kill the process at once, if there is one; of another executor, drop what has not begun."""
-    if isinstance(pool, ProcessPoolExecutor):
-        for process in list((pool._processes or {}).values()):
-            process.kill()
-    if pool is not None:
+    started = list((pool._processes or {}).values()) if isinstance(pool, ProcessPoolExecutor) else []
+    if pool is not None:  # first, as the pool's own thread fails over work that was cancelled when a process dies
         pool.shutdown(wait=False, cancel_futures=True)
+    for process in started:
+        process.kill()
 
 
 def signal_worker_process(pool: Executor | None, number: int) -> None:

@@ -1,9 +1,11 @@
-"""What a process that answers one question of the server imports."""
+"""What a process that answers one question of the server imports, and how it ends."""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from scheduler.live.loop.prediction_tasks import forecast_targets, predict_from_catalog
 from scheduler.live.loop.solver_process import solve_and_bound
-from scheduler.live.loop.worker_process import try_worker_process
+from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process, try_worker_process
 from scheduler.live.services.notification_sending import is_known_service
 from scheduler.live.services.policy_trial import run_trial
 
@@ -48,3 +50,22 @@ async def test_what_a_killed_process_was_asked_is_asked_once_more(tmp_path: Path
     assert await try_worker_process(_die_until, (str(tmp_path / "one"), 1), 60.0, "a question") == "answer"
     assert await try_worker_process(_die_until, (str(tmp_path / "all"), 9), 60.0, "a question") is None
     assert (tmp_path / "all").read_text() == "xx"
+
+
+def test_work_that_was_cancelled_does_not_fail_the_thread_of_a_killed_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies long before anything else is done: its pool's thread finds no cancelled work to fail over."""
+    failed = list[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    pool = new_worker_process()
+    works = [pool.submit(time.sleep, 600) for _ in range(3)]  # of which the pool gives one or two to its process
+    assert works[-1].cancel()
+    (process,), thread = pool._processes.values(), pool._executor_manager_thread  # type: ignore[attr-defined]
+
+    def kill() -> None:
+        os.kill(process.pid, signal.SIGKILL)
+        thread.join(60)
+
+    monkeypatch.setattr(process, "kill", kill)
+    kill_worker_process(pool)
+    assert not thread.is_alive()
+    assert failed == []
