@@ -189,6 +189,25 @@ async def test_every_page_in_light_dark_and_on_a_phone(tmp_path: Path) -> None:
             await asyncio.gather(telling, return_exceptions=True)
 
 
+async def test_a_page_is_opened_while_the_frame_is_drawn_for_the_first_time(tmp_path: Path) -> None:
+    """Between the first drawing and the first listening nobody hears that the address has changed."""
+    opened_meanwhile = """const listen = window.addEventListener;
+        window.addEventListener = function (kind, ...rest) {
+          if (kind === "hashchange") history.replaceState(null, "", "#/policy");
+          return listen.call(window, kind, ...rest);
+        };"""
+
+    def look(url: str, token: str) -> None:
+        with browser() as page:
+            sign_in(page, url, token)
+            page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": opened_meanwhile})
+            page.refresh()
+            until_text(page, "Versions")
+
+    async with facing(tmp_path / "data", cluster=pools(), real_time=True) as face:
+        await asyncio.to_thread(look, str(face.client.make_url("")).rstrip("/"), face.admin)
+
+
 def test_a_job_from_the_form_to_its_log(serve: Serve, tmp_path: Path) -> None:
     """A script is chosen, tried, sent with its job, followed to its end, searched; one from a file is cancelled."""
     server = serve([{**A, "machines": 1}], FIFO)

@@ -260,10 +260,12 @@ class Machine:
     async def fork(self, folder: Path) -> bool:
         """What the process that forks supervisors does, agent or no agent."""
         told: asyncio.Future[bool] = self.loop.create_future()
-        self.call_later(self.hooks.launch_delay_s(), self._start, folder, told)
+        self.call_later(self.hooks.launch_delay_s(), self._start, self.boots, folder, told)
         return await told
 
-    def _start(self, folder: Path, told: "asyncio.Future[bool]") -> None:
+    def _start(self, boot: int, folder: Path, told: "asyncio.Future[bool]") -> None:
+        if boot != self.boots:
+            return  # a reboot took the process that forks, and the agent that waited for it
         try:
             plan = read_plan(folder)
             facts = {"pid": _PIDS[0] + 1, "start_ticks": 1, "boot_id": self.boot_id}

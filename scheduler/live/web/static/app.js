@@ -35,18 +35,19 @@ const TABS = [
 ];
 
 /** "#/jobs/12?rank=1" -> ["jobs", "12"]. */
-function place() {
-  return location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
+function place(hash) {
+  return hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
 }
 
 function usePlace() {
-  const [found, setFound] = useState(place());
+  const [hash, setHash] = useState(location.hash);
   useEffect(() => {
-    const look = () => setFound(place());
+    const look = () => setHash(location.hash);
     addEventListener("hashchange", look);
+    look(); // it may have changed between the first drawing and now
     return () => removeEventListener("hashchange", look);
   }, []);
-  return found;
+  return place(hash);
 }
 
 const base64url = (bytes) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");

@@ -6,7 +6,12 @@ import { live } from "./server.js";
 /** Draws again whenever the overview changes; returns it (null until the first has come). */
 export function useOverview() {
   const [, draw] = useState(0);
-  useEffect(() => live.watch(() => draw((times) => times + 1)), []);
+  useEffect(() => {
+    const look = () => draw((times) => times + 1);
+    const stop = live.watch(look);
+    look(); // it may have come between the first drawing and now
+    return stop;
+  }, []);
   return live.overview;
 }
 
