@@ -424,8 +424,12 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "dropped_start_is_no_refusal", "scheduler/live/services/unconfirmed_starts.py",
-        "        emit(transaction, StartRefused(transaction.at, part.job_id, part.attempt, part.node_id, detail))\n\n"
-        "\ndef is_withdrawn", "        pass\n\n\ndef is_withdrawn",
+        "and not part.ended:\n        refuse_start(transaction, part, detail)\n", "and not part.ended:\n        pass\n",
+    ),
+    PlantedBug(
+        "refused_gang_gives_up_places_of_parts_that_begin", "scheduler/live/services/unconfirmed_starts.py",
+        "    if any(each.ordered and not each.ended for each in attempt.parts.values()):\n",
+        "    if False:\n",
     ),
     PlantedBug(
         "rows_of_jobs_that_others_name_deleted", _RETENTION,

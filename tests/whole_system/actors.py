@@ -47,11 +47,19 @@ class Actor:
         return self.world.is_healed
 
     async def ask(
-        self, method: str, path: str, body: Any = None, *, token: str = "", may: tuple[int, ...] = _OK + _REFUSED
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str = "",
+        may: tuple[int, ...] = _OK + _REFUSED,
+        key: str = "",
     ) -> tuple[int, Any]:
         """The answer of a call; (0, None) without one. `may`: the statuses that do not break the promise."""
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {token or self.world.admin_token}", "Content-Type": "application/json"}
+        headers |= {"Idempotency-Key": key} if key else {}
         base = f"http://10.0.0.2:{self.world.port}"
         url = f"{base}{path}" if path.startswith("/") else f"{base}/api/v1/{path}"
         try:
@@ -82,7 +90,7 @@ class Actor:
         name = f"{self.name}-{self.turn}"
         self.world.observer.scripts[name] = Script(name, float(self.chance.choice((1, 3, 8))), 3.0)
         told = {"name": name, "run": ["sim", name], "resources": _ONE, "grace_period": "4s", **spec}
-        status, answer = await self.ask("POST", "jobs", told)
+        status, answer = await self.ask("POST", "jobs", told, key=f"key-{name}")  # the network repeats calls
         if status not in _OK:
             return None
         self.world.observer.acknowledge(name, int(answer["id"]))

@@ -220,7 +220,9 @@ class Observer(Hooks):
                 is_other = (other.plan.job_id, other.plan.attempt) != (run.job_id, run.attempt)
                 if machine.name == run.machine and is_other and shared:
                     self.violate("devices", f"{where}: {sorted(shared)} are held by job {other.plan.job_id}")
-        if run.job_id in self.final and not is_split:
+        # It may have ended elsewhere while this machine was starting its part, and not have heard of it yet.
+        has_heard = self.renewed_at.get(run.machine, 0.0) > self.final_at.get(run.job_id, inf)
+        if run.job_id in self.final and has_heard and not is_split:
             self.violate("again", f"{where} after {self.final[run.job_id]}")
         parent = self.parents.get(run.job_id)
         if parent is not None and parent not in self.final and not is_split:

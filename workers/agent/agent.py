@@ -347,16 +347,18 @@ class Agent:
             if start.withdrawn.is_set():  # by the same answer
                 continue
             if is_durable:
-                start.task = self._tasks.create_task(self._launch(key, start.command.devices))
+                start.task = self._tasks.create_task(self._launch(key, start))
             elif self._starts.withdraw(key):
                 self._refuse(key, self._problem())
 
-    async def _launch(self, key: AttemptKey, devices: list[int]) -> None:
-        plan = await self._starts.launch(key, lambda: self._holds.start(key, devices))
+    async def _launch(self, key: AttemptKey, start: PendingStart) -> None:
+        plan = await self._starts.launch(key, lambda: self._holds.start(key, start.command.devices))
         if isinstance(plan, StartFailure):
             self._refuse(key, plan.detail, plan.lost)
             return
         await patiently(partial(self._take_up, key, plan))
+        # A renewal that came after the plan was made, while the supervisor started.
+        self._followers[key].renew(start.lease_until, start.command.lease_s)
 
     async def _take_up(self, key: AttemptKey, plan: AttemptPlan) -> None:
         folder = self._machine.attempt_folder(*key)

@@ -111,6 +111,7 @@ class Follower:
         self._writer: asyncio.StreamWriter | None = None
         self._progress: dict[str, Any] | None = None
         self._stop: dict[str, Any] | None = None
+        self._renewal: dict[str, Any] | None = None
         self._supervisor = find_supervisor(folder)
         #: Boot time after which a frozen supervisor that was told to stop is killed.
         self._frozen_until = inf
@@ -130,7 +131,9 @@ class Follower:
     # ------------------------------------------------------------------------------------------- to the supervisor
 
     def renew(self, until: float, lease_s: float) -> None:
-        self._send({"type": "renew", "until": until, "lease_s": lease_s})
+        """Lengthens the lease, up to the boot time `until`; told again after each reconnection."""
+        self._renewal = {"type": "renew", "until": until, "lease_s": lease_s}
+        self._send(self._renewal)
 
     def stop(self, grace_s: float, reason: str) -> bool:
         """Requests the end, again after each reconnection. Returns True once the supervisor has it or has ended."""
@@ -268,8 +271,9 @@ class Follower:
             return
         self._writer = writer
         self._send({"type": "status"})
-        if self._stop is not None:
-            self._send(self._stop)
+        for kept in (self._renewal, self._stop):
+            if kept is not None:
+                self._send(kept)
         self._catch_up()
         try:
             while line := await reader.readline():

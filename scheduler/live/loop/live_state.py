@@ -182,6 +182,8 @@ class LiveAttempt:
     is_unusual: bool = False
     #: What vouches for the speeds that it claims, since this process heard it.
     evidence: StepEvidence = field(default_factory=StepEvidence)
+    #: Why a part was refused, as far as this process heard.
+    refusal: str = ""
     #: A part's supervisor died while its agent was running.
     loss_witnessed: bool = False
     #: Ranks of a part were told to stop before their work was done (by the reports of this process's life).

@@ -32,7 +32,6 @@ from scheduler.core.events import (
     NodeLeaving,
     NodeUncordoned,
     Prepared,
-    StartRefused,
 )
 from scheduler.core.handlers.speed_reports import is_speed_outlier
 from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
@@ -42,7 +41,13 @@ from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveS
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import highest_number_told
 from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
-from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
+from scheduler.live.services.unconfirmed_starts import (
+    is_stopped_late,
+    is_withdrawn,
+    refuse_start,
+    refuse_withdrawn,
+    tell_refused,
+)
 from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
 from walras.cluster import PoolId
 from walras.contract import (
@@ -158,10 +163,9 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
         if is_withdrawn(part):
             refuse_withdrawn(transaction, part)
             return
-        end_part(transaction, part, "refused")
         if report.lost:
             lose_checkpoint(transaction, transaction.state.jobs[job_id], attempt, report.lost, report.detail)
-        emit(transaction, StartRefused(transaction.at, job_id, report.attempt, node.row.node_id, report.detail))
+        refuse_start(transaction, part, report.detail)
     elif isinstance(report, StartedReport):
         _started(transaction, attempt, part, report.brings)
     elif isinstance(report, ProgressReport):
@@ -450,6 +454,8 @@ def end_vanished_part(transaction: Transaction, part: PartRow) -> None:
 
 def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
     """Tell the core that all parts of the attempt have ended, with the cause of the part that failed first."""
+    if tell_refused(transaction, attempt):
+        return
     forward_progress(transaction, job, attempt)
     ended = sorted(
         attempt.parts.values(),

@@ -1,4 +1,4 @@
-"""Starts that a reachable machine never confirms: they are withdrawn, and the attempts are ended.
+"""Starts that a machine refuses, or never confirms though it is reachable: those are withdrawn.
 
 A start is sent with its lease, and an agent refuses one whose lease has run out. So, one lease after a start was last
 sent, an attempt that its machine does not report cannot be alive. Commands that an agent of an older release does not
@@ -8,8 +8,8 @@ know are never sent.
 import logging
 
 from scheduler.core.events import StartRefused
-from scheduler.live.loop.apply_commands import emit, end_part, post_stop
-from scheduler.live.loop.live_state import LiveNode, LiveState
+from scheduler.live.loop.apply_commands import emit, end_part, post_stop, stop_other_parts
+from scheduler.live.loop.live_state import LiveAttempt, LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import OutboxRow, PartRow
 from walras.job_needs import JobNeeds
@@ -19,6 +19,8 @@ from walras.wire import AgentCommand, StartCommand
 
 log = logging.getLogger(__name__)
 _WITHDRAWN = "start_timeout"
+#: How a part ended of which nothing ever ran.
+_REFUSED = "refused"
 #: Command types of the first protocol; an agent of that protocol loses the whole answer over any other.
 _FIRST_COMMAND_TYPES = frozenset({"prepare", "start", "stop"})
 
@@ -87,8 +89,34 @@ def drop_command(transaction: Transaction, node: LiveNode, command: AgentCommand
     attempt = transaction.state.attempt(JobId(command.job_id), command.attempt)
     part = None if attempt is None else attempt.parts.get(node.row.node_id)
     if isinstance(command, StartCommand) and part is not None and not part.ended:
-        end_part(transaction, part, "refused")
-        emit(transaction, StartRefused(transaction.at, part.job_id, part.attempt, part.node_id, detail))
+        refuse_start(transaction, part, detail)
+
+
+def refuse_start(transaction: Transaction, part: PartRow, detail: str) -> None:
+    """End a part of which nothing ever ran. `detail`: why.
+
+    The other machines of a gang may have begun theirs. The core gives their places away when it hears of the refusal,
+    so it hears of it once those parts have ended too.
+    """
+    attempt = transaction.state.attempt(part.job_id, part.attempt)
+    assert attempt is not None, f"attempt {part.attempt} of job {part.job_id} is not in the live state"
+    end_part(transaction, part, _REFUSED)
+    attempt.refusal = attempt.refusal or detail
+    if any(each.ordered and not each.ended for each in attempt.parts.values()):
+        stop_other_parts(transaction, attempt, 0.0, "a part of the gang was refused")
+    else:
+        tell_refused(transaction, attempt)
+
+
+def tell_refused(transaction: Transaction, attempt: LiveAttempt) -> bool:
+    """Tell the core of an attempt of which a part was refused. Returns False if none was."""
+    refused = [part for part in attempt.parts.values() if part.cause == _REFUSED]
+    if not refused:
+        return False
+    first = min(refused, key=lambda part: part.ended_at or 0.0)
+    detail = attempt.refusal or "its part was refused"  # before the server's last start
+    emit(transaction, StartRefused(transaction.at, first.job_id, first.attempt, first.node_id, detail))
+    return True
 
 
 def is_withdrawn(part: PartRow) -> bool:
@@ -106,5 +134,4 @@ def refuse_withdrawn(transaction: Transaction, part: PartRow, limit_s: float | N
     waited = "in time" if limit_s is None else f"within {limit_s:g} s"
     detail = f"the machine is heard, but did not confirm the start {waited}"
     log.warning("job %d attempt %d on %s: %s", part.job_id, part.attempt, part.node_id, detail)
-    end_part(transaction, part, "refused")
-    emit(transaction, StartRefused(transaction.at, part.job_id, part.attempt, part.node_id, detail))
+    refuse_start(transaction, part, detail)

@@ -201,15 +201,27 @@ async def test_the_commit_of_a_survivor_counts_only_if_every_rank_has_all_of_the
     assert w.state(job_id) == "RUNNING", "its end is reported by the machine that still has it"
 
 
-async def test_a_part_that_is_refused_stops_those_that_have_started(w: World) -> None:
-    """The attempt is over; what another machine has of it must not go on holding accelerators."""
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_part_that_is_refused_stops_the_others_whose_places_are_free_once_they_have_ended(
+    w: World, has_begun: bool
+) -> None:
+    """A machine that was told to start its part may be about to: nobody else is sent there before it says more."""
     first, second, job_id = await _a_prepared_gang(w)
-    await first.start_all()
+    if has_begun:
+        await first.start_all()
+    other = await w.submit({"resources": {"accelerators": "a:4"}})
     await second.beat({"type": "refused", "job_id": job_id, "attempt": 1, "detail": "no room"})
     await first.beat()
     stop = first.commands[-1]
     assert isinstance(stop, StopCommand)
-    assert (stop.job_id, stop.attempt, stop.reason) == (job_id, 1, "the attempt is over")
+    assert (stop.job_id, stop.attempt, stop.reason) == (job_id, 1, "a part of the gang was refused")
+    assert (w.state(other), w.live_state.nodes["n1"].expected | w.live_state.nodes["n2"].expected) == (
+        "PENDING", {(job_id, 1)},
+    )  # fmt: skip
+    await first.end(job_id, exit_code=None, signal=9)
+    row, detail = w.server.store.attempts(job_id)[0], w.server.store.job(job_id).detail  # type: ignore[union-attr]
+    assert (row.state.value, detail) == ("START_FAILED", f"{second.node_id}: no room")
+    assert w.state(other) == "STARTING"
 
 
 async def test_progress_is_coalesced_and_the_last_word_comes_before_the_end(w: World) -> None:

@@ -1,16 +1,20 @@
 """What a machine says that it has, and machines of several types as parts."""
 
+import asyncio
+import json
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support.fake_nvml import FakeGpu, nvml_with
 from walras.errors import ConfigError
 from walras.spec.machine_parts import TypeCount
-from workers.agent.follower import end_of
+from workers.agent.follower import Follower, end_of
 from workers.agent.launch import AgentMachine, load_emulated_speeds, pace_of
 from workers.agent.machine_notices import read_notice
 from workers.agent.report_store import AgentStore
@@ -228,3 +232,26 @@ async def test_an_end_is_awaited_where_python_cannot_tell_it(monkeypatch: pytest
     monkeypatch.delattr(os, "pidfd_open")
     with end_of(name_process(os.getpid())) as ended:
         assert not ended.is_set()
+
+
+async def test_a_supervisor_hears_of_the_lease_that_was_renewed_before_it_listened(tmp_path: Path) -> None:
+    """While it starts, and between two connections; the last one counts."""
+    heard = asyncio.Queue[dict[str, Any]]()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            heard.put_nowait(json.loads(line))
+            if json.loads(line)["type"] == "renew":
+                writer.close()
+
+    socket = str(tmp_path / "control")
+    plan: Any = SimpleNamespace(job_id=1, attempt=1, control_socket=socket)
+    unused: Any = None
+    follower = Follower(tmp_path, plan, unused, unused, 0, unused)
+    for until in (20.0, 30.0):
+        follower.renew(until, 20.0)
+    async with await asyncio.start_unix_server(listen, socket):
+        for _ in range(2):
+            await follower._read_connection()
+            assert await heard.get() == {"type": "status"}
+            assert await heard.get() == {"type": "renew", "until": 30.0, "lease_s": 20.0}
