@@ -49,6 +49,7 @@ from scheduler.world.engine import Engine, RandomStreams, RunLimits, Timer, rare
 from scheduler.world.machines import HeldDevices, PoolModel, SimNode, SimulatedMachines
 from scheduler.world.world import SimulatedWorld
 from walras.cluster import Market, Placement
+from walras.contract import FORECAST_AHEAD_S
 from walras.job_request import JobId
 from walras.states import JobState
 
@@ -149,7 +150,7 @@ class RolloutLimits:
     """When a future is given up; jobs that have not ended by then end later than that."""
 
     events: int = 30_000
-    horizon_s: float = 14 * 86_400.0
+    horizon_s: float = FORECAST_AHEAD_S
     #: Processor time of this process, seconds.
     cpu_until_s: float = inf
     #: The monotonic clock: somebody waits until then, seconds.
