@@ -159,7 +159,11 @@ async def _reserve(client: "Client", accelerators: str, fields: Fields) -> "Rese
 def _show_reservation(found: "ReservationView") -> None:
     whom = "maintenance" if found.maintenance else f"project {found.project}"
     what = f"{found.reserved} accelerators on {', '.join(found.nodes)}"
-    ended = "is cancelled" if found.state == "cancelled" else f"from {found.starts} until {found.ends}"
+    ended = (
+        "is cancelled"
+        if found.state == "cancelled"
+        else f"from {local_time(found.starts)} until {local_time(found.ends)}"
+    )
     show_line(f"reservation {found.id} for {whom}: {what}, {ended}")
     for note in found.notes:
         warn(note)
@@ -169,8 +173,8 @@ def _reservation_row(found: "ReservationView") -> list[str]:
     whom = "maintenance" if found.maintenance else found.project
     notes = "; ".join([*([found.reason] if found.reason else []), *found.notes])
     return [
-        str(found.id), whom, found.state, found.starts, found.ends, str(found.reserved), ",".join(found.nodes),
-        dash(notes),
+        str(found.id), whom, found.state, local_time(found.starts), local_time(found.ends), str(found.reserved),
+        ",".join(found.nodes), dash(notes),
     ]  # fmt: skip
 
 
