@@ -36,6 +36,9 @@ RESTARTS_MAX, STAYS_UP_S = 5, 600.0
 SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_DAY = 86_400.0
 
+#: How far ahead forecasts look, seconds: a p90 that is so far after the forecast's instant may come later.
+FORECAST_AHEAD_S = 14 * SECONDS_PER_DAY
+
 #: `JobRequest.priority_class` of urgent jobs; the classes below it are 1 (normal) and 0 (low).
 HIGH_PRIORITY_CLASS = 2
 

@@ -108,16 +108,16 @@ def forecast_of(futures: Sequence[RolledJob], *, waits: bool = True) -> JobForec
     Where at least half of them reached its end, the others count with the late guess (`RolledJob.late_end_at`): what
     none of them reaches may never come.
     """
-    end, end_by = quantiles([each.ends_at for each in futures]), inf
+    end, end_by = foretold([each.ends_at for each in futures]), inf
     if end.p50 < inf:
         late = [each.late_end_at for each in futures]
-        end, end_by = quantiles(late), promised_quantile(late)
+        end, end_by = foretold(late), promised_quantile(late)
     return JobForecast(
-        quantiles([each.starts_at for each in futures]) if waits else None,
+        foretold([each.starts_at for each in futures]) if waits else None,
         end,
         end_by,
-        quantiles([min(each.starts_at, each.open_until) for each in futures]).p10,
-        quantiles([min(each.ends_at, each.open_until) for each in futures]).p10,
+        foretold([min(each.starts_at, each.open_until) for each in futures]).p10,
+        foretold([min(each.ends_at, each.open_until) for each in futures]).p10,
     )
 
 
@@ -143,6 +143,21 @@ def quantiles(values: Sequence[float]) -> Interval:
     """Returns p10, p50 and p90, interpolated between values."""
     ordered = sorted(values)
     return Interval(*(_quantile(ordered, level) for level in LEVELS))
+
+
+def foretold(values: Sequence[float]) -> Interval:
+    """Returns p10, p50 and p90 of the next value; beyond all values if these are too few to have it between them.
+
+    Of n values the next one lies outside on each side with probability 1 / (n + 1), which is above a tenth below nine.
+    Both halves are taken as exponential then.
+    """
+    ordered, many = sorted(values), len(values)
+    found = Interval(*(_quantile(ordered, level) for level in LEVELS))
+    reach = log(0.5 / LEVELS[0]) / log(0.5 * (many + 1)) if many > 2 else 1.0
+    if reach <= 1.0 or found.p50 == inf:
+        return found
+    p10, p90 = (found.p50 + reach * (edge - found.p50) for edge in (ordered[0], ordered[-1]))
+    return replace(found, p10=p10, p90=p90)
 
 
 def promised_quantile(values: Sequence[float]) -> float:

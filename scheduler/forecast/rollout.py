@@ -31,6 +31,7 @@ from scheduler.core.events import (
     Woke,
 )
 from scheduler.core.placement.attempt_lifecycle import is_prepared
+from scheduler.core.state.bookings import runtime_limit_at
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.stopping import may_lose_work
 from scheduler.forecast.core_copy import CoreCopy
@@ -49,6 +50,7 @@ from scheduler.world.engine import Engine, RandomStreams, RunLimits, Timer, rare
 from scheduler.world.machines import HeldDevices, PoolModel, SimNode, SimulatedMachines
 from scheduler.world.world import SimulatedWorld
 from walras.cluster import Market, Placement
+from walras.contract import FORECAST_AHEAD_S
 from walras.job_request import JobId
 from walras.states import JobState
 
@@ -102,8 +104,8 @@ def guess_late_ends(
 ) -> None:
     """Sets `late_end_at` of the jobs of a future that is over; ends after `latest_at` are not told.
 
-    A running job that was never stopped is taken to run on. Nothing is told of a job that waits, or was stopped before:
-    how long newcomers overtake it is what the future was given up for.
+    A running job that was never stopped is taken to run on, to its limit of run time at the latest. Nothing is told of
+    a job that waits, or was stopped before: how long newcomers overtake it is what the future was given up for.
     """
     for job_id, rolled in jobs.items():
         rolled.late_end_at = rolled.ends_at
@@ -113,6 +115,7 @@ def guess_late_ends(
             continue
         if job.state is JobState.RUNNING and job.revoked is None:
             late_at = attempt.base_at + (attempt.job.plan.steps - attempt.job.steps) / attempt.rate
+            late_at = min(late_at, max(runtime_limit_at(ledger, job), ledger.now))
             rolled.late_end_at = late_at if late_at <= latest_at else inf
 
 
@@ -149,7 +152,7 @@ class RolloutLimits:
     """When a future is given up; jobs that have not ended by then end later than that."""
 
     events: int = 30_000
-    horizon_s: float = 14 * 86_400.0
+    horizon_s: float = FORECAST_AHEAD_S
     #: Processor time of this process, seconds.
     cpu_until_s: float = inf
     #: The monotonic clock: somebody waits until then, seconds.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from walras.cli.arguments import instant_of
 from walras.cli.session import with_client
 from walras.cli.terminal_output import OutputFormat, dash, show_as_json, show_columns, show_line, show_sentence
+from walras.contract import FORECAST_AHEAD_S
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
@@ -32,13 +33,22 @@ def clock_text(unix_s: float, now_unix_s: float) -> str:
     return f"{at:%a %H:%M}" if abs(unix_s - now_unix_s) < 6 * _DAY_S else f"{at:%d %b %H:%M}"
 
 
-def interval_text(told: tuple[float, float, float], now_unix_s: float) -> str:
-    """Returns p10 to p90 of an instant, such as `16:10-17:30`; `now` if both have come."""
+def interval_text(told: tuple[float, float, float], now_unix_s: float, as_of: float) -> str:
+    """Returns p10 to p90 of an instant, such as `16:10-17:30`, or `16:10 or later` where p90 is beyond what is looked
+    ahead from `as_of`; `any moment` if both have come.
+    """
     early, _, late = (max(each, now_unix_s) for each in told)
+    if is_open(told, as_of):
+        return f"{clock_text(early, now_unix_s)} or later"
     first, last = clock_text(early, now_unix_s), clock_text(late, now_unix_s)
     if late - now_unix_s < 30.0:
         return "any moment"
     return first if first == last else f"{first}-{last}"
+
+
+def is_open(told: tuple[float, float, float], as_of: float) -> bool:
+    """Returns whether the p90 of an instant is only the end of what is looked ahead."""
+    return told[2] >= as_of + FORECAST_AHEAD_S - 1.0
 
 
 def expected_text(forecast: "ForecastView | None", now_unix_s: float) -> str:
@@ -46,11 +56,11 @@ def expected_text(forecast: "ForecastView | None", now_unix_s: float) -> str:
     if forecast is None:
         return ""
     if forecast.start is not None:
-        return f"starts {interval_text(forecast.start, now_unix_s)}"
+        return f"starts {interval_text(forecast.start, now_unix_s, forecast.as_of)}"
     if forecast.starts_after is not None:
         return f"starts {_after_text(forecast.starts_after, now_unix_s)}"
     if forecast.end is not None:
-        return f"ends {interval_text(forecast.end, now_unix_s)}"
+        return f"ends {interval_text(forecast.end, now_unix_s, forecast.as_of)}"
     return "" if forecast.ends_after is None else f"ends {_after_text(forecast.ends_after, now_unix_s)}"
 
 
@@ -71,7 +81,8 @@ def forecast_text(forecast: "ForecastView | None", now_unix_s: float) -> str:
     ):
         if told is not None:
             middle = clock_text(max(told[1], now_unix_s), now_unix_s)
-            parts.append(f"{verb} about {middle} ({interval_text(told, now_unix_s)} four times in five)")
+            often = "nine times in ten" if is_open(told, forecast.as_of) else "four times in five"
+            parts.append(f"{verb} about {middle} ({interval_text(told, now_unix_s, forecast.as_of)} {often})")
         elif after is not None:
             parts.append(f"{verb} {_after_text(after, now_unix_s)} in nine cases of ten; when, is not known")
     old_s = now_unix_s - forecast.as_of
@@ -220,8 +231,8 @@ def show_ways(found: "QuoteView") -> None:
 
 def _quote_row(way: "WayView") -> list[str]:
     now, told = time.time(), way.forecast
-    starts = "not known" if told is None or told.start is None else interval_text(told.start, now)
-    ends = "not known" if told is None or told.end is None else interval_text(told.end, now)
+    starts = "not known" if told is None or told.start is None else interval_text(told.start, now, told.as_of)
+    ends = "not known" if told is None or told.end is None else interval_text(told.end, now, told.as_of)
     promised = "nothing" if way.promised_by is None else f"by {clock_text(way.promised_by, now)}"
     usd = "-" if way.usd is None else " to ".join(dict.fromkeys(format_money(each) for each in way.usd[::2]))
     return [way.way or "as it asks", starts, ends, promised, usd, dash(None) if way.usd is None else _delays(way)]
@@ -231,8 +242,8 @@ def _way_text(way: "WayView") -> str:
     if way.forecast is None or way.forecast.start is None or way.forecast.end is None:
         return "it does not end within the time that is looked ahead"
     now, start, end = time.time(), way.forecast.start, way.forecast.end
-    starts = f"starts about {clock_text(max(start[1], now), now)} ({interval_text(start, now)})"
-    ends = f"ends about {clock_text(max(end[1], now), now)} ({interval_text(end, now)})"
+    starts = f"starts about {clock_text(max(start[1], now), now)} ({interval_text(start, now, way.forecast.as_of)})"
+    ends = f"ends about {clock_text(max(end[1], now), now)} ({interval_text(end, now, way.forecast.as_of)})"
     costs = "" if way.usd is None else f", costs {format_money(way.usd[1])}"
     return f"{starts}, {ends}{costs}; delays {_delays(way)}"
 

@@ -159,7 +159,11 @@ async def _reserve(client: "Client", accelerators: str, fields: Fields) -> "Rese
 def _show_reservation(found: "ReservationView") -> None:
     whom = "maintenance" if found.maintenance else f"project {found.project}"
     what = f"{found.reserved} accelerators on {', '.join(found.nodes)}"
-    ended = "is cancelled" if found.state == "cancelled" else f"from {found.starts} until {found.ends}"
+    ended = (
+        "is cancelled"
+        if found.state == "cancelled"
+        else f"from {local_time(found.starts)} until {local_time(found.ends)}"
+    )
     show_line(f"reservation {found.id} for {whom}: {what}, {ended}")
     for note in found.notes:
         warn(note)
@@ -169,8 +173,8 @@ def _reservation_row(found: "ReservationView") -> list[str]:
     whom = "maintenance" if found.maintenance else found.project
     notes = "; ".join([*([found.reason] if found.reason else []), *found.notes])
     return [
-        str(found.id), whom, found.state, found.starts, found.ends, str(found.reserved), ",".join(found.nodes),
-        dash(notes),
+        str(found.id), whom, found.state, local_time(found.starts), local_time(found.ends), str(found.reserved),
+        ",".join(found.nodes), dash(notes),
     ]  # fmt: skip
 
 
@@ -337,7 +341,7 @@ def _read_fields(where: str, words: Sequence[str]) -> Fields:
     for word in words:
         text, equals, value = word.partition("=")
         if not equals or not text:
-            fix = f"write such as {next(iter(model.model_fields))}=VALUE"
+            fix = f"fields: {', '.join(sorted(_settable(model)))}"
             raise UserError(f"{word[:80]!r} is not FIELD=VALUE", field="FIELD=VALUE", fix=fix)
         *groups, last = path = _path_of(model, text)
         place = found
@@ -357,13 +361,16 @@ def _path_of(model: "type[BaseModel]", text: str) -> list[str]:
     if head not in fields:
         groups = [name for name, each in fields.items() if head in getattr(each.annotation, "model_fields", ())]
         if len(groups) != 1:
-            inner = {name for each in fields.values() for name in getattr(each.annotation, "model_fields", ())}
-            meant = nearest_word(head, fields.keys() | inner)
-            fix = f"did you mean `{meant}`?" if meant else f"known fields: {', '.join(sorted(fields.keys() | inner))}"
+            known = _settable(model)
+            meant = nearest_word(head, known)
+            fix = f"did you mean `{meant}`?" if meant else f"known fields: {', '.join(sorted(known))}"
             raise UserError(f"{text[:60]}: unknown field", field=text[:60], fix=fix)
         head, rest = groups[0], text
     kind: Any = fields[head].annotation
     if hasattr(kind, "model_fields"):
+        if not rest:
+            fix = f"known fields: {', '.join(sorted(kind.model_fields))}"
+            raise UserError(f"{text[:60]}: unknown field", field=text[:60], fix=fix)
         return [head, *_path_of(kind, rest)]
     if get_origin(kind) is not dict:
         return [head]
@@ -372,6 +379,15 @@ def _path_of(model: "type[BaseModel]", text: str) -> list[str]:
         if rest[at + 1 :].partition(".")[0] in getattr(inner_model, "model_fields", ()):
             return [head, rest[:at], *_path_of(inner_model, rest[at + 1 :])]
     return [head, rest]
+
+
+def _settable(model: "type[BaseModel]") -> set[str]:
+    """Returns the fields that take a value; those of a group in place of the group."""
+    return {
+        name
+        for field_name, each in model.model_fields.items()
+        for name in getattr(each.annotation, "model_fields", None) or (field_name,)
+    }
 
 
 def _type_at(model: "type[BaseModel]", path: Sequence[str]) -> Any:

@@ -102,7 +102,10 @@ class TargetView(Body):
 
 
 class ForecastView(Body):
-    """When a job is expected to start and end: (p10, p50, p90) each, Unix seconds; four in five fall in between."""
+    """When a job is expected to start and end: (p10, p50, p90) each, Unix seconds; four in five fall in between.
+
+    A p90 of `as_of` + 14 days is the end of what is looked ahead: the start or end may come later.
+    """
 
     #: The instant of the state from which the forecast was simulated.
     as_of: float

@@ -6,12 +6,13 @@ the core counts machines that it has seen and machines that it may rent; a serve
 this moment.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.state.fleet import (
+    SLOW_ENDING,
     Fleet,
     FleetMachine,
     MachineCondition,
@@ -67,6 +68,28 @@ class PoolLimit:
     most: float
 
 
+def pool_text(pool: Pool, pools: Iterable[Pool], ending: str = "") -> str:
+    """Returns how people call a pool of these: by its type of accelerator, and by its id too if others have that type.
+
+    `ending`: what a pool of slow machines adds to the id.
+    """
+    name = pool.shape.accelerator
+    alike = sum(each.shape.accelerator == name and not each.removed for each in pools)
+    return f"{name} ({pool.pool_id}{ending})" if alike > 1 else name
+
+
+def fleet_pool_text(fleet: Fleet, state: PoolState) -> str:
+    """Returns how people call a pool of the fleet (`pool_text`)."""
+    ending = "" if state.slow_of is None else SLOW_ENDING
+    return pool_text(state.pool, (each.pool for each in fleet.pools), ending)
+
+
+def _sizes_text(limits: Sequence[PoolLimit], pools: Sequence[PoolLimit]) -> str:
+    """Returns the most that each of these pools may come to have, in words."""
+    known = [limit.pool for limit in pools]
+    return ", ".join(f"{pool_text(limit.pool, known)}: {limit.most:g}" for limit in limits)
+
+
 def pool_limits(fleet: Fleet, expected: Mapping[PoolId, int]) -> list[PoolLimit]:
     """Returns what each pool may come to have. `expected` are machines known from elsewhere, joined or not."""
     return [
@@ -115,7 +138,7 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit], *, over_pools
         return _too_large_for_machines(request, typed)
     if not any(_is_large_enough(request, limit) for limit in fitting):
         spread = f" over {request.nodes} machines" if request.nodes > 1 else ""
-        sizes = ", ".join(f"{limit.pool.pool_id}: {limit.most:g}" for limit in fitting)
+        sizes = _sizes_text(fitting, pools)
         where = "in owned pools together" if request.mixed and over_pools else "in one pool"
         better = _PLANS_FIX * any(fits) or _MIXED_FIX * _could_mix(request, pools)
         return Infeasibility(
@@ -153,7 +176,7 @@ def _roles_do_not_fit(request: JobRequest, pools: list[PoolLimit], *, only_plann
         return Infeasibility(Reason.CONFIG_EXCEEDS_FLEET, "roles", detail, _PLANS_FIX.removesuffix(_OR))
     fewest = min(request.plans, key=lambda plan: sum(use.count for use in plan.uses))
     lacks = next((role for role in fewest.roles if not _role_fits(request, role, pools)), None)
-    sizes = ", ".join(f"{limit.pool.pool_id}: {limit.most:g}" for limit in pools)
+    sizes = _sizes_text(pools, pools)
     wanted = f"wants {request.text} together"
     if lacks is not None:
         each = f"{lacks.count} times {lacks.each} x {lacks.accelerator}"

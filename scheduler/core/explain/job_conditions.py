@@ -8,8 +8,9 @@ from math import inf
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.slow_pools import slow_machine_text
+from scheduler.core.explain.feasibility import fleet_pool_text
 from scheduler.core.explain.pending_reasons import account_text
-from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
+from scheduler.core.handlers.deadlines import DeadlineOutlook, deadline_outlook
 from scheduler.core.placement.search import find_free_place, ready_closer_at
 from scheduler.core.state.crossings import crossing_of
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -44,7 +45,7 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     hold = core.cycle.deadlines.market.holds.get(job_id)
     holding = "" if hold is None else hold.why
     if deadline is not None and (not deadline.is_feasible if holding else deadline.is_at_risk):
-        found.append(JobCondition(AT_RISK, deadline_risk_text(deadline)))
+        found.append(JobCondition(AT_RISK, _risk_text(core.ledger, deadline)))
     if holding:
         found.append(JobCondition(SPENDS_SLACK, holding))
     for account in spending.accounts_of(job):
@@ -71,6 +72,13 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     if job.request.data and core.ledger.policy.rules.count_fetches and (told := _fetches_text(core.ledger, job)):
         found.append(JobCondition(FETCHES_INPUTS, told))
     return tuple(found)
+
+
+def _risk_text(ledger: Ledger, found: DeadlineOutlook) -> str:
+    """Returns the times of a deadline's outlook in words."""
+    where = f"on {fleet_pool_text(ledger.fleet, ledger.fleet.pools[found.pool])}"
+    there = "" if found.is_there else ", moving there included"
+    return f"needs {format_length(found.needs_s)} more {where}{there}; has {format_length(found.left_s)} left"
 
 
 def _crossing_text(core: SchedulerCore, job: JobRecord) -> str:
@@ -122,7 +130,7 @@ def _fetches_text(ledger: Ledger, job: JobRecord) -> str:
         place = warmest_place(ledger, job, row)
         found = fetch_time(ledger, job, place) if place else None
         if found is not None and found.size_bytes:
-            pool = ledger.fleet.pools[row].pool.pool_id
+            pool = fleet_pool_text(ledger.fleet, ledger.fleet.pools[row])
             told.append(f"{found.seconds:.3g} s to fetch {format_size(found.size_bytes)} of inputs on {pool}")
     return ", ".join(told)
 

@@ -25,6 +25,7 @@ from scheduler.core.cycle.round import describe_newcomer
 from scheduler.core.events import NOBODY, Booking
 from scheduler.core.explain.feasibility import (
     expected_free_text,
+    fleet_pool_text,
     infeasibility,
     pool_limits,
     remedies,
@@ -192,19 +193,18 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
 
 
 def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
-    """Yields a reason if the job's project or user holds all that a limit of the policy allows."""
+    """Yields a reason for each limit that the job's project or user has reached, first those that it never fits."""
     counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
-    limit, least = core.cycle.limits.reached_everywhere(job, counts)
-    if limit is None:
-        return
-    detail = f"needs {least}; {limit.words}"
-    if limit.limit.is_of_lasting:
-        fix = f"{limit.raised_by}; {'it never fits' if least > limit.allowed else 'or wait until they end'} otherwise"
-    elif least > limit.allowed:
-        fix = f"ask for fewer, or raise the limit of {limit.name} (`{limit.raised_by}`): this never fits"
-    else:
-        fix = f"it goes on as jobs of {limit.name} end, or when the limit is raised (`{limit.raised_by}`)"
-    yield PendingReason(Reason.WAIT_QUOTA, detail, fix)
+    reached, least = core.cycle.limits.reached_everywhere(job, counts)
+    for limit in sorted(reached, key=lambda each: (least <= each.allowed, each.limit.is_of_lasting)):
+        if limit.limit.is_of_lasting:
+            never = "it never fits" if least > limit.allowed else "or wait until they end"
+            fix = f"{limit.raised_by}; {never} otherwise"
+        elif least > limit.allowed:
+            fix = f"ask for fewer, or raise the limit of {limit.name} (`{limit.raised_by}`): this never fits"
+        else:
+            fix = f"it goes on as jobs of {limit.name} end, or when the limit is raised (`{limit.raised_by}`)"
+        yield PendingReason(Reason.WAIT_QUOTA, f"needs {least}; {limit.words}", fix)
 
 
 def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[PendingReason]:
@@ -219,10 +219,10 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
     if reservation is not None:
         missing = sum(reservation.needs.values())
         rows = [row for row, _ in ledger.fleet.parts_of(reservation.wanted.items())]
-        pool_id = " and ".join(ledger.fleet.pools[row].name for row in rows)
+        pools = " and ".join(fleet_pool_text(ledger.fleet, ledger.fleet.pools[row]) for row in rows)
         reason = Reason.WAIT_PREEMPTING if reservation.preempting else Reason.WAIT_RESERVATION
         detail = (
-            f"{missing} of {sum(reservation.wanted.values())} accelerators of its place on {pool_id} are not free yet"
+            f"{missing} of {sum(reservation.wanted.values())} accelerators of its place on {pools} are not free yet"
         )
         if counts_ahead and not reservation.preempting:
             detail += f"; {expected_free_text(core, reservation)}"
@@ -252,9 +252,8 @@ def _role_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason
         here = [state for state in core.ledger.fleet.pools if covers(role.accelerator, state.pool.shape.accelerator)]
         use = Demand(role.accelerator, role.each * role.count)
         state = max((each for each in here if job.request.accepts_part(use, each.pool)), key=lambda each: each.free)
-        need = (
-            f"{role.name} needs {use.count} x {use.accelerator}: {state.free} of {state.capacity} free on {state.name}"
-        )
+        on = fleet_pool_text(core.ledger.fleet, state)
+        need = f"{role.name} needs {use.count} x {use.accelerator}: {state.free} of {state.capacity} free on {on}"
         fitting = sum(len(machine.free) // role.each for machine in state.members.values())
         if state.free < use.count:
             reason, *more = _capacity_reason(state, use.count, core.ledger.now)
@@ -290,7 +289,9 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
     """Returns the reason of a job behind the head of a strict queue: what the head waits for, and what would help."""
     ledger, shape = core.ledger, core.ledger.classes.shapes[core.ledger.class_of(first).shape]
     pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
-    waits = ", ".join(f"{shape.counts[state.row]} of {state.name}, {state.free} free" for state in pools)
+    waits = ", ".join(
+        f"{shape.counts[state.row]} of {fleet_pool_text(ledger.fleet, state)}, {state.free} free" for state in pools
+    )
     detail = (
         f"behind job {first.job_id}, the head of the queue, which waits (it needs {waits}); "
         "under this policy no job starts before the head of the queue"
@@ -309,7 +310,7 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, is_as
     is_shared, is_planned = core.cycle.policy.pricing is not None, core.cycle.policy.plans
     planned = dict(ledger.planned_parts(job)) if is_planned else {}
     count = planned.get(state.row, shape.counts[state.row])
-    need = f"{state.name}: needs {count}, {state.free} of {state.capacity} free"
+    need = f"{fleet_pool_text(ledger.fleet, state)}: needs {count}, {state.free} of {state.capacity} free"
     facts = []
     if state.row in planned:
         facts.append(f"{count} of the {sum(planned.values())} it is planned on are here")
@@ -421,9 +422,19 @@ def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> str:
     return f"; {format_jobs(same, _NAMED_MAX)} {why.said_of(len(same))}"
 
 
+#: What machines that leave are told to do, by the reason in their detail.
+_LEAVES = {
+    Reason.HOLD_ADMIN.value: "is drained: it takes no new jobs",
+    Reason.INFRA_SPOT_RECLAIM.value: "is about to be taken away",
+    Reason.POLICY_RELEASED.value: "is about to be given back",
+}
+
+
 def _away_text(machine: FleetMachine) -> str:
-    detail = f" ({machine.detail})" if machine.detail else ""
-    return f"{machine.whole or machine.node_id} is {machine.condition.value}{detail}"
+    name, detail = machine.whole or machine.node_id, machine.detail.removeprefix("leaves: ")
+    if machine.condition is MachineCondition.LEAVING:
+        return f"{name} {_LEAVES.get(detail, f'takes no new jobs ({detail})')}"
+    return f"{name} is {machine.condition.value}" + (f" ({detail})" if detail else "")
 
 
 def _taking_jobs_again(state: PoolState) -> str:
@@ -486,9 +497,9 @@ def booking_reason(core: SchedulerCore, job: JobRecord) -> Iterator[tuple[str, s
         return
     booking, row = found
     ledger, now = core.ledger, core.ledger.now
-    pool_id = ledger.fleet.pools[row].pool.pool_id
     machines = [each for each in core.cycle.bookings.machines(booking) if each.pool == row]
-    what = f"{sum(each.size for each in machines)} accelerators of {pool_id} on {_named(machines)}"
+    accelerator = ledger.fleet.pools[row].pool.shape.accelerator
+    what = f"{sum(each.size for each in machines)} accelerators of {accelerator} on {_named(machines)}"
     ends = f"it ends in {format_length(booking.until_at - now)}"
     because = f" ({booking.reason})" if booking.reason else ""
     if booking.is_active(now):
@@ -724,15 +735,22 @@ def _held_by(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState], ho
 
 
 def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
+    """Returns when the first of these jobs ends, as far as they state it; they are sorted by what they have left."""
     left_s = remaining_here_s(core.ledger, holders[0])
+    unknown = [each.job_id for each in holders if remaining_here_s(core.ledger, each) == inf]
     if left_s < inf:
-        subject = "it" if len(holders) == 1 else f"job {holders[0].job_id}, the first of them,"
-        return f"; {subject} ends in about {format_length(left_s)}"
+        subject = f"job {holders[0].job_id}" + ("" if unknown else ", the first of them,")
+        ends = f"; {'it' if len(holders) == 1 else subject} ends in about {format_length(left_s)}"
+        return ends + (_not_stated(unknown) if unknown else "")
     limit_at, first = min((runtime_limit_at(core.ledger, each), each.job_id) for each in holders)
     if limit_at < inf:
         subject = "its" if len(holders) == 1 else f"job {first}'s"
         return f"; {subject} limit of run time ends in {format_length(limit_at - core.ledger.now)}"
-    return "; their remaining times are unknown" if len(holders) > 1 else "; its remaining time is unknown"
+    return "; when it ends is not stated" if len(holders) == 1 else _not_stated(unknown)
+
+
+def _not_stated(jobs: Sequence[JobId]) -> str:
+    return f"; when {format_jobs(jobs, _NAMED_MAX)} {'ends' if len(jobs) == 1 else 'end'} is not stated"
 
 
 def _sizes(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> str:

@@ -396,14 +396,6 @@ def _held_on(ledger: Ledger, job: JobRecord, row: int) -> int:
     return int(ledger.columns.count[job.slot]) if job.holds and int(ledger.columns.pool[job.slot]) == row else 0
 
 
-def deadline_risk_text(found: DeadlineOutlook) -> str:
-    """Returns the outlook's numbers in words, in hours."""
-    where = f"on {found.pool_id}" + ("" if found.is_there else ", moving there included")
-    return (
-        f"needs {found.needs_s / SECONDS_PER_HOUR:.2f} h more {where}; has {found.left_s / SECONDS_PER_HOUR:.2f} h left"
-    )
-
-
 def on_job_deadline_changed(cycle: Cycle, job: JobRecord, event: JobDeadlineChanged) -> None:
     """Judges the job anew, as if it was just submitted with this deadline.
 

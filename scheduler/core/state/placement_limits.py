@@ -179,24 +179,26 @@ class PlacementLimits:
 
     def reached(self, job: JobRecord, count: int, pool: int | None = None) -> LimitReached | None:
         """Returns the tightest limit that keeps the job from `count` accelerators there now; None if none does."""
-        found = self._above(job, pool)
-        rooms = [(self._room_below(limit, job, kept=True), number) for number, limit in enumerate(found)]
-        left, tightest = min(rooms, default=(inf, 0))
-        if left >= count:
-            return None
-        limit = found[tightest]
-        return LimitReached(limit, self._capacity, self._allowed(limit), self._held_below(limit, None, kept=True))
+        return next(iter(self.all_reached(job, count, pool)), None)
 
-    def reached_everywhere(self, job: JobRecord, counts: Sequence[int]) -> tuple[LimitReached | None, int]:
-        """Returns the limit that keeps the job from its gang in every pool, and the gang's size; else (None, 0).
+    def all_reached(self, job: JobRecord, count: int, pool: int | None = None) -> list[LimitReached]:
+        """Returns the limits that keep the job from `count` accelerators there now, the tightest first."""
+        rooms = [(self._room_below(limit, job, kept=True), limit) for limit in self._above(job, pool)]
+        return [
+            LimitReached(limit, self._capacity, self._allowed(limit), self._held_below(limit, None, kept=True))
+            for left, limit in sorted(rooms, key=lambda each: each[0])
+            if left < count
+        ]
+
+    def reached_everywhere(self, job: JobRecord, counts: Sequence[int]) -> tuple[list[LimitReached], int]:
+        """Returns the limits that keep the job from its smallest gang, and the gang's size; ([], 0) if it may be in a
+        pool.
 
         `counts` are accelerators that it takes of each pool, 0 where it cannot run (p,).
         """
         ways = sorted((count, pool) for pool, count in enumerate(counts) if count) if self.are_asked else []
-        found = [(self.reached(job, count, pool), count) for count, pool in ways]
-        if not found or any(limit is None for limit, _ in found):
-            return None, 0
-        return found[0]
+        found = [(self.all_reached(job, count, pool), count) for count, pool in ways]
+        return found[0] if found and all(limits for limits, _ in found) else ([], 0)
 
     def is_below(self, job: JobRecord, name: str) -> bool:
         """Returns whether the job belongs to this project or user."""

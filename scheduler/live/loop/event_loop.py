@@ -112,8 +112,12 @@ class Clock:
         return self._epoch_unix_s + at
 
     def shown(self, at: float) -> str:
-        """Returns an instant as RFC 3339 text in UTC, for people."""
+        """Returns an instant as RFC 3339 text in UTC, for programs."""
         return datetime.fromtimestamp(self._epoch_unix_s + at, UTC).isoformat(timespec="milliseconds")
+
+    def in_words(self, at: float) -> str:
+        """Returns an instant as people read it, in UTC, to the second."""
+        return f"{datetime.fromtimestamp(self._epoch_unix_s + at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
     def shown_or_none(self, at: float | None) -> str | None:
         return None if at is None else self.shown(at)

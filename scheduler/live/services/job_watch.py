@@ -117,7 +117,7 @@ def why_late(clock: Clock, deadline_at: float, forecast: ForecastView | None) ->
     if deadline_at == inf:
         return ""
     if clock.now() > deadline_at:
-        return f"its deadline {clock.shown(deadline_at)} has passed"
+        return f"its deadline {clock.in_words(deadline_at)} has passed"
     if forecast is None:
         return ""
     when, end_unix_s = "after", forecast.ends_after or forecast.starts_after
@@ -126,7 +126,7 @@ def why_late(clock: Clock, deadline_at: float, forecast: ForecastView | None) ->
     if end_unix_s is None or end_unix_s <= clock.unix(deadline_at):
         return ""
     end_at = end_unix_s - clock.unix(0.0)
-    return f"it is expected to end {when} {clock.shown(end_at)}, its deadline is {clock.shown(deadline_at)}"
+    return f"it is expected to end {when} {clock.in_words(end_at)}, its deadline is {clock.in_words(deadline_at)}"
 
 
 class LateJobNotifications:

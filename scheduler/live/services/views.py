@@ -275,8 +275,8 @@ class ApiViews:
         if not found:
             return ""
         first = min(found, key=lambda booking: booking.from_at)
-        begins = "" if first.is_active(self._clock.now()) else f"from {self._clock.shown(first.from_at)} "
-        return f"{first.words} {begins}until {self._clock.shown(first.until_at)}"
+        begins = "" if first.is_active(self._clock.now()) else f"from {self._clock.in_words(first.from_at)} "
+        return f"{first.words} {begins}until {self._clock.in_words(first.until_at)}"
 
     def _silence(self, node: LiveNode) -> str:
         """Returns what will happen to an unreachable machine, and when; empty for others."""

@@ -67,6 +67,23 @@ def test_idle_places_are_not_given_beyond_a_limit() -> None:
     assert held(fleet) == Counter({"small": 1, "small/": 1, "other": 3, "other/": 3})
 
 
+def test_explain_names_every_limit_that_keeps_a_job_waiting_first_the_one_that_it_never_fits() -> None:
+    """To save its work would not start a job that asks for more than its project may hold."""
+    fleet = limited("a")
+    others = EntityShare("owner", owned=(ShareLimit("a", 2),))
+    fleet.tell(SharesDeclared(fleet.at, (others, EntityShare("p", limits=(ShareLimit("a", 3),)))))
+    submit(fleet, job(1, "a", 4, project="p", preemptible=False))
+    told = [each for each in pending_reasons(fleet.core, J1) if each.reason is Reason.WAIT_QUOTA]
+    assert [each.detail for each in told[:2]] == [
+        "needs 4; project p holds 0, and its limit allows 3 of a",
+        "needs 4; project owner lends its a to jobs that can be stopped without loss; 2 are not its own, 0 of them held"
+        " by jobs like this",
+    ]
+    assert told[0].fix == (
+        "ask for fewer, or raise the limit of p (`walras admin set project p limits.a=N`): this never fits"
+    )
+
+
 def test_a_limit_below_one_accelerator_allows_none_and_says_so_and_no_limit_asks_nothing() -> None:
     fleet = limited(small={"limit": 0.2})
     submit(fleet, job(1, "a", 1, project="small"))

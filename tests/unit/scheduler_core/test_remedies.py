@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job
@@ -10,6 +11,7 @@ from planned_fleet import measured
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.events import JobReprioritised
+from scheduler.core.explain.feasibility import pool_text
 from scheduler.core.explain.job_conditions import believed_speeds
 from scheduler.core.explain.pending_reasons import dominant_reason, first_pending_reason, pending_reasons
 from scheduler.core.rules import RoundRules, StatedValue
@@ -238,7 +240,7 @@ def test_who_was_stopped_by_its_machine_and_ends_with_0_is_queued_again() -> Non
 @pytest.mark.parametrize(
     ("states", "told"),
     [
-        ({}, "its remaining time is unknown"),
+        ({}, "when it ends is not stated"),
         ({"max_runtime_s": 600.0}, "its limit of run time ends in 10m00s"),
         ({"max_runtime_s": 600.0, "duration_s": 180.0}, "it ends in about 3m00s"),
     ],
@@ -250,6 +252,36 @@ def test_who_waits_is_told_when_a_job_without_steps_ends(states: dict[str, float
     fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
     assert dominant_reason(fleet.core, J9).endswith(told)
     assert believed_speeds(fleet.core, J9) == ()
+
+
+def test_the_first_of_them_is_named_only_where_all_state_when_they_end() -> None:
+    """Job 2 tells nothing: it may be gone in a minute, and job 1 is not the first then."""
+    fleet = cluster("fifo", rules=QUICK)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 1, duration_s=180.0)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 3)))
+    fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
+    assert dominant_reason(fleet.core, J9).endswith("; job 1 ends in about 3m00s; when job 2 ends is not stated")
+    all_known = cluster("fifo", rules=QUICK)
+    for number, gang, seconds in ((1, 1, 180.0), (2, 3, 60.0), (9, 4, None)):
+        all_known.tell(ev.JobSubmitted(0.0, job(number, "a", gang, duration_s=seconds)))
+    assert dominant_reason(all_known.core, J9).endswith("; job 2, the first of them, ends in about 1m00s")
+
+
+def test_pools_are_called_by_their_type_and_drained_machines_by_what_they_do() -> None:
+    """No id of a pool where the type says it, and no code of a reason; the ids where two pools have one type."""
+    fleet = cluster("fifo", rules=QUICK, machines="ab")
+    fleet.tell(ev.NodeLeaving(0.0, NodeId("a1"), inf, Reason.HOLD_ADMIN, gentle=True))
+    fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
+    (first,) = pending_reasons(fleet.core, J9)
+    assert first.detail == (
+        "a: needs 4, 0 of 0 free; more of its machines must join, or take jobs again: a1 is drained: it takes no new "
+        "jobs; 0 ahead"
+    )
+    state = fleet.core.ledger.fleet.pools[0]
+    twin = replace(state.pool, pool_id=PoolId("a/spot/eu"), market=Market.SPOT)
+    assert pool_text(state.pool, (state.pool,)) == "a"
+    assert [pool_text(each, (state.pool, twin)) for each in (state.pool, twin)] == ["a (a)", "a (a/spot/eu)"]
+    assert pool_text(state.pool, (state.pool, replace(twin, removed=True))) == "a"
 
 
 def test_a_guess_is_of_the_fastest_pool_and_who_asks_changes_nothing() -> None:

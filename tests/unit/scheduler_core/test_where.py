@@ -75,7 +75,9 @@ def _spend(limit_h: float) -> Callable[[FakeFleet, object], None]:
 
 
 CONDITIONS = {
-    "drained": Condition(_drain, lambda fleet, _: fleet.tell(ev.NodeUncordoned(fleet.at, A1)), "a1 is leaving"),
+    "drained": Condition(
+        _drain, lambda fleet, _: fleet.tell(ev.NodeUncordoned(fleet.at, A1)), "a1 is about to be taken away"
+    ),
     "tools": Condition(
         _without_tools, lambda fleet, _: fleet.tell(ev.NodeTools(fleet.at, A1, ("container",))),
         "a1 lacks tools that it needs", lambda request: replace(request, tools=(("container",),)),

@@ -145,6 +145,11 @@ def test_a_future_that_is_given_up_tells_late_ends_of_jobs() -> None:
     assert cut.jobs[JobId(4)].late_end_at == inf
     guess_late_ends(cut.jobs, cut.world.jobs, copy.core.ledger, latest_at=second.late_end_at - 1.0)
     assert second.late_end_at == inf
+    record = copy.core.ledger.jobs[JobId(2)]
+    limit_at = copy.core.ledger.now + 5.0
+    record.request = replace(record.request, max_runtime_s=limit_at - record.running_at + record.held_s)
+    guess_late_ends(cut.jobs, cut.world.jobs, copy.core.ledger, latest_at=inf)
+    assert second.late_end_at == pytest.approx(limit_at), "it is stopped at its limit of run time"
     cut.jobs[JobId(2)].stopped = True
     guess_late_ends(cut.jobs, cut.world.jobs, copy.core.ledger, latest_at=inf)
     assert second.late_end_at == inf

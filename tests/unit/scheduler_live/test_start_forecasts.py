@@ -1,12 +1,14 @@
 """Forecasts of starts and ends in a live server, and what would be if: kept, shown, and corrected by what came."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +31,20 @@ from scheduler.live.services.start_forecasts import StartForecasts, take_snapsho
 from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent, World
 from tests.support.waiting import PATIENCE, until
-from walras.cli.forecast_text import expected_text, forecast_text, later_text, show_ways, show_what_if, taken_text
+from walras.cli.forecast_text import (
+    clock_text,
+    expected_text,
+    forecast_text,
+    later_text,
+    show_ways,
+    show_what_if,
+    taken_text,
+)
 from walras.cli.simulate_commands import parse_added
+from walras.contract import FORECAST_AHEAD_S
 from walras.errors import UserError
 from walras.job_request import Demand, JobId
-from walras.resources.jobs import JobDetail
+from walras.resources.jobs import ForecastView, JobDetail
 from walras.resources.what_if import QuoteView, WhatIfView, take_way
 from walras.spec.job_spec import parse_spec, spec_mapping
 
@@ -260,6 +271,17 @@ async def test_a_forecast_that_fails_is_made_of_a_smaller_sample_at_once(w: Worl
     await forecasts.close()
 
 
+def test_the_end_of_what_is_looked_ahead_is_not_told_as_an_instant() -> None:
+    """Nine in ten come after p10, and nobody knows of the last one: it is open, in the terminal as on the page."""
+    start = (3600.0, 7200.0, FORECAST_AHEAD_S)
+    open_ended = ForecastView(as_of=0.0, start=start, end=start)
+    early = clock_text(3600.0, 0.0)
+    assert expected_text(open_ended, 0.0) == f"starts {early} or later"
+    assert forecast_text(open_ended, 0.0).count(f"({early} or later nine times in ten)") == 2
+    page = (Path(start_forecasts.__file__).parent.parent / "web/static/words.js").read_text()
+    assert f"const AHEAD_S = {FORECAST_AHEAD_S / 86_400.0:.0f} * 86400;" in page
+
+
 @pytest.mark.parametrize(("deadline", "is_late"), [("+25m", True), ("+3h", False)])
 async def test_a_deadline_behind_a_job_on_a_full_owned_fleet_is_at_risk_where_the_end_is_foreseen_after_it(
     face: Face, deadline: str, *, is_late: bool
@@ -275,7 +297,8 @@ async def test_a_deadline_behind_a_job_on_a_full_owned_fleet_is_at_risk_where_th
     answer = (await face.json("GET", f"/api/v1/jobs/{waiting}/explain"))[1]
     told = [each["detail"] for each in answer["conditions"] if each["type"] == "at_risk"]
     assert len(told) == is_late
-    assert all(each.startswith("it is expected to end about ") for each in told)
+    instant = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    assert all(re.fullmatch(f"it is expected to end about {instant}, its deadline is {instant}", each) for each in told)
 
 
 JOBS = 2 * JOBS_IN_A_PIECE + 7

@@ -29,7 +29,7 @@ async def test_every_waiting_job_of_a_list_has_its_first_reason_with_numbers(fac
     assert (by_id[1]["state"], by_id[1]["reason"], by_id[1]["detail"]) == ("RUNNING", None, "")
     for job_id in (2, 3):
         assert by_id[job_id]["reason"] == "WAIT:CAPACITY"
-        assert "ax2/owned/default: needs 2, 0 of 2 free" in by_id[job_id]["detail"]
+        assert "a: needs 2, 0 of 2 free" in by_id[job_id]["detail"]
     assert (await face.json("GET", f"{API}/jobs/2"))[1]["detail"] == by_id[2]["detail"]
 
 

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from walras.cli import resource_commands
+from walras.cli.arguments import local_time
 from walras.cli.main import app
 from walras.resources.reservations import NewReservation, ReservationView
 
@@ -60,7 +61,10 @@ def test_a_type_and_a_number_are_reserved_for_a_project(fake: Fake) -> None:
     assert (asked.accelerator, asked.accelerators, asked.project, asked.starts, asked.ends) == (
         "a100", 8, "vision", "+2h", "+10h",
     )  # fmt: skip
-    assert f"reservation 1 for project vision: 8 accelerators on n1, from {STARTS} until {ENDS}" in result.output
+    assert (
+        f"reservation 1 for project vision: 8 accelerators on n1, from {local_time(STARTS)} until {local_time(ENDS)}"
+        in result.output
+    )
     assert "job 7 may lose work" in result.output
 
 

@@ -101,17 +101,20 @@ export function reason(job) {
   return job.reason ? REASONS[job.reason] || job.reason : "";
 }
 
+/** How far ahead forecasts look, seconds (`walras.contract.FORECAST_AHEAD_S`): what is so far may come later. */
+const AHEAD_S = 14 * 86400;
+
 /** "about 16:40 (16:20 to 17:30)", always with its interval; empty where nothing is foreseen. */
-export function expected(span) {
+export function expected(span, asOf) {
   if (!Array.isArray(span) || span.length !== 3 || !span.every((each) => typeof each === "number")) return "";
-  return `about ${instant(span[1])} (${instant(span[0])} to ${instant(span[2])})`;
+  return `about ${instant(span[1])} (${instant(span[0])} ${span[2] >= asOf + AHEAD_S - 1 ? "or later" : `to ${instant(span[2])}`})`;
 }
 
 /** When a job starts or ends (`which`: "start" or "end"): about when, or after when at least; empty where nobody can tell. */
 export function foreseen(forecast, which) {
   if (!forecast) return "";
   const after = forecast[`${which}s_after`];
-  const told = expected(forecast[which]) || (typeof after === "number" ? `after ${instant(after)}, in nine futures of ten` : "");
+  const told = expected(forecast[which], forecast.as_of) || (typeof after === "number" ? `after ${instant(after)}, in nine futures of ten` : "");
   return told && Date.now() / 1000 - forecast.as_of > 60 ? `${told}, as of ${instant(forecast.as_of)}` : told;
 }
 
