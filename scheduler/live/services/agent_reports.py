@@ -159,9 +159,7 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
             refuse_withdrawn(transaction, part)
             return
         end_part(transaction, part, "refused")
-        if report.lost:
-            lose_checkpoint(transaction, transaction.state.jobs[job_id], attempt, report.lost, report.detail)
-        emit(transaction, StartRefused(transaction.at, job_id, report.attempt, node.row.node_id, report.detail))
+        _refused(transaction, node, job, attempt, report)
     elif isinstance(report, StartedReport):
         _started(transaction, attempt, part, report.brings)
     elif isinstance(report, ProgressReport):
@@ -170,6 +168,20 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
         _record_checkpoint(transaction, job, attempt, part, report)
     elif isinstance(report, EndedReport):
         _part_ended(transaction, job, attempt, part, report)
+
+
+def _refused(
+    transaction: Transaction, node: LiveNode, job: LiveJob, attempt: LiveAttempt, report: RefusedReport
+) -> None:
+    at, number, node_id = transaction.at, report.attempt, node.row.node_id
+    if report.lost and report.lost == job.launch.code:  # after a restore without content; no machine can mend it
+        emit(transaction, StartRefused(at, job.row.job_id, number, None, report.detail))
+        lacking = f"its code {report.lost[:12]} is not with the server"
+        _hold(transaction, job, f"{lacking}: submit from its folder again, then cancel this job or release it")
+        return
+    if report.lost:
+        lose_checkpoint(transaction, job, attempt, report.lost, report.detail)
+    emit(transaction, StartRefused(at, job.row.job_id, number, node_id, report.detail))
 
 
 def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow, brings: bool) -> None:
@@ -532,7 +544,11 @@ def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport
 
 def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None:
     """Hold a job that a later attempt than the tables know has finished: people decide whether it is to run again."""
-    detail = f"attempt {attempt} ended with exit code 0 after the backup was made: release it to run it again"
+    ended = f"attempt {attempt} ended with exit code 0 after the backup was made"
+    _hold(transaction, job, f"{ended}: release it to run it again")
+
+
+def _hold(transaction: Transaction, job: LiveJob, detail: str) -> None:
     log.warning("job %d: %s", job.row.job_id, detail)
     emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))
     job.row.detail = detail

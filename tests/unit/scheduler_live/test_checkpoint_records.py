@@ -5,12 +5,14 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from scheduler.core.events import JobReleased
 from scheduler.live.services import content_sweep
 from scheduler.live.services.content_sweep import (
     SUPERSEDED_KEPT_S,
@@ -126,6 +128,27 @@ async def test_a_checkpoint_that_its_store_lost_blames_no_machine(tmp_path: Path
         assert row.reason is Reason.INFRA_START_REFUSED
     async with world(tmp_path) as w:
         assert w.live_state.jobs[job_id].checkpoint.step == 10.0
+
+
+async def test_a_job_whose_code_the_server_lacks_is_held_by_name_and_blames_no_machine(w: World) -> None:
+    """As after a restore without content. Released while it still lacks it, it is held again."""
+    agent, code = FakeAgent(w, "n1").names_itself(), "c" * 64
+    job_id = await w.submit({"resources": {"accelerators": "a:2"}})
+    w.live_state.jobs[job_id].launch = replace(w.live_state.jobs[job_id].launch, code=code)
+    await agent.register()
+    for number in (1, 2):
+        await w.advance(1.0)
+        await agent.beat()
+        assert agent.here[job_id, number].code == code
+        agent.here.pop((job_id, number))
+        await agent.beat({"type": "refused", "job_id": job_id, "attempt": number, "detail": "gone", "lost": code})
+        row = w.server.store.job(job_id)
+        assert (row.state.value, row.reason) == ("HELD", Reason.HOLD_ADMIN)
+        assert "code cccccccccccc is not with the server" in row.detail
+        machine = w.server.core.ledger.fleet.machine(agent.node_id)
+        assert machine is not None
+        assert list(machine.failures) == []
+        await w.emit(partial(JobReleased, job_id=job_id))
 
 
 async def test_an_upload_that_comes_late_of_a_fenced_attempt_is_not_the_newest(w: World) -> None:
