@@ -61,6 +61,19 @@ def snapshot_folder(folder: Path) -> ContentTree:
     return hash_folder(folder, paths)
 
 
+def keep_out(folder: Path) -> bool:
+    """Have a folder of results left out of snapshots of the folders above it, as its own rules say if it has any.
+
+    Returns whether it is left out whole.
+    """
+    try:
+        with open(folder / ".walrasignore", "x", encoding="utf-8") as rules:
+            rules.write("*\n")
+    except FileExistsError:
+        return False
+    return True
+
+
 def code_fields(tree: ContentTree, folder: Path) -> dict[str, Any]:
     """Returns the field `code` of a job that starts in a copy of these files, which are those of the folder."""
     return {"tree": tree.name, "folder": folder.name or "root", "files": len(tree.files), "size": tree.size}
