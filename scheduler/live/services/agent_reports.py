@@ -551,8 +551,9 @@ def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None
 def _hold(transaction: Transaction, job: LiveJob, detail: str) -> None:
     log.warning("job %d: %s", job.row.job_id, detail)
     emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))
-    job.row.detail = detail
-    transaction.job_changed(job)
+    if not job.row.state.is_final:  # it was cancelled meanwhile
+        job.row.detail = detail
+        transaction.job_changed(job)
 
 
 # ------------------------------------------------------------------------------------------ notices

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from scheduler.core.events import JobReleased
+from scheduler.core.events import JobCancelled, JobReleased
 from scheduler.live.services import content_sweep
 from scheduler.live.services.content_sweep import (
     SUPERSEDED_KEPT_S,
@@ -149,6 +149,21 @@ async def test_a_job_whose_code_the_server_lacks_is_held_by_name_and_blames_no_m
         assert machine is not None
         assert list(machine.failures) == []
         await w.emit(partial(JobReleased, job_id=job_id))
+
+
+async def test_a_job_cancelled_before_its_code_was_missed_is_cancelled_and_not_held(w: World) -> None:
+    agent, code = FakeAgent(w, "n1").names_itself(), "c" * 64
+    job_id = await w.submit({"resources": {"accelerators": "a:2"}})
+    w.live_state.jobs[job_id].launch = replace(w.live_state.jobs[job_id].launch, code=code)
+    await agent.register()
+    await w.advance(1.0)
+    await agent.beat()
+    await w.emit(partial(JobCancelled, job_id=job_id))
+    agent.here.pop((job_id, 1))
+    await agent.beat({"type": "refused", "job_id": job_id, "attempt": 1, "detail": "gone", "lost": code})
+    row = w.server.store.job(job_id)
+    assert (row.state.value, row.reason) == ("CANCELLED", Reason.USER_CANCELLED)
+    assert "release" not in (row.detail or "")
 
 
 async def test_an_upload_that_comes_late_of_a_fenced_attempt_is_not_the_newest(w: World) -> None:
