@@ -55,6 +55,9 @@ def snapshot_folder(folder: Path) -> ContentTree:
                 field="workdir",
                 fix="start from the folder with your code, or list what need not travel in .walrasignore",
             )
+    if not paths and (folder / ".walrasignore").is_file():
+        fix = "delete that file if its folder, fetched results perhaps, is the job's code"
+        raise ConfigError(f"{folder}/.walrasignore leaves out all there is", field="workdir", fix=fix)
     _check_can_travel(folder, paths)
     # Checked before anything is read, so that a folder with a terabyte of data is refused at once.
     check_sizes({path: (folder / path).stat().st_size for path in paths}, SNAPSHOT_BYTES, str(folder))

@@ -37,6 +37,8 @@ def test_results_that_were_fetched_do_not_travel_as_code(tmp_path: Path) -> None
     assert (keep_out(tmp_path / "job-1"), keep_out(tmp_path / "job-2")) == (True, False)
     paths = [file.path for file in snapshot_folder(tmp_path).files]
     assert paths == ["job-2/.walrasignore", "job-2/out/model", "train.py"]
+    with pytest.raises(ConfigError, match=r"job-1/\.walrasignore leaves out all"):
+        snapshot_folder(tmp_path / "job-1")
 
 
 def test_folders_in_folders_without_end_are_refused_in_words(tmp_path: Path) -> None:
