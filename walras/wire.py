@@ -176,7 +176,7 @@ class PreparedReport(AttemptReport):
 class RefusedReport(AttemptReport):
     type: Literal["refused"] = "refused"
     detail: str = Field(default="", max_length=2000)
-    #: Digest of the checkpoint of which its store lacks a part or all; empty: the store has it.
+    #: Digest of the checkpoint, or name of the code, of which its store lacks a part or all; empty: it has them.
     lost: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
 
 

@@ -526,12 +526,15 @@ class Prepared:
 
 @dataclass(slots=True)
 class StartRefused:
-    """A machine cannot take the attempt (foreign process, full disk, or the start failed before any rank ran)."""
+    """A machine cannot take the attempt (foreign process, full disk, or the start failed before any rank ran).
+
+    `node_id` None: no machine is at fault.
+    """
 
     at: float
     job_id: JobId
     attempt: int
-    node_id: NodeId
+    node_id: NodeId | None
     detail: str = ""
 
 

@@ -4,7 +4,9 @@ Each holder may have half of what the others leave, so that whoever comes next f
 for machines and administrators: others take the rest only.
 """
 
+import os
 import shutil
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -68,20 +70,24 @@ class HolderShares:
 class DiskShares(HolderShares):
     """What holders have of the bytes of a folder: the most is what its disk has left, and what they hold.
 
-    `measure` looks at the disk; `left_bytes` of it are left to others. Hold `lock` around what belongs together.
+    `measure` looks at the disk; `left` bytes of it are left to others. Hold `lock` around what belongs together.
     """
 
-    def __init__(self, what: str, folder: Path, left_bytes: int, *, has_reserve: bool = False, fix: str = "") -> None:
+    def __init__(self, what: str, folder: Path, left: int, *, has_reserve: bool = False, fix: str = "") -> None:
         super().__init__(what, 0, has_reserve=has_reserve, fix=fix)
-        self._folder, self._left_bytes = folder, left_bytes
+        self._folder, self._left = folder, left
         self.lock = threading.RLock()
 
     def measure(self) -> int:
         """Note how much may be held in all; returns the bytes that are free for it."""
         folder = self._folder if self._folder.exists() else self._folder.parent
-        free = shutil.disk_usage(folder).free - self._left_bytes
+        free = self._free_of(folder) - self._left
         self.most = max(0, free) + self._held.total()
         return free
+
+    @staticmethod
+    def _free_of(folder: Path) -> int:
+        return shutil.disk_usage(folder).free
 
     def count(self, more: Counter[str]) -> None:
         """Count these bytes of each holder, fewer where they are negative."""
@@ -100,6 +106,15 @@ class DiskShares(HolderShares):
         holder = max(held, key=held.__getitem__)
         full = f"{sum(held.values()):,} of {self.most:,} {self.what} are held, {held[holder]:,} by {holder}"
         return f"{full}; {self._fix}"
+
+
+class FileShares(DiskShares):
+    """As DiskShares, of the files and folders of a folder: many small ones fill a disk that has bytes left."""
+
+    @staticmethod
+    def _free_of(folder: Path) -> int:
+        disk = os.statvfs(folder)
+        return disk.f_favail if disk.f_files else sys.maxsize  # some file systems have no bound
 
 
 def check_share(what: str, held: int, more: int, share: int, fix: str) -> None:

@@ -152,8 +152,8 @@ class Server:
         checks["clock"], stepped = "ok", self.loop.clock_stepped
         if stepped is not None and self.loop.clock.now() - stepped[0] < SECONDS_PER_HOUR:
             checks["clock"] = f"set by {stepped[1]:+.0f} s at {self.loop.clock.shown(stepped[0])}"
-        for part, shares in (("content", self.content.holders.shares), ("logs", self.logs.shares)):
-            checks[part] = await asyncio.get_running_loop().run_in_executor(None, shares.standing)
+        for part, standing in (("content", self.content.holders.shares.standing), ("logs", self.logs.standing)):
+            checks[part] = await asyncio.get_running_loop().run_in_executor(None, standing)
         put_back = self.policies.in_force.put_back if self.policies.has_policy else ""
         checks["policy"] = f"put back: {put_back}" if put_back else "ok"
         return checks

@@ -9,6 +9,7 @@ import pytest
 from tests.support.agent_commands import AgentStand, a_stop
 from tests.support.real_server import FIFO, A, RealServer, Serve, wait_for
 from tests.support.waiting import stays
+from walras.storage.code_snapshot import snapshot_folder
 from walras.storage.content import chunk_name, hash_folder
 from workers import processes
 
@@ -124,7 +125,9 @@ async def test_code_that_cannot_be_had_is_refused_with_words(
     else:
         del server.content[name]
     await server.start("", argv=READ, workdir="", code=name)
-    assert (await server.report("refused")).detail.startswith("cannot start: the job's code")
+    refused = await server.report("refused")
+    assert refused.detail.startswith("cannot start: the job's code")
+    assert refused.lost == ("" if is_damaged else name)
 
 
 async def test_what_a_rank_did_to_the_cache_reaches_no_other_job(server: AgentStand, tmp_path: Path) -> None:
@@ -225,14 +228,39 @@ def test_results_are_here_once_the_job_has_succeeded(pair: RealServer, tmp_path:
     done = server.command("fetch", str(job), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     got = {path.relative_to(tmp_path / f"job-{job}") for path in (tmp_path / f"job-{job}").rglob("*")}
-    assert {str(path) for path in got} == {"out", "out/deep", "out/deep/model.bin", "result.json"}
+    assert {str(path) for path in got} == {"out", "out/deep", "out/deep/model.bin", "result.json", ".walrasignore"}
     assert (tmp_path / f"job-{job}/out/deep/model.bin").read_bytes() == b"w" * 5_000_000
+    (tmp_path / "train.py").touch()
+    assert [file.path for file in snapshot_folder(tmp_path).files if file.path.startswith(f"job-{job}/")] == []
     part = server.command("fetch", str(job), "out/deep", "--to", "part", cwd=tmp_path)
     assert part.returncode == 0
     assert not (tmp_path / "part/result.json").exists()
     assert (tmp_path / "part/out/deep/model.bin").stat().st_size == 5_000_000
     assert "is there already" in server.command("fetch", str(job), cwd=tmp_path).stderr
     assert "no 'other'" in server.command("fetch", str(job), "other", "--to", "x", cwd=tmp_path).stderr
+
+
+def test_code_that_a_restore_did_not_bring_back_is_named_and_may_be_sent_again(
+    pair: RealServer, tmp_path: Path
+) -> None:
+    """The job is held with the name of what it lacks, and runs once the folder was sent again."""
+    user = tmp_path / "home"
+    offered = f"run: [{sys.executable}, train.py]\nworkdir: .\nhold: true\nresources: {{accelerators: a}}\n"
+    (user / "data").mkdir(parents=True)
+    (user / "train.py").write_text(TRAIN)
+    (user / "data" / "text").write_text("restored")
+    (user / "job.yaml").write_text(offered)
+    job = submit(pair, user)
+    content = pair.data / "content"
+    for path in [*content.glob("??/*")]:
+        path.unlink()
+    assert pair.command("release", str(job)).returncode == 0
+    wait_for(lambda: "is not with the server" in (pair.job(job)["detail"] or ""), 60, "it is held by name")
+    assert pair.state(job) == "HELD"
+    assert "is not with the server" in pair.command("explain", str(job)).stdout
+    submit(pair, user)
+    assert pair.command("release", str(job)).returncode == 0
+    pair.until_state(job, "SUCCEEDED", 60)
 
 
 def test_a_job_cancelled_while_it_runs_leaves_what_it_had(pair: RealServer, tmp_path: Path) -> None:

@@ -469,6 +469,7 @@ def fetch_command(
     Each file lies under its path in the working folder. What further machines of a gang left is below `node-N/`.
     """
     from walras.client import fetch_outputs
+    from walras.storage.code_snapshot import keep_out
 
     job_id = job_id_of(job)
     folder = (to or Path(f"job-{job_id}")).absolute()
@@ -479,7 +480,8 @@ def fetch_command(
         show_line(f"{file.size:>15} {name}")
     if not listing:
         size = format_size(sum(file.size for file in found.files.values()))
-        show_line(f"{len(found.files)} files, {size}, in {folder}")
+        stays = "; no job takes it along, unless you delete its .walrasignore" if keep_out(folder) else ""
+        show_line(f"{len(found.files)} files, {size}, in {folder}{stays}")
     for problem in found.problems:
         show_line(f"not kept: {problem}")
 

@@ -36,7 +36,7 @@ from walras.cli.terminal_output import (
     show_listing,
     watch_listing,
 )
-from walras.errors import UserError
+from walras.errors import Conflict, UserError
 from walras.units import format_length
 
 if TYPE_CHECKING:
@@ -188,11 +188,17 @@ async def _take_up(client: "Client", entries: "list[PoolEntry]") -> None:
     """Adds the pools, or gives existing ones their new terms."""
     known = {pool.pool_id for pool in await client.pools()}
     for entry in entries:
-        if str(entry.pool_id) in known:
+        pool_id = str(entry.pool_id)
+        if pool_id not in known:
+            try:
+                await client.add_pool(entry.model_dump(mode="json", exclude_defaults=True))
+            except Conflict:  # perhaps it was added meanwhile
+                known = {pool.pool_id for pool in await client.pools()}
+                if pool_id not in known:
+                    raise
+        if pool_id in known:
             terms = {"quota": entry.quota, "least": entry.least, "usd_per_h": entry.usd_per_h, "drained": False}
-            await client.change_pool(str(entry.pool_id), **terms)
-        else:
-            await client.add_pool(entry.model_dump(mode="json", exclude_defaults=True))
+            await client.change_pool(pool_id, **terms)
         show_line(f"pool {entry.pool_id}: {entry.least} to {entry.quota} allocations of Slurm, as they are worth it")
 
 
@@ -245,18 +251,30 @@ _CALL_S = 60.0
 _AT_ONCE = 16
 _MOST_BYTES = 4096
 
-#: Shell text that sets `state`, and `pid` to that of the running agent, or to nothing.
-_LOOK = """set -eu
+_STATE = """set -eu
 umask 077
 state={state}
-pid=$(cat "$state/agent.pid" 2>/dev/null || true)
+"""
+#: Shell text by which what starts or stops the agent of a host takes turns. The agent itself must not inherit it.
+_ALONE = """mkdir -p "$state"
+exec 9>"$state/launch.lock"
+if command -v flock >/dev/null && ! flock -w 30 9; then
+  echo "another command starts or stops this agent"; exit 1
+fi
+"""
+#: Shell text that sets `pid` to that of the running agent, or to nothing.
+_LOOK = """pid=$(cat "$state/agent.pid" 2>/dev/null || true)
 case "$pid" in ''|*[!0-9]*) pid= ;; esac
 if [ -n "$pid" ] && ! tr '\\0' '\\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF "$state/agent"; then pid=; fi
 """
-_START = """if [ -n "$pid" ]; then cat >/dev/null; echo "running $pid"; exit 0; fi
+_START = (
+    _ALONE
+    + _LOOK
+    + """if [ -n "$pid" ]; then cat >/dev/null; echo "running $pid"; exit 0; fi
 mkdir -p "$state"
 cat >"$state/join.token"
-nohup setsid {line} --state "$state/agent" --join-token-file "$state/join.token" >>"$state/agent.log" 2>&1 </dev/null &
+nohup setsid {line} --state "$state/agent" --join-token-file "$state/join.token" \\
+  >>"$state/agent.log" 2>&1 </dev/null 9>&- &
 pid=$!
 echo "$pid" >"$state/agent.pid"
 i=0
@@ -268,9 +286,18 @@ while [ $i -lt 20 ]; do
 done
 echo "started $pid"
 """
-_STATUS = """if [ -n "$pid" ]; then echo "running $pid"; else echo stopped; fi
+)
+_STATUS = (
+    _LOOK
+    + """if [ -n "$pid" ]; then echo "running $pid"; else echo stopped; fi
 """
-_STOP = """if [ -z "$pid" ]; then echo stopped; exit 0; fi
+)
+_STOP = (
+    """[ -d "$state" ] || {{ echo stopped; exit 0; }}
+"""
+    + _ALONE
+    + _LOOK
+    + """if [ -z "$pid" ]; then echo stopped; exit 0; fi
 kill -TERM "$pid"
 i=0
 while [ $i -lt 40 ] && kill -0 "$pid" 2>/dev/null; do sleep 0.25; i=$((i + 1)); done
@@ -278,6 +305,7 @@ kill -0 "$pid" 2>/dev/null && {{ echo "still running $pid"; exit 1; }}
 rm -f "$state/agent.pid"
 echo "stopped $pid"
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +353,8 @@ def _run(host: "HostEntry", script: str, stdin: str = "") -> HostAnswer:
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", "-T"]
     if host.port is not None:
         options += ["-p", str(host.port)]
-    look = _LOOK.format(state=f'"{where}"')
-    remote = f"exec /bin/sh -c {shlex.quote(look + script)}"
+    state = _STATE.format(state=f'"{where}"')
+    remote = f"exec /bin/sh -c {shlex.quote(state + script)}"
     try:
         ran = subprocess.run(
             ["ssh", *options, "--", host.host, remote],

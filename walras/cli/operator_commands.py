@@ -27,7 +27,7 @@ import typer
 from walras.cli.arguments import example_or_path, parse_length_option, refuse_options
 from walras.cli.session import with_client
 from walras.cli.terminal_output import exit_with, show_line, warn
-from walras.errors import ConfigError, NotFound, UserError
+from walras.errors import ClusterError, ConfigError, NotFound, UserError
 from walras.units import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -604,11 +604,8 @@ def admin_prune_command(
     """Delete old records of ended jobs; the server may run meanwhile. The ledger of money is kept."""
     if content:
         refuse_options({"--data": data}, "is for records, and --content asks the server", "give one of them")
-        pruned = with_client(lambda client: client.prune_content(dry_run=dry_run))
-        did = "would delete" if dry_run else "deleted"
-        show_line(f"{did} {format_size(pruned.size_bytes)} of content that nothing refers to")
-        for holder, size_bytes in pruned.holders.items():
-            show_line(f"  {holder}: {format_size(size_bytes)}")
+        older_s = parse_length_option(checkpoints, "--checkpoints")
+        _prune_content(dry_run=dry_run, checkpoints_older_s=older_s)
         return
     if data is None or dry_run:
         raise UserError("what is to be pruned?", field="--data", fix="give --data DIR, or --content [--dry-run]")
@@ -623,8 +620,23 @@ def admin_prune_command(
         journal_older_s=parse_length_option(journal, "--journal"),
     )
     show_line(f"deleted {told.jobs} ended jobs, the logs of {told.logs}, the checkpoints of {told.checkpoints}")
+    if checkpoints is not None:
+        show_line(f"of those in stores: ask the server, `walras admin prune --content --checkpoints {checkpoints}`")
     if journal is not None:
         show_line(f"deleted {told.journal_rows} rows of the journal")
+
+
+def _prune_content(*, dry_run: bool, checkpoints_older_s: float | None) -> None:
+    """Ask the server to. Raises ClusterError where an object store did not answer, after telling of the others."""
+    pruned = with_client(lambda client: client.prune_content(dry_run=dry_run, checkpoints_older_s=checkpoints_older_s))
+    did = "would delete" if dry_run else "deleted"
+    show_line(f"{did} {format_size(pruned.size_bytes)} of content that nothing refers to")
+    for holder, size_bytes in pruned.holders.items():
+        show_line(f"  {holder}: {format_size(size_bytes)}")
+    if checkpoints_older_s is not None:
+        show_line(f"{did} {pruned.objects:,} objects in object stores")
+    if silent := pruned.unanswered:
+        raise ClusterError(f"{len(silent)} places did not answer, the first is {silent[0]}; the server's log says why")
 
 
 def admin_to_postgresql_command(

@@ -37,13 +37,20 @@ class ContentPrune(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     dry_run: bool = False
+    #: Checkpoints of jobs that ended longer ago than this, seconds, are needed no more; None: all are.
+    checkpoints_older_s: float | None = Field(default=None, ge=0, le=1e12)
 
 
 class ContentPruned(BaseModel):
-    """The bytes of content that were deleted, or would be; by holder what several hold counts for each."""
+    """The bytes of content that were deleted, or would be; by holder what several hold counts for each.
+
+    `objects`: how many in object stores; `unanswered`: the places in them that could not be looked at.
+    """
 
     size_bytes: int
     holders: dict[str, int]
+    objects: int = 0
+    unanswered: list[str] = []
 
 
 class TreeCommitted(BaseModel):
@@ -95,8 +102,11 @@ class ContentCalls(Calls):
         await ContentTransfer(self._transport).send(folder, tree, told)
 
     @Endpoint("POST", f"{API}/content/prune", who="admin", body=ContentPrune, waits=True, repeatable=True)
-    async def prune_content(self, *, dry_run: bool = False) -> ContentPruned:
-        """Delete content that nothing refers to. What was sent within half an hour stays; `dry_run`: only say what."""
+    async def prune_content(self, *, dry_run: bool = False, checkpoints_older_s: float | None = None) -> ContentPruned:
+        """Delete content that nothing refers to. What was sent within half an hour stays; `dry_run`: only say what.
+
+        `checkpoints_older_s`: delete checkpoints of jobs that ended longer ago too, in object stores as well.
+        """
 
     @Endpoint("GET", _OUTPUTS)
     async def outputs(self, job_id: int) -> JobOutputs:

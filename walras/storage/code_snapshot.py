@@ -55,10 +55,26 @@ def snapshot_folder(folder: Path) -> ContentTree:
                 field="workdir",
                 fix="start from the folder with your code, or list what need not travel in .walrasignore",
             )
+    if not paths and (folder / ".walrasignore").is_file():
+        fix = "delete that file if its folder, fetched results perhaps, is the job's code"
+        raise ConfigError(f"{folder}/.walrasignore leaves out all there is", field="workdir", fix=fix)
     _check_can_travel(folder, paths)
     # Checked before anything is read, so that a folder with a terabyte of data is refused at once.
     check_sizes({path: (folder / path).stat().st_size for path in paths}, SNAPSHOT_BYTES, str(folder))
     return hash_folder(folder, paths)
+
+
+def keep_out(folder: Path) -> bool:
+    """Have a folder of results left out of snapshots of the folders above it, as its own rules say if it has any.
+
+    Returns whether it is left out whole.
+    """
+    try:
+        with open(folder / ".walrasignore", "x", encoding="utf-8") as rules:
+            rules.write("*\n")
+    except FileExistsError:
+        return False
+    return True
 
 
 def code_fields(tree: ContentTree, folder: Path) -> dict[str, Any]:

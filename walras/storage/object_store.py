@@ -299,8 +299,11 @@ def _newest(trees: dict[str, StoredObject]) -> str:
     return max(trees, key=lambda name: (trees[name].written_at, name))
 
 
-def sweep_objects(folder: ObjectFolder, in_use: Set[str], now: float, *, is_over: bool = False) -> int:
-    """Delete what no tree needs that is in use, young, or the newest one; returns how many objects went.
+def sweep_objects(
+    folder: ObjectFolder, in_use: Set[str], now: float, *, is_over: bool = False, is_dry: bool = False
+) -> int:
+    """Delete what no tree needs that is in use, young, or the newest one; returns how many objects went,
+    or with `is_dry` would.
 
     `now`: Unix seconds. `is_over`: nobody writes there any more, so the newest tree is nothing special.
     Raises StoreFailure, and NotFound or DamagedContent where it cannot be told what is needed: then nothing goes.
@@ -312,5 +315,6 @@ def sweep_objects(folder: ObjectFolder, in_use: Set[str], now: float, *, is_over
         kept.add(_newest(trees))
     needed = {chunk for name in kept for chunk in folder.tree(name).chunk_sizes()}
     unneeded = {name for name, found in chunks.items() if name not in needed and found.written_at <= old_at}
-    folder.remove(unneeded, trees.keys() - kept)
+    if not is_dry:
+        folder.remove(unneeded, trees.keys() - kept)
     return len(unneeded) + len(trees.keys() - kept)

@@ -152,7 +152,9 @@ class _Withdrawn(Exception):
 
 @dataclass(frozen=True)
 class StartFailure:
-    """Why no supervisor runs. `lost`: digest of a checkpoint that its store lacks in part; empty: another reason."""
+    """Why no supervisor runs. `lost`: digest of a checkpoint, or name of code, that its store lacks in part; empty:
+    another reason.
+    """
 
     detail: str
     lost: str = ""
@@ -266,7 +268,10 @@ class AttemptStarts:
                 if failures >= FETCH_TRIES or self._machine.clocks.boottime() >= start.lease_until:
                     return StartFailure(f"cannot start: the job's {what} did not come in {failures} tries: {error}")
             except (UserError, ValueError) as error:
-                resume, is_lost = start.command.resume, isinstance(error, NotFound | DamagedContent)
-                lost = resume.digest if resume is not None and what == "checkpoint" and is_lost else ""
+                resume, lost = start.command.resume, ""
+                if what == "code" and isinstance(error, NotFound):
+                    lost = start.command.code
+                elif what == "checkpoint" and resume is not None and isinstance(error, NotFound | DamagedContent):
+                    lost = resume.digest
                 return StartFailure(f"cannot start: the job's {what} cannot be had: {error}", lost)
             await asyncio.sleep(call_backoff_s(failures, self._machine.chance))

@@ -227,7 +227,8 @@ def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 def on_start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
     """Ends a start that one of its machines refused; no rank of the gang runs."""
-    abort_start(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, f"{event.node_id}: {event.detail}")
+    said = event.detail if event.node_id is None else f"{event.node_id}: {event.detail}"
+    abort_start(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, said)
 
 
 def on_prepare_timeout(cycle: Cycle, job: JobRecord, attempt: int) -> None:

@@ -20,7 +20,7 @@ from scheduler.live.http.request_bodies import holder_of, is_reserved_for, read_
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.providers.machine_boot import packed_wheel
-from scheduler.live.services.content_sweep import SUPERSEDED_KEPT_S, sweep_content
+from scheduler.live.services.content_sweep import SUPERSEDED_KEPT_S, drop_expired_objects, sweep_content
 from scheduler.live.services.views import view_of
 from scheduler.live.store.content_store import Holder
 from scheduler.live.store.table_rows import OutputsRow
@@ -155,10 +155,14 @@ async def get_tree(call: RequestContext) -> bytes:
 @serves(ContentCalls.prune_content)
 async def prune_content(call: RequestContext) -> ContentPruned:
     asked = await call.model(ContentPrune)
-    swept = await sweep_content(call.server, min_age_s=SUPERSEDED_KEPT_S, is_dry=asked.dry_run)
+    keep_s, is_dry = asked.checkpoints_older_s, asked.dry_run
+    swept = await sweep_content(call.server, keep_s, SUPERSEDED_KEPT_S, is_dry=is_dry)
     pruned = ContentPruned(size_bytes=swept.size_bytes, holders=dict(swept.of_holders.most_common()))
-    if not asked.dry_run:
-        told = {"size_bytes": pruned.size_bytes}
+    if keep_s is not None:
+        ever_s = call.server.loop.clock.now()
+        pruned.objects, pruned.unanswered = await drop_expired_objects(call.server, keep_s, ever_s, is_dry=is_dry)
+    if not is_dry:
+        told = {"size_bytes": pruned.size_bytes, "objects": pruned.objects}
         await call.server.loop.perform(lambda transaction: note_write(call, transaction, "content", after=told))
     return pruned
 

@@ -297,7 +297,7 @@ async def list_holders(call: RequestContext) -> list[HolderUse]:
     """Lists who holds what, the largest holders of a thing first."""
     server = call.server
     shared = [*server.shares_of_requests, server.content.holders.shares]
-    of_users = [server.gateway.sessions.shares, server.state.job_shares, server.logs.shares]
+    of_users = [server.gateway.sessions.shares, server.state.job_shares, server.logs.shares, server.logs.files]
     uses = [
         HolderUse(
             what=each.what,

@@ -184,6 +184,8 @@ class LiveAttempt:
     evidence: StepEvidence = field(default_factory=StepEvidence)
     #: Why a part was refused, as far as this process heard.
     refusal: str = ""
+    #: The name of the job's code, if a machine was told that the server has none of that name.
+    lost_code: str = ""
     #: A part's supervisor died while its agent was running.
     loss_witnessed: bool = False
     #: Ranks of a part were told to stop before their work was done (by the reports of this process's life).

@@ -42,6 +42,7 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import highest_number_told
 from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
 from scheduler.live.services.unconfirmed_starts import (
+    hold_job,
     is_stopped_late,
     is_withdrawn,
     refuse_start,
@@ -163,9 +164,10 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
         if is_withdrawn(part):
             refuse_withdrawn(transaction, part)
             return
-        if report.lost:
-            lose_checkpoint(transaction, transaction.state.jobs[job_id], attempt, report.lost, report.detail)
-        refuse_start(transaction, part, report.detail)
+        is_code = bool(report.lost) and report.lost == job.launch.code  # after a restore without content
+        if report.lost and not is_code:
+            lose_checkpoint(transaction, job, attempt, report.lost, report.detail)
+        refuse_start(transaction, part, report.detail, lost_code=report.lost if is_code else "")
     elif isinstance(report, StartedReport):
         _started(transaction, attempt, part, report.brings)
     elif isinstance(report, ProgressReport):
@@ -538,11 +540,8 @@ def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport
 
 def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None:
     """Hold a job that a later attempt than the tables know has finished: people decide whether it is to run again."""
-    detail = f"attempt {attempt} ended with exit code 0 after the backup was made: release it to run it again"
-    log.warning("job %d: %s", job.row.job_id, detail)
-    emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))
-    job.row.detail = detail
-    transaction.job_changed(job)
+    ended = f"attempt {attempt} ended with exit code 0 after the backup was made"
+    hold_job(transaction, job, f"{ended}: release it to run it again")
 
 
 # ------------------------------------------------------------------------------------------ notices

@@ -68,24 +68,37 @@ async def drop_superseded_objects(server: Server, keep_checkpoints_s: float | No
     try:
         in_use = set(await content_in_use(server, keep_checkpoints_s)) if left else set()
         for place in sorted(left):
-            if await _swept(server, place, in_use):
+            if await _swept(server, place, in_use) is not None:
                 left.remove(place)
     finally:
         server.state.superseded_places |= left
 
 
-async def drop_expired_objects(server: Server, keep_checkpoints_s: float) -> None:
-    """Delete from object stores what is left of jobs that ended longer than `keep_checkpoints_s` ago."""
+async def drop_expired_objects(
+    server: Server, keep_checkpoints_s: float, within_s: float = _EXPIRED_WITHIN_S, *, is_dry: bool = False
+) -> tuple[int, list[str]]:
+    """Delete from object stores what is left of jobs that ended longer than `keep_checkpoints_s` ago.
+
+    Places that the tables name are looked at if their jobs expired in the last `within_s`; those in the present store
+    whatever their age. Returns how many objects went, or with `is_dry` would, and the places that did not answer.
+    """
     before_at, root = server.loop.clock.now() - keep_checkpoints_s, server.admission.checkpoints.store
-    read = server.store.expired_checkpoint_places
-    places = set(await server.read(read, before_at - _EXPIRED_WITHIN_S, before_at))
+    deleted, unanswered = 0, list[str]()
+    places = set(await server.read(server.store.expired_checkpoint_places, before_at - within_s, before_at))
     if is_object_store(root):  # of jobs of any age, of which the tables may know nothing any more
-        names = await asyncio.to_thread(lambda: ObjectFolder(f"{root}/jobs").folders())
+        try:
+            names = await asyncio.to_thread(lambda: ObjectFolder(f"{root}/jobs").folders())
+        except (ClusterError, UserError) as error:
+            log.warning("what no job needs at %s was not deleted: %s", root, error)
+            names, unanswered = [], [root]
         numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 16]
         places |= {f"{root}/jobs/{job_id}" for job_id in await server.read(server.store.jobs_over, numbers, before_at)}
     in_use = set(await content_in_use(server, keep_checkpoints_s)) if places else set()
     for place in sorted(places):
-        await _swept(server, place, in_use, over_s=keep_checkpoints_s)
+        count = await _swept(server, place, in_use, over_s=keep_checkpoints_s, is_dry=is_dry)
+        deleted += count or 0
+        unanswered += [place] if count is None else []
+    return deleted, unanswered
 
 
 async def take_up_superseded(server: Server) -> None:
@@ -97,23 +110,26 @@ async def take_up_superseded(server: Server) -> None:
             server.state.superseded.add(content)
 
 
-async def _swept(server: Server, place: str, in_use: set[str], *, over_s: float | None = None) -> bool:
-    """Returns False where the store does not answer. Runs in a thread of its own, since it may take minutes.
+async def _swept(
+    server: Server, place: str, in_use: set[str], *, over_s: float | None = None, is_dry: bool = False
+) -> int | None:
+    """Returns how many objects went; None where the store does not answer. Runs in a thread of its own, since it may
+    take minutes.
 
     `over_s`: how long nobody has written there any more; what is younger stays. None: a job may.
     """
 
     def sweep() -> int:
-        return sweep_objects(
-            ObjectFolder(place), in_use, server.clocks.wall() - (over_s or 0.0), is_over=over_s is not None
-        )
+        old_at, is_over = server.clocks.wall() - (over_s or 0.0), over_s is not None
+        return sweep_objects(ObjectFolder(place), in_use, old_at, is_over=is_over, is_dry=is_dry)
 
     try:
-        log.info("deleted %d objects at %s that no job needs", await asyncio.to_thread(sweep), place)
+        count = await asyncio.to_thread(sweep)
+        log.info("%s %d objects at %s that no job needs", "found" if is_dry else "deleted", count, place)
     except (ClusterError, UserError) as error:
         log.warning("what no job needs at %s was not deleted: %s", place, error)
-        return False
-    return True
+        return None
+    return count
 
 
 async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> None:

@@ -7,14 +7,14 @@ know are never sent.
 
 import logging
 
-from scheduler.core.events import StartRefused
+from scheduler.core.events import JobHeld, StartRefused
 from scheduler.live.loop.apply_commands import emit, end_part, post_stop, stop_other_parts
-from scheduler.live.loop.live_state import LiveAttempt, LiveNode, LiveState
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import OutboxRow, PartRow
 from walras.job_needs import JobNeeds
 from walras.job_request import JobId
-from walras.states import AttemptState
+from walras.states import AttemptState, Reason
 from walras.wire import AgentCommand, StartCommand
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,8 @@ def drop_command(transaction: Transaction, node: LiveNode, command: AgentCommand
         refuse_start(transaction, part, detail)
 
 
-def refuse_start(transaction: Transaction, part: PartRow, detail: str) -> None:
-    """End a part of which nothing ever ran. `detail`: why.
+def refuse_start(transaction: Transaction, part: PartRow, detail: str, *, lost_code: str = "") -> None:
+    """End a part of which nothing ever ran. `detail`: why; `lost_code`: the name of the job's code if nobody has it.
 
     The other machines of a gang may have begun theirs. The core gives their places away when it hears of the refusal,
     so it hears of it once those parts have ended too.
@@ -101,7 +101,7 @@ def refuse_start(transaction: Transaction, part: PartRow, detail: str) -> None:
     attempt = transaction.state.attempt(part.job_id, part.attempt)
     assert attempt is not None, f"attempt {part.attempt} of job {part.job_id} is not in the live state"
     end_part(transaction, part, _REFUSED)
-    attempt.refusal = attempt.refusal or detail
+    attempt.refusal, attempt.lost_code = attempt.refusal or detail, attempt.lost_code or lost_code
     if any(each.ordered and not each.ended for each in attempt.parts.values()):
         stop_other_parts(transaction, attempt, 0.0, "a part of the gang was refused")
     else:
@@ -109,14 +109,31 @@ def refuse_start(transaction: Transaction, part: PartRow, detail: str) -> None:
 
 
 def tell_refused(transaction: Transaction, attempt: LiveAttempt) -> bool:
-    """Tell the core of an attempt of which a part was refused. Returns False if none was."""
+    """Tell the core of an attempt of which a part was refused. Returns False if none was.
+
+    A job whose code is lost is held: no machine is at fault, and none can mend it.
+    """
     refused = [part for part in attempt.parts.values() if part.cause == _REFUSED]
     if not refused:
         return False
     first = min(refused, key=lambda part: part.ended_at or 0.0)
     detail = attempt.refusal or "its part was refused"  # before the server's last start
-    emit(transaction, StartRefused(transaction.at, first.job_id, first.attempt, first.node_id, detail))
+    blamed = None if attempt.lost_code else first.node_id
+    job = transaction.state.jobs[first.job_id]
+    emit(transaction, StartRefused(transaction.at, first.job_id, first.attempt, blamed, detail))
+    if attempt.lost_code:
+        lacking = f"its code {attempt.lost_code[:12]} is not with the server"
+        hold_job(transaction, job, f"{lacking}: submit from its folder again, then cancel this job or release it")
     return True
+
+
+def hold_job(transaction: Transaction, job: LiveJob, detail: str) -> None:
+    """Hold a job until somebody looks at it. `detail`: why, and what they can do."""
+    log.warning("job %d: %s", job.row.job_id, detail)
+    emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))
+    if not job.row.state.is_final:  # it was cancelled meanwhile
+        job.row.detail = detail
+        transaction.job_changed(job)
 
 
 def is_withdrawn(part: PartRow) -> bool:

@@ -27,7 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from scheduler.live.holder_shares import FREE_LEAST_BYTES, DiskShares
+from scheduler.live.holder_shares import FREE_LEAST_BYTES, DiskShares, FileShares, ShareTaken
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_declaration import Kept
 from walras.clocks import random_hex, random_token
@@ -255,14 +255,24 @@ CUT_NOTE = b"\n[walras: output is left out here: the logs of this job's user fil
 _LOGS_FIX = "an administrator deletes old ones: `walras admin prune --logs 7d`, or `keep: {logs: 30d}`"
 
 
+#: Files and folders of one rank's log at most, and how many of the disk's are left to others.
+_FILES_OF_LOG, _FILES_LEFT = 4, 4096
+
+
 class LogStore:
-    """The logs of all ranks, to which bytes are only appended, by each user no more than its share of the disk."""
+    """The logs of all ranks, to which bytes are only appended, by each user no more than its share of the disk.
+
+    Beyond its share of bytes a log ends with CUT_NOTE; beyond that of files a new one is not begun.
+    """
 
     def __init__(self, folder: Path, limit_bytes: int, wall: Callable[[], float] = time.time) -> None:
         #: Below what content leaves, so that content alone ends no log.
         self.shares = DiskShares("bytes of logs", folder, FREE_LEAST_BYTES // 2, fix=_LOGS_FIX)
-        #: What was written since the last count began, by holder.
+        self.files = FileShares("files of logs", folder, _FILES_LEFT, fix=_LOGS_FIX)
+        self.files.lock = self.shares.lock
+        #: What was written since the last count began, bytes and files by holder.
         self._since: Counter[str] = Counter()
+        self._begun: Counter[str] = Counter()
         #: Whether bytes were left out since the last count: what was deleted meanwhile may make room for more.
         self.is_cutting = False
         self._folder = folder
@@ -284,17 +294,38 @@ class LogStore:
         """Count what each holder has anew, by the holder of each job. Takes minutes where there are many logs."""
         with self.shares.lock:
             self._since.clear()
+            self._begun.clear()
             self.is_cutting = False
-        found: Counter[str] = Counter()
+        found, begun = Counter[str](), Counter[str]()
         for job_id, folder in DataFolder(self._folder.parent).folders_of_jobs(FOLDER_ENTRIES[self._folder.name]):
             if holder := holders.get(job_id):
                 for path in folder.rglob("*.*"):
                     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                         found[holder] += path.stat().st_size
+                        begun[holder] += _FILES_OF_LOG if path.suffix == ".log" else 0
         with self.shares.lock:
-            found.update(self._since)
-            found.subtract(self.shares.held)
-            self.shares.count(found)
+            for shares, seen, since in ((self.shares, found, self._since), (self.files, begun, self._begun)):
+                seen.update(since)
+                seen.subtract(shares.held)
+                shares.count(seen)
+
+    def standing(self) -> str:
+        """Returns "ok", or what of the logs is how full, by whom, and what frees it."""
+        told = self.shares.standing()
+        return self.files.standing() if told == "ok" else told
+
+    def _may_begin(self, holder: str) -> bool:
+        """Returns whether the holder may have one more log, after counting it."""
+        with self.shares.lock:
+            self.files.measure()
+            try:
+                self.files.check(holder, _FILES_OF_LOG)
+            except ShareTaken:
+                self.is_cutting = True
+                return False
+            self.files.put_back(holder, _FILES_OF_LOG)
+            self._begun[holder] += _FILES_OF_LOG
+            return True
 
     def _within_share(self, path: Path, piece: bytes, holder: str) -> bytes:
         """Returns what is to be appended in the place of these bytes, after counting it."""
@@ -312,6 +343,8 @@ class LogStore:
             return piece
 
     def _append(self, path: Path, offset: int, data: bytes, holder: str) -> LogAppended:
+        if holder and not path.exists() and not self._may_begin(holder):
+            return LogAppended(0, full=False)
         with _open_to_append(path) as file:
             size = file.tell()
             if offset <= size < offset + len(data):

@@ -5,12 +5,14 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from scheduler.core.events import JobCancelled, JobReleased
 from scheduler.live.services import content_sweep
 from scheduler.live.services.content_sweep import (
     SUPERSEDED_KEPT_S,
@@ -21,6 +23,7 @@ from scheduler.live.services.content_sweep import (
 )
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.store_interface import StoreUnavailable
+from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, World, world
 from tests.support.memory_objects import memory_objects, names_below
 from tests.support.waiting import until
@@ -127,6 +130,42 @@ async def test_a_checkpoint_that_its_store_lost_blames_no_machine(tmp_path: Path
         assert w.live_state.jobs[job_id].checkpoint.step == 10.0
 
 
+async def test_a_job_whose_code_the_server_lacks_is_held_by_name_and_blames_no_machine(w: World) -> None:
+    """As after a restore without content. Released while it still lacks it, it is held again."""
+    agent, code = FakeAgent(w, "n1").names_itself(), "c" * 64
+    job_id = await w.submit({"resources": {"accelerators": "a:2"}})
+    w.live_state.jobs[job_id].launch = replace(w.live_state.jobs[job_id].launch, code=code)
+    await agent.register()
+    for number in (1, 2):
+        await w.advance(1.0)
+        await agent.beat()
+        assert agent.here[job_id, number].code == code
+        agent.here.pop((job_id, number))
+        await agent.beat({"type": "refused", "job_id": job_id, "attempt": number, "detail": "gone", "lost": code})
+        row = w.server.store.job(job_id)
+        assert (row.state.value, row.reason) == ("HELD", Reason.HOLD_ADMIN)
+        assert "code cccccccccccc is not with the server" in row.detail
+        machine = w.server.core.ledger.fleet.machine(agent.node_id)
+        assert machine is not None
+        assert list(machine.failures) == []
+        await w.emit(partial(JobReleased, job_id=job_id))
+
+
+async def test_a_job_cancelled_before_its_code_was_missed_is_cancelled_and_not_held(w: World) -> None:
+    agent, code = FakeAgent(w, "n1").names_itself(), "c" * 64
+    job_id = await w.submit({"resources": {"accelerators": "a:2"}})
+    w.live_state.jobs[job_id].launch = replace(w.live_state.jobs[job_id].launch, code=code)
+    await agent.register()
+    await w.advance(1.0)
+    await agent.beat()
+    await w.emit(partial(JobCancelled, job_id=job_id))
+    agent.here.pop((job_id, 1))
+    await agent.beat({"type": "refused", "job_id": job_id, "attempt": 1, "detail": "gone", "lost": code})
+    row = w.server.store.job(job_id)
+    assert (row.state.value, row.reason) == ("CANCELLED", Reason.USER_CANCELLED)
+    assert "release" not in (row.detail or "")
+
+
 async def test_an_upload_that_comes_late_of_a_fenced_attempt_is_not_the_newest(w: World) -> None:
     agent, job_id = await a_running_job(w)
     await agent.beat(a_commit(agent, job_id, 1, 10.0))
@@ -215,6 +254,68 @@ async def test_places_of_jobs_that_ended_long_ago_or_are_forgotten_go(
             database.execute("UPDATE chain SET last_job_id = 99")
         await drop_expired_objects(w.server, 86_400.0)
         assert there() == {str(running), "own"}
+
+
+async def test_an_administrator_frees_checkpoints_of_ended_jobs_wherever_they_are(
+    tmp_path: Path, objects: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the server's disk and in object stores, those of a former setting too; told first, and of silent stores."""
+
+    def age_all() -> None:
+        for stored in objects.store.values():
+            stored.created = stored.created.replace(year=2020)
+        for path in (tmp_path / "server" / "content").glob("??/*"):
+            os.utime(path, (path.stat().st_mtime - 86_400.0,) * 2)
+
+    async with facing(tmp_path / "server", cluster={"pools": [A], "checkpoints": "s3://bucket/former"}) as face:
+        agent, job_id = await a_running_job(face.world)
+        kept = put(face.world.server.content, tmp_path, b"kept")
+        store = f"s3://bucket/former/jobs/{job_id}"
+        (tmp_path / "f").write_text("over")
+        async with ObjectTransfer(ObjectFolder(store)) as transfer:
+            name = await transfer.send(tmp_path, hash_folder(tmp_path, ["f"]))
+        commit = a_commit(agent, job_id, 1, 1.0, name)
+        await agent.beat(commit | {"manifest": commit["manifest"] | {"store": store}})
+        await agent.end(job_id)
+        # The second job's lies with the server, which keeps what still runs.
+        other = await face.world.submit({"resources": {"accelerators": "a:2"}})
+        await agent.start_all()
+        await agent.beat(a_commit(agent, other, 1, 1.0, kept))
+    async with facing(tmp_path / "server", cluster={"pools": [A], "checkpoints": "server"}) as face:
+        await face.world.advance(30 * 86_400.0)
+        age_all()
+
+        async def pruned(**asked: object) -> Any:
+            status, told = await face.json("POST", "/api/v1/content/prune", asked)
+            assert status == 200, told
+            return told
+
+        assert (await pruned())["objects"] == 0
+        assert (await pruned(checkpoints_older_s=60 * 86_400.0))["objects"] == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(objects, "find", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "away")))
+            told = await pruned(checkpoints_older_s=86_400.0)
+            assert (told["objects"], told["unanswered"]) == (0, [store])
+        assert (await pruned(checkpoints_older_s=86_400.0, dry_run=True))["objects"] == 2
+        assert objects.find(f"/bucket/former/jobs/{job_id}")
+        assert (await pruned(checkpoints_older_s=86_400.0))["objects"] == 2
+        assert not objects.find(f"/bucket/former/jobs/{job_id}")
+        assert face.world.server.content.missing([kept]) == []
+
+
+async def test_a_store_that_is_away_keeps_nothing_else_from_being_swept(
+    tmp_path: Path, objects: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "data", cluster={"pools": [A], "checkpoints": "s3://bucket/run"}) as w:
+        put(w.server.content, tmp_path, b"nobody's")
+        content = tmp_path / "data" / "content"
+        for path in content.glob("??/*"):
+            os.utime(path, (0.0, 0.0))
+        monkeypatch.setattr(objects, "ls", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "away")))
+        sweeping = asyncio.create_task(content_sweep.sweep_for_ever(w.server, 86_400.0))
+        await until(lambda: sweeping.done() or not [*content.glob("??/*")], 10.0, "it is swept")
+        assert not sweeping.done()
+        sweeping.cancel()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("timeout"), sqlite3.OperationalError("locked"), OSError(5, "?")])

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.core.state.stopping import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http import submission_api
 from scheduler.live.http.web_application import api_routes
 from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent
@@ -201,6 +202,18 @@ async def test_a_thousand_jobs_in_one_batch_do_not_hold_up_the_loop(face: Face) 
     assert (await face.call("POST", f"{API}/jobs:batch", {"jobs": [*jobs, {"run": "true"}]})).status == 400
     status, problem = await face.json("POST", f"{API}/jobs", {"run": "x" * 10_000_000})
     assert (status, problem["code"]) == (413, "too_large")
+
+
+async def test_the_answer_to_a_batch_without_a_key_is_made_once(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a key it is remembered after each piece."""
+    made: list[str] = []
+    batch = submission_api._BatchSubmission
+    plain = batch.answer
+    monkeypatch.setattr(batch, "answer", lambda self: made.append("") or plain(self))
+    for key, times in (("", 1), ("k", 4)):
+        made.clear()
+        assert (await face.json("POST", f"{API}/jobs:batch", {"jobs": [{"run": "true"}] * 40}, key=key))[0] == 200
+        assert len(made) == times
 
 
 async def test_a_dry_run_tells_configurations_and_stores_nothing(face: Face) -> None:

@@ -243,6 +243,43 @@ def test_one_users_logs_leave_room_for_the_others_and_say_where_they_are_cut(
     assert shown == CUT_NOTE + output[len(CUT_NOTE) : 5000]
 
 
+def test_one_users_many_small_logs_leave_files_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log beyond the share is not begun, and is once there is room; over a restart too. Some disks have no bound."""
+    folder, bound = DataFolder(tmp_path), [4096 + 400]
+
+    def files(_: Path) -> SimpleNamespace:
+        left = bound[0] - 4 * len([*folder.logs.rglob("*.log")])
+        blocks = dict.fromkeys(("f_blocks", "f_bfree", "f_bavail"), 10**6)
+        return SimpleNamespace(f_files=bound[0], f_favail=left, f_frsize=4096, **blocks)
+
+    monkeypatch.setattr("os.statvfs", files)
+    folder.create()
+    logs = LogStore(folder.logs, 10**9)
+
+    def begun(job_id: int, user: str) -> int:
+        told = [logs.append(LogPlace(job_id, number, 0), 0, b"x", user) for number in range(1, 61)]
+        assert [each.full for each in told] == [False] * len(told)
+        return sum(each.next_offset for each in told)
+
+    assert (begun(1, "ada"), begun(2, "bob"), begun(3, "ada")) == (50, 25, 0)
+    assert not (folder.logs / "3").exists()
+    assert logs.standing() == "ok"
+    bound[0] -= 40
+    assert logs.standing().startswith("300 of 360 files of logs are held, 200 by ada")
+    bound[0] += 40
+    assert logs.is_cutting
+    held = logs.files.held
+    logs = LogStore(folder.logs, 10**9)
+    logs.recount({1: "ada", 2: "bob"})
+    assert logs.files.held == held
+    assert begun(1, "ada") == 50  # what is begun goes on
+    shutil.rmtree(folder.logs / "1")
+    logs.recount({2: "bob", 3: "ada"})
+    assert begun(3, "ada") == 37
+    bound[0] = 0
+    assert begun(4, "ada") == 60
+
+
 def test_machines_of_requests_long_over_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the newest requests stay, as after a restart, and what an attempt was on stays until that is over."""
     monkeypatch.setattr(live_state, "PAST_RENTS_MOST", 2)

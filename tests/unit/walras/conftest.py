@@ -160,7 +160,10 @@ class FakeServer:
         return web.json_response([{"what": "bytes of content", "holder": "user ada", "held": 7_000, "share": 9_000}])
 
     async def _content_prune(self, request: web.Request) -> web.Response:
-        return web.json_response({"size_bytes": 9_000_000, "holders": {"user bob": 1_000_000, "user ada": 8_000_000}})
+        told = {"size_bytes": 9_000_000, "holders": {"user bob": 1_000_000, "user ada": 8_000_000}}
+        if "checkpoints_older_s" in await request.json():
+            told |= {"objects": 7, "unanswered": ["s3://bucket/jobs/1"]}
+        return web.json_response(told)
 
     async def _missing(self, request: web.Request) -> web.Response:
         asked = (await request.json())["names"]

@@ -8,6 +8,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from scheduler.live.store import retention
 from walras.cli.main import app
 
 POOL = "sx2/spot/default"
@@ -48,6 +49,17 @@ def test_content_that_nothing_refers_to_is_pruned(fake: Any, more: tuple[str, ..
     lines = run(fake, "prune", "--content", *more).stdout.splitlines()
     assert lines == [f"{did} 9 MB of content that nothing refers to", "  user bob: 1 MB", "  user ada: 8 MB"]
     assert fake.requests[-1] == ("POST", "/api/v1/content/prune", {"dry_run": bool(more)})
+
+
+def test_checkpoints_in_stores_are_pruned_by_the_server(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command cannot do by itself it says how to do; a store that did not answer is no success."""
+    told = run(fake, "prune", "--content", "--checkpoints", "30d")
+    assert fake.requests[-1][2] == {"dry_run": False, "checkpoints_older_s": 30 * 86_400.0}
+    assert told.stdout.splitlines()[-1] == "deleted 7 objects in object stores"
+    assert (told.exit_code, "s3://bucket/jobs/1" in told.stderr) == (1, True)
+    monkeypatch.setattr(retention, "prune", lambda *_, **__: retention.PruneReport(jobs=0, logs=0))
+    told = run(fake, "prune", "--data", "x", "--checkpoints", "30d")
+    assert "`walras admin prune --content --checkpoints 30d`" in told.stdout
 
 
 @pytest.mark.parametrize("words", ["--dry-run", "", "--data x --dry-run", "--data x --content"])

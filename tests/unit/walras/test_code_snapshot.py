@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from walras.errors import ConfigError
-from walras.storage.code_snapshot import snapshot_folder
+from walras.storage.code_snapshot import keep_out, snapshot_folder
 
 
 def bytes_read() -> int:
@@ -25,6 +25,20 @@ def test_a_folder_of_two_gigabytes_is_refused_before_it_is_read(tmp_path: Path) 
         snapshot_folder(tmp_path)
     assert bytes_read() - before < 1_000_000
     assert ".walrasignore" in told.value.fix
+
+
+def test_results_that_were_fetched_do_not_travel_as_code(tmp_path: Path) -> None:
+    """Unless they bring rules of their own."""
+    for name in ("job-1", "job-2"):
+        (tmp_path / name / "out").mkdir(parents=True)
+        (tmp_path / name / "out" / "model").write_text(name)
+    (tmp_path / "job-2" / ".walrasignore").write_text("*.log\n")
+    (tmp_path / "train.py").touch()
+    assert (keep_out(tmp_path / "job-1"), keep_out(tmp_path / "job-2")) == (True, False)
+    paths = [file.path for file in snapshot_folder(tmp_path).files]
+    assert paths == ["job-2/.walrasignore", "job-2/out/model", "train.py"]
+    with pytest.raises(ConfigError, match=r"job-1/\.walrasignore leaves out all"):
+        snapshot_folder(tmp_path / "job-1")
 
 
 def test_folders_in_folders_without_end_are_refused_in_words(tmp_path: Path) -> None:
