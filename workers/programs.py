@@ -13,6 +13,8 @@ loader and compile workers get no signal. More rules:
   alone, which ends at it and cleans up.
 * A process that reads what another one of the attempt writes (`| tee log`) is a filter, unless it handles SIGTERM: it
   ends with its input.
+* What the signal would only kill waits for programs that save: a server or a mount in the background, of which they may
+  be in need. It gets the signal once none of them is left and nothing new has started for a while.
 * Where nothing else is found, the first process itself is the program.
 
 `find_programs` is a function of what `read_processes` saw in /proc. Standard library only.
@@ -414,6 +416,8 @@ class Program:
     pids: frozenset[int]
     is_late: bool = False
     was_signalled: bool = False
+    #: SIGTERM would only kill it, and others save: they may need it until they have.
+    waits: bool = False
     #: It has ended, and what it left was looked for.
     has_heirs: bool = False
 
@@ -421,6 +425,12 @@ class Program:
     def handles_term(self) -> bool:
         facts = _read(self.name.pid)
         return facts is not None and (facts.handles_term or facts.cleans_up)
+
+    def signal(self) -> None:
+        """Sends SIGTERM, unless it has ended."""
+        self.was_signalled, self.waits = True, False
+        if self.name.is_alive:
+            processes.send_signal([self.name.pid], signal.SIGTERM)
 
 
 def programs_among(pids: Iterable[int], clients: Collection[int]) -> list[Program]:

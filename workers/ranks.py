@@ -231,6 +231,10 @@ def found_in_containers(plan: AttemptPlan) -> list[int]:
     return processes.contained(plan.cookie) if plan.has_image else []
 
 
+#: Seconds for processes that are left after all ranks have ended, or after all programs that save.
+LEFTOVER_GRACE_S = 2.0
+
+
 class Ranks:
     """All ranks of one plan, in one process group. Create it in the main thread: the ranks die with that thread."""
 
@@ -245,6 +249,8 @@ class Ranks:
         self._newcomers: list[processes.ProcessName] = []
         #: Whether what ended programs left is looked for.
         self._inherits = False
+        #: From when on programs that cannot save are signalled, unless one saves or has started by then.
+        self._quiet_at = 0.0
         #: Ranks in the order in which they ended.
         self.ended: list[Rank] = []
         #: Processor seconds of all reaped processes.
@@ -285,7 +291,7 @@ class Ranks:
     @property
     def have_programs_ended(self) -> bool:
         """Returns whether none is left of the programs that there were when SIGTERM was first due, and their heirs."""
-        programs = [each for each in self._programs or () if not each.facts.cleans_up]
+        programs = [each for each in self._programs or () if not each.facts.cleans_up and not each.waits]
         # One that ended since the last look may have left heirs that save.
         is_any_left = any(each.name.is_alive or (self._inherits and not each.has_heirs) for each in programs)
         return not is_any_left and not any(name.is_alive for name in self._newcomers)
@@ -296,14 +302,14 @@ class Ranks:
         spared: Collection[int],
         *,
         is_late: bool = False,
-        handlers_only: bool = False,
+        is_stop: bool = False,
     ) -> None:
         """Sends SIGTERM, once, to each of the job's programs as they were at the first call.
 
         What a script starts afterwards, to clean up, gets none, but late the next run of such a program gets it (a loop
         of seeds). `clients`: processes with an in-job client. Spared are programs that are, or started, one of the
-        processes `spared`; with `handlers_only` also those that the signal could only kill. What is suspended goes on,
-        as it could not save otherwise.
+        processes `spared`. At a stop those that the signal could only kill wait for those that save. What is suspended
+        goes on, as it could not save otherwise.
         """
         if self._programs is None:
             self.signal_all(signal.SIGCONT)
@@ -321,14 +327,34 @@ class Ranks:
             is_due = own in alive and not program.was_signalled and program.pids.isdisjoint(spared)
             if program.is_late:
                 is_due = is_due and is_late and program.pids.isdisjoint(alive - {own})
-            if is_due and (program.handles_term or not handlers_only):
-                program.was_signalled = True
-                processes.send_signal([own], signal.SIGTERM)
+            if is_due and is_stop and not program.handles_term:
+                program.waits = program.waits or not is_late
+            elif is_due:
+                program.signal()
+        self._signal_waiting(clients)
 
-    def inherit(self, clients: Collection[int]) -> None:
+    def _signal_waiting(self, clients: Collection[int]) -> None:
+        """Signals the programs that wait, unless one of the others saves."""
+        if not self._are_waited_for(clients):
+            for program in self._programs or ():
+                if program.waits:
+                    program.signal()
+
+    def _are_waited_for(self, clients: Collection[int]) -> bool:
+        """Returns whether a program that handles SIGTERM, or has an in-job client, lives beside one that waits.
+
+        A shell with a trap does not count for what runs below it: the shell waits for that.
+        """
+        programs = [each for each in self._programs or () if each.name.is_alive]
+        savers = [each for each in programs if each.facts.handles_term or not each.pids.isdisjoint(clients)]
+        waiting = [each.name.pid for each in programs if each.waits]
+        return any(own not in saver.pids for own in waiting for saver in savers)
+
+    def inherit(self, clients: Collection[int], now: float) -> None:
         """Makes what ended programs left running programs too, if it handles SIGTERM, and signals it as those were.
 
-        When all have ended, what they started since (a copy of what was saved) has the rest of the grace, unsignalled.
+        When all have ended, what they started since (a copy of what was saved) has the rest of the grace, unsignalled;
+        so has what waits for those that save, and gets the signal two seconds after the last of both.
         """
         self._inherits = True
         known, left = self._programs or [], set[int]()
@@ -341,8 +367,13 @@ class Ranks:
             if heir.name.pid in left and (heir.name.pid in clients or heir.facts.handles_term):
                 known.append(heir)
                 if heir.pids.isdisjoint(clients):
-                    heir.was_signalled = True
-                    processes.send_signal([heir.name.pid], signal.SIGTERM)
+                    heir.signal()
+        if any(program.waits for program in known):
+            is_quiet = not self._are_waited_for(clients) and self._before.issuperset(self._names())
+            if not is_quiet or not self._quiet_at:
+                self._quiet_at = now + LEFTOVER_GRACE_S
+            elif now >= self._quiet_at:
+                self._signal_waiting(clients)
         if self._programs is not None and self.have_all_ended and self.have_programs_ended:
             self._newcomers = [name for name in self._names() if name not in self._before]
 

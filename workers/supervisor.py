@@ -32,7 +32,7 @@ from typing import NoReturn
 from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers.control_groups import ExceededLimit, ResourceWatch, remove_group
-from workers.ranks import RankOutput, Ranks, found_in_containers, is_own_fault
+from workers.ranks import LEFTOVER_GRACE_S, RankOutput, Ranks, found_in_containers, is_own_fault
 from workers.supervisor_protocol import (
     DESCENDANTS_FILE,
     JOURNAL_FILE,
@@ -54,8 +54,6 @@ from workers.supervisor_protocol import (
 
 #: Seconds between SIGTERM and SIGKILL for the other ranks after one rank has failed.
 FAILURE_GRACE_S = 5.0
-#: Seconds for processes that are left after all ranks have ended.
-LEFTOVER_GRACE_S = 2.0
 #: Part of the grace period after which SIGTERM goes to what was to end by itself: programs whose in-job client has not
 #: begun to save, and ranks after one of them has checkpointed.
 PATIENT_PART = 0.75
@@ -152,7 +150,7 @@ class Supervisor:
         self._read_messages(now)
         is_anyone_left = self._ranks.reap()
         if self._ending is not None and self._ending.is_stop:
-            self._ranks.inherit({connection.pid for connection in self._clients})
+            self._ranks.inherit({connection.pid for connection in self._clients}, now)
         self._check_ranks(now)
         self._act_on_ending(now, is_anyone_left)
         self._journal.flush()
@@ -231,11 +229,10 @@ class Supervisor:
         saving = {connection.pid for connection in self._clients if connection.saves}
         if now >= ending.term_at and not ending.was_termed:
             ending.was_termed = True
-            self._ranks.terminate(asked, asked if ending.is_stop else saving)
+            self._ranks.terminate(asked, asked if ending.is_stop else saving, is_stop=ending.is_stop)
         if now >= ending.late_term_at and not ending.was_termed_late:
             ending.was_termed_late = True
-            # Who does not handle the signal would only die before the grace is over.
-            self._ranks.terminate(asked, saving, is_late=True, handlers_only=ending.is_stop)
+            self._ranks.terminate(asked, saving, is_late=True, is_stop=ending.is_stop)
 
     @property
     def _clients(self) -> list[Connection]:

@@ -339,6 +339,8 @@ def test_a_filter_ends_with_its_input(run: Run, tmp_path: Path) -> None:
         "several": bash(f'{SAVE} 2>&1 | cat | (while read -r line; do echo "$line"; done)'),
         "substituted": bash(f"exec > >(tee -a more.log) 2>&1; {SAVE}"),
         "of its own input": bash(f"cat /dev/zero | {SAVE}"),
+        "by its name": bash(f"mkfifo named; (cat named | tee named.log) & {SAVE} > named 2>&1"),
+        "of a filter": bash(f"{SAVE} 2>&1 | tee >(grep -n . > lines.log)"),
     }
     assert ends(run(commands)) == dict.fromkeys(commands, (1, 1, 85, None))
     assert (tmp_path / "out.log").read_text() == (tmp_path / "more.log").read_text() == "up\ncaught\nsaved\n"
@@ -423,6 +425,35 @@ def test_what_only_starts_others_is_looked_through(run: Run, tmp_path: Path) -> 
     stopped = ends(run(commands))
     assert stopped.pop("below a shell")[:2] == (1, 1)
     assert set(stopped.values()) == {(1, 1, 85, None)}
+
+
+def test_what_cannot_save_lives_until_what_saves_has_ended(run: Run, tmp_path: Path) -> None:
+    """A save may need it: a server or a mount in the background, a filter behind a named pipe, the rest of the gang."""
+    (tmp_path / "serve.py").write_text(
+        "import os\nopen('served', 'w').close()\nwhile True:\n"
+        "    with open('asked') as asked:\n        asked.read()\n    open('answer', 'w').write('saved\\n')\n"
+    )
+    os.mkfifo(tmp_path / "asked")
+    os.mkfifo(tmp_path / "answer")
+    (tmp_path / "save.py").write_text(
+        SAVER.replace(
+            '    sys.stdout.write("saved\\n")', "    open('asked', 'w').close(); print(open('answer').read(), end='')"
+        )
+    )
+    ready = "until [ -e served ]; do sleep 0.05; done"
+    serve = f"python serve.py & S=$!; {ready}"
+    commands = {
+        "a helper": bash(f"{serve}; {SAVE}; exit $?"),
+        "ended by its shell": bash(f"{serve}; set +e; {SAVE}; rc=$?; kill $S && exit $rc"),
+        "ended at the exit": bash(f"{serve}; trap 'kill $S' EXIT; {SAVE}"),
+        "a daemon": bash(f"(setsid python serve.py &); {ready}; {SAVE}; exit $?"),
+    }
+    for name, argv in commands.items():
+        assert ends(run({name: argv})) == {name: (1, 1, 85, None)}
+        (tmp_path / "served").unlink()
+    gang = {"a gang": bash("case $RANK in 0) CODE=1 python late.py ;; *) python plain.py ;; esac")}
+    (tmp_path / "late.py").write_text(SAVER)
+    assert ends(run(gang, ups=2, devices=[0, 1])) == {"a gang": (1, 1, 1, None)}
 
 
 def test_what_a_script_starts_after_the_stop_gets_no_signal(run: Run, tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ class PlayedRanks:
     def have_programs_ended(self) -> bool:
         return self.have_all_ended and not (self._is_inherited and self.left is not None)
 
-    def inherit(self, clients: Collection[int]) -> None:
+    def inherit(self, clients: Collection[int], now: float) -> None:
         if self.left is not None and not self.all[0].run.script.ignores_sigterm:
             self._is_inherited = True
 
@@ -326,10 +326,10 @@ class PlayedRanks:
         spared: Collection[int],
         *,
         is_late: bool = False,
-        handlers_only: bool = False,
+        is_stop: bool = False,
     ) -> None:
         for rank in self.all:
-            if rank.pid not in spared and not handlers_only:
+            if rank.pid not in spared and not (is_late and is_stop):
                 rank.told(signal.SIGTERM)
 
     def signal_all(self, number: int) -> None:

@@ -158,6 +158,8 @@ def _fix_for_kind(kind: str, context: Mapping[str, Any]) -> str:
             return f"at most {context['max_length']}"
         case "string_too_short" | "too_short":
             return "it must not be empty"
+        case "dict_type":
+            return "write lines `NAME: value` below it"
         case "bool_parsing" | "bool_type":
             return "write true or false"
         case _:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from walras.spec.shell_scripts import NO_ACCELERATOR, ForeignReading
-from walras.spec.slurm_requests import logical_lines
+from walras.spec.slurm_requests import logical_lines, only_prints
 
 #: One line, so that the first line of a task's text stays its first.
 _VARIABLES = (
@@ -104,7 +104,7 @@ def _judge_text(name: str, text: str, named: Sequence[str], reading: ForeignRead
     for number, line in logical_lines(text):
         for variable in dict.fromkeys(re.findall(r"\$(?:\{#?)?(SKY(?:PILOT)?_\w+)(?!\w|:?[-+=?])", line)):
             if variable not in known and not re.search(rf"\b{variable}=", text):
-                told = reading.notes if re.match(r"\s*(?:echo|printf)\b[^|>]*$", line) else reading.refused
+                told = reading.notes if only_prints(line) else reading.refused
                 told.append(f"{name}: line {number}: ${variable}: it has no value here; set it in `envs`")
         if found := re.search(r"\bsky_(?:workdir|logs)\b", line):
             reading.refused.append(f"{name}: line {number}: {found[0]}: the folder that travels is the current one")
@@ -118,7 +118,7 @@ def _judge_field(name: str, reading: ForeignReading) -> None:
 
 
 def _read_workdir(workdir: object, reading: ForeignReading) -> None:
-    if isinstance(workdir, str):
+    if isinstance(workdir, str) and not re.search(r"://|\$", workdir):
         reading.fields["workdir"] = workdir
     elif workdir is not None:
         reading.refused.append(
@@ -155,8 +155,8 @@ def _choices(resources: object, reading: ForeignReading) -> tuple[Mapping[str, A
         or not all(isinstance(each, Mapping) for each in choices)
     ):
         reading.refused.append("resources.any_of: not understood; give one list of choices, each with its fields")
-        return resources, [{}]
-    if "ordered" in resources:
+        choices = [{}]
+    elif "ordered" in resources:
         reading.notes.append(_ORDER)
     return {name: value for name, value in resources.items() if name not in ("any_of", "ordered")}, choices
 

@@ -489,6 +489,8 @@ def _judge_values(text: str, reading: ForeignReading) -> None:
 def _judge_step(words: list[str], line: str, place: str, nodes: int, reading: ForeignReading) -> None:
     """Refuses what a step cannot have. What stands in variables is judged when the script runs."""
     found = ForeignReading()
+    if words and re.search(rf"(?<!\S){re.escape(words[-1])}\s+(?:\$\(|`)", line):
+        words = words[:-1]  # an option whose value the script computes
     options, rest = leading_options("srun", [(place, word) for word in words], found)
     reading.refused += [each.replace(": ", ": srun ", 1) for each in found.refused]
     for option in options:
@@ -533,6 +535,9 @@ def commands_of(text: str) -> Iterator[tuple[int, list[str]]]:
 def _command(number: int, words: list[str]) -> Iterator[tuple[int, list[str]]]:
     rest = list(words)
     while rest:
+        if rest[0] == "eval" and re.search(r"[\s;&|]", "".join(rest)):
+            yield from ((number, inner) for _, inner in commands_of(" ".join(rest[1:])))
+            return
         if rest[0] in _BEFORE or re.match(r"[A-Za-z_]\w*=", rest[0], re.ASCII):
             rest.pop(0)
             if rest and rest[0] == "-p":  # time -p
@@ -543,9 +548,16 @@ def _command(number: int, words: list[str]) -> Iterator[tuple[int, list[str]]]:
                 rest.pop(0)
         else:
             yield number, rest
-            if len(rest) > 2 and re.fullmatch(r"(?:\S*/)?(?:ba|da|k|z)?sh -\w*c", " ".join(rest[:2])):
-                yield from ((number, inner) for _, inner in commands_of(rest[2]))
+            yield from ((number, inner) for _, inner in commands_of(_text_of_command(rest)))
             return
+
+
+def _text_of_command(words: list[str]) -> str:
+    """Returns what a command is given to run as text: `trap 'TEXT' TERM`, `bash -c 'TEXT'`; else ""."""
+    if words[0] == "trap":
+        return next((word for word in words[1:] if word != "--"), "")
+    is_shell = len(words) > 2 and re.fullmatch(r"(?:\S*/)?(?:ba|da|k|z)?sh -\w*c", " ".join(words[:2]))
+    return words[2] if is_shell else ""
 
 
 def _tokens(line: str) -> list[str]:
@@ -573,6 +585,11 @@ def _quote_after(line: str, quote: str) -> str:
             return ""
         at += 1
     return quote
+
+
+def only_prints(line: str) -> bool:
+    """Returns whether a line is one command that prints: what it names without a value changes nothing else."""
+    return re.match(r"\s*(?:echo|printf)\b[^|>;&]*$", re.sub(r"\"[^\"]*\"|'[^']*'", "", line)) is not None
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:

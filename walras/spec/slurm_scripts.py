@@ -26,6 +26,7 @@ from walras.spec.slurm_requests import (
     Takes,
     judge_commands,
     logical_lines,
+    only_prints,
     options_of_script,
     read_options,
     table_for_the_shell,
@@ -193,7 +194,7 @@ def _judge_variables(text: str, reading: ForeignReading) -> None:
     known = {*re.findall(r"SLURM\w+", _program()), *_VARIABLES.values(), *_MEMORY_VARIABLES.values(), _ARRAY_STEP}
     known = known - _OF_EVERY_JOB | _environment(reading).keys()
     for number, line in logical_lines(text):
-        told = reading.notes if re.match(r"\s*(echo|printf)\b[^|>]*$", line) else reading.refused
+        told = reading.notes if only_prints(line) else reading.refused
         for name in dict.fromkeys(re.findall(r"\$(?:\{#?)?(SLURM\w*)(?!\w|:?[-+=?])", re.sub(r"\s#.*", "", line))):
             asked = rf"(?:\[|\btest)\s(?:[^\]\n]*\s)?(?:-[nz]\s+\"?\$\{{?|-v\s+){name}\b"
             if name not in known and not re.search(rf"\b{name}=|{asked}", text):

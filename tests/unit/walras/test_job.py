@@ -130,6 +130,7 @@ BAD = [
     ('run: x\ntarget: {value: "a\\eb", at_most: 1}', "target.value", "control and formatting"),
     ("run: x\ntarget: {value: accuracy, at_least: 0.9}", "target.at_least", "`1 - accuracy`"),
     ("run: x\ntarget: loss", "target", "write its fields below it: value, at_most"),
+    ("run: x\nenvs: [A=1]", "envs", "write lines `NAME: value` below it"),
     ("run: x\ncolour: red", "colour", "known fields"),
     ("run: x\ngang: mixed", "gang", "this version does not carry it out"),
     ("run: x\nnotify: {A: b}", "notify", "such as `[failed, finished]`"),

@@ -246,13 +246,13 @@ from workers.ranks import Ranks
 attempt = SupervisedAttempt(Path(sys.argv[1]), ["sleep", "300"])
 attempt.folder.mkdir()
 ranks = Ranks(attempt.folder, attempt.plan)
-ranks.terminate((), (), handlers_only=True)
-ranks.inherit(())
+ranks.terminate((), [ranks.all[0].pid])
+ranks.inherit((), 0.0)
 os.kill(ranks.all[0].pid, signal.SIGKILL)
 while not ranks.have_all_ended:
     ranks.reap()
 before = ranks.have_programs_ended
-ranks.inherit(())
+ranks.inherit((), 0.0)
 print(before, ranks.have_programs_ended)
 """
 
