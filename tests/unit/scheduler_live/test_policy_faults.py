@@ -71,7 +71,7 @@ class PlugShares:
     """Ends its process on demand."""
 
     def decide(self, problem, memory):
-        from optimizer.policies.max_min_fairness import MaxMinFairness
+        from optimizer.policies.fairness import MaxMinFairness
         import os
         if Path(__file__).with_name("mood").read_text() == "dies" and len(problem.jobs):
             os._exit(3)
