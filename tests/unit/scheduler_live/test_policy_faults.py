@@ -23,7 +23,7 @@ from tests.support.http_face import Face, facing
 from walras.cli.policy_commands import show_policy
 from walras.cli.terminal_output import OutputFormat
 from walras.errors import ConfigError
-from walras.resources.policy_views import PolicyView
+from walras.resources.overview import PolicyView
 from walras.spec.text_formats import parse_yaml
 
 PLUG = '''
