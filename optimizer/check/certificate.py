@@ -32,8 +32,7 @@ from typing import Any
 import numpy as np
 
 from optimizer.check import policy_measures as measures
-from optimizer.check.entity_tree import CheckedTree
-from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, isolated_shares
+from optimizer.check.jobwise_problem import CheckedTree, JobwiseProblem, cheapest_mixture, isolated_shares
 from optimizer.check.policy_measures import CheckRequest, PolicyMeasure
 from optimizer.check.stage_proofs import (
     OPTIMAL,

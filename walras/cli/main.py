@@ -35,11 +35,17 @@ from typer.core import TyperGroup
 import walras
 from walras.cli.arguments import settings_command
 from walras.cli.job_commands import explain_command, fetch_command, queue_command, show_command, whoami_command
-from walras.cli.job_control_commands import cancel_command, hold_command, logs_command, update_command, wait_command
+from walras.cli.job_control_commands import (
+    cancel_command,
+    hold_command,
+    logs_command,
+    notify_command,
+    update_command,
+    wait_command,
+)
 from walras.cli.machine_commands import agents_commands, nodes_command
 from walras.cli.mcp_commands import mcp_command
 from walras.cli.money_commands import money_command
-from walras.cli.notify_command import notify_command
 from walras.cli.operator_commands import (
     DATA_FOLDER_COMMANDS,
     admin_commands,

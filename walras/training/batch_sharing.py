@@ -1,8 +1,8 @@
-"""One training run on several unlike machines: in step (`Shares`), or each with steps of its own (`Fork`).
+"""One training run on several unlike machines: in step (`BatchShares`), or each with steps of its own (`Fork`).
 
 In step each rank takes a part of every batch that suits its speed. The batches are those of a single process, in the
-same order; a step is a step of the whole batch. `Shares` decides which samples of each batch are a rank's own, by how
-long every rank's work took; `work_split` has the formula. A position in the data is counted in whole batches, so it
+same order; a step is a step of the whole batch. `BatchShares` decides which samples of each batch are a rank's own, by
+how long every rank's work took; `work_split` has the formula. A position in the data is counted in whole batches, so it
 holds for other shares and for another number of ranks.
 
 A rank's own work on a batch lasts from asking for the batch to the last gradient of the model; the exchange of
@@ -94,7 +94,7 @@ _SOONEST = WARM_UP_STEPS + TIMED_STEPS
 MOST_SHOWN = 8
 
 
-class Shares:
+class BatchShares:
     """How the ranks of a gang share each batch, and what the gradients of this rank's part weigh.
 
         shares = Shares(model)
