@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.solver_instances import dede_problem, endless_jobs, soroush_problem
 from benchmarks.tables import Measured
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.fairness import MaxMinFairness
 from optimizer.problem import Problem
 
 

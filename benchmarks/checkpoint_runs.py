@@ -25,10 +25,9 @@ from scheduler.world.attempts import AttemptCosts, SimulatedJob
 from scheduler.world.machines import PoolModel
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, simulate
-from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape, parse_lifetime
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import Demand, JobId, JobRequest, Kind
-from walras.machines.machine_lifetime import parse_lifetime
 
 _KIND = Kind("cnn")
 #: Parts of a checkpoint that the grid of the optimum tells apart, and how long its segments may be, checkpoints.

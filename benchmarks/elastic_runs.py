@@ -28,7 +28,7 @@ from simulator.workloads.formats import read_trace
 from simulator.workloads.trace_binding import TraceBinding, read_throughput_table
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.pollux import pollux_scenario as pollux
-from simulator.worlds.pollux import pollux_training as pollux_applications
+from simulator.worlds.pollux import pollux_scenario as pollux_applications
 from simulator.worlds.pollux.pollux_scenario import T4_POOL
 from simulator.worlds.shockwave.shockwave_scenario import (
     batch_schedules,

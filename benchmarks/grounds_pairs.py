@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.grounds_loads import speeds
 from optimizer.decision import Memory
-from optimizer.policies.makespan import Makespan
+from optimizer.policies.finish_times import Makespan
 from optimizer.policy import Policy, PolicySpec
 from optimizer.problem import Pairs
 from scheduler.core.core import SchedulerCore

@@ -22,11 +22,9 @@ import numpy as np
 from scipy import sparse
 
 from optimizer.decision import Memory
-from optimizer.policies.finish_time_fairness import FinishTimeFairness
+from optimizer.policies.fairness import MaxMinFairness, ProportionalFairness
+from optimizer.policies.finish_times import FinishTimeFairness, Makespan, equal_split_seconds_left
 from optimizer.policies.hierarchical import Hierarchical, within_limits
-from optimizer.policies.makespan import Makespan, equal_split_seconds_left
-from optimizer.policies.max_min_fairness import MaxMinFairness
-from optimizer.policies.proportional_fairness import ProportionalFairness
 from optimizer.policies.throughput import CostWithSlos, Throughput, ThroughputPerDollar, deadline_rates
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.entity_targets import EntityHoldings, entity_holdings, non_borrowing_caps

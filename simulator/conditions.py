@@ -20,10 +20,9 @@ from scheduler.world.machines import PoolModel
 from simulator.faults import FaultModel, Incident, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation, SlowPeriods
 from simulator.ground_truth import GroundTruth, LengthEstimates, PredictionSettings, RandomFailures
 from simulator.simulation import Scenario
-from walras.cluster import Market, PoolId
+from walras.cluster import Market, PoolId, checked_lifetime
 from walras.errors import ConfigError
 from walras.job_request import Kind
-from walras.machines.machine_lifetime import checked_lifetime
 from walras.spec.field_types import Length, Number, PositiveLength, ShownName, WholeNumber
 from walras.spec.file_model import FieldMistake, FileModel, nearest_or_all
 from walras.spec.job_groups import FactsSpec

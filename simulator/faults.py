@@ -18,9 +18,8 @@ from scheduler.world.attempts import SimAttempt
 from scheduler.world.engine import Action, RandomStreams
 from scheduler.world.machines import NodeLink, PoolModel, SimNode, SimulatedMachines
 from scheduler.world.world import SimulatedWorld
-from walras.cluster import Market, NodeId, PoolId
+from walras.cluster import Market, NodeId, PoolId, parse_lifetime
 from walras.contract import SECONDS_PER_HOUR
-from walras.machines.machine_lifetime import parse_lifetime
 from walras.states import Reason
 
 

@@ -386,7 +386,7 @@ def with_estimate_error(
 
 @dataclass(frozen=True, slots=True)
 class PredictionSettings:
-    """How a run predicts speeds that were not measured (`simulator.online_predictor`)."""
+    """How a run predicts speeds that were not measured (`simulator.simulation`)."""
 
     #: Least seconds between two predictions; inf: there are none, but those `asked`.
     every_s: float = inf

@@ -57,7 +57,7 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
 
         print_run_summary(ran.summary, console, "" if cell.world == WALRAS else cell.world)
         if out is not None:
-            from simulator.reports.run_folder import REPORT_FILE
+            from simulator.reports.report_page import REPORT_FILE
 
             console.print(f"report: {out / REPORT_FILE}", markup=False, highlight=False, soft_wrap=True)
     if ran.skipped.count:
@@ -67,7 +67,7 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
 
 
 def _run_into_folder(cell: RunSpec, folder: Path, watch: RunWatcher) -> CompletedRun:
-    from simulator.reports.run_folder import make_run_folder, open_events_table, write_run_folder
+    from simulator.reports.report_page import make_run_folder, open_events_table, write_run_folder
     from simulator.reports.timeline import Timeline
 
     with open_events_table(make_run_folder(folder)) as write_row:
@@ -79,7 +79,7 @@ def _run_into_folder(cell: RunSpec, folder: Path, watch: RunWatcher) -> Complete
 
 def simulate_report(folder: Path, out: Path | None) -> int:
     """Writes the page of a run again, from the files in its folder. Returns the exit code."""
-    from simulator.reports.run_folder import REPORT_FILE, read_report, write_report_page
+    from simulator.reports.report_page import REPORT_FILE, read_report, write_report_page
 
     path = out if out is not None else folder / REPORT_FILE
     write_report_page(path, read_report(folder))
@@ -143,8 +143,13 @@ def simulate_compare(
 
 def _write_compared(comparison: "PolicyComparison", template: RunSpec, folder: Path) -> list[tuple[str, Path]]:
     """Writes the files of a comparison; returns a description and the path of each."""
-    from simulator.reports.comparison_charts import comparison_book
-    from simulator.reports.comparison_page import latex_caption, latex_table, write_comparison_page, write_latex
+    from simulator.reports.comparison_charts import (
+        comparison_book,
+        latex_caption,
+        latex_table,
+        write_comparison_page,
+        write_latex,
+    )
 
     page, table = write_comparison_page(folder, comparison_book(comparison, template)), folder / LATEX_TABLE
     names = (Path(template.source.name).name, Path(template.cluster).name)
@@ -160,8 +165,7 @@ def simulate_sweep(
     output: str,
 ) -> int:
     """Runs the grid of a file and of options, which override the file. Returns 0 or 1 as `simulate_compare` does."""
-    from simulator.reports.comparison_charts import sweep_book
-    from simulator.reports.comparison_page import write_comparison_page
+    from simulator.reports.comparison_charts import sweep_book, write_comparison_page
     from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
 
     console = _console()

@@ -25,9 +25,7 @@ MAX_FILE_BYTES = 200_000
 LONG_WITH_REASON: dict[str, str] = {}
 
 #: Public classes and functions whose name stands in several modules: why each has to.
-SHARED_NAMES_WITH_REASON = {
-    "Shares": "a policy's decision, and a name that training scripts import from walras.training",
-}
+SHARED_NAMES_WITH_REASON: dict[str, str] = {}
 
 #: Where text for a person is written to standard output on purpose.
 MAY_PRINT = ("walras/cli/", "walras/demo/", "simulator/simulate_actions.py", "benchmarks/", "configs/jobs/")

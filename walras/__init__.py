@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from walras.client import BlockingClient as Client
     from walras.client import Client as AsyncClient
     from walras.function_jobs import FunctionFuture, map_jobs, submit
-    from walras.output.notebook_views import frame
+    from walras.output.html_page import frame
 
 # An agent puts a small copy of this package (walras + walras.training) on a job's PYTHONPATH. Where the job's own
 # environment has Walras installed too, its other modules must stay reachable behind that copy.
@@ -28,7 +28,7 @@ _PLACES = {
     "AsyncClient": ("walras.client", "Client"),
     "Client": ("walras.client", "BlockingClient"),
     "FunctionFuture": ("walras.function_jobs", "FunctionFuture"),
-    "frame": ("walras.output.notebook_views", "frame"),
+    "frame": ("walras.output.html_page", "frame"),
     "map_jobs": ("walras.function_jobs", "map_jobs"),
     "submit": ("walras.function_jobs", "submit"),
 }

@@ -39,16 +39,14 @@ from walras.connection.transport import Patience, Transport
 from walras.errors import NotFound, UserError
 from walras.resources.contents import ContentCalls
 from walras.resources.endpoint import API, Blocking, LoopThread, awaited, blocking
-from walras.resources.fleet import FleetCalls
+from walras.resources.fleet import FleetCalls, ReservationCalls
 from walras.resources.jobs import SESSION, FactCalls
 from walras.resources.logs import LogCalls
 from walras.resources.money import MoneyCalls, UsageCalls
 from walras.resources.notifications import NotificationCalls
-from walras.resources.overview import OverviewCalls
+from walras.resources.overview import OverviewCalls, PolicyCalls
 from walras.resources.people import PeopleCalls
-from walras.resources.policy_views import PolicyCalls
 from walras.resources.prices import PriceCalls
-from walras.resources.reservations import ReservationCalls
 from walras.resources.what_if import WhatIfCalls
 from walras.server_access import server_access
 from walras.storage.content import ContentFile, ContentTree

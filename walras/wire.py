@@ -85,7 +85,7 @@ class ShapeFacts(Message):
     emulated: bool = False
     market: Literal["owned", "on_demand", "spot"] = "owned"
     zone: str = Field(default="default", max_length=100)
-    #: The machine that this is a part of (`walras.spec.machine_parts`); empty: it is all of its machine.
+    #: The machine that this is a part of (`walras.cluster`); empty: it is all of its machine.
     machine: str = Field(default="", pattern=rf"^$|{_NODE_PATTERN}")
 
 

@@ -6,15 +6,19 @@ At good prices nearly every job clearly prefers one configuration, and gets that
 best are closest, are the core: they compete for what is left in a small integer program (HiGHS), and the prices are
 sharpened by the duals of its relaxation. Any prices l >= 0 bound every choice by  sum_j max(0, max_c v_c - l.use_c) +
 l.N  (weak duality), so the answer states its distance from the optimum; where that is too large, more jobs compete,
-and in the end all of them.
+and in the end all of them. HiGHS is loaded where jobs compete.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
 from optimizer.problem import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import highspy
 
 #: Relative gap to its bound at which a choice is accepted.
 KNAPSACK_TOLERANCE = 1e-4
@@ -74,8 +78,6 @@ def _rounded_relaxation(choice: AssignmentProblem) -> Assignment | None:
     """Returns the linear relaxation over all jobs, rounded: a job with all its share in one column keeps that column,
     the others fill what is left. None where HiGHS finds no optimum.
     """
-    from optimizer.assignment.knapsack_program import solve_relaxation
-
     everybody = np.ones(choice.jobs, dtype=np.bool_)
     found = solve_relaxation(_program(choice, np.arange(len(choice.job)), everybody, choice.capacity))
     if found is None:
@@ -159,8 +161,6 @@ def _sharpened(choice: AssignmentProblem, prices: FloatArray, bound: float, size
     """Returns the prices from the relaxation of what the competing jobs share, if they prove a smaller bound than the
     given ones; else the given prices and bound.
     """
-    from optimizer.assignment.knapsack_program import solve_relaxation
-
     core, _, rest = _core_jobs(choice, prices, size)
     found = solve_relaxation(_program(choice, np.flatnonzero(core[choice.job]), core, rest))
     if found is None:
@@ -173,8 +173,6 @@ def _solve_core(
     choice: AssignmentProblem, prices: FloatArray, size: int, tolerance: float, known: Assignment | None
 ) -> tuple[IntArray, float]:
     """Returns the column of each job, and an upper bound on all choices: inf unless all jobs compete."""
-    from optimizer.assignment.knapsack_program import solve_integer
-
     core, column, rest = _core_jobs(choice, prices, size)
     kept, all_compete = np.flatnonzero(core[choice.job]), bool(core.all())
     if known is not None:
@@ -216,3 +214,73 @@ def _one_by_one(choice: AssignmentProblem, prices: FloatArray, column: IntArray,
             column[choice.job[candidate]] = candidate
             free[pool] -= count
     return column
+
+
+#: Branch and bound stops after so many nodes, with the gap that is left then.
+_NODES = 50_000
+_WHOLE = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnapsackRelaxation:
+    """The optimum of the linear relaxation: prices of the pools (p,) and the fraction of each column (c,)."""
+
+    prices: FloatArray
+    part: FloatArray
+
+
+def solve_relaxation(program: AssignmentProblem) -> KnapsackRelaxation | None:
+    """Returns the optimum of the linear relaxation; None where HiGHS finds none."""
+    import highspy
+
+    from optimizer.lp.highs import highs_solver
+
+    highs = highs_solver()
+    highs.passModel(_model(program))
+    highs.run()
+    solution = highs.getSolution()
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal or not solution.dual_valid:
+        return None
+    duals = np.array(solution.row_dual)[-len(program.capacity) :]
+    return KnapsackRelaxation(np.maximum(-duals, 0.0) * _scale(program), np.array(solution.col_value))
+
+
+def solve_integer(program: AssignmentProblem, tolerance: float) -> tuple[IntArray | None, float]:
+    """Returns the columns of the best integer choice within the tolerance, None without one, and an upper bound on any
+    choice.
+    """
+    import highspy
+
+    from optimizer.lp.highs import highs_solver, set_options
+
+    highs, model = highs_solver(), _model(program)
+    model.integrality_ = [highspy.HighsVarType.kInteger] * len(program.job)
+    set_options(highs, mip_rel_gap=tolerance, mip_max_nodes=_NODES)
+    highs.passModel(model)
+    highs.run()
+    info, solution = highs.getInfo(), highs.getSolution()
+    bound = -float(info.mip_dual_bound) * _scale(program) if np.isfinite(info.mip_dual_bound) else np.inf
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return None, bound
+    return np.flatnonzero(np.array(solution.col_value) > _WHOLE), bound
+
+
+def _scale(program: AssignmentProblem) -> float:
+    """Returns the largest value: the program states its objective as a multiple of it."""
+    return float(program.value.max())
+
+
+def _model(program: AssignmentProblem) -> "highspy.HighsLp":
+    """Returns the program for HiGHS, with one row per job, then one per pool."""
+    from optimizer.lp.highs import ColumnMatrix, highs_model
+
+    jobs, columns = program.jobs, len(program.job)
+    column = np.concatenate([np.arange(columns), program.use_column])
+    order = np.argsort(column, kind="stable")
+    matrix = ColumnMatrix(
+        np.searchsorted(column[order], np.arange(columns + 1)),
+        np.concatenate([program.job, jobs + program.use_pool])[order],
+        np.concatenate([np.ones(columns), program.use_count])[order],
+    )
+    right = np.concatenate([np.ones(jobs), program.capacity])
+    return highs_model(-program.value / _scale(program), matrix, right, upper=np.ones(columns))

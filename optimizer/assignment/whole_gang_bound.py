@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizer.assignment.assignment_problem import AssignmentProblem
+from optimizer.check.certificate import jobwise_problem, policy_check_of
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedObjective, CheckedSum, DualProof
 from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, cheapest_mixture_at_least
-from optimizer.check.policy_checks import jobwise_problem, policy_check_of
 from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
 from optimizer.classes.aggregation import aggregate_problem

@@ -23,8 +23,7 @@ from optimizer.check.dual_bounds import (
     CheckedProportional,
     CheckedSum,
 )
-from optimizer.check.entity_tree import WEIGHTLESS, CheckedTree, CheckedTreeTargets
-from optimizer.check.jobwise_problem import JobwiseProblem, isolated_times
+from optimizer.check.jobwise_problem import WEIGHTLESS, CheckedTree, CheckedTreeTargets, JobwiseProblem, isolated_times
 from optimizer.decision import Memory, Shares
 from optimizer.problem import BoolArray, FloatArray
 
@@ -235,7 +234,7 @@ def water_filling(question: CheckRequest) -> PolicyMeasure:
 
 
 def hierarchical(question: CheckRequest) -> PolicyMeasure:
-    """Maximises lexicographically over a tree of entities (`entity_tree`)."""
+    """Maximises lexicographically over a tree of entities (`CheckedTree`)."""
     facts = question.facts
     tree = CheckedTree(facts, project_terms(question.parameters))
 

@@ -268,7 +268,7 @@ def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs:
     """Returns the problem of distinct jobs: jobs that agree in all their columns and in the named fields of `Jobs`
     become one.
 
-    The arrays must fit together and ascend (`optimizer.validate`); their values may be anything.
+    The arrays must fit together and ascend (`optimizer.problem`); their values may be anything.
     """
     columns, n = problem.columns, len(problem.jobs)
     if len(columns) < COMPILED_COLUMNS and len(np.unique(sum_by(columns.job, columns.steps_per_s, n))) == n:

@@ -1,6 +1,6 @@
 """Compiled checks of millions of columns, and one pass that also groups equal jobs. Importing it imports numba.
 
-`columns_are_sound` says whether indices, order and numbers hold together; `optimizer.validate` finds what is wrong.
+`columns_are_sound` says whether indices, order and numbers hold together; `optimizer.problem` finds what is wrong.
 `check_and_group` does the same for columns of one use each while it groups the jobs. Memory bandwidth is the limit at
 that size, so every array is read once. A job that equals an earlier one bit by bit is as sound as that one: only the
 first of its group is checked number by number. Candidates are found by a hash of a few words and always compared in

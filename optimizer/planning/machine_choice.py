@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
 
-from optimizer.prediction.gradient_noise import statistical_efficiency
+from optimizer.prediction.loss_curve import statistical_efficiency
 from optimizer.prediction.predictor import (
     AcceleratorSpecs,
     CannotPredict,

@@ -47,7 +47,7 @@ class Allox:
     remaining time of a job of unknown length is estimated as the time that it has run.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:ALLOX"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:ALLOX"
     #: It takes no gang over several pools.
     makes_own_mixes: ClassVar[bool] = True
 

@@ -25,7 +25,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.assignment import plan_draft as drafts
-from optimizer.assignment.elastic_placement import gain_by_value, grow_greedily, place_in_column
+from optimizer.assignment.column_assignment import gain_by_value, grow_greedily, place_in_column
 from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
 from optimizer.decision import Memory, Plan, Quote
 from optimizer.policy import Newcomer

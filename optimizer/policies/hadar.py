@@ -524,7 +524,7 @@ class Hadar:
     default.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:HADAR"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:HADAR"
     #: It makes gangs over several pools of whole gangs' speeds in each, and reads none that are listed.
     makes_own_mixes: ClassVar[bool] = True
     round_s: Annotated[

@@ -86,7 +86,7 @@ class Hierarchical:
     Source: Narayanan et al., OSDI 2020, section 4.3, with guarantees, limits and entities that do not borrow.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:HIERARCHICAL"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:HIERARCHICAL"
     follows_weights: ClassVar[bool] = True
 
     aware: HeterogeneityAware = True
@@ -113,8 +113,7 @@ class Hierarchical:
         """Returns the worth of each configuration (c,): its fair-share units, times the arriving job's weight over the
         mean weight.
         """
-        worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
-        return worth
+        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
 
     def entity_limits(self) -> Mapping[str, float]:
         """Returns the configured limits, by project and by project/user."""

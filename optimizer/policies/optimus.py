@@ -16,8 +16,13 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.assignment import plan_draft as drafts
-from optimizer.assignment.column_assignment import assignment_problem_of, fitting_columns
-from optimizer.assignment.elastic_placement import gain_by_value, grow_greedily, place_in_column
+from optimizer.assignment.column_assignment import (
+    assignment_problem_of,
+    fitting_columns,
+    gain_by_value,
+    grow_greedily,
+    place_in_column,
+)
 from optimizer.assignment.multiple_choice_knapsack import search_prices
 from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
 from optimizer.decision import Memory, Plan, Quote

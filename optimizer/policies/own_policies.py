@@ -135,7 +135,7 @@ class OwnShares(_Own, ABC):
         Raises ConfigError for an answer that is no shares, and for a method that fails.
         """
         from optimizer.classes.class_problem import constraint_violation, relative_gap
-        from optimizer.policies.max_min_fairness import MaxMinFairness
+        from optimizer.policies.fairness import MaxMinFairness
         from optimizer.utility.fair_share import fair_share_utility, max_min_level
 
         best, _ = MaxMinFairness(then="sum").decide(problem, None)

@@ -32,7 +32,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.assignment import plan_draft as drafts
-from optimizer.assignment.elastic_placement import (
+from optimizer.assignment.column_assignment import (
     gain_by_value,
     grow_greedily,
     place_jobs_first,

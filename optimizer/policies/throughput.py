@@ -30,7 +30,7 @@ class Throughput:
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:THROUGHPUT"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:THROUGHPUT"
 
     aware: HeterogeneityAware = True
     normalised: Normalised = True
@@ -75,7 +75,8 @@ class ThroughputPerDollar:
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:THROUGHPUT_PER_DOLLAR"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:THROUGHPUT_PER_DOLLAR"
+    job_key_fields: ClassVar[tuple[str, ...]] = ("weight", "gang")
 
     aware: HeterogeneityAware = True
     normalised: Normalised = True
@@ -84,10 +85,6 @@ class ThroughputPerDollar:
     @property
     def unit(self) -> str:
         return f"{'fair-share units' if self.normalised else 'steps/s'} per USD/h, per accelerator"
-
-    @property
-    def job_key_fields(self) -> tuple[str, ...]:
-        return ("weight", "gang")
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         validate_problem(problem)
@@ -142,7 +139,8 @@ class CostWithSlos:
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:COST_WITH_SLOS"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:COST_WITH_SLOS"
+    job_key_fields: ClassVar[tuple[str, ...]] = ("weight", "gang", "remaining_steps", "deadline_at")
 
     aware: HeterogeneityAware = True
     goal: Annotated[
@@ -154,10 +152,6 @@ class CostWithSlos:
     ] = "throughput_per_dollar"
     normalised: Normalised = True
     free_usd_per_h: UnpricedAccelerator = None
-
-    @property
-    def job_key_fields(self) -> tuple[str, ...]:
-        return ("weight", "gang", "remaining_steps", "deadline_at")
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         validate_problem(problem)

@@ -140,7 +140,7 @@ class Walras:
         float,
         Field(gt=0, description="Half-life of the service by which a project or user is behind its share, in seconds."),
     ] = 604800.0
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:WALRAS"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:WALRAS"
     #: Stops of an elastic job are bounded as others are; policies that only choose sizes weigh each themselves.
     bounds_resizes: ClassVar[bool] = True
     #: Running jobs may be moved, for other jobs or for their own benefit.

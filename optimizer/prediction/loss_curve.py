@@ -10,6 +10,16 @@ minimises relative residuals, because accuracy matters near the target.
 The number of reports is unbounded and their values are untrusted, so a series stores means over stretches of steps. The
 forecast informs users, and no schedule depends on it. Fitting by SciPy is slow, so the server runs it in a process of
 its own.
+
+The gradient noise scale says how much larger batches shorten the way (`statistical_efficiency`):
+
+    E|g_B|^2 = |G|^2 + S/B            g_B: gradient of B samples; S: trace of its covariance for one sample
+    phi = S / |G|^2                   the noise scale, in samples (McCandlish et al. 2018)
+    gain(B) = (V + |G|^2) / (V B_0/B + |G|^2)        of an update in those of the initial batch B_0, V = S/B_0 (Pollux,
+                                                     OSDI 2021)
+    efficiency(B) = gain(B) B_0/B = (phi + B_0) / (phi + B)      of a sample against one of the initial batch
+
+Forecasts and the ground truth of the simulator use this law; running jobs measure phi (`walras.training.measurements`).
 """
 
 from collections.abc import Callable, Sequence
@@ -268,3 +278,16 @@ def _misses_clearly(points: Sequence[tuple[float, float]], curve: LossCurve, tar
     law = len(points) * _LAW_MISS**2
     worse = (loss_misfit(other, points) + law) / (loss_misfit(curve, points) + law)
     return not isfinite(worse) or len(points) * log(worse) > _CLEARLY_WORSE
+
+
+def update_gain(signal: float, spread: float, times: float) -> float:
+    """Steps at the initial batch that one update with a batch larger by this factor is worth.
+
+    `signal`: |G|^2; `spread`: V, variance of the initial batch's gradient, in the same unit.
+    """
+    return (spread + signal) / (spread / times + signal)
+
+
+def statistical_efficiency(scale: float, batch: float, initial: float) -> float:
+    """Efficiency of a sample relative to one of the initial batch: 1 there, less for larger batches. By phi."""
+    return 1.0 if scale == inf else (scale + initial) / (scale + batch)

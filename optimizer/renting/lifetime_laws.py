@@ -51,7 +51,7 @@ from typing import Protocol
 import numpy as np
 
 from optimizer.problem import FloatArray
-from walras.machines.machine_lifetime import StatedLifetime
+from walras.cluster import StatedLifetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class WeibullLifetime:
 
 
 def lifetime_of(stated: StatedLifetime) -> Lifetime:
-    """Returns the law that a text states (`walras.machines.machine_lifetime.parse_lifetime`)."""
+    """Returns the law that a text states (`walras.cluster.parse_lifetime`)."""
     match stated.law:
         case "exponential":
             return ExponentialLifetime(1.0 / stated.numbers[0])

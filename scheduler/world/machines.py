@@ -72,7 +72,7 @@ class PoolModel:
     terms: RentalTerms = field(default_factory=RentalTerms)
     #: Mean lifetime of a machine before a revocation, seconds; inf: only scripted revocations.
     mean_life_s: float = inf
-    #: The law of the lifetimes as text (`walras.machines.machine_lifetime`); empty: exponential.
+    #: The law of the lifetimes as text (`walras.cluster`); empty: exponential.
     lifetime: str = ""
     #: Standard deviation of log(boot time / the terms' boot time); machines of one request are ready together.
     boot_noise: float = 0.0

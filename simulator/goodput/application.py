@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from optimizer.prediction import gradient_noise
+from optimizer.prediction.loss_curve import update_gain
 from walras.errors import ConfigError
 
 
@@ -88,7 +88,7 @@ class GradientStatistics:
 
     def gain(self, times: float) -> float:
         """Returns the worth of one update with a batch `times` as large, in steps at the initial batch."""
-        return gradient_noise.update_gain(self.grad_sqr, self.grad_var, times)
+        return update_gain(self.grad_sqr, self.grad_var, times)
 
 
 class LearningCurve(Protocol):

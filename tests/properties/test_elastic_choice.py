@@ -76,10 +76,10 @@ def test_a_core_is_enough_where_jobs_are_many(load: float) -> None:
 
 def test_without_a_solver_jobs_are_placed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of work is an outcome: a feasible choice, with the gap that prices prove."""
-    from optimizer.assignment import knapsack_program
+    from optimizer.assignment import multiple_choice_knapsack
 
-    monkeypatch.setattr(knapsack_program, "solve_integer", lambda program, tolerance: (None, np.inf))
-    monkeypatch.setattr(knapsack_program, "solve_relaxation", lambda program: None)
+    monkeypatch.setattr(multiple_choice_knapsack, "solve_integer", lambda program, tolerance: (None, np.inf))
+    monkeypatch.setattr(multiple_choice_knapsack, "solve_relaxation", lambda program: None)
     choice = random_choice(3, 30, 2.0)
     found = solve_knapsack(choice)
     assert (choice.used(found.column) <= choice.capacity + 1e-9).all()

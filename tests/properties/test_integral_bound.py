@@ -12,9 +12,9 @@ from policies import SPECS, name_of, timed_problems
 from scipy.optimize import linprog
 
 from optimizer.assignment.whole_gang_bound import integral_bound
+from optimizer.check.certificate import jobwise_problem, measure_of, policy_check_of
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedSum
 from optimizer.check.jobwise_problem import JobwiseProblem
-from optimizer.check.policy_checks import jobwise_problem, measure_of, policy_check_of
 from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
 from optimizer.decision import Shares

@@ -12,7 +12,7 @@ from strategies_problems import settings_of_problems
 from optimizer.answer import answer_problem
 from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares
-from optimizer.policies.max_min_fairness import Isolated, MaxMinFairness
+from optimizer.policies.fairness import Isolated, MaxMinFairness
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.utility.fair_share import fair_share_utility, max_min_level

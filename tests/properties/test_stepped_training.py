@@ -13,8 +13,13 @@ from scheduler.core.events import Event
 from scheduler.world.engine import RunOutcome
 from simulator.simulation import Simulation
 from simulator.workloads.trace_source import TraceJob
-from simulator.worlds.pollux.pollux_scenario import POLLUX_POLICIES, RESTART_S, T4_POOL, pollux_scenario
-from simulator.worlds.pollux.pollux_training import pollux_workload
+from simulator.worlds.pollux.pollux_scenario import (
+    POLLUX_POLICIES,
+    RESTART_S,
+    T4_POOL,
+    pollux_scenario,
+    pollux_workload,
+)
 from tests.support.core_invariants import check_invariants
 
 MACHINES = 3

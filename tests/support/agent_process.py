@@ -16,7 +16,7 @@ from workers.supervisor_protocol import PLAN_FILE, read_plan
 _RUN = """
 import json, logging, sys
 from pathlib import Path
-from walras.spec.machine_parts import TypeCount
+from walras.cluster import TypeCount
 from workers.agent.startup import AgentOptions
 from workers.agent.startup import run_agent
 logging.basicConfig(level="INFO")

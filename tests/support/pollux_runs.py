@@ -11,8 +11,7 @@ from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.formats import read_trace
 from simulator.workloads.trace_source import TraceJob
-from simulator.worlds.pollux.pollux_scenario import T4_POOL, pollux_scenario
-from simulator.worlds.pollux.pollux_training import pollux_workload
+from simulator.worlds.pollux.pollux_scenario import T4_POOL, pollux_scenario, pollux_workload
 
 #: The workloads that were recorded, each at several loads (arrivals against the published rate).
 WORKLOADS = (1, 2, 3, 4, 6)

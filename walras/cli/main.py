@@ -35,11 +35,17 @@ from typer.core import TyperGroup
 import walras
 from walras.cli.arguments import settings_command
 from walras.cli.job_commands import explain_command, fetch_command, queue_command, show_command, whoami_command
-from walras.cli.job_control_commands import cancel_command, hold_command, logs_command, update_command, wait_command
+from walras.cli.job_control_commands import (
+    cancel_command,
+    hold_command,
+    logs_command,
+    notify_command,
+    update_command,
+    wait_command,
+)
 from walras.cli.machine_commands import agents_commands, nodes_command
 from walras.cli.mcp_commands import mcp_command
 from walras.cli.money_commands import money_command
-from walras.cli.notify_command import notify_command
 from walras.cli.operator_commands import (
     DATA_FOLDER_COMMANDS,
     admin_commands,
@@ -56,12 +62,11 @@ from walras.cli.price_commands import prices_command
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import exec_command
-from walras.cli.rerun_command import rerun_command
 from walras.cli.resource_commands import ResourceCommand, add_command, list_command, remove_command, set_command
 from walras.cli.simulate_commands import simulate_commands, what_if_command, workload_commands
 from walras.cli.slurm_listings import SLURM_LISTINGS
 from walras.cli.solve_commands import solve_command
-from walras.cli.submit_commands import submit_command
+from walras.cli.submit_commands import rerun_command, submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
 from walras.cli.top_commands import top_command
 from walras.errors import ServerUnreachable, UserError, WalrasError

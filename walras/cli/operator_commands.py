@@ -31,7 +31,7 @@ from walras.errors import ClusterError, ConfigError, NotFound, UserError
 from walras.units import format_size, parse_size
 
 if TYPE_CHECKING:
-    from walras.spec.machine_parts import TypeCount
+    from walras.cluster import TypeCount
 
 
 #: The values of `--market`.
@@ -273,7 +273,7 @@ def _known_market(market: str) -> Literal["owned", "on_demand", "spot"]:
 
 def _accelerators(text: str | None) -> "tuple[int | None, tuple[TypeCount, ...]]":
     """Returns the number that `--accelerators` states, or the number of each type. Raises ValueError."""
-    from walras.spec.machine_parts import MOST_OF_TYPE, parse_type_counts
+    from walras.cluster import MOST_OF_TYPE, parse_type_counts
 
     if text is None or ":" in text:
         types = () if text is None else parse_type_counts(text)

@@ -28,7 +28,7 @@ from walras.errors import NotFound, UnknownPolicyError, UserError
 if TYPE_CHECKING:
     from optimizer.registry import PolicyDescription
     from walras.client import Client
-    from walras.resources.policy_views import PolicyView
+    from walras.resources.overview import PolicyView
 
 policy_commands = typer.Typer(help="List, describe and change scheduling policies.", no_args_is_help=True)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from walras.client import Client
+    from walras.resources.fleet import ReservationView
     from walras.resources.people import Caps, ProjectShare, ProjectView, TokenCreated
-    from walras.resources.reservations import ReservationView
 
 Fields = dict[str, Any]
 _PEOPLE = "walras.resources.people"
@@ -144,7 +144,7 @@ async def _forget_node(client: "Client", name: str) -> str:
 
 
 async def _reserve(client: "Client", accelerators: str, fields: Fields) -> "ReservationView":
-    from walras.resources.reservations import NewReservation
+    from walras.resources.fleet import NewReservation
     from walras.spec.file_model import check_model
 
     if accelerators:
@@ -284,7 +284,7 @@ RESOURCES = {
         "ID> | FOR~ | STATE | FROM | UNTIL | ACCELERATORS> | MACHINES~ | NOTES~",
         lambda client, choice: client.reservations(everything=choice.get("all", False)),
         _reservation_row,
-        choice=f"{_FIELDS}:ReservationChoice", fields="walras.resources.reservations:NewReservation",
+        choice=f"{_FIELDS}:ReservationChoice", fields="walras.resources.fleet:NewReservation",
         add=Change(_reserve, _show_reservation),
         remove=Change(_cancel_reservation, _show_reservation),
         former={

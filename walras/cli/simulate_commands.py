@@ -368,9 +368,9 @@ def workload_describe_command(
 ) -> None:
     """Describe a trace: jobs, arrivals, gang sizes, run times, kinds, load."""
     from simulator.workloads.trace_source import DescribeSettings
-    from simulator.workloads.trace_statistics import trace_description_json
     from simulator.workloads.workload_actions import (
         describe_trace_file,
+        trace_description_json,
         trace_description_tables,
     )
 

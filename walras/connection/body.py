@@ -29,7 +29,7 @@ class Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     def _repr_html_(self) -> str:
-        from walras.output.notebook_views import answer_html
+        from walras.output.html_page import answer_html
 
         return answer_html(self)
 

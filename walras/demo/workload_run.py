@@ -4,7 +4,7 @@ While it runs it is shown as a live picture on a terminal, or as one line per ch
 
 What the demo observed: the newest view of every job, and samples of machines, prices, speeds and processor use.
 
-The notes say what changed since the last look; `walras.demo.run_report` judges them.
+The notes say what changed since the last look; `walras.demo.main` judges them.
 """
 
 import asyncio

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optimizer.registry import is_policy_file, name_in_file
 from simulator.reports.baselines import BoundsChoice
-from simulator.reports.comparison_charts import comparison_book
-from simulator.reports.comparison_page import write_comparison_page
+from simulator.reports.comparison_charts import comparison_book, write_comparison_page
 from simulator.reports.policy_comparison import PolicyComparison, compare_policies, comparison_tables
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource

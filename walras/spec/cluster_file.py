@@ -27,9 +27,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from walras.cluster import Market, Pool, PoolId, Shape
+from walras.cluster import Market, Pool, PoolId, Shape, checked_lifetime
 from walras.errors import ConfigError
-from walras.machines.machine_lifetime import checked_lifetime
 from walras.machines.topology import Topology, slurm_switches
 from walras.spec.accelerator_names import sheet_names
 from walras.spec.field_types import (

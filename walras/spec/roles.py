@@ -18,7 +18,7 @@ from walras.job_request import ANY_ACCELERATOR, Demand, GangPlan, GangRequest, R
 from walras.spec.accelerator_names import covers
 from walras.spec.field_types import MAX_ARGUMENT_BYTES, ONE_OR_MANY, Demands, WholeNumber, parse_run
 from walras.spec.file_model import FieldMistake, FileModel
-from walras.spec.plan_menus import PLANS_MOST
+from walras.spec.job_groups import PLANS_MOST
 from walras.spec.sweeps import substituted
 
 #: What starts the processes of all roles on a machine, whatever modules its folder has; and the variable that tells it

@@ -21,10 +21,11 @@ from walras.spec.field_types import (
 from walras.spec.job_groups import (
     CheckpointSpec,
     batch_variables,
+    gang_of_plans,
     global_batch_of,
+    speeds_of_plans,
 )
 from walras.spec.job_spec import JobSpec, gang_sizes_of
-from walras.spec.plan_menus import gang_of_plans, speeds_of_plans
 from walras.spec.roles import gang_of_roles, role_variables, written_argv
 from walras.spec.sweeps import (
     array_variables,

@@ -13,9 +13,9 @@ imported it. No signal handlers, no logging configuration; a thread between call
 that may save for their gang.
 """
 
-from walras.training.batch_sharing import Shares
+from walras.training.batch_sharing import BatchShares as Shares
+from walras.training.batch_sharing import Fork
 from walras.training.checkpoint import Checkpoint, TornCheckpoint
-from walras.training.fork import Fork
 from walras.training.loop import Loop
 from walras.training.supervisor_link import batch_per_rank, whole_batch
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from walras.training import gang, model_counting, saving
-from walras.training.batch_sharing import Shares
+from walras.training.batch_sharing import BatchShares, Fork
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
 from walras.training.batch_tuning import NOISE_EVERY_AT_FIRST, BatchTuner, batch_tuner_for
 from walras.training.checkpoint import REPLICATED, Checkpoint, TornCheckpoint, rank_values, seed_of
-from walras.training.fork import Fork
 from walras.training.gang import Gang
 from walras.training.measurements import (
     DataWaitMeter,
@@ -92,7 +91,7 @@ class Loop:
         seed: int | None = None,
         noise_every: int | None = None,
         fork: Fork | None = None,
-        shares: Shares | None = None,
+        shares: BatchShares | None = None,
         on_change: Callable[[int], None] | None = None,
     ):
         self._settings = read_job_environment(os.environ)

@@ -8,7 +8,7 @@ compared. The parameters hardly move between them, so they are two draws of one 
 
     |G|^2 = g . g'        S = B |g - g'|^2 / 2        noise scale phi = S / |G|^2, in samples
 
-Both are averaged before they are divided (`optimizer.prediction.gradient_noise` says what follows from phi). The
+Both are averaged before they are divided (`optimizer.prediction.loss_curve` says what follows from phi). The
 gradients are those that the optimizer is about to use: averaged over ranks, summed over passes, and clipped where the
 script clips. Between the two updates a copy of the gradients is kept.
 """

@@ -1,7 +1,7 @@
 """Starts an agent: from options to a running loop. SIGTERM ends the agent and leaves its supervisors running.
 
 The accelerators are those of the options and the machine. A machine of one type is registered as it is. A machine of
-several types is registered in parts (`walras.spec.machine_parts`), each with its own folder below `parts/` in the
+several types is registered in parts (`walras.cluster`), each with its own folder below `parts/` in the
 agent's state folder and a share of the processors and the memory in proportion to its accelerators. All parts share one
 cache of inputs and environments.
 """
@@ -21,10 +21,10 @@ from typing import Literal
 import aiohttp
 
 from walras import __version__
+from walras.cluster import MOST_TYPES, TypeCount, agent_of_part, part_name, part_shape
 from walras.connection.transport import accepted_certificate
 from walras.contract import PROTOCOL
 from walras.errors import ConfigError, Forbidden
-from walras.spec.machine_parts import MOST_TYPES, TypeCount, agent_of_part, part_name, part_shape
 from walras.wire import Register, ShapeFacts
 from workers import processes
 from workers.agent.agent import Agent

@@ -19,10 +19,9 @@ from optimizer.renting.lifetime_laws import (
     WatchedLife,
     lifetime_of,
 )
-from walras.cluster import Market, Pool
+from walras.cluster import Market, Pool, parse_lifetime
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import Kind
-from walras.machines.machine_lifetime import parse_lifetime
 
 #: Prior rates before any observation, ends per machine-hour: of spot machines, and of machines that are not reclaimed.
 _SPOT_PER_H, _FAILURES_PER_H = 1 / 24, 1 / 2160

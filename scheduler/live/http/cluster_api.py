@@ -65,12 +65,14 @@ from walras.resources.overview import (
     OVERVIEW_EVENTS,
     READINESS,
     READINESS_PROBE,
+    REASON_LENGTH,
     Health,
     Overview,
     OverviewCalls,
+    PolicyCalls,
+    PolicyView,
 )
 from walras.resources.people import PeopleCalls, ShareLoan, ShareView, WhoAmI
-from walras.resources.policy_views import REASON_LENGTH, PolicyCalls, PolicyView
 from walras.resources.prices import PriceCalls, PriceList
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered

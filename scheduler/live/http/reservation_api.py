@@ -20,7 +20,7 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import BookingRow, booking_row
 from walras.cluster import NodeId
 from walras.errors import Conflict, Forbidden, NotFound, UserError
-from walras.resources.reservations import RESERVATIONS, NewReservation, ReservationCalls, ReservationView
+from walras.resources.fleet import RESERVATIONS, NewReservation, ReservationCalls, ReservationView
 from walras.spec.accelerator_names import covers
 from walras.spec.field_types import parse_instant
 from walras.spec.file_model import nearest_word

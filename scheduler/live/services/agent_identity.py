@@ -6,7 +6,7 @@ because ranks may be alive; the join token proves nothing about ranks. A copy of
 original by the machine's boot: while one of them is heard, the other is refused. An agent that belongs to another
 cluster, or knows another incarnation of this one's database, is told both ids and gets nothing.
 
-Machines with accelerators of several types: one agent, and a node for each type (`walras.spec.machine_parts`).
+Machines with accelerators of several types: one agent, and a node for each type (`walras.cluster`).
 
 People name the machine, and what they ask then holds for all its parts. The name belongs to one agent as a whole: while
 ranks may be alive on any part of a machine, no other agent gets another part, nor a machine of that very name.
@@ -20,13 +20,12 @@ from pydantic import ValidationError
 
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
-from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape, is_same_machine_agent, part_name
 from walras.contract import PROTOCOL, protocol_problem
 from walras.errors import Forbidden, NameHeld, NotFound, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.spec.accelerator_names import covers
 from walras.spec.catalog import catalog_speed
 from walras.spec.cluster_file import catalog_memory_bytes
-from walras.spec.machine_parts import is_same_machine_agent, part_name
 from walras.wire import ClusterIdentity, Heartbeat, Register, ShapeFacts, is_like_memory
 
 log = logging.getLogger(__name__)

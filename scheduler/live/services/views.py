@@ -46,8 +46,8 @@ from walras.resources.jobs import (
     TargetView,
     planned_speed,
 )
+from walras.resources.overview import PolicyView
 from walras.resources.people import EntityPriceView
-from walras.resources.policy_views import PolicyView
 from walras.resources.prices import CertificateView, PriceList, PriceView
 from walras.states import JobState, Reason
 from walras.units import format_count, format_length

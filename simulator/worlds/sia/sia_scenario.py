@@ -59,7 +59,7 @@ from simulator.worlds.gavel.heuristic_policies import (
     gavel_solver,
 )
 from simulator.worlds.gavel.program_policies import ConeSolver, SharePolytope, ShareUnits, no_shares, solve_cone_program
-from simulator.worlds.pollux.pollux_training import (
+from simulator.worlds.pollux.pollux_scenario import (
     PolluxTraining,
     SteppedAttempts,
     TrainingLaw,

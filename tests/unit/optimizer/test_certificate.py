@@ -16,14 +16,13 @@ from scipy.optimize import linprog
 
 from optimizer import registry
 from optimizer.check import certificate
-from optimizer.check.certificate import check_decision
+from optimizer.check.certificate import check_decision, policy_check_of
 from optimizer.check.jobwise_problem import (
     ResponseMenu,
     cheapest_mixture,
     cheapest_mixture_at_least,
     largest_log_surplus,
 )
-from optimizer.check.policy_checks import policy_check_of
 from optimizer.decision import Order, Plan, Status
 from optimizer.policy import PlanPolicy, PolicySpec
 from optimizer.problem import Problem

@@ -17,7 +17,7 @@ from optimizer.renting.lifetime_laws import (
     schedule_checkpoints,
     young_daly_h,
 )
-from walras.machines.machine_lifetime import parse_lifetime
+from walras.cluster import parse_lifetime
 
 LAWS = {
     "exponential 2h": 16.0, "weibull 0.6,3h": 40.0, "weibull 2,5h": 20.0, "bathtub 0.4137,54m,45m36s,24h": 24.0,

@@ -7,7 +7,7 @@ from policies import NOW, with_times
 from problems import Setting, build, rates_of
 
 from optimizer.decision import Shares, Status
-from optimizer.policies.finish_time_fairness import FinishTimeFairness
+from optimizer.policies.finish_times import FinishTimeFairness
 from optimizer.problem import Problem
 from optimizer.utility.fair_share import fair_share_utility, finish_time_facts
 

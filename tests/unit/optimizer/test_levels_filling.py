@@ -15,14 +15,14 @@ from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS
 from optimizer.lp.exact_solver import solve_exactly
 from optimizer.lp.interior_point import progressive_filling
-from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
+from optimizer.lp.interior_point.interior_kernels import LevelProgram, MehrotraStep
 from optimizer.lp.interior_point.progressive_filling import (
     FillingStart,
     fill_levels,
     filling_start,
     find_max_level,
 )
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.fairness import MaxMinFairness
 from optimizer.problem import FloatArray
 
 

@@ -4,7 +4,7 @@ from policies import with_times
 from problems import Setting, build, rates_of
 
 from optimizer.decision import Shares
-from optimizer.policies.makespan import Makespan
+from optimizer.policies.finish_times import Makespan
 from optimizer.problem import Problem
 
 

@@ -7,7 +7,7 @@ from scipy.optimize import linprog
 
 from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares, StageKind, Status
-from optimizer.policies.max_min_fairness import MaxMinFairness, WaterFilling
+from optimizer.policies.fairness import MaxMinFairness, WaterFilling
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.utility.fair_share import fair_share_utility

@@ -14,10 +14,8 @@ from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs, improving_
 from optimizer.check.certificate import mixed_gang_complaints
 from optimizer.decision import Decision, MultiPoolGangs, Shares, Status, append_columns, with_added
 from optimizer.documents.answer_conversion import answer_of, check_document, decision_of, problem_answered
-from optimizer.policies.finish_time_fairness import FinishTimeFairness
-from optimizer.policies.makespan import Makespan
-from optimizer.policies.max_min_fairness import MaxMinFairness
-from optimizer.policies.proportional_fairness import ProportionalFairness
+from optimizer.policies.fairness import MaxMinFairness, ProportionalFairness
+from optimizer.policies.finish_times import FinishTimeFairness, Makespan
 from optimizer.policies.throughput import Throughput
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Problem

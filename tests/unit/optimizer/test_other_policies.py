@@ -4,7 +4,7 @@ from problems import Setting, build, shares_of
 
 from optimizer.answer import answer_problem, rank_jobs
 from optimizer.decision import Order, Status
-from optimizer.policies.max_min_fairness import Isolated, MaxMinFairness
+from optimizer.policies.fairness import Isolated, MaxMinFairness
 from optimizer.policies.queue_orders import Fifo
 from optimizer.policy import Newcomer
 

@@ -5,7 +5,7 @@ import pytest
 from elastic_problems import Elastic, places_of, problem_of
 
 from optimizer.decision import Quote
-from optimizer.policies.pollux import Pollux
+from optimizer.policies.goodput import Pollux
 from optimizer.policy import Newcomer
 
 #: Twice the accelerators, 1.5 times the goodput; four, 2 times.

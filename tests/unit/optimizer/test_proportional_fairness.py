@@ -2,7 +2,7 @@ import pytest
 from problems import Setting, build, rates_of
 
 from optimizer.decision import StageKind
-from optimizer.policies.proportional_fairness import ProportionalFairness
+from optimizer.policies.fairness import ProportionalFairness
 
 AWARE = ProportionalFairness()
 

@@ -12,7 +12,7 @@ from problems import Setting, build
 
 from optimizer import registry
 from optimizer.answer import answer_problem
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.fairness import MaxMinFairness
 from optimizer.policies.queue_orders import Fifo
 from optimizer.policy import Newcomer, OrderPolicy, PolicySpec, SharePolicy, best_configuration_at
 from optimizer.registry import describe, make, names

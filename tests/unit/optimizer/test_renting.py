@@ -13,7 +13,7 @@ from optimizer.assignment.limit_rows import RentalLimits, without_forbidden
 from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares, Status
 from optimizer.lp.exact_solver import solve_exactly
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.fairness import MaxMinFairness
 from optimizer.policy import PlanPolicy, PolicySpec
 from optimizer.problem import Entities, EntityLimits, IntArray, Problem
 from optimizer.registry import make

@@ -7,7 +7,7 @@ import pytest
 from elastic_problems import Elastic, places_of, problem_of
 
 from optimizer.decision import Quote
-from optimizer.policies.sia import Sia
+from optimizer.policies.goodput import Sia
 from optimizer.policy import Newcomer, PolicySpec
 from optimizer.registry import make
 from walras.errors import ConfigError

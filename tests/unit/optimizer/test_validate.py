@@ -6,7 +6,7 @@ import pytest
 from problems import Setting, build
 
 from optimizer import validate as validating
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.fairness import MaxMinFairness
 from optimizer.problem import Problem
 from optimizer.validate import ProblemError, validate_problem
 

@@ -8,8 +8,8 @@ import pytest
 from scheduler.live.store.event_journal import encode_event
 from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent, World, world
+from walras.cluster import agent_of_part
 from walras.errors import NameHeld, UserError
-from walras.spec.machine_parts import agent_of_part
 
 WHOLE, OTHER = "a" * 32, "b" * 32
 A = {"shape": "ax2-beside-bx1", "accelerator": "a", "accelerators": 2}

@@ -23,7 +23,7 @@ from tests.support.http_face import Face, facing
 from walras.cli.policy_commands import show_policy
 from walras.cli.terminal_output import OutputFormat
 from walras.errors import ConfigError
-from walras.resources.policy_views import PolicyView
+from walras.resources.overview import PolicyView
 from walras.spec.text_formats import parse_yaml
 
 PLUG = '''
@@ -71,7 +71,7 @@ class PlugShares:
     """Ends its process on demand."""
 
     def decide(self, problem, memory):
-        from optimizer.policies.max_min_fairness import MaxMinFairness
+        from optimizer.policies.fairness import MaxMinFairness
         import os
         if Path(__file__).with_name("mood").read_text() == "dies" and len(problem.jobs):
             os._exit(3)

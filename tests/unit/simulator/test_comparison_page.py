@@ -14,24 +14,22 @@ from simulator.reports import run_detail
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.comparison_charts import (
     COMPARISON_FIGURES,
+    COMPARISON_PAGE,
     FIGURES_FILE,
     FigureBook,
     comparison_book,
-    plot_figure,
-    policy_labels,
-    read_figures,
-    sweep_book,
-    write_figures,
-)
-from simulator.reports.comparison_page import (
-    COMPARISON_PAGE,
     comparison_html,
     latex_caption,
     latex_table,
     latex_text,
+    plot_figure,
+    policy_labels,
+    read_figures,
     slider_data,
     slider_html,
     slider_script,
+    sweep_book,
+    write_figures,
 )
 from simulator.reports.policy_comparison import PolicyComparison, compare_policies
 from simulator.reports.repeated_runs import ParallelWorkers

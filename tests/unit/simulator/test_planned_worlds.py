@@ -22,9 +22,14 @@ from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.pollux import pollux_scenario as pollux
-from simulator.worlds.pollux import pollux_training as pollux_applications
-from simulator.worlds.pollux.pollux_scenario import T4_POOL, AdaptivePolluxTraining
-from simulator.worlds.pollux.pollux_training import TrainingLaw, best_goodput, gang_sizes_in
+from simulator.worlds.pollux import pollux_scenario as pollux_applications
+from simulator.worlds.pollux.pollux_scenario import (
+    T4_POOL,
+    AdaptivePolluxTraining,
+    TrainingLaw,
+    best_goodput,
+    gang_sizes_in,
+)
 from simulator.worlds.shockwave.shockwave_scenario import batch_schedule_of, shockwave_plan_scenario
 from simulator.worlds.sia import sia_scenario as sia
 from simulator.worlds.sia.sia_scenario import SiaApplication

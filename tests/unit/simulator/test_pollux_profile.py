@@ -16,9 +16,10 @@ from simulator.worlds.pollux.pollux_scenario import (
     POLLUX_POLICIES,
     T4_POOL,
     PackedGangSpeeds,
+    PolluxWorkload,
     pollux_scenario,
+    pollux_workload,
 )
-from simulator.worlds.pollux.pollux_training import PolluxWorkload, pollux_workload
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Kind
 

@@ -14,8 +14,7 @@ from page_tags import Tags
 
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.charts import binned_means, series_means
-from simulator.reports.report_page import report_html
-from simulator.reports.run_folder import (
+from simulator.reports.report_page import (
     EVENTS_FILE,
     JOBS_FILE,
     REPORT_FILE,
@@ -23,6 +22,7 @@ from simulator.reports.run_folder import (
     TIMELINE_FILE,
     open_events_table,
     read_report,
+    report_html,
     write_run_folder,
 )
 from simulator.reports.run_spec import CompletedRun, RunSpec, WorkloadSource, execute_run

@@ -8,11 +8,14 @@ import pytest
 
 from simulator.workloads.formats import read_trace
 from simulator.workloads.trace_source import ConvertSettings, SkippedRows, Trace, TraceJob
-from simulator.workloads.trace_statistics import accelerator_demand, describe_trace, plot_trace, trace_description_json
 from simulator.workloads.workload_actions import (
+    accelerator_demand,
     convert_trace,
+    describe_trace,
     format_catalogue,
     generate_trace,
+    plot_trace,
+    trace_description_json,
     trace_description_tables,
 )
 from walras.errors import ConfigError

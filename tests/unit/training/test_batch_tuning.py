@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_batch_choice import DrawnJob
-from optimizer.prediction.gradient_noise import statistical_efficiency
+from optimizer.prediction.loss_curve import statistical_efficiency
 from walras.training import Checkpoint, Loop, measurements
 from walras.training.batch_source import BatchSource
 from walras.training.batch_tuning import (
@@ -58,7 +58,7 @@ class Seen:
 
 
 def test_an_update_counts_for_what_the_simulator_says() -> None:
-    """By the law of `optimizer.prediction.gradient_noise`; two batches tell it, and samples give no time back."""
+    """By the law of `optimizer.prediction.loss_curve`; two batches tell it, and samples give no time back."""
     for noise in (0.0, 1.0, 64.0, 1e6):
         for batch in (64, 96, 128, 4096):
             assert gain_of_update(batch, 64, noise) == pytest.approx(

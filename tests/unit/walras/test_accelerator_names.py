@@ -13,11 +13,7 @@ from walras.cli.main import app
 from walras.cli.terminal_output import Listing
 from walras.cli.top_screens import MachinesScreen
 from walras.cli.top_text import _machine_text
-from walras.job_request import ANY_ACCELERATOR, Demand, GangPlan, GangRequest
-from walras.resources.fleet import NodeView
-from walras.resources.overview import MachineCells
-from walras.spec.accelerator_names import canonical_accelerator, covers, detected_accelerator, family_of, named_type
-from walras.spec.machine_parts import (
+from walras.cluster import (
     MOST_OF_TYPE,
     MOST_TYPES,
     TypeCount,
@@ -27,6 +23,10 @@ from walras.spec.machine_parts import (
     part_name,
     part_shape,
 )
+from walras.job_request import ANY_ACCELERATOR, Demand, GangPlan, GangRequest
+from walras.resources.fleet import NodeView
+from walras.resources.overview import MachineCells
+from walras.spec.accelerator_names import canonical_accelerator, covers, detected_accelerator, family_of, named_type
 from walras.wire import ShapeFacts
 from workers.agent.startup import AgentOptions
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from walras.cli import resource_commands
 from walras.cli.arguments import local_time
 from walras.cli.main import app
-from walras.resources.reservations import NewReservation, ReservationView
+from walras.resources.fleet import NewReservation, ReservationView
 
 STARTS, ENDS = "2026-12-01T08:00:00.000+00:00", "2026-12-01T18:00:00.000+00:00"
 

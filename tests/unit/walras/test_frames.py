@@ -11,8 +11,7 @@ from walras.errors import ConfigError
 from walras.resources.fleet import NodeView
 from walras.resources.jobs import JobDetail, JobView
 from walras.resources.money import MoneyReport, MoneyRow
-from walras.resources.overview import Overview
-from walras.resources.policy_views import PolicyView
+from walras.resources.overview import Overview, PolicyView
 
 pd = pytest.importorskip("pandas", reason="pandas is an extra: walras[pandas]")
 HOSTILE = "<script>alert('x')</script>"

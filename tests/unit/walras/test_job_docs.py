@@ -9,8 +9,7 @@ from click import Group
 
 from walras.cli.main import app
 from walras.errors import JobSpecError, UserError
-from walras.spec.field_notes import field_note, field_paths
-from walras.spec.job_spec import JobSpec, parse_spec
+from walras.spec.job_spec import JobSpec, field_note, field_paths, parse_spec
 from walras.spec.roles import ROLES_COMMAND
 from walras.spec.shell_scripts import script_mapping
 from walras.spec.text_formats import parse_yaml

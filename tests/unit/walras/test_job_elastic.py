@@ -23,8 +23,8 @@ from walras.job_request import (
     group_fields,
 )
 from walras.spec.cluster_file import PoolEntry, catalog_memory_bytes
+from walras.spec.job_groups import PLANS_MOST
 from walras.spec.job_spec import JobSpec, dump_spec, gang_sizes_of, parse_spec, spec_mapping
-from walras.spec.plan_menus import PLANS_MOST
 from walras.spec.spec_request import argv_of, env_of, is_launcher, kind_of, launcher_in, launcher_note, to_request
 from walras.spec.sweeps import array_indices, indices_text, is_sweep, parse_array, shown_name_of
 from walras.training import batch_per_rank, whole_batch

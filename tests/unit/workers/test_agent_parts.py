@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.fake_nvml import FakeGpu, nvml_with
+from walras.cluster import TypeCount
 from walras.errors import ConfigError
-from walras.spec.machine_parts import TypeCount
 from workers.agent.follower import Follower, end_of
 from workers.agent.launch import AgentMachine, load_emulated_speeds, pace_of
 from workers.agent.machine_notices import read_notice

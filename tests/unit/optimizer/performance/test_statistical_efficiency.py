@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.prediction.gradient_noise import statistical_efficiency, update_gain
-from optimizer.prediction.loss_curve import LossCurve, fit_loss_curve
+from optimizer.prediction.loss_curve import LossCurve, fit_loss_curve, statistical_efficiency, update_gain
 from optimizer.prediction.predictor import CannotPredict
 
 

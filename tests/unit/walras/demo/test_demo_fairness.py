@@ -1,6 +1,6 @@
 """Fairness figures of the demo's report."""
 
-from walras.demo.run_report import AcceleratorSpan, entitled_by_user, equal_split_by_user, received_by_user
+from walras.demo.main import AcceleratorSpan, entitled_by_user, equal_split_by_user, received_by_user
 
 
 def test_what_one_user_does_not_want_goes_to_the_others() -> None:

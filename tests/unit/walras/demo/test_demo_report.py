@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from simulator.reports.recorded_runs import ResimulatedJob
-from walras.demo.main import comparison_table
-from walras.demo.run_report import (
+from walras.demo.main import (
     SpecialJobs,
     check_promises,
     check_simulated_ends,
     checks_table,
+    comparison_table,
     draw_timeline,
     find_losses,
     print_changes,

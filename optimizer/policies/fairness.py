@@ -1,5 +1,6 @@
-"""Max-min fairness: one level (`MaxMinFairness`), level by level (`WaterFilling`), and isolated shares (`Isolated`)."""
+"""Fair shares: max-min by one level or level by level, the product of utilities, and equal parts for all jobs."""
 
+from math import exp
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -11,15 +12,16 @@ from optimizer.classes.class_problem import (
     CappedTargets,
     Lexicographic,
     MaxMin,
+    NashWelfare,
     WeightTierRule,
     constraint_violation,
     relative_gap,
 )
 from optimizer.classes.segments import sum_by
-from optimizer.decision import NO_PRICES, Certificate, Memory, Quote, Shares, Status
+from optimizer.decision import NO_PRICES, Certificate, Memory, Quote, Shares, StageKind, Status
 from optimizer.lp.pair_columns import colocation_keys
 from optimizer.lp.solver import solve
-from optimizer.lp.staged_solution import SolveInput
+from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer, SpaceSharing
 from optimizer.problem import FloatArray, Problem
@@ -43,7 +45,7 @@ class MaxMinFairness:
     section 4.1.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:MAX_MIN_FAIRNESS"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:MAX_MIN_FAIRNESS"
 
     aware: HeterogeneityAware = True
     then: Annotated[
@@ -91,8 +93,7 @@ class MaxMinFairness:
         value[c] = exchange * w * worth[c], in the quote's unit: what the configuration gives in fair-share units,
         times the arriving job's weight over the mean of the others. 0 for what it cannot run.
         """
-        worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
-        return worth
+        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -107,13 +108,10 @@ class WaterFilling:
     Source: Narayanan et al., OSDI 2020, section 4.3.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:WATER_FILLING"
+    checked_by: ClassVar[str] = "optimizer.check.certificate:WATER_FILLING"
+    job_key_fields: ClassVar[tuple[str, ...]] = ("weight", "gang", "entity")
 
     aware: HeterogeneityAware = True
-
-    @property
-    def job_key_fields(self) -> tuple[str, ...]:
-        return ("weight", "gang", "entity")
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         validate_problem(problem)
@@ -130,8 +128,7 @@ class WaterFilling:
         """Returns the worth of each configuration (c,): its fair-share units, times the arriving job's weight over the
         mean weight.
         """
-        worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
-        return worth
+        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -145,11 +142,8 @@ class Isolated:
     Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
     """
 
-    checked_by: ClassVar[str] = "optimizer.check.policy_checks:ISOLATED"
-
-    @property
-    def job_key_fields(self) -> tuple[str, ...]:
-        return ("weight", "gang", "entity")
+    checked_by: ClassVar[str] = "optimizer.check.certificate:ISOLATED"
+    job_key_fields: ClassVar[tuple[str, ...]] = ("weight", "gang", "entity")
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Returns the shares by the formula. The status is `defined`, or that of the max-min bound where there is
@@ -179,3 +173,49 @@ class Isolated:
         """
         fastest = float(newcomer.steps_per_s.max(initial=0.0))
         return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class ProportionalFairness:
+    """Maximises the weighted product of utilities (proportional fairness, Nash welfare).
+
+        maximise  sum_m w[m] log u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
+
+    Any other division loses more in relative terms for some jobs than it gains for others. The result does not depend
+    on the units of the utilities. Projects divide their weight among their jobs; a job of weight 0 gets capacity that
+    no other job can use. With `aware: false`, all speeds count as equal.
+
+    The certificate states the weighted geometric mean of the utilities, exp(sum w log u / sum w), so that its gap is
+    relative to the utility of the mean job.
+
+    Source: Kelly, "Charging and rate control for elastic traffic", 1997; as the Nash bargaining solution, Nash 1950.
+    """
+
+    checked_by: ClassVar[str] = "optimizer.check.certificate:PROPORTIONAL_FAIRNESS"
+    job_key_fields: ClassVar[tuple[str, ...]] = ("weight", "gang", "entity")
+
+    aware: HeterogeneityAware = True
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        validate_problem(problem)
+        utility = fair_share_utility(problem, aware=self.aware)
+        if not utility.usable.any():
+            return empty_answer(problem), None
+        classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight])
+        objective = NashWelfare(classes.per_column(utility.worth), classes.per_class(utility.weight))
+        solved, _ = solve(SolveInput(problem, utility, classes), objective)
+        return fair_share_answer(solved, _mean_certificate(solved)), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Returns the worth of each configuration in fair-share units, times the arriving job's weight over the mean
+        weight (c,).
+        """
+        return newcomer_worth(newcomer, aware=self.aware) * (quote.exchange * newcomer.weight)
+
+
+def _mean_certificate(solved: StagedSolution) -> Certificate:
+    objective, bound = solved.first()
+    if solved.stages[0].kind is not StageKind.LOG:  # no job has a positive weight: the sum of utilities counts
+        return staged_certificate(solved, objective, bound)
+    total = float(solved.request.utility.weight @ solved.request.problem.jobs.counts)
+    return staged_certificate(solved, exp(objective / total), exp(bound / total))
