@@ -291,6 +291,8 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
     ledger, shape = core.ledger, core.ledger.classes.shapes[core.ledger.class_of(first).shape]
     pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
     waits = ", ".join(f"{shape.counts[state.row]} of {state.name}, {state.free} free" for state in pools)
+    reached = (core.cycle.limits.reached(first, shape.counts[state.row], state.row) for state in pools)
+    waits = "; ".join((waits, *dict.fromkeys(limit.words for limit in reached if limit is not None)))
     detail = (
         f"behind job {first.job_id}, the head of the queue, which waits (it needs {waits}); "
         "under this policy no job starts before the head of the queue"
