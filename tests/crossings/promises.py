@@ -166,10 +166,11 @@ class Observer:
                 self._used_s[job.request.project] += held * (at - self._now)
                 self.held_s += held * (at - self._now)
         self._now = at
-        for budget in self._rules.budgets if self._row["sharing"] == "none" else ():
+        for budget in self._rules.budgets:
             if self._used_s[budget.project] >= (budget.accelerator_h or inf) * HOUR_S:
                 self._spent_at.setdefault(budget.project, at)
-        for project, spent_at in self._spent_at.items() if self._row["faults"] == "none" else ():
+        is_exact = (self._row["faults"], self._row["sharing"]) == ("none", "none")  # a shared accelerator counts twice
+        for project, spent_at in self._spent_at.items() if is_exact else ():
             held_by = [job for job in self._jobs.values() if job.placement and job.request.project == project]
             for job in held_by:
                 if at - spent_at > job.request.grace_s + SLACK_S:
@@ -252,7 +253,7 @@ class Observer:
                 self._break(f"{where} before job {parent}, on which it depends")
         if self._now < request.not_before_at:
             self._break(f"{where}, before {request.not_before_at}")
-        if request.project in self._spent_at:
+        if request.project in self._spent_at and self._row["sharing"] == "none":
             self._break(f"{where}, though the budget of {request.project} is used up")
         self._check_limits(job, where)
         self._check_lasting(job, where)

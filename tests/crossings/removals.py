@@ -14,11 +14,13 @@ from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, snapshot_at_onc
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import Rollout, RolloutLimits
 from walras.cluster import Market, NodeId, Pool
-from walras.job_request import Demand, JobRequest
+from walras.job_request import Demand, JobId, JobRequest
 from walras.states import Reason
 
 #: Seconds within which the job starts, or waits for something else: a solve, a round, a stop and a boot.
 WITHIN_S = 300.0
+#: How a job behind another is told of it; it waits for what the other waits for.
+_HEAD = re.compile(r"^behind job (\d+), the head of the queue")
 #: Reasons that time alone removes.
 _OF_TIME = (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE, Reason.WAIT_NOT_EVALUATED)
 
@@ -31,7 +33,10 @@ def told_wrongly(core: SchedulerCore, job: JobRecord, now: float) -> str:
     told = first_pending_reason(core, job.job_id)
     if told is None or told.reason in _OF_TIME:
         return "" if told is not None else f"job {job.job_id} waits at {now:.1f}, and nothing says why"
-    snapshot, events = _without(snapshot_at_once(core, now), job, told)
+    head = _HEAD.search(told.detail)
+    first = job if head is None else core.ledger.jobs[JobId(int(head[1]))]
+    of_first = told if head is None else first_pending_reason(core, first.job_id) or told
+    snapshot, events = _without(snapshot_at_once(core, now), first, of_first)
     copy = CoreCopy(snapshot)
     rollout = Rollout(copy, PastJobs(), DrawnLengths(()), "one")
     rollout.run(RolloutLimits(horizon_s=WITHIN_S), arrivals=False, then=events, until_started=job.job_id)

@@ -4,14 +4,17 @@ A row names one kind of every feature. `covering_rows` chooses the rows; `situat
 jobs, a simulated cluster and the acts of people (bookings, drains, changes of the policy or of a job).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from math import inf
 from random import Random
 
+import numpy as np
+
 from optimizer.policy import PolicySpec
+from optimizer.problem import BoolArray, IntArray
 from scheduler.core.budget_limits import Budget
 from scheduler.core.events import (
     FLEET,
@@ -81,8 +84,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "order": ("independent", "dependencies"),
 }
 Row = dict[str, str]
-#: A feature and a kind of it, as numbers.
-_Kind = tuple[int, int]
+#: The numbers of three kinds of different features, ascending.
+_Triple = tuple[int, ...]
 
 HOUR_S = 3600.0
 #: Faults and acts of people end here; what is unfinished then must finish.
@@ -101,48 +104,39 @@ _POLICIES = {name: PolicySpec(name) for name in FEATURES["policy"]}
 @cache
 def covering_rows(seed: int, most: int) -> list[Row]:
     """At most `most` rows in which every three kinds of different features meet; fewer if that takes fewer."""
-    random, names = Random(seed), list(FEATURES)
-    missing = {
-        triple
-        for features in combinations(range(len(names)), 3)
-        for triple in product(*([(f, k) for k in range(len(FEATURES[names[f]]))] for f in features))
-    }
-    #: The pairs that each kind has yet to meet.
-    partners: dict[_Kind, set[tuple[_Kind, ...]]] = {kind: set() for triple in missing for kind in triple}
-    for triple in missing:
-        for kind in triple:
-            partners[kind].add(tuple(other for other in triple if other != kind))
+    random = Random(seed)
+    kinds = [(name, kind) for name, of_it in FEATURES.items() for kind in of_it]
+    features = [[row for row, (each, _) in enumerate(kinds) if each == name] for name in FEATURES]
+    missing = {triple for some in combinations(features, 3) for triple in product(*some)}
+    #: Whether three kinds, in any order, have yet to meet (k, k, k).
+    apart = np.zeros((len(kinds),) * 3, dtype=np.bool_)
+    apart[_in_any_order(missing)] = True
     rows, seeds = list[Row](), sorted(missing)
     while len(rows) < most and missing:
         seeds = [triple for triple in seeds if triple in missing]
-        drawn = [_drawn_row(random, names, seeds, partners) for _ in range(_TRIED_ROWS)]
-        chosen = max(drawn, key=lambda row: len(missing.intersection(combinations(sorted(row.items()), 3))))
-        for triple in missing.intersection(combinations(sorted(chosen.items()), 3)):
-            missing.remove(triple)
-            for kind in triple:
-                partners[kind].remove(tuple(other for other in triple if other != kind))
-        rows.append({names[f]: FEATURES[names[f]][k] for f, k in sorted(chosen.items())})
+        drawn = [_drawn_row(random, features, seeds, apart) for _ in range(_TRIED_ROWS)]
+        chosen = max(drawn, key=lambda row: len(missing.intersection(combinations(row, 3))))
+        met = missing.intersection(combinations(chosen, 3))
+        missing -= met
+        apart[_in_any_order(met)] = False
+        rows.append(dict(kinds[each] for each in chosen))
     return rows
 
 
-def _drawn_row(
-    random: Random,
-    names: list[str],
-    seeds: list[tuple[_Kind, ...]],
-    partners: dict[_Kind, set[tuple[_Kind, ...]]],
-) -> dict[int, int]:
+def _in_any_order(triples: Iterable[_Triple]) -> tuple[IntArray, ...]:
+    """The places of these triples in a table of three kinds, each in all its orders."""
+    return tuple(np.array([order for triple in triples for order in permutations(triple)]).T)
+
+
+def _drawn_row(random: Random, features: list[list[int]], seeds: list[_Triple], apart: BoolArray) -> list[int]:
     """A row around one of the triples `seeds`, of the kinds that meet most pairs that they have yet to meet."""
-    chosen = dict(min(random.sample(seeds, min(len(seeds), 3))))
-    rest = [f for f in range(len(names)) if f not in chosen]
+    chosen = list(min(random.sample(seeds, min(len(seeds), 3))))
+    rest = [kinds for kinds in features if not set(kinds) & set(chosen)]
     random.shuffle(rest)
-    for feature in rest:
-        pairs = list(combinations(sorted(chosen.items()), 2))
-        gains = [
-            (len(partners[feature, kind].intersection(pairs)), random.random(), kind)
-            for kind in range(len(FEATURES[names[feature]]))
-        ]
-        chosen[feature] = max(gains)[2]
-    return chosen
+    for kinds in rest:
+        pairs = apart[kinds][:, chosen][:, :, chosen].sum(axis=(1, 2)).tolist()
+        chosen.append(max((met, random.random(), kind) for met, kind in zip(pairs, kinds, strict=True))[2])
+    return sorted(chosen)
 
 
 def missed_triples(rows: Sequence[Row]) -> int:

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from scheduler.core import commands as cmd
+from scheduler.core.events import Event
 from simulator.metrics import JobMetrics
 from simulator.reports.baselines import BoundsChoice
-from simulator.reports.run_spec import CompletedRun, RunSpec, WorkloadSource, execute_run
+from simulator.reports.run_spec import CompletedRun, EventRecorder, RunSpec, WorkloadSource, execute_run
 from walras.states import JobState
 
 HOUR_S = 3600.0
@@ -51,10 +53,11 @@ class Situation:
         path.write_text(json.dumps(data))
         return str(path)
 
-    def run(self, *jobs: dict[str, Any]) -> CompletedRun:
+    def run(self, *jobs: dict[str, Any], recorder: EventRecorder | None = None) -> CompletedRun:
         workload = WorkloadSource(self._write("a.workload.yaml", {"jobs": list(jobs)}))
         cluster, conditions = str(self._folder / "cluster.yaml"), str(self._folder / "conditions.yaml")
-        ran = execute_run(RunSpec(workload, cluster, "walras", conditions=conditions, bounds=BoundsChoice.NONE))
+        spec = RunSpec(workload, cluster, "walras", conditions=conditions, bounds=BoundsChoice.NONE)
+        ran = execute_run(spec, recorder)
         assert ran.result.violations == []
         return ran
 
@@ -191,6 +194,25 @@ def test_two_projects_with_some_to_rent_do_not_churn(tmp_path: Path, seed: int) 
     for each, value in zip(by_number(ran), worth, strict=True):
         held_h = sum(each.accelerator_s.values()) / HOUR_S
         assert each.usd <= (value or 0.0) * held_h + 0.01
+
+
+@pytest.mark.parametrize("seed", [7, 10])
+def test_no_payer_leaves_the_machine_that_it_rents_within_minutes(tmp_path: Path, seed: int) -> None:
+    """Not for a place that another leaves just then and that is hardly better, nor to change places with a payer."""
+    jobs, worth = two_projects(seed)
+    placed, leaves = dict[int, tuple[float, str]](), list[str]()
+
+    def note(event: Event, commands: list[cmd.Command]) -> None:
+        for each in commands:
+            if isinstance(each, cmd.AttemptTransitioned) and each.placement is not None:
+                placed[each.job_id] = event.at, each.placement.pool_id
+            elif isinstance(each, cmd.Revoke):
+                at, pool_id = placed[each.job_id]
+                if worth[each.job_id - 1] is not None and "on_demand" in pool_id and event.at - at < 900.0:
+                    leaves.append(f"job {each.job_id} leaves {pool_id} at {event.at:.0f}, {event.at - at:.0f} s after")
+
+    Situation(tmp_path, SOME_TO_RENT, {"big": 10.0, "small": 8.0}).run(*jobs, recorder=note)
+    assert leaves == []
 
 
 @pytest.mark.parametrize("seed", range(3))

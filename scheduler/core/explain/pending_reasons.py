@@ -292,6 +292,8 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
     waits = ", ".join(
         f"{shape.counts[state.row]} of {fleet_pool_text(ledger.fleet, state)}, {state.free} free" for state in pools
     )
+    reached = (core.cycle.limits.reached(first, shape.counts[state.row], state.row) for state in pools)
+    waits = "; ".join((waits, *dict.fromkeys(limit.words for limit in reached if limit is not None)))
     detail = (
         f"behind job {first.job_id}, the head of the queue, which waits (it needs {waits}); "
         "under this policy no job starts before the head of the queue"

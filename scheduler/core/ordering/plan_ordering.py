@@ -191,22 +191,25 @@ class PlanOrdering:
     def _protected_until(self, job: JobRecord) -> float:
         """Returns until when the job keeps its place.
 
-        Where machines are rented, arrivals change who is worth which machine for minutes only: a restarted job, and a
-        payer that no other place suits better, stays until a restart is a small part of the run, a higher class waits,
-        or a free place repays the move. What a change of size costs an elastic job, its policy weighs.
+        Where machines are rented, arrivals and ends change who is worth which machine for minutes only: a restarted
+        job, a payer on what it rents, and one that no other place suits better, stay until a restart is a small part of
+        the run, a higher class waits, or a free place repays the move and the rest of that time. What a change of size
+        costs an elastic job, its policy weighs.
         """
         rules, protected_s = self._ledger.policy.rules, self._ledger.policy.rules.protected_s
         if not job.request.sizes and any(state.rented for state in self._ledger.fleet.pools):
             settles = not self._rides(job) and (job.attempt > 1 or self._gains_most_here(job))
-            if settles and not is_outclassed(self._ledger, job) and not self._gains_by_moving(job):
-                protected_s = max(protected_s, self._ledger.restart_s(job, rules) / CUT_PART)
+            if settles and not is_outclassed(self._ledger, job):
+                settled_s = self._ledger.restart_s(job, rules) / CUT_PART
+                if not self._gains_by_moving(job, job.protected_from + settled_s - self._ledger.now):
+                    protected_s = max(protected_s, settled_s)
         return job.protected_from + protected_s if protected_s > 0 else -inf
 
-    def _gains_by_moving(self, job: JobRecord) -> bool:
-        """Returns whether a free owned place shortens the job's rest by several restarts."""
+    def _gains_by_moving(self, job: JobRecord, least_s: float) -> bool:
+        """Returns whether a free owned place shortens the job's rest by several restarts, and by so many seconds."""
         ledger, rules, job_class = self._ledger, self._ledger.policy.rules, self._ledger.class_of(job)
         rate, left_s = ledger.rate_of(job), remaining_here_s(ledger, job)
-        gains_s = rules.hysteresis * ledger.restart_s(job, rules)
+        gains_s = max(least_s, rules.hysteresis * ledger.restart_s(job, rules))
         for pool in job_class.fastest:
             if left_s == inf or left_s * (1 - rate / job_class.speeds[pool]) <= gains_s:
                 return False
@@ -216,7 +219,7 @@ class PlanOrdering:
         return False
 
     def _gains_most_here(self, job: JobRecord) -> bool:
-        """Returns whether the job is a payer and no other place leaves it more of its value, in USD."""
+        """Returns whether the job pays for its place, or is worth something and no other leaves it more, in USD."""
         ledger, job_class = self._ledger, self._ledger.class_of(job)
         value, here = ledger.policy.rules.value_of(job.request)[0], int(ledger.columns.pool[job.slot])
         net = [
@@ -224,7 +227,7 @@ class PlanOrdering:
             - job_class.best_rate * gang_usd_per_h(state.pool, ledger.count_on(job, state.row)) * state.rented
             for state in ledger.fleet.pools
         ]
-        return value > 0 and here >= 0 and net[here] >= max(net)
+        return value > 0 and here >= 0 and (ledger.fleet.pools[here].rented or net[here] >= max(net))
 
     def _rides(self, job: JobRecord) -> bool:
         """Returns whether the job is on a machine that others pay for, where payers do not wait for it."""

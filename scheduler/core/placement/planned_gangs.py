@@ -20,7 +20,7 @@ from itertools import chain
 from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import start_attempt
-from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_movable, take_place
+from scheduler.core.placement.preemption import INCUMBENTS_MAX, exchange, is_movable
 from scheduler.core.placement.reservations import drop_reservation, shape_of
 from scheduler.core.placement.search import (
     MachineCandidate,
@@ -99,7 +99,7 @@ class _Defragmentation:
         """Nominates the gang for the machines and asks the jobs there to leave."""
         found = found_place(self._pool, chosen)
         planned = {each.job_id for each in found.victims if self._is_planned(each)}
-        take_place(self._cycle, self._job, found, f"makes room for the gang of job {self._job.job_id}", moved=planned)
+        exchange(self._cycle, self._job, found, f"makes room for the gang of job {self._job.job_id}", moved=planned)
 
     # ------------------------------------------------------------------------------------------ jobs
 
@@ -241,7 +241,7 @@ def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: 
         return
     pools = ", ".join(f"{cycle.ledger.fleet.pools[pool].pool.pool_id}: {count}" for pool, count in parts)
     move_detail = f"{ordering.move_reason} {pools} accelerators"
-    take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
+    exchange(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
 
 
 class _MultiPoolPlace:

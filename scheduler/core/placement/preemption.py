@@ -13,6 +13,7 @@ from scheduler.core.placement.reservations import drop_reservation, open_reserva
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import fetching_s
+from scheduler.core.state.restart_account import have_had_their_part
 from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
@@ -56,6 +57,22 @@ def take_place(
         ask_to_leave(cycle, victim, StopFor.PLACE, reason, detail=detail)
     ask_to_leave(cycle, job, StopFor.PLACE, Reason.POLICY_MOVED, detail=move_detail)
     settle_reservation(cycle, reservation)
+
+
+def exchange(
+    cycle: Cycle, job: JobRecord, found: FoundPlace, detail: str, *, move_detail: str = "", moved: Container[JobId] = ()
+) -> bool:
+    """Takes the place as `take_place` does, unless the restarts of all who leave theirs would take more than their part
+    of the time; returns whether it did.
+
+    Where the job takes what its project owns and has lent, this is no exchange: nothing is weighed.
+    """
+    ledger, count = cycle.ledger, sum(count for _, count in found.place)
+    returns = job.waits and ledger.usage.owned.fits(ledger, job, found.pool, count)
+    if not returns and have_had_their_part(ledger, [*found.victims, job] if job.holds else found.victims):
+        return False
+    take_place(cycle, job, found, detail, move_detail=move_detail, moved=moved)
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ preempt
@@ -129,13 +146,12 @@ def _preempt_for(
         found = find_victims(cycle, job, pool, weaker)
     if found is None:
         return False
-    if cycle.policy.plans and any(ordering.protects(victim) for victim in found.victims):
-        return False  # stops since the incumbents were read have had what restarts may take
     if job.holds and not is_movable(cycle, job, pool, fetching_s(cycle.ledger, job, found.place)):
         return True  # it gains too little for a place without its inputs; other jobs may gain enough
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
+    if not exchange(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail):
+        return False
     fitting.clear()
-    take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
     return True
 
 

@@ -177,14 +177,17 @@ class OwnedPlaces:
         borrowed, left = others - max(0, tally.capacity - theirs), sum(each.left for each in inside)
         return min(tally.left, borrowed * tally.left / left) if borrowed > 0 and left else 0.0
 
+    def fits(self, ledger: Holdings, job: PlacedJob, pool: int, count: int) -> bool:
+        """Returns whether so many accelerators of the pool are within what the job's project owns there and leaves."""
+        return any(each.claim.is_of(job) and each.pools[pool] and count <= each.left for each in self.tallies(ledger))
+
     def lasting_most(self, ledger: Holdings, job: PlacedJob, pool: int, count: int) -> Iterator[tuple[ClaimTally, int]]:
         """Yields what others own there, with the accelerators of their scope that nobody else owns: all that jobs may
         hold there which cannot leave again; nothing for a gang that fits what its project owns there.
         """
-        tallies = self.tallies(ledger)
-        if any(each.claim.is_of(job) and each.pools[pool] and count <= each.left for each in tallies):
+        if self.fits(ledger, job, pool, count):
             return
-        theirs = [each for each in tallies if not each.claim.is_of(job)]
+        theirs = [each for each in self.tallies(ledger) if not each.claim.is_of(job)]
         for tally in theirs:
             if tally.pools[pool]:
                 inside = (each.claim.accelerators for each in theirs if not np.any(each.pools & ~tally.pools))

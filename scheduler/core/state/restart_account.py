@@ -6,6 +6,8 @@ All in accelerator-seconds; what ended is halved every day. A job of unknown len
 Stops for a higher class are not counted: they come before any economy.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -30,18 +32,23 @@ def is_on_rented(ledger: Ledger, job: JobRecord) -> bool:
     return bool(job.place) and ledger.fleet.pools[ledger.columns.pool.item(job.slot)].rented
 
 
-def have_had_their_part(ledger: Ledger, job: JobRecord) -> bool:
-    """Returns whether another stop of the job for others would take more than the part that restarts may take.
+def have_had_their_part(ledger: Ledger, jobs: Iterable[JobRecord]) -> bool:
+    """Returns whether stops of these jobs for others, all of one exchange, would take more than the part that restarts
+    may take.
 
-    Not of one on rented machines: whether these are worth their price comes first.
+    Not of those on rented machines, whether these are worth their price comes first, nor while a higher class waits.
     """
-    if is_on_rented(ledger, job):
+    if not ledger.policy.plans:
         return False
-    cost_s = stop_cost_s(ledger, job)
-    if not (ledger.policy.plans and cost_s > 0) or ledger.policy.weighs_stops_of(job.request):
-        return False
+    cost_s = sum(stop_cost_s(ledger, job) for job in jobs if _is_weighed(ledger, job))
     account = ledger.restarts
-    return account.taken_s * account.kept(ledger.now) + cost_s > CUT_PART * _time_of_jobs_s(ledger)
+    return cost_s > 0 and account.taken_s * account.kept(ledger.now) + cost_s > CUT_PART * _time_of_jobs_s(ledger)
+
+
+def _is_weighed(ledger: Ledger, job: JobRecord) -> bool:
+    """Returns whether the account bounds stops of the job."""
+    weighs = not ledger.policy.weighs_stops_of(job.request)
+    return weighs and not is_on_rented(ledger, job) and not is_outclassed(ledger, job)
 
 
 def note_stop(ledger: Ledger, job: JobRecord) -> None:

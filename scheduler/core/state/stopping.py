@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.restart_account import have_had_their_part, is_on_rented, is_outclassed
+from scheduler.core.state.restart_account import have_had_their_part, is_on_rented
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import Kind
 from walras.states import JobState
@@ -237,5 +237,5 @@ _PROTECTS: dict[Protection, Callable[[Ledger, JobRecord], bool]] = {
     Protection.STOPPED_OFTEN: is_stopped_often,
     Protection.OWNED: _is_on_own,
     Protection.LOST_ONCE: lambda ledger, job: job.loses_work,
-    Protection.RESTARTS: lambda ledger, job: have_had_their_part(ledger, job) and not is_outclassed(ledger, job),
+    Protection.RESTARTS: lambda ledger, job: have_had_their_part(ledger, (job,)),
 }

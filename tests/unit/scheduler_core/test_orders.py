@@ -137,3 +137,16 @@ def test_who_is_behind_the_first_in_line_is_told_which_job_that_is() -> None:
     fleet.end(JobId(1))
     fleet.end(JobId(2)) if JobId(2) in fleet.attempts else None
     assert JobId(3) in fleet.attempts
+
+
+def test_who_is_behind_one_at_its_limit_is_told_of_the_limit() -> None:
+    """It may have no more of the pool that has free ones, and the other pool is taken."""
+    fleet = ordered("fifo", "ab", strict=True)
+    fleet.tell(ev.SharesDeclared(0.0, (ev.EntityShare("one", limits=(ev.ShareLimit("a", 1),)),)))
+    submit(fleet, 1, "a", project="one", steps=1e6)
+    submit(fleet, 2, "b", 2, steps=1e6)
+    submit(fleet, 3, project="one")
+    submit(fleet, 4, "a")
+    (first, *_) = pending_reasons(fleet.core, JobId(4))
+    assert first.detail.startswith("behind job 3, the head of the queue, which waits (it needs 1 of a, 3 free, ")
+    assert "; project one holds 1, and its limit allows 1 of a)" in first.detail

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job, pool, revoked
@@ -312,3 +313,37 @@ def test_who_needs_the_place_of_a_lease_has_it_once_that_ends() -> None:
     fleet.wake()
     assert fleet.at == 60.0
     assert revoked(carried_out(fleet)) == {1: Reason.POLICY_PREEMPTED}
+
+
+#: Two jobs of so many seconds hold a machine, and a short gang is worth more there: a restart of either is within what
+#: restarts may take of all jobs' time, those of both only in the longer case.
+SHORT_S, LONG_S = 900.0, 2000.0
+
+
+def wanted_by_a_gang(length_s: float, on: str = "b", **more: object) -> list[int]:
+    """Which of the two jobs leave for the gang. Project vision owns what is on b, and r is rented."""
+    fleet = planning("b", replace(QUICK, restart_default_s=60.0))
+    rents = replace(pool("r", 2, market=Market.ON_DEMAND, quota=1), billing_step_s=1e4)
+    fleet.tell(ev.PoolDeclared(0.0, rents))
+    fleet.tell(ev.NodeJoined(0.0, NodeId("r1"), rents.pool_id, "token"))
+    for count in (1, 2):
+        fleet.tell(ThroughputMeasured(0.0, Kind("k"), "r", count, 2.0 * count))
+    fleet.tell(ev.SharesDeclared(0.0, (ev.EntityShare("vision", owned=(ev.ShareLimit("b", 2),)),)))
+    for number in (1, 2):
+        submit(fleet, 0.0, job(number, on, steps=2.0 * length_s), runs=True)
+    commands = submit(fleet, 1.0, job(3, on, 2, steps=40.0, **more))
+    return sorted(command.job_id for command in commands if isinstance(command, cmd.Revoke))
+
+
+@pytest.mark.parametrize(("length_s", "leave"), [(SHORT_S, []), (LONG_S, [1, 2])])
+def test_restarts_of_one_exchange_are_weighed_together(length_s: float, leave: list[int]) -> None:
+    assert wanted_by_a_gang(length_s) == leave
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"priority": 90}, {"project": "vision"}, {"on": "r", "value_usd_per_h": 9.0}],
+    ids=["a higher class", "who owns and lent the place", "a payer where riders are"],
+)
+def test_what_is_no_exchange_of_equals_is_not_weighed(more: dict[str, Any]) -> None:
+    assert wanted_by_a_gang(SHORT_S, **more) == [1, 2]
