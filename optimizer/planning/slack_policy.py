@@ -142,21 +142,29 @@ def slot_values(
     slack = np.arange(len(ahead)) if levels is None else levels
     work_left = slots_left * job.slot - slack
     value = np.full_like(ahead, NEVER)
+    worth: dict[SlotChoice, FloatArray] = {}
     for place, mode in enumerate(held_modes(job)):
         for move in slot_choices(job, mode):
-            below, above, part = between_levels(slack, slack - move.slack)
-            paid = move.usd(job, np.maximum(work_left, 0).astype(np.float64))
-            to_come = ahead[below, move.mode]
-            if part.any():
-                to_come += part[:, None] * (ahead[above, move.mode] - to_come)
-            to_come = np.where((slack >= move.slack)[:, None], to_come, NEVER)
-            ended = work_left <= move.work if move.held is not HeldMachine.NOTHING else work_left <= 0
-            worth = paid[:, None] + np.where(ended[:, None], 0.0, to_come)
-            if move.held is HeldMachine.SPOT:
-                worth = np.where(spot[None, :], worth, NEVER)
-            value[:, place] = np.minimum(value[:, place], worth)
+            if move not in worth:
+                worth[move] = _worth_of(job, move, ahead, slack, work_left)
+            usable = spot[None, :] if move.held is HeldMachine.SPOT else True
+            np.minimum(value[:, place], worth[move], out=value[:, place], where=usable)
     value[work_left <= 0] = 0.0
     return value
+
+
+def _worth_of(
+    job: DeadlineJob, move: SlotChoice, ahead: FloatArray, slack: IntArray, work_left: IntArray
+) -> FloatArray:
+    """Returns what a choice costs to the end, whatever the mode it is taken in (s, z)."""
+    below, above, part = between_levels(slack, slack - move.slack)
+    worth: FloatArray = ahead[below, move.mode]
+    if part.any():
+        worth += part[:, None] * (ahead[above, move.mode] - worth)
+    worth[slack < move.slack] = NEVER
+    worth[work_left <= move.work] = 0.0
+    worth += move.usd(job, np.maximum(work_left, 0).astype(np.float64))[:, None]
+    return worth
 
 
 def deadline_values(job: DeadlineJob, states: int) -> FloatArray:
@@ -369,7 +377,8 @@ def plan_slack_in_pieces(
             value = slot_values(job, slots_left, before, spot, levels)
         # A machine that the market revokes at the end of the slot is gone at the start of the next one.
         gone = value[:, lost]
-        arrived = np.where(spot, (1 - gone_too) * value + gone_too * gone, gone)
+        kept = (1 - gone_too) * value + gone_too * gone if gone_too.any() else value
+        arrived = np.where(spot, kept, gone)
         by_market = np.moveaxis(arrived.reshape(*value.shape[:2], many, MARKET_STATES), 2, 0)
         to_come = by_market @ chances.transpose(0, 2, 1)[:, None]
         found[slots_left] = np.tensordot(turns, to_come, 1)

@@ -77,7 +77,12 @@ class RandomSource(Protocol):
 
 def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> DeadlineOutcome:
     """Returns the optimal run over zones whose traces are known."""
-    values, going, at = _costs_to_go(job, zones), DeadlineRun(job, job.work), 0
+    return _follow(job, zones, _costs_to_go(job, [zones]))
+
+
+def _follow(job: DeadlineJob, zones: Sequence[Sequence[bool]], values: Sequence[FloatArray]) -> DeadlineOutcome:
+    """Returns the run that takes the cheapest choice in each slot, by the costs to go for each number of slots left."""
+    going, at = DeadlineRun(job, job.work), 0
     for index in range(job.slots):
         if going.left == 0:
             break
@@ -92,15 +97,19 @@ def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> Deadlin
     return going.outcome()
 
 
-def _costs_to_go(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> list[FloatArray]:
-    """Returns the costs to go for each number of slots left, by slack, mode, and zone of the held spot machine."""
-    value, lost = deadline_values(job, len(zones)), modes_after_revocation(job)
+def _costs_to_go(job: DeadlineJob, runs: Sequence[Sequence[Sequence[bool]]]) -> list[FloatArray]:
+    """Returns the costs to go of several runs for each number of slots left, by slack, mode, and zone of the held spot
+    machine: the zones of the first run, those of the second, and so on. Each run has as many zones.
+    """
+    traces, zones = [zone for run in runs for zone in run], len(runs[0])
+    value, lost = deadline_values(job, len(traces)), modes_after_revocation(job)
     values = [value]
     for slots_left in range(1, job.slots + 1):
-        there = np.array([zone[job.slots - slots_left] for zone in zones])
+        there = np.array([zone[job.slots - slots_left] for zone in traces])
         value = slot_values(job, slots_left, value, there)
         value = np.where(there, value, value[:, lost])
-        value = np.minimum(value, value[:, 0].min(axis=1)[:, None, None])
+        idle = value[:, 0].reshape(len(value), len(runs), zones).min(axis=2)
+        value = np.minimum(value, np.repeat(idle, zones, axis=1)[:, None])
         values.append(value)
     return values
 
@@ -321,8 +330,18 @@ def _replay_one(
 
 
 def replay_optimum(job: DeadlineJob, starts: Sequence[ReplayStart]) -> ReplayedPolicy:
-    """Returns the optimal run from each start, with the traces known: exact."""
-    return ReplayedPolicy(tuple(run_omniscient(job, start.ahead) for start in starts))
+    """Returns the optimal run from each start, with the traces known: exact. Each start has as many zones."""
+    zones = len(starts[0].zones)
+    levels, modes = job.deadline - job.work + 1, len(held_modes(job))
+    together = max(_MOST_ENTRIES // ((job.slots + 1) * levels * modes * zones), 1)
+    outcomes: list[DeadlineOutcome] = []
+    for first in range(0, len(starts), together):
+        runs = [start.ahead for start in starts[first : first + together]]
+        values = _costs_to_go(job, runs)
+        for place, run in enumerate(runs):
+            own = slice(place * zones, (place + 1) * zones)
+            outcomes.append(_follow(job, run, [value[:, :, own] for value in values]))
+    return ReplayedPolicy(tuple(outcomes))
 
 
 @dataclass(frozen=True, slots=True)

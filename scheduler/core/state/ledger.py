@@ -229,7 +229,8 @@ class ActivePolicy:
     @property
     def plans(self) -> bool:
         """Returns whether the policy plans: it states which job runs where, event by event."""
-        return isinstance(self.pricing, PlanPolicy)
+        # Asked at every event: of what prices, only a plan moves jobs, and `isinstance` alone walks the whole protocol.
+        return hasattr(self.pricing, "moves") and isinstance(self.pricing, PlanPolicy)
 
     @property
     def places_over_pools(self) -> bool:
@@ -346,8 +347,8 @@ class Ledger:
 
         Only plans distinguish jobs that pay for machines from riders.
         """
-        parts = self.parts_of(job)
-        if not (self.policy.plans and parts):
+        parts = self.parts_of(job) if self.policy.plans else ()
+        if not parts:
             return inf
         (pool, _), *_ = parts
         there, best = self.classes.classes[self.class_over(job, parts)].speeds[pool], self.class_of(job).best_rate
