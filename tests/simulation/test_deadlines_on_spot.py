@@ -81,7 +81,7 @@ def test_spot_that_disappears_is_left_for_on_demand_in_time() -> None:
     assert where[0][1] == SPOT.pool_id
     assert where[-1][1] == SURE.pool_id
     if said:
-        assert f"on {SURE.pool_id}" in said[0]
+        assert f"on gpu ({SURE.pool_id})" in said[0]
         assert said[0].endswith(" left")
 
 

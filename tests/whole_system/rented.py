@@ -249,6 +249,7 @@ class PlayedCloud:
         """Machines that were taken some time ago, and that the server still counts on. To be called now and then."""
         world, now = self._world, self._loop.time()
         is_hindered = world.is_disk_full or world.slow_disk_s > 1.0 or now < self.lists_nothing_until + CAUTIOUS_FOR_S
+        is_hindered |= world.life is not None and now < world.life.process.stopped_until
         if server is None or server is not self._seen or is_hindered or now < world.observer.split_until:
             self._seen, self._unhindered_since = server, now
             return []

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from random import Random
 
@@ -399,6 +400,8 @@ class AgentGateway:
             node = self._loop.state.nodes.get(node_id)
             if node is not None and node.is_member:
                 node.outbox[command.command_id] = command
+            else:  # it was lost meanwhile: nobody is left there to carry it out
+                self._loop.perform_soon(partial(_forget_command, command.command_id))
         for node_id in {*effects.woken, *(node_id for node_id, _ in effects.posts)}:
             self.wake(node_id)
 
@@ -447,6 +450,10 @@ class AgentGateway:
                 declare_node_lost(transaction, node.row.node_id, Reason.INFRA_NODE_LOST)
                 if was_awaited:
                     settle_machines(transaction, self._loop.settings.unreachable_s)
+
+
+def _forget_command(command_id: int, transaction: Transaction) -> None:
+    transaction.batch.delete(OutboxRow, command_id)
 
 
 def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason) -> None:

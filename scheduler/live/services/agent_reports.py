@@ -42,7 +42,7 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import highest_number_told
 from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
 from scheduler.live.services.unconfirmed_starts import (
-    hold_job,
+    hold_for_people,
     is_stopped_late,
     is_withdrawn,
     refuse_start,
@@ -541,7 +541,7 @@ def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport
 def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None:
     """Hold a job that a later attempt than the tables know has finished: people decide whether it is to run again."""
     ended = f"attempt {attempt} ended with exit code 0 after the backup was made"
-    hold_job(transaction, job, f"{ended}: release it to run it again")
+    hold_for_people(transaction, job, f"{ended}: release it to run it again")
 
 
 # ------------------------------------------------------------------------------------------ notices
@@ -658,14 +658,14 @@ def meet_machine(transaction: Transaction, node: LiveNode, message: Heartbeat, a
                 row.node_id, each.attempt, each.job_id, each.incarnation or "unknown",
             )  # fmt: skip
         if after_restore == "stop":
-            _hold_jobs_on(transaction, node)
+            _hold_for_peoples_on(transaction, node)
     if not unknown:
         node.must_meet, row.incarnation = False, state.identity.incarnation
         transaction.node_changed(node)
         log.info("%s has said what it has after the restore", row.node_id)
 
 
-def _hold_jobs_on(transaction: Transaction, node: LiveNode) -> None:
+def _hold_for_peoples_on(transaction: Transaction, node: LiveNode) -> None:
     for job_id, _ in sorted(node.expected):
         log.warning("job %d is held after the restore: release it to let it go on", job_id)
         emit(transaction, JobHeld(transaction.at, job_id, Reason.HOLD_ADMIN))

@@ -123,11 +123,13 @@ def tell_refused(transaction: Transaction, attempt: LiveAttempt) -> bool:
     emit(transaction, StartRefused(transaction.at, first.job_id, first.attempt, blamed, detail))
     if attempt.lost_code:
         lacking = f"its code {attempt.lost_code[:12]} is not with the server"
-        hold_job(transaction, job, f"{lacking}: submit from its folder again, then cancel this job or release it")
+        hold_for_people(
+            transaction, job, f"{lacking}: submit from its folder again, then cancel this job or release it"
+        )
     return True
 
 
-def hold_job(transaction: Transaction, job: LiveJob, detail: str) -> None:
+def hold_for_people(transaction: Transaction, job: LiveJob, detail: str) -> None:
     """Hold a job until somebody looks at it. `detail`: why, and what they can do."""
     log.warning("job %d: %s", job.row.job_id, detail)
     emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))

@@ -1,16 +1,20 @@
 """Heartbeats, leases and fences, with agents played by hand; calls that arrive late or twice."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.core.events import JobCancelled
+from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import OutboxRow
 from tests.support.live_world import FakeAgent, World, world
+from walras.cluster import NodeId
 from walras.errors import Conflict
 from walras.job_request import JobId
 from walras.machines.machine_facts import DeviceSample
+from walras.states import Reason
 from walras.wire import AttemptHere, EndedReport, Heartbeat, StartCommand, StopCommand
 
 
@@ -94,6 +98,24 @@ async def test_commands_for_a_lost_machine_are_forgotten(w: World) -> None:
         told.append([row.node_id for row in w.server.store.load().rows(OutboxRow)])
     assert told == [["n1"], ["n1"], []]
     assert not (await agent.beat()).commands
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_stop_for_a_machine_that_is_lost_too_is_forgotten(w: World, at_once: bool) -> None:
+    """Both machines of a gang are lost: the stop that the first loss causes is for nobody."""
+    first, second, _ = await _a_prepared_gang(w)
+    for agent in (first, second):
+        await agent.start_all()
+
+    def lose(*agents: FakeAgent) -> Any:
+        return lambda turn: [declare_node_lost(turn, NodeId(each.node_id), Reason.INFRA_NODE_LOST) for each in agents]
+
+    if at_once:
+        await w.loop.perform(lose(first, second))
+    else:  # the second is lost while the stop is written
+        await asyncio.gather(w.loop.perform(lose(first)), w.loop.perform(lose(second)))
+    await w.quiet()
+    assert (w.server.store.load().rows(OutboxRow), w.live_state.nodes["n2"].outbox) == ((), {})
 
 
 async def test_an_agent_back_within_the_lease_restarts_nothing(w: World) -> None:

@@ -65,7 +65,7 @@ def test_an_elastic_role_is_a_menu_whose_speeds_follow_the_accelerators() -> Non
         ({"roles": ROLES, "plans": [{"accelerators": {"a100": 1}, "steps_per_s": 1}]}, "plans", "remove it"),
         ({"roles": ROLES, "batch": {"global": 8, "max": 64}}, "batch.adaptive", "remove it"),
         ({"roles": {}}, "run", "add"),
-        ({"roles": 3}, "roles", "documentation"),
+        ({"roles": 3}, "roles", "NAME: value"),
         ({"roles": {"a": 3}}, "roles.a", "write its fields"),
         ({"roles": {"A b": ROLES["trainer"]}}, "roles.A b", "documentation"),
         ({"roles": {"trainer": {"accelerators": "a100:1"}}}, "roles.trainer.run", "add"),
