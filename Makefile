@@ -4,6 +4,8 @@ BIN := .venv/bin
 JOBS ?= 2
 # Tests start hundreds of processes. Where bytecode may not be kept, each of them compiles every file anew, pytest's too.
 unexport PYTHONDONTWRITEBYTECODE
+# Test processes share the cores: threads of linear algebra on small matrices would only wait for each other.
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: help install wheel sdist sbom docs pictures demo demo-web lint test test-all fast alone slow \
 	slow-live slow-computed on-postgresql fuzz pairs soak mutations gpu golden deepspeed browser slurm podman postgresql explore bench clean
