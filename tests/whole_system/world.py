@@ -361,16 +361,21 @@ class World:
         while self.loop.time() < until and not observer.broken:
             await asyncio.sleep(3.0)
             if all(task.done() for task in users):
-                left = set(observer.acknowledged.values()) - set(observer.final)
-                if not left:
+                if not self._left():
                     break
                 await self._release_held()
                 await self._resume_machines()
-        left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
+        left = sorted(self._left() - self._held)
         if not observer.broken and (left or not all(task.done() for task in users)):
             observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
         await self._until_all_are_back()
         await asyncio.sleep(6.0)
+
+    def _left(self) -> set[int]:
+        """Jobs that are to end still. Who waits for one that is held for its failures waits with it."""
+        parents, held = self.observer.parents, self._held
+        left = set(self.observer.acknowledged.values()) - set(self.observer.final)
+        return {job_id for job_id in left if parents.get(job_id) not in held}
 
     async def _until_all_are_back(self) -> None:
         """Machines that were drained by a notice or that ended for good are waited for in vain."""
