@@ -20,7 +20,7 @@ from itertools import chain
 from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import start_attempt
-from scheduler.core.placement.preemption import INCUMBENTS_MAX, exchange, is_movable
+from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_movable, repays_restarts, take_place
 from scheduler.core.placement.reservations import drop_reservation, shape_of
 from scheduler.core.placement.search import (
     MachineCandidate,
@@ -98,8 +98,10 @@ class _Defragmentation:
     def _take(self, chosen: list[MachineCandidate]) -> None:
         """Nominates the gang for the machines and asks the jobs there to leave."""
         found = found_place(self._pool, chosen)
+        if not repays_restarts(self._cycle.ledger, self._job, found):
+            return
         planned = {each.job_id for each in found.victims if self._is_planned(each)}
-        exchange(self._cycle, self._job, found, f"makes room for the gang of job {self._job.job_id}", moved=planned)
+        take_place(self._cycle, self._job, found, f"makes room for the gang of job {self._job.job_id}", moved=planned)
 
     # ------------------------------------------------------------------------------------------ jobs
 
@@ -239,9 +241,11 @@ def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: 
         drop_reservation(cycle, job.job_id)
         start_attempt(cycle, job, found.pool, found.place)
         return
+    if not repays_restarts(cycle.ledger, job, found):
+        return
     pools = ", ".join(f"{cycle.ledger.fleet.pools[pool].pool.pool_id}: {count}" for pool, count in parts)
     move_detail = f"{ordering.move_reason} {pools} accelerators"
-    exchange(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
+    take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
 
 
 class _MultiPoolPlace:

@@ -11,7 +11,7 @@ from collections.abc import Container
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave
 from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
-from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import fetching_s
 from scheduler.core.state.restart_account import have_had_their_part
 from scheduler.core.state.stopping import StopFor, may_be_stopped
@@ -59,20 +59,15 @@ def take_place(
     settle_reservation(cycle, reservation)
 
 
-def exchange(
-    cycle: Cycle, job: JobRecord, found: FoundPlace, detail: str, *, move_detail: str = "", moved: Container[JobId] = ()
-) -> bool:
-    """Takes the place as `take_place` does, unless the restarts of all who leave theirs would take more than their part
-    of the time; returns whether it did.
+def repays_restarts(ledger: Ledger, job: JobRecord, found: FoundPlace) -> bool:
+    """Returns whether the job may take the place: all who leave theirs restart, and restarts take a part of the time.
 
     Where the job takes what its project owns and has lent, this is no exchange: nothing is weighed.
     """
-    ledger, count = cycle.ledger, sum(count for _, count in found.place)
-    returns = job.waits and ledger.usage.owned.fits(ledger, job, found.pool, count)
-    if not returns and have_had_their_part(ledger, [*found.victims, job] if job.holds else found.victims):
-        return False
-    take_place(cycle, job, found, detail, move_detail=move_detail, moved=moved)
-    return True
+    count = sum(count for _, count in found.place)
+    if job.waits and ledger.usage.owned.fits(ledger, job, found.pool, count):
+        return True
+    return not have_had_their_part(ledger, [*found.victims, job] if job.holds else found.victims)
 
 
 # ------------------------------------------------------------------------------------------------ preempt
@@ -148,9 +143,10 @@ def _preempt_for(
         return False
     if job.holds and not is_movable(cycle, job, pool, fetching_s(cycle.ledger, job, found.place)):
         return True  # it gains too little for a place without its inputs; other jobs may gain enough
-    move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
-    if not exchange(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail):
+    if not repays_restarts(cycle.ledger, job, found):
         return False
+    move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
+    take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
     fitting.clear()
     return True
 
