@@ -42,7 +42,8 @@ NO_DEADLINE = "none"
 def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
     """Returns the row with the deadline that is written as in a job file, or without one for `none`.
 
-    Raises JobSpecError where it is no instant, has passed, or is before the job may start.
+    Raises JobSpecError where it is no instant, has passed, is before the job may start, or stands beside what excludes
+    deadlines.
     """
     spec, request = json.loads(stored.spec), parse_request(stored.request)
     if written.strip().lower() == NO_DEADLINE:
@@ -63,6 +64,7 @@ def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
         raise JobSpecError(
             "deadline: it is beyond the calendar", field="deadline", fix="choose an earlier one"
         ) from None
+    parse_spec(spec)
     return replace(stored, spec=json.dumps(spec), request=dump_request(replace(request, deadline_at=deadline_at)))
 
 
