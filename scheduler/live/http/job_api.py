@@ -302,7 +302,7 @@ async def change_job(call: RequestContext) -> JobDetail:
 async def _changed_job(call: RequestContext, patch: Patch) -> JobDetail:
     before, people = await show_job(call), call.server.secrets.people
     may = call.user.may_change(before.user, before.project)
-    if patch.priority is not None and may:
+    if patch.priority is not None and may and patch.project in (None, before.project):  # else by those of the new one
         people.check(call.user, before.project, {"priority": patch.priority})
     clock, dated, moved = call.server.loop.clock, None, None
     stored = await call.server.read(call.server.store.spec, JobId(before.id))
