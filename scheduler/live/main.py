@@ -16,6 +16,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ _SHUTDOWN_S = 1.0
 _KEEP_STATE_WITHIN_S = 5.0
 _WATCH_AGAIN_S = 1.0
 _PRUNE_EVERY_S = 86_400.0
+#: Seconds after a start at which users' shares of ended jobs are first looked at, where nothing else is deleted by age.
+_FIRST_SHARES_S = 3600.0
 _TURN_EVERY_S = 1.0
 #: Seconds after which an idle authenticated connection is closed.
 _KEEPALIVE_S = 75.0
@@ -250,9 +253,9 @@ async def _serve(
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
         if opened.note_turn is not None:
             tasks.append(asyncio.create_task(_note_turns(server, opened.note_turn), name="turns"))
-        if (keep := None if config.cluster is None else config.cluster.keep) is not None:
-            pruning = _prune_daily(server, opened.prune, config.folder, keep)
-            tasks.append(asyncio.create_task(pruning, name="retention"))
+        keep = None if config.cluster is None else config.cluster.keep
+        pruning = _prune_daily(server, opened.prune, config.folder, keep)
+        tasks.append(asyncio.create_task(pruning, name="retention"))
         if greet is not None:
             greet(url)
         tasks.append(asyncio.create_task(_wait_for_stop(stop), name="stop"))
@@ -325,17 +328,16 @@ async def through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) -> 
 
 
 async def _prune_daily(
-    server: Server, delete_old: Callable[..., PruneReport], folder: DataFolder, keep: KeepEntry
+    server: Server, delete_old: Callable[..., PruneReport], folder: DataFolder, keep: KeepEntry | None
 ) -> None:
-    """Delete once a day what is older than `keep` says. What fails, for lack of space or a lock, waits a day."""
-    work = partial(
-        delete_old,
-        folder.path,
-        jobs_older_s=keep.jobs,
-        logs_older_s=keep.logs,
-        checkpoints_older_s=keep.checkpoints,
-        journal_older_s=keep.journal,
-    )
+    """Delete once a day what is older than `keep` says, and ended jobs beyond their users' shares; without `keep` these
+    alone. What fails, for lack of space or a lock, waits a day.
+    """
+    ages = {} if keep is None else {"checkpoints_older_s": keep.checkpoints, "journal_older_s": keep.journal}
+    jobs_s, logs_s = (inf, inf) if keep is None else (keep.jobs, keep.logs)
+    work = partial(delete_old, folder.path, jobs_older_s=jobs_s, logs_older_s=logs_s, **ages)
+    if keep is None:
+        await asyncio.sleep(_FIRST_SHARES_S)
     while True:
         try:
             told = await server.read(work)

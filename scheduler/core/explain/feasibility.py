@@ -162,7 +162,7 @@ def _role_fits(request: JobRequest, role: RoleUse, pools: list[PoolLimit]) -> bo
     """Returns whether machines of one pool may come to hold the role's processes, each of them whole."""
     form = ResourceShape((), 1, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
     return not role.each or any(
-        limit.most // limit.pool.shape.accelerators * (limit.pool.shape.accelerators // role.each) >= role.count
+        limit.most / limit.pool.shape.accelerators * (limit.pool.shape.accelerators // role.each) >= role.count
         and request.accepts_part(Demand(role.accelerator, role.each), limit.pool)
         and is_enough(limit.pool.shape.cpus, limit.pool.shape.memory_bytes, role.each, form)
         for limit in pools

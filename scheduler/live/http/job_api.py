@@ -30,7 +30,14 @@ from scheduler.live.services.job_changes import (
     reassign_job,
     shown_deadline,
 )
-from scheduler.live.services.job_submission import check_feasible, followable, paying_project
+from scheduler.live.services.job_submission import (
+    check_feasible,
+    default_worth,
+    dump_defaults,
+    followable,
+    parse_defaults,
+    paying_project,
+)
 from scheduler.live.services.job_watch import why_late
 from scheduler.live.services.views import QUEUE_ORDER, jobs_in_turn, target_conditions
 from scheduler.live.store.data_folder import LogPlace
@@ -295,7 +302,7 @@ async def change_job(call: RequestContext) -> JobDetail:
 async def _changed_job(call: RequestContext, patch: Patch) -> JobDetail:
     before, people = await show_job(call), call.server.secrets.people
     may = call.user.may_change(before.user, before.project)
-    if patch.priority is not None and may:
+    if patch.priority is not None and may and patch.project in (None, before.project):  # else by those of the new one
         people.check(call.user, before.project, {"priority": patch.priority})
     clock, dated, moved = call.server.loop.clock, None, None
     stored = await call.server.read(call.server.store.spec, JobId(before.id))
@@ -542,12 +549,15 @@ async def _redirected_job(call: RequestContext, asked: Redirection) -> JobDetail
     stored = await call.server.read(call.server.store.spec, row.job_id)
     if stored is None:
         raise Conflict(f"job {row.job_id} is not kept any more")
-    if call.user.may_change(row.user, row.project):
-        worth = {} if asked.value_usd_per_h is None else {"value_usd_per_h": asked.value_usd_per_h}
-        call.server.secrets.people.check(call.user, row.project, worth)
+    people = call.server.secrets.people
+    if call.user.may_change(row.user, row.project) and asked.value_usd_per_h is not None:
+        people.check(call.user, row.project, {"value_usd_per_h": asked.value_usd_per_h})
     request = parse_request(stored.request)
     spec = redirected_spec(json.loads(stored.spec), asked, request)
     request = redirected_request(request, spec)
+    worth = default_worth(call.user, row.project, people) if spec.value_usd_per_h is None else None
+    if worth is not None:
+        request = replace(request, value_usd_per_h=float(worth.value))
 
     def step(transaction: Transaction, job: LiveJob) -> None:
         if job.row.state is not JobState.HELD or job.attempt is not None:
@@ -558,6 +568,8 @@ async def _redirected_job(call: RequestContext, asked: Redirection) -> JobDetail
             )
         check_feasible(transaction.core, transaction.state, request, needs_of(spec))
         job.row.accelerators = min(demand.count for demand in request.demands)
+        kept_defaults = [each for each in parse_defaults(job.row.defaults) if each.field != "value_usd_per_h"]
+        job.row.defaults = dump_defaults([*kept_defaults, *([] if worth is None else [worth])])
         job.launch = call.server.admission.launch(job.row.job_id, job.row.project, spec, job.row.sweep)
         kept = SpecRow(job.row.job_id, json.dumps(spec_mapping(spec)), dump_request(request))
         transaction.batch.put(kept)

@@ -35,6 +35,7 @@ from scheduler.live.services.agent_identity import nodes_named
 from scheduler.live.services.past_report import ReportQuestion, report_past
 from scheduler.live.services.views import view_of
 from scheduler.live.store.report_rows import PastQuery, PastRentRow, PastRows, PastUseRow
+from scheduler.live.store.retention import shares_of_ended_jobs
 from scheduler.live.store.store_interface import PriceQuery
 from scheduler.live.store.table_rows import ChargeKind, ChargeRow, CreditRow, PriceRow
 from scheduler.live.store.usage_sums import (
@@ -297,7 +298,8 @@ async def list_holders(call: RequestContext) -> list[HolderUse]:
     """Lists who holds what, the largest holders of a thing first."""
     server = call.server
     shared = [*server.shares_of_requests, server.content.holders.shares]
-    of_users = [server.gateway.sessions.shares, server.state.job_shares, server.logs.shares, server.logs.files]
+    ended = shares_of_ended_jobs(await server.read(server.store.ended_jobs_of_users))
+    of_users = [server.gateway.sessions.shares, server.state.job_shares, ended, server.logs.shares, server.logs.files]
     uses = [
         HolderUse(
             what=each.what,

@@ -36,6 +36,7 @@ from scheduler.core.events import (
     NodeLeaving,
     NodeLost,
     NodeUncordoned,
+    PolicyChanged,
     PoolDeclared,
     PoolRemoved,
     RentFailed,
@@ -281,6 +282,8 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
     state = transaction.state
     if isinstance(event, Solved):
         state.proposal, state.solved_at = event.proposal, event.at
+    elif isinstance(event, PolicyChanged):
+        state.proposal = None  # its prices and its certificate are of the policy before
     elif isinstance(event, PoolDeclared):
         _apply_pool_declared(transaction, event.pool)
     elif isinstance(event, PoolRemoved):

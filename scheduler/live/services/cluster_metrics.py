@@ -169,9 +169,9 @@ class ClusterGauges:
             self._held.labels(*labels).set(held[pool_id])
             self._price.labels(*labels).set(prices.get(pool_id, 0.0))
             self._market_price.labels(*labels).set(pool.usd_per_h)
+        self._gap.set(0.0 if proposal is None else proposal.gap)
+        self._realised.set(realised_fraction(self._loop.core.ledger) or 0.0)
         if proposal is not None:
-            self._gap.set(proposal.gap)
-            self._realised.set(realised_fraction(self._loop.core.ledger) or 0.0)
             self._solved_at.set(self._loop.clock.unix(state.solved_at))
 
 

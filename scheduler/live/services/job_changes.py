@@ -20,7 +20,13 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.services.job_submission import JobAdmission, JobDraft, paying_project, with_standing
+from scheduler.live.services.job_submission import (
+    JobAdmission,
+    JobDraft,
+    dump_defaults,
+    paying_project,
+    with_standing,
+)
 from scheduler.live.store.event_journal import dump_request, parse_request
 from scheduler.live.store.table_rows import SpecRow
 from walras.errors import Conflict, Forbidden, JobSpecError
@@ -36,7 +42,8 @@ NO_DEADLINE = "none"
 def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
     """Returns the row with the deadline that is written as in a job file, or without one for `none`.
 
-    Raises JobSpecError where it is no instant, has passed, or is before the job may start.
+    Raises JobSpecError where it is no instant, has passed, is before the job may start, or stands beside what excludes
+    deadlines.
     """
     spec, request = json.loads(stored.spec), parse_request(stored.request)
     if written.strip().lower() == NO_DEADLINE:
@@ -57,6 +64,7 @@ def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
         raise JobSpecError(
             "deadline: it is beyond the calendar", field="deadline", fix="choose an earlier one"
         ) from None
+    parse_spec(spec)
     return replace(stored, spec=json.dumps(spec), request=dump_request(replace(request, deadline_at=deadline_at)))
 
 
@@ -147,7 +155,7 @@ def reassign_job(
         raise Conflict(f"job {job.row.job_id} has gone to project {job.row.project}", fix="look at it again")
     row, request, spec = job.row, change.request, change.draft.spec
     row.project, row.priority = request.project, request.priority
-    row.defaults = json.dumps({each.field: [each.value, each.by] for each in change.draft.defaults})
+    row.defaults = dump_defaults(change.draft.defaults)
     job.launch = admission.launch(row.job_id, request.project, spec, row.sweep)
     transaction.batch.put(change.stored)
     standing = request.project, request.priority, request.weight, request.value_usd_per_h

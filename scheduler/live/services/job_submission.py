@@ -351,7 +351,7 @@ class JobAdmission:
             incarnation=state.identity.incarnation,
             sweep=request.sweep,
             sweep_index=None if sweep is None else spec.array_index,
-            defaults=json.dumps({each.field: [each.value, each.by] for each in draft.defaults}),
+            defaults=dump_defaults(draft.defaults),
         )
         job = LiveJob(row, self.launch(job_id, draft.project, spec, request.sweep))
         if spec.target is not None:
@@ -502,14 +502,28 @@ def with_standing(draft: JobDraft, caller: UserCaller, people: People) -> JobDra
     if "weight" not in spec.model_fields_set and caps.max_weight is not None and spec.weight > caps.max_weight:
         changes["weight"] = caps.max_weight
         taken.append(DefaultView(field="weight", value=caps.max_weight, by="your cap"))
-    if spec.value_usd_per_h is None and defaults.value_usd_per_h is not None:
-        value_cap = caps.max_value_usd_per_h
-        capped = value_cap is not None and value_cap < defaults.value_usd_per_h
-        changes["value_usd_per_h"] = value_cap if capped else defaults.value_usd_per_h
-        by = "your cap" if capped else f"project {project}"
-        taken.append(DefaultView(field="value_usd_per_h", value=changes["value_usd_per_h"], by=by))
+    if spec.value_usd_per_h is None and (worth := default_worth(caller, project, people)) is not None:
+        changes["value_usd_per_h"] = worth.value
+        taken.append(worth)
     filled: JobSpec = spec.model_copy(update=changes)
     return replace(draft, spec=filled, written=spec, defaults=tuple(taken))
+
+
+def default_worth(caller: UserCaller, project: str, people: People) -> DefaultView | None:
+    """Returns the value of an hour, USD, that a job of the project gets within the caller's cap if it states none; None
+    where the project has none.
+    """
+    value, cap = people.settings_of(project).defaults.value_usd_per_h, people.caps(caller, project).max_value_usd_per_h
+    if value is None:
+        return None
+    worth = value if cap is None else min(value, cap)
+    by = "your cap" if worth < value else f"project {project}"
+    return DefaultView(field="value_usd_per_h", value=worth, by=by)
+
+
+def dump_defaults(defaults: Iterable[DefaultView]) -> str:
+    """Returns the defaults as a job's row keeps them."""
+    return json.dumps({each.field: [each.value, each.by] for each in defaults})
 
 
 def parse_defaults(text: str) -> list[DefaultView]:

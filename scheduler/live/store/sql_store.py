@@ -413,6 +413,11 @@ class Store(ABC):
         """Returns the user of every job."""
         return {row[0]: row[1] for row in self._reader().execute("SELECT job_id, user FROM jobs")}
 
+    def ended_jobs_of_users(self) -> dict[str, int]:
+        """Returns how many jobs that ended are kept of each user."""
+        sql = "SELECT user, count(*) FROM jobs WHERE ended_at IS NOT NULL GROUP BY user"
+        return dict(self._reader().execute(sql).fetchall())
+
     def output_trees(self) -> list[str]:
         """Returns the trees of all results that are kept."""
         return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]

@@ -66,15 +66,19 @@ class OverviewBuilder:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._history: deque[PricePoint] = deque(maxlen=_HISTORY_MOST)
+        self._price_unit = ""
         self._money: dict[Projects, tuple[float, MoneyNow]] = {}
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """Remember the prices of each solve."""
+        """Remember the prices of each solve, as long as they are in one unit."""
         for event, _ in effects.answered:
             if isinstance(event, Solved):
                 found = {
                     str(pool): price for pool, price in zip(event.proposal.pools, event.proposal.prices, strict=False)
                 }
+                if event.proposal.price_unit != self._price_unit:
+                    self._history.clear()
+                    self._price_unit = event.proposal.price_unit
                 self._history.append(PricePoint(at=self._server.loop.clock.unix(event.at), prices=found))
 
     async def build(self, projects: Projects) -> Overview:

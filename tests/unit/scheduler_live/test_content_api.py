@@ -283,11 +283,14 @@ async def test_an_administrator_sees_who_holds_what(tmp_path: Path, monkeypatch:
         disk_with(monkeypatch, tmp_path / "content", 80 * PIECE)
         ada = face.token("ada", UserRole.USER)
         await face.world.submit({})
+        over = await face.world.submit({})
+        assert (await face.call("POST", f"/api/v1/jobs/{over}/cancel")).status == 200
         assert await fill(face, ada) == 35
         uses = {(use["what"], use["holder"]): use for use in await face.got("/usage/holders")}
         held = uses["bytes of content", "user ada"]
         assert (held["held"], held["share"]) == (35 * PIECE, 35 * PIECE)
         assert uses["jobs", "user ada"]["held"] == 1
+        assert (uses["ended jobs", "user ada"]["held"], uses["ended jobs", "user ada"]["share"]) == (1, 500_000)
         assert uses["requests under way", "user admin"]["held"] == 1
         assert (await face.call("GET", "/api/v1/usage/holders", token=ada)).status == 403
 

@@ -45,6 +45,19 @@ async def test_it_is_what_counts_from_then_on_and_after_a_restart(tmp_path: Path
     assert replay_folder(tmp_path).identical
 
 
+async def test_a_job_that_shares_gets_none(tmp_path: Path) -> None:
+    """As at submission, where sharing and a deadline exclude each other; the job is as it was."""
+    async with facing(tmp_path) as face:
+        spec = {"run": "true", "resources": {"accelerators": "a:1", "shared": {"memory": "1GB", "busy": 0.3}}}
+        assert (await face.json("POST", f"{API}/jobs", spec))[0] == 201
+        status, told = await patched(face, "+6h")
+        assert (status, told["field"]) == (400, "resources.shared")
+        assert deadline_of(face) == inf
+        _, shown = await face.json("GET", f"{API}/jobs/1")
+        assert "deadline" not in shown["spec"]
+        assert (await patched(face, "none"))[0] == 200
+
+
 @pytest.mark.sqlite_file
 async def test_of_two_changes_at_once_both_are_kept(tmp_path: Path) -> None:
     """As two people, or a script that changes one thing after another without waiting, make them."""

@@ -139,6 +139,11 @@ async def test_a_job_that_waits_goes_to_another_project(face: Face) -> None:
         assert "for project speech" in problem["detail"]
     status, job = await face.json("PATCH", f"{API}/jobs/2", {"project": "speech", "priority": 40}, token=ada)
     assert (status, job["project"], job["priority"]) == (200, "speech", 40)
+    back = {"project": "vision", "priority": 50}  # above the cap of the project that it leaves
+    status, problem = await face.json("PATCH", f"{API}/jobs/2", {**back, "priority": 67}, token=ada)
+    assert (status, problem["field"]) == (403, "priority")
+    status, job = await face.json("PATCH", f"{API}/jobs/2", back, token=ada)
+    assert (status, job["project"], job["priority"]) == (200, "vision", 50)
     request = face.world.server.core.ledger.jobs[JobId(1)].request
     assert (request.project, request.priority, request.value_usd_per_h) == ("speech", 30, 2.5)
     assert request.deadline_at < inf

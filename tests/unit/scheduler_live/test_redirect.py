@@ -76,6 +76,25 @@ async def test_what_makes_no_sense_is_refused_by_name(face: Face, body: Any, sta
     assert face.world.loop.core.ledger.jobs[JobId(job_id)].request == request
 
 
+async def test_the_worth_that_its_project_states_stays(face: Face) -> None:
+    """A redirect that states no value gives the job its project's, within the caller's cap, and says whose it is."""
+    vision = {"name": "vision", "settings": {"defaults": {"value_usd_per_h": 9.0}}}
+    assert (await face.json("POST", "/api/v1/projects", vision))[0] == 201
+    job_id = await submitted(face, project="vision")
+    cap = {"caps": {"max_value_usd_per_h": 5.0}}
+    assert (await face.json("PATCH", "/api/v1/roles/user", cap))[0] == 200
+    there = {name: each for name, each in THERE.items() if name != "value_usd_per_h"}
+    ada = face.token("admin", UserRole.USER, "vision")
+    for token, value, by in ((None, 9.0, "project vision"), (ada, 5.0, "your cap"), (None, 9.0, "project vision")):
+        status, shown = await face.json("POST", f"{API}/{job_id}/redirect", there, token=token)
+        assert status == 200, shown
+        assert face.world.loop.core.ledger.jobs[JobId(job_id)].request.value_usd_per_h == value
+        assert {"field": "value_usd_per_h", "value": value, "by": by} in shown["defaults"]
+        assert "value_usd_per_h" not in shown["spec"]
+    status, shown = await face.json("POST", f"{API}/{job_id}/redirect", THERE)
+    assert (status, [each["field"] for each in shown["defaults"]]) == (200, ["priority"])
+
+
 async def test_only_a_held_job_of_one_gang_is_sent_elsewhere(face: Face) -> None:
     """One that waits has a place in queues; an elastic one chooses itself; one that is not there is not found."""
     waiting = await submitted(face, hold=False)

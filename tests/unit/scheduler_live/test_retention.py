@@ -1,8 +1,11 @@
 """What is deleted of jobs that ended long ago, and what never is."""
 
 import asyncio
+import json
 import sqlite3
 from contextlib import closing
+from functools import partial
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from scheduler.live.store.sqlite_store import SqliteStore, read_stored_journal
 from scheduler.live.store.store_interface import JobQuery, WriteBatch
 from scheduler.live.store.table_rows import ChargeKind, ChargeRow, JobRow, JournalRow, SpecRow
 from tests.support.live_world import world
+from tests.support.stores import open_store
 from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId
 from walras.spec.cluster_file import KeepEntry
@@ -99,6 +103,37 @@ def test_old_jobs_go_in_bites_while_the_server_runs_and_money_stays(tmp_path: Pa
     assert store.load().last_job_id == 453
     store.close()
     assert not any("journal" in each for each in find_damage(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_one_user_s_ended_jobs_leave_room_for_those_of_others(tmp_path: Path, kind: str) -> None:
+    """Half of what others leave; the oldest ended go, with their logs; not what an active job or sweep needs."""
+    DataFolder(tmp_path).create()
+    store, logs = open_store(kind, tmp_path), LogStore(tmp_path / "logs", 1000)
+    of_file = partial(prune, tmp_path)
+    delete_old = of_file if isinstance(store, SqliteStore) else partial(store.prune, tmp_path)
+    store.commit(a_job(1, ended_at=None))  # an old job that waits keeps nothing of others'
+    for number in range(2, 40):
+        batch = a_job(number, ended_at=100.0 - number)  # the later its number, the earlier it ended
+        (job,) = batch.written[JobRow]
+        job.user = "bob" if number < 6 else "ada"
+        job.sweep = JobId(38) if number in (38, 39) else None
+        store.commit(batch)
+        logs.append(LogPlace(number, 1, 0, _LIFE), 0, b"line\n")
+    needs, running = a_job(40, ended_at=None), a_job(41, ended_at=None)
+    needs.put(SpecRow(JobId(40), "{}", json.dumps({"depends_on": [37]})))
+    running.written[JobRow][0].sweep = JobId(38)
+    store.commit(needs)
+    store.commit(running)
+    assert store.ended_jobs_of_users() == {"ada": 34, "bob": 4}
+    told = delete_old(jobs_older_s=inf, logs_older_s=inf, jobs_most=24)
+    assert (told.jobs, told.logs) == (24, 24)
+    left = [1, 2, 3, 4, 5, *range(6, 13), 37, 38, 39, 40, 41]
+    assert sorted(row.job_id for row in store.jobs(JobQuery(limit=500))) == left
+    assert [number for number in range(2, 40) if logs.size(LogPlace(number, 1, 0, _LIFE))] == left[1:-2]
+    assert delete_old(jobs_older_s=inf, logs_older_s=inf, jobs_most=24).jobs == 0
+    assert len(store.charges()) == 41
+    store.close()
 
 
 def test_logs_go_wherever_they_were_written_and_those_of_active_jobs_stay(tmp_path: Path) -> None:

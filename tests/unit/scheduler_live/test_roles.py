@@ -65,6 +65,21 @@ async def test_each_machine_starts_its_processes_and_the_leading_role_is_on_the_
         assert table.measured(kind, "b", 5) is None, "of five of the first machine's type it says nothing"
 
 
+async def test_they_may_be_submitted_before_the_first_machine_joins(tmp_path: Path) -> None:
+    """As other jobs, and start once their machines have joined; a type that no pool has is refused all the same."""
+    async with world(tmp_path, cluster=POOLS, policy=WALRAS) as w:
+        job_id = await w.submit(JOB)
+        with pytest.raises(JobSpecError):
+            await w.submit({**JOB, "roles": {"trainer": {"run": "train", "accelerators": "c:1"}}})
+        agents = [FakeAgent(w, name, shape=f"{name}x2", accelerator=name, accelerators=4) for name in ("a", "b")]
+        for agent in agents:
+            await agent.names_itself().register()
+        await w.advance(1.0)
+        for agent in agents:
+            await agent.beat()
+        assert [[command.job_id for command in agent.commands] for agent in agents] == [[job_id], [job_id]]
+
+
 async def test_a_policy_that_does_not_plan_refuses_them(tmp_path: Path) -> None:
     """With what would help, before anything waits for ever."""
     async with world(tmp_path, cluster=POOLS) as w:

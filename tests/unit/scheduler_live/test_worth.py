@@ -64,6 +64,26 @@ async def test_a_place_that_a_job_waits_for_is_worth_what_the_job_says(tmp_path:
         assert row["until"] - row["since"] == pytest.approx(600.0)
 
 
+@pytest.mark.parametrize(("policy", "unit"), [("fifo", ""), ("max_min_fairness", "fair-share units per accelerator")])
+async def test_prices_end_with_their_policy(tmp_path: Path, policy: str, unit: str) -> None:
+    """No list, page, metric or hourly mean goes on with what another policy said; a new unit begins a new history."""
+    async with facing(tmp_path, policy=WALRAS) as f:
+        await queue_of(f, 3, value_usd_per_h=3.0)
+        (before,) = (await f.got("/prices"))["items"]
+        assert before["unit"] == "worth of one accelerator"
+        changed = await f.json("PUT", "/api/v1/policy", {"policy": {"name": policy}})
+        assert changed[0] == 200, changed
+        await watched(f.world, 600.0)
+        await f.world.advance(20.0)
+        page, prices = await f.got("/overview"), await f.got("/prices")
+        assert (page["policy"], page["pools"], page["certificate"]) == (policy, prices["items"], prices["certificate"])
+        (now,) = prices["items"]
+        assert (now["unit"], now["price"] > 0, prices["certificate"] is None) == (unit, bool(unit), not unit)
+        if unit:
+            assert [point["prices"][POOL] for point in page["history"]] == [now["price"]] * len(page["history"])
+        assert all(each["seconds"] < 600.0 for each in (await f.got("/worth"))["items"] if each["unit"] != unit)
+
+
 @pytest.mark.parametrize(("jobs", "more", "usd"), [(2, {"value_usd_per_h": 3.0}, 0.0), (3, {}, None)])
 async def test_nothing_is_made_up(tmp_path: Path, jobs: int, more: dict[str, float], usd: float | None) -> None:
     """Where nobody waits one more is worth nothing; where nobody states a value it is not known in USD."""
