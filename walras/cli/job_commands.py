@@ -227,7 +227,7 @@ def explain_lines(answer: "Explanation", detail: "JobDetail", *, verbose: bool =
         lines += [f"      {reason.figures}"] if verbose and reason.figures else []
         lines += [f"      to change this: {reason.fix}"] if reason.fix else []
     for condition in answer.conditions:
-        lines.append(f"  note: {'its deadline is at risk: ' if condition.type == 'at_risk' else ''}{condition.detail}")
+        lines.append(f"  note: {condition.detail}")
     lines += [] if answer.target is None else [f"  {_target_text(answer.target)}"]
     return lines + [f"  {_speed_text(speed)}" for speed in answer.speeds]
 

@@ -111,9 +111,13 @@ class SpendingAccount:
         """
         whose, unit, is_money = self.name or "the cluster", self.unit.words, self.unit is BudgetUnit.USD
         verb, rate = ("spent", "USD/h is running") if is_money else ("used", f"{unit} are used an hour")
-        limits = (f"{whose}: {used:.2f} of {limit:.2f} {unit} {verb}{of}" for used, limit, of in spent)
-        stopping = f"stopping it may {'cost' if is_money else 'take'} {committed:.2f} {unit}"
-        return f"{'; '.join(limits)}; {self.per_h:.2f} {rate}, {stopping}"
+        limits = "; ".join(
+            f"{whose}: {_amount(used)} of {_amount(limit)} {unit} {verb}{of}" for used, limit, of in spent
+        )
+        if not self.payees:
+            return limits
+        stopping = f"stopping it may {'cost' if is_money else 'take'} {_amount(committed)} {unit}"
+        return f"{limits}; {_amount(self.per_h)} {rate}, {stopping}"
 
     @property
     def room(self) -> float:
@@ -123,6 +127,11 @@ class SpendingAccount:
     @property
     def is_exhausted(self) -> bool:
         return self.room <= NOTHING_USED
+
+
+def _amount(number: float) -> str:
+    """Returns an amount in hundredths; of a small one two digits, so that it is never said to be nothing."""
+    return f"{number:.2g}" if 0 < abs(number) < 0.1 else f"{number:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
