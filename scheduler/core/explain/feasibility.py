@@ -282,7 +282,7 @@ def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
 
 
 def missed_deadline_text(core: SchedulerCore, job: JobRecord) -> str:
-    """Returns that the job cannot end by its deadline wherever it runs from now on; empty if it can, or who knows."""
+    """Returns that the job cannot end by its deadline wherever it runs; empty if it can, or nobody knows."""
     ledger, left_s = core.ledger, job.request.deadline_at - core.ledger.now
     if left_s == inf:
         return ""

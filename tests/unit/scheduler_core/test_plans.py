@@ -240,7 +240,7 @@ def test_a_free_place_is_refused_for_its_price_alone(price: float, reason: Reaso
 
 
 def test_where_enough_is_free_is_told_before_where_nothing_is() -> None:
-    """Of two pools that it accepts, it is not said to wait for accelerators of one while those of the other are free."""
+    """Of two pools that it accepts, it is not said to wait for accelerators of one while those of another are."""
     fleet = wanted_elsewhere("ac")
     policy = fleet.core.cycle.policy
     policy.quote = replace(policy.quote, prices=np.full_like(policy.quote.prices, 1e6))
