@@ -103,8 +103,8 @@ def headline(overview: "Overview") -> str:
 
 
 _JOB_COLUMNS = columns_of(
-    "JOB> | NAME~12~ | USER~?2 | PROJECT~?6 | STATE | REASON~24 | ACC>?4"
-    " | ON~?3 | PROGRESS> | TRIES>?8 | SPENT>?5 | AGE>?7 | EXPECTED~17?1"
+    "JOB> | NAME~24~ | USER~14 | PROJECT~?6 | STATE | REASON?9/ | ACC>"
+    " | ON~12?2 | PROGRESS>?4 | TRIES>?8 | SPENT>?5 | AGE>?7 | EXPECTED?3/"
 )
 
 

@@ -95,7 +95,7 @@ def _event_kinds(written: str) -> list[str]:
 def _list(output: OutputFormat, *, header: bool) -> None:
     channels = with_client(lambda client: client.channels())
     show_items(
-        "ID> | TO~ | ON~ | WAITING> | DELIVERED> | FAILED> | DROPPED> | LAST | PROBLEM~",
+        "ID> | TO~ | ON~ | WAITING> | DELIVERED> | FAILED> | DROPPED> | LAST | PROBLEM?9/",
         channels,
         _channel_row,
         output,

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.walras.conftest import job_body
+from walras.cli.forecast_text import expected_text
 from walras.cli.job_commands import _job_listing
 from walras.cli.terminal_output import render_table
 from walras.resources.jobs import JobView
@@ -48,11 +50,35 @@ def test_a_sweep_in_a_narrow_terminal(width: int) -> None:
     ]
     shown = io.StringIO()
     Console(file=shown, width=width, color_system=None).print(render_table(_job_listing(jobs), width))
-    title, *rows = shown.getvalue().splitlines()
-    assert max(map(len, (title, *rows))) <= width
+    title, *told = shown.getvalue().splitlines()
+    assert max(map(len, (title, *told))) <= width
+    rows = [line for line in told if line.startswith("1234")]
+    assert len(rows) == len(jobs)
     for at, row in enumerate(rows):
         assert f".00{at + 1}" in row
         assert {str(123450 + at), "1,234,567"} <= set(row.split())
+
+
+def test_nothing_that_matters_is_cut_at_eighty_columns() -> None:
+    """Of each job its number, name, user, state, accelerators, where or why it waits, and when."""
+    now = time.time()
+    waits = {"start": (now + 300, now + 600, now + 900), "as_of": now}
+    ends = {"start": None, "end": (now + 9 * 86400, now + 10 * 86400, now + 11 * 86400), "as_of": now}
+    jobs = [
+        JobView.model_validate(job_body(number, name="train-resnet-long-name-1", **fields))
+        for number, fields in (
+            (123456, {"reason": "WAIT:SWEEP", "forecast": waits, "accelerators": 1024, "user": "grace.hopper"}),
+            (123457, {"reason": None, "state": "RUNNING", "accelerator": "h100-80gb", "forecast": ends}),
+        )
+    ]
+    shown = io.StringIO()
+    Console(file=shown, width=80, color_system=None).print(render_table(_job_listing(jobs), 80))
+    text = " ".join(shown.getvalue().split())
+    for job in jobs:
+        parts = [str(job.id), job.name, job.user, job.state, str(job.accelerators), expected_text(job.forecast, now)]
+        parts.append(job.reason.words if job.reason else job.accelerator)
+        assert [part for part in parts if part not in text] == []
+    assert max(map(len, shown.getvalue().splitlines())) <= 80
 
 
 def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
