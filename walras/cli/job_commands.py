@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from walras.resources.people import DefaultView
 
 
-_WAITING = (JobState.PENDING, JobState.HELD)
+_AT_REST = (JobState.PENDING, JobState.HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,20 @@ async def look_at_queue(client: "Client", wanted: JobChoice) -> QueueLook:
 
 
 def headline(overview: "Overview") -> str:
-    """Returns such as "12 running, 3 waiting; free: 0 of 8 h100, 2 of 4 a100 (16:40)", in the reader's time."""
-    at_work = sum(count for state, count in overview.counts.items() if state not in _WAITING)
+    """Returns such as "12 running, 3 waiting, 1 held; free: 0 of 8 h100, 2 of 4 a100; 4 a100 take no jobs (16:40)", in
+    the reader's time.
+    """
+    at_work = sum(count for state, count in overview.counts.items() if state not in _AT_REST)
+    held = overview.counts.get(JobState.HELD, 0)
     types = ", ".join(f"{each.free} of {each.capacity} {each.accelerator}" for each in overview.types)
-    now = time.strftime("%H:%M")
-    return f"{at_work} running, {overview.waiting} waiting; free: {types or 'no machine is here'} ({now})"
+    aside: dict[str, int] = {}
+    for machine in overview.machines:
+        if machine.state != "up":
+            aside[machine.accelerator] = aside.get(machine.accelerator, 0) + len(machine.cells)
+    none = ", ".join(f"{count} {name}" for name, count in sorted(aside.items()))
+    jobs = f"{at_work} running, {overview.waiting} waiting" + (f", {held} held" if held else "")
+    free = (types or "no machine is here") + (f"; {none} take no jobs" if none else "")
+    return f"{jobs}; free: {free} ({time.strftime('%H:%M')})"
 
 
 _JOB_COLUMNS = columns_of(

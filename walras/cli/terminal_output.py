@@ -209,6 +209,8 @@ STATE_STYLES = {
     "unreachable": "red",
     "quarantined": "magenta",
     "leaving": "yellow",
+    "draining": "yellow",
+    "drained": "yellow",
 }
 
 

@@ -24,14 +24,18 @@ def test_the_queue_shows_who_is_next_below_a_headline(run: Run, fake: Any) -> No
         fake.add(state=state)
     assert [line.split()[0] for line in run("queue", "--no-header").stdout.splitlines()] == list("12345")
     types = [{"accelerator": "a100", "free": 1, "capacity": 4}, {"accelerator": "h100", "free": 0, "capacity": 8}]
+    machines = [
+        {"node_id": "n1", "pool": "p", "accelerator": "a100", "state": "up", "cells": [0, 1, 1, 1]},
+        {"node_id": "n2", "pool": "p", "accelerator": "a100", "state": "drained", "cells": [0] * 4},
+    ]
     fake.overview = {
         "as_of": "2026-11-05T18:00:00Z", "policy": "walras", "counts": {"RUNNING": 1, "PENDING": 3, "HELD": 1},
-        "types": types, "machines": [], "pools": [], "history": [], "names": {}, "alerts": [],
-        "queue": [], "waiting": 4,
+        "types": types, "machines": machines, "pools": [], "history": [], "names": {}, "alerts": [],
+        "queue": [], "waiting": 3,
     }  # fmt: skip
     fake.turn = [5, 2, 3, 4, 1]
     first, title, *rows = run("queue").stdout.splitlines()
-    assert first.startswith("1 running, 4 waiting; free: 1 of 4 a100, 0 of 8 h100 (")
+    assert first.startswith("1 running, 3 waiting, 1 held; free: 1 of 4 a100, 0 of 8 h100; 4 a100 take no jobs (")
     assert title.split()[0] == "JOB"
     assert [row.split()[0] for row in rows] == ["5", "2", "3", "4", "1"]
     assert [job["id"] for job in json.loads(run("queue", "-o", "json").stdout)] == [5, 2, 3, 4, 1]

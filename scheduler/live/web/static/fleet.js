@@ -85,10 +85,11 @@ function Money({ told }) {
 
 function Tiles({ overview }) {
   const { counts, types, certificate } = overview;
-  const running = (counts.RUNNING || 0) + (counts.STARTING || 0);
+  const held = counts.HELD || 0, waiting = counts.PENDING || 0;
+  const running = Object.values(counts).reduce((sum, many) => sum + many, 0) - held - waiting;
   return html`<div class="tiles">
     <div class="tile"><b>${count(running)}</b><span>running</span></div>
-    <div class="tile"><b>${count(overview.waiting)}</b><span>waiting</span></div>
+    <div class="tile"><b>${count(waiting)}</b><span>waiting${held ? `, ${count(held)} held` : ""}</span></div>
     ${types.map((type) => html`<div class="tile"><b>${count(type.free)}</b><span>of ${count(type.capacity)} ${type.accelerator} free</span></div>`)}
     <${Money} told=${overview.money} />
     ${certificate ? html`<div class="tile"><b>${percent(certificate.gap)}</b><span>certified gap to the best answer</span><span class="quiet">prices of ${instant(certificate.solved_at)}</span></div>` : null}</div>`;
