@@ -292,7 +292,8 @@ def _act_on_jobs(
                     continue
                 refused += 1
                 name = f"{named.title}: job {job_id}" if named.sweep else named.title
-                warn(f"{name}: {text}", *([f"fix: {text.fix}"] if text.fix else []))
+                said = str(text) if str(text) == f"no {name}" else f"{name}: {text}"
+                warn(said, *([f"fix: {text.fix}"] if text.fix else []))
             if named.sweep:
                 show_line(f"{named.title}: {summary_of(done) or 'no job of it is left'}")
             elif done:
