@@ -439,7 +439,9 @@ def _checkpoint_text(newest: "CheckpointView") -> str:
 
 
 def _attempt_listing(attempts: "list[AttemptView]") -> Listing:
-    columns = columns_of("TRY> | STATE | REASON~+ | ACCELERATOR~+ | PLACE~+ | EXIT~4+ | CHECKPOINT> | USED> | SPENT>")
+    columns = columns_of(
+        "TRY> | STATE | REASON?9/ | ACCELERATOR?7/ | PLACE?6/ | EXIT?8/ | CHECKPOINT> | USED> | SPENT>"
+    )
     return Listing(columns, [_attempt_row(attempt) for attempt in attempts], None, STATE_STYLES)
 
 

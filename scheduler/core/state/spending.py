@@ -31,6 +31,7 @@ from walras.cluster import Market, Pool, billed_until, gang_usd_per_h, usd_of
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState
+from walras.units import format_amount
 
 #: Amounts below this count as zero, USD or hours.
 NOTHING_USED = 1e-6
@@ -112,12 +113,12 @@ class SpendingAccount:
         whose, unit, is_money = self.name or "the cluster", self.unit.words, self.unit is BudgetUnit.USD
         verb, rate = ("spent", "USD/h is running") if is_money else ("used", f"{unit} are used an hour")
         limits = "; ".join(
-            f"{whose}: {_amount(used)} of {_amount(limit)} {unit} {verb}{of}" for used, limit, of in spent
+            f"{whose}: {format_amount(used)} of {format_amount(limit)} {unit} {verb}{of}" for used, limit, of in spent
         )
         if not self.payees:
             return limits
-        stopping = f"stopping it may {'cost' if is_money else 'take'} {_amount(committed)} {unit}"
-        return f"{limits}; {_amount(self.per_h)} {rate}, {stopping}"
+        stopping = f"stopping it may {'cost' if is_money else 'take'} {format_amount(committed)} {unit}"
+        return f"{limits}; {format_amount(self.per_h)} {rate}, {stopping}"
 
     @property
     def room(self) -> float:
@@ -127,11 +128,6 @@ class SpendingAccount:
     @property
     def is_exhausted(self) -> bool:
         return self.room <= NOTHING_USED
-
-
-def _amount(number: float) -> str:
-    """Returns an amount in hundredths; of a small one two digits, so that it is never said to be nothing."""
-    return f"{number:.2g}" if 0 < abs(number) < 0.1 else f"{number:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
