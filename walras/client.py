@@ -146,8 +146,9 @@ async def fetch_outputs(client: "Client", job_id: int, path: str, folder: Path |
     found = await kept_files(client, job_id)
     chosen = {name: file for name, file in found.files.items() if not path or f"{name}/".startswith(f"{path}/")}
     if not chosen:
-        await client.job(job_id)  # the job may not be there at all
-        what = f"no {path!r} in the outputs of job {job_id}" if path else f"job {job_id} has left no outputs yet"
+        is_over = (await client.job(job_id)).state.is_final  # the job may not be there at all
+        left = "left no outputs" if is_over else "has left no outputs yet"
+        what = f"no {path!r} in the outputs of job {job_id}" if path else f"job {job_id} {left}"
         raise NotFound(
             what, field="path" if path else "job", fix="see `walras show`; `outputs:` in its file names them"
         )

@@ -169,6 +169,11 @@ def format_money(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 1 else f"${usd:.4f}"
 
 
+def format_amount(number: float) -> str:
+    """Returns hundredths, of a small number two digits, so that it is not said to be nothing: `2.50`, `0.0031`."""
+    return f"{number:.2g}" if 0 < abs(number) < 0.1 else f"{number:.2f}"
+
+
 def format_count(number: float) -> str:
     """Returns whole numbers with thousands separated, others to one place: `1,200`, `0.5`."""
     return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"

@@ -162,8 +162,8 @@ def _every_page(url: str, token: str, waiting: int) -> None:
                 found[name] = findings(page)
                 if not path:
                     drawn = len(page.find_elements("css selector", ".machines .cell"))
-                    told = re.findall(r"of ([0-9]+) \w+ free", text_of(page))
-                    assert sum(map(int, told)) == drawn, "what is counted is what is drawn"
+                    told = re.findall(r"of ([0-9]+) \w+ free|([0-9]+) take no jobs", text_of(page))
+                    assert sum(int(free or aside) for free, aside in told) == drawn, "what is counted is what is drawn"
                     assert len(page.find_elements("css selector", ".queue li")) > 10, "each job beside the sweep"
                     until_text(page, "7 more of its sweep")
                 if (path, width) == ("jobs", 390):

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from walras.resources.people import DefaultView
 
 
-_WAITING = (JobState.PENDING, JobState.HELD)
+_AT_REST = (JobState.PENDING, JobState.HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +95,25 @@ async def look_at_queue(client: "Client", wanted: JobChoice) -> QueueLook:
 
 
 def headline(overview: "Overview") -> str:
-    """Returns such as "12 running, 3 waiting; free: 0 of 8 h100, 2 of 4 a100 (16:40)", in the reader's time."""
-    at_work = sum(count for state, count in overview.counts.items() if state not in _WAITING)
+    """Returns such as "12 running, 3 waiting, 1 held; free: 0 of 8 h100, 2 of 4 a100; 4 a100 take no jobs (16:40)", in
+    the reader's time.
+    """
+    at_work = sum(count for state, count in overview.counts.items() if state not in _AT_REST)
+    held = overview.counts.get(JobState.HELD, 0)
     types = ", ".join(f"{each.free} of {each.capacity} {each.accelerator}" for each in overview.types)
-    now = time.strftime("%H:%M")
-    return f"{at_work} running, {overview.waiting} waiting; free: {types or 'no machine is here'} ({now})"
+    aside: dict[str, int] = {}
+    for machine in overview.machines:
+        if machine.state != "up":
+            aside[machine.accelerator] = aside.get(machine.accelerator, 0) + len(machine.cells)
+    none = ", ".join(f"{count} {name}" for name, count in sorted(aside.items()))
+    jobs = f"{at_work} running, {overview.waiting} waiting" + (f", {held} held" if held else "")
+    free = (types or "no machine is here") + (f"; {none} take no jobs" if none else "")
+    return f"{jobs}; free: {free} ({time.strftime('%H:%M')})"
 
 
 _JOB_COLUMNS = columns_of(
-    "JOB> | NAME~12~ | USER~?2 | PROJECT~?6 | STATE | REASON~24 | ACC>?4"
-    " | ON~?3 | PROGRESS> | TRIES>?8 | SPENT>?5 | AGE>?7 | EXPECTED~17?1"
+    "JOB> | NAME~24~ | USER~14 | PROJECT~?6 | STATE | REASON?9/ | ACC>"
+    " | ON~12?2 | PROGRESS>?4 | TRIES>?8 | SPENT>?5 | AGE>?7 | EXPECTED?3/"
 )
 
 
@@ -227,7 +236,7 @@ def explain_lines(answer: "Explanation", detail: "JobDetail", *, verbose: bool =
         lines += [f"      {reason.figures}"] if verbose and reason.figures else []
         lines += [f"      to change this: {reason.fix}"] if reason.fix else []
     for condition in answer.conditions:
-        lines.append(f"  note: {'its deadline is at risk: ' if condition.type == 'at_risk' else ''}{condition.detail}")
+        lines.append(f"  note: {condition.detail}")
     lines += [] if answer.target is None else [f"  {_target_text(answer.target)}"]
     return lines + [f"  {_speed_text(speed)}" for speed in answer.speeds]
 
@@ -430,7 +439,9 @@ def _checkpoint_text(newest: "CheckpointView") -> str:
 
 
 def _attempt_listing(attempts: "list[AttemptView]") -> Listing:
-    columns = columns_of("TRY> | STATE | REASON~+ | ACCELERATOR~+ | PLACE~+ | EXIT~4+ | CHECKPOINT> | USED> | SPENT>")
+    columns = columns_of(
+        "TRY> | STATE | REASON?9/ | ACCELERATOR?7/ | PLACE?6/ | EXIT?8/ | CHECKPOINT> | USED> | SPENT>"
+    )
     return Listing(columns, [_attempt_row(attempt) for attempt in attempts], None, STATE_STYLES)
 
 

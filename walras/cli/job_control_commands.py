@@ -296,7 +296,8 @@ def _act_on_jobs(
                     continue
                 refused += 1
                 name = f"{named.title}: job {job_id}" if named.sweep else named.title
-                warn(f"{name}: {text}", *([f"fix: {text.fix}"] if text.fix else []))
+                said = str(text) if str(text) == f"no {name}" else f"{name}: {text}"
+                warn(said, *([f"fix: {text.fix}"] if text.fix else []))
             if named.sweep:
                 show_line(f"{named.title}: {summary_of(done) or 'no job of it is left'}")
             elif done:
@@ -481,7 +482,7 @@ def _event_kinds(written: str) -> list[str]:
 def _list(output: OutputFormat, *, header: bool) -> None:
     channels = with_client(lambda client: client.channels())
     show_items(
-        "ID> | TO~ | ON~ | WAITING> | DELIVERED> | FAILED> | DROPPED> | LAST | PROBLEM~",
+        "ID> | TO~ | ON~ | WAITING> | DELIVERED> | FAILED> | DROPPED> | LAST | PROBLEM?9/",
         channels,
         _channel_row,
         output,

@@ -68,7 +68,7 @@ def nodes_command(
 
 async def _listed_nodes(client: "Client", verbose: bool) -> Listing:
     found = await client.nodes()
-    titles = "NODE~ | ACCELERATOR | MARKET?2 | ZONE~?3 | STATE | FREE> | OF> | JOBS~ | HEARD>?1 | DETAIL~"
+    titles = "NODE~ | ACCELERATOR | MARKET?2 | ZONE~?3 | STATE | FREE> | OF> | JOBS~ | HEARD>?1 | DETAIL?9/"
     rows = [_node_row(node) for node in found]
     if any(node.machine for node in found):  # parts stand below each other: they sort by their machine's name
         titles = f"MACHINE~ | {titles}"

@@ -39,7 +39,7 @@ from walras.cli.usage_commands import (
     show_bills,
 )
 from walras.contract import SECONDS_PER_HOUR
-from walras.units import format_length, format_money
+from walras.units import format_amount, format_length, format_money
 
 if TYPE_CHECKING:
     from walras.resources.money import BudgetView, ClusterReport, MoneyReport, MoneyRow, ReportRow, TypeUse
@@ -60,7 +60,10 @@ def budget_line(row: "BudgetView") -> str:
     period = f" this {row.every}" if row.every.isalpha() else f" in these {row.every}" if row.every else ""
     refills = f", filled again {row.refills}" if row.refills else ""
     unit = UNITS[row.unit]
-    used, closed = f"{row.used:.2f} of {row.limit:g} {unit} used", "; no job of it starts" if row.closed else ""
+    used, closed = (
+        f"{format_amount(row.used)} of {row.limit:g} {unit} used",
+        "; no job of it starts" if row.closed else "",
+    )
     return f"budget of {row.whose or 'the cluster'}: {used}{period}{refills}{closed}"
 
 
@@ -69,11 +72,11 @@ def _budget_row(row: "BudgetView") -> list[str]:
     return [
         row.whose or "cluster",
         row.every or "in all",
-        f"{row.used:.2f} {unit}",
+        f"{format_amount(row.used)} {unit}",
         f"{row.limit:g} {unit}",
-        f"{row.limit - row.used:.2f} {unit}",
+        f"{format_amount(max(row.limit - row.used, 0.0))} {unit}",
         f"{row.credited:g}" if row.credited else "-",
-        f"{row.per_h:.2f}",
+        format_amount(row.per_h),
         dash(row.refills or ""),
         "closed" if row.closed else "open",
     ]

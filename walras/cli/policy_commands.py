@@ -203,7 +203,7 @@ def _show_history(output: OutputFormat, *, header: bool) -> None:
         why = dash(each.put_back or each.reason)
         return [str(each.version), each.name, local_time(each.changed_at), dash(each.changed_by), why]
 
-    show_items("VERSION> | POLICY | SINCE | BY~ | WHY~", versions, row, output, header=header)
+    show_items("VERSION> | POLICY | SINCE | BY~ | WHY?9/", versions, row, output, header=header)
 
 
 @policy_commands.command("diff")

@@ -281,7 +281,7 @@ RESOURCES = {
         former={"--price": "usd_per_h={}"},
     ),
     "reservation": Resource(
-        "ID> | FOR~ | STATE | FROM | UNTIL | ACCELERATORS> | MACHINES~ | NOTES~",
+        "ID> | FOR~ | STATE | FROM | UNTIL | ACCELERATORS> | MACHINES~ | NOTES?9/",
         lambda client, choice: client.reservations(everything=choice.get("all", False)),
         _reservation_row,
         choice=f"{_FIELDS}:ReservationChoice", fields="walras.resources.fleet:NewReservation",
@@ -293,7 +293,7 @@ RESOURCES = {
         },
     ),
     "credit": Resource(
-        "ID> | AT | WHOSE~ | ADDED> | BY~ | REASON~",
+        "ID> | AT | WHOSE~ | ADDED> | BY~ | REASON?9/",
         lambda client, _: client.credits(),
         lambda row: [
             str(row.id), row.at, row.whose or "cluster", _credit_amount(row), row.created_by, dash(row.reason),
@@ -308,7 +308,7 @@ RESOURCES = {
         },
     ),
     "audit": Resource(
-        "WHEN | USER~ | ACTION~ | WHAT~ | BEFORE~?1 | AFTER~",
+        "WHEN | USER~ | ACTION~ | WHAT~ | BEFORE?8/ | AFTER?9/",
         _audit,
         lambda row: [
             local_time(row.at), row.user, row.action.replace("/api/v1", ""), row.subject, _audit_cell(row.before),

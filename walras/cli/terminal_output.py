@@ -24,7 +24,8 @@ from typing import Any, Literal, ParamSpec
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -136,7 +137,8 @@ class LogText:
 class Column:
     """A column of a table. `right`: aligned right; `shrinks`: may be cut to `least` characters in a narrow terminal.
 
-    `spare`: left out if the terminal is still too narrow, the highest first; 0: never.
+    `spare`: left out if the terminal is still too narrow, the highest first; 0: never. `below`: not left out then, but
+    written whole on lines of its own below each row.
     """
 
     title: str
@@ -148,6 +150,7 @@ class Column:
     keeps_ends: bool = False
     #: Whether cells go on in the next line instead of being cut.
     wraps: bool = False
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class Listing:
 
 
 _COLUMN = re.compile(
-    r"(?P<title>.*?)(?P<right>>)?(?P<shrinks>~(?P<least>\d*)(?P<ends>~)?(?P<wraps>\+)?)?(?:\?(?P<spare>\d))?"
+    r"(?P<title>.*?)(?P<right>>)?(?P<shrinks>~(?P<least>\d*)(?P<ends>~)?(?P<wraps>\+)?)?(?:\?(?P<spare>\d)(?P<below>/)?)?"
 )
 
 
@@ -173,7 +176,7 @@ def columns_of(text: str) -> tuple[Column, ...]:
     """Returns the columns of `JOB> | NAME~12~ | USER~?1`, each with marks behind its title in this order.
 
     `>`: aligned right. `~`: shrinks, to the number of characters behind it; `~~`: keeps the ends of its cells; `~+`:
-    wraps them. `?`: its rank as a spare column.
+    wraps them. `?`: its rank as a spare column; with `/` behind it the column goes below its rows.
     """
     found = []
     for part in text.split("|"):
@@ -183,7 +186,7 @@ def columns_of(text: str) -> tuple[Column, ...]:
         found.append(
             Column(
                 marks["title"], bool(marks["right"]), bool(marks["shrinks"]), int(marks["least"] or 8),
-                int(marks["spare"] or 0), bool(marks["ends"]), bool(marks["wraps"]),
+                int(marks["spare"] or 0), bool(marks["ends"]), bool(marks["wraps"]), bool(marks["below"]),
             )
         )  # fmt: skip
     return tuple(found)
@@ -206,6 +209,8 @@ STATE_STYLES = {
     "unreachable": "red",
     "quarantined": "magenta",
     "leaving": "yellow",
+    "draining": "yellow",
+    "drained": "yellow",
 }
 
 
@@ -250,11 +255,28 @@ def show_as_json(item: Any, output: OutputFormat) -> bool:
     return output is OutputFormat.JSON
 
 
-def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
+@dataclass(frozen=True, slots=True)
+class _LinesBelow:
+    """A table of one-line rows, and below each of them what its columns had no room for; its words are wrapped."""
+
+    table: Table
+    below: Sequence[Text]
+    indent: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self.table, options, new_lines=True)
+        before = len(lines) - len(self.below)
+        for at, line in enumerate(lines):
+            yield from line
+            if at >= before and (told := self.below[at - before]):
+                yield Padding(told, (0, 0, 0, self.indent))
+
+
+def render_table(listing: Listing, width: int, *, header: bool = True) -> Table | _LinesBelow:
     """Returns the table, every cell made safe; cells are never read as markup.
 
-    In a narrow terminal text columns are cut or wrapped and spare columns left out; numbers are never cut: where there
-    is no room for them beside each other, each row is a block of lines.
+    In a narrow terminal text columns are cut or wrapped and spare columns left out or put below the rows; numbers are
+    never cut: where there is no room for them beside each other, each row is a block of lines.
     """
     rows = [[Text(safe_text(cell), style=listing.styles.get(cell, "")) for cell in row] for row in listing.rows]
     titles = [cell_len(column.title) if header else 0 for column in listing.columns]
@@ -276,7 +298,8 @@ def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
             for at in range(len(row)):
                 table.add_row(listing.columns[at].title, row[at], end_section=at == len(row) - 1)
         return table
-    for at, taken in _column_widths(shown, least, longest, width).items():
+    widths = _column_widths(shown, least, longest, width)
+    for at, taken in widths.items():
         column = listing.columns[at]
         justify: Literal["left", "right"] = "right" if column.right else "left"
         overflow: Literal["fold", "ellipsis"] = "fold" if column.wraps else "ellipsis"
@@ -286,7 +309,11 @@ def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
                 row[at] = cut_in_the_middle(row[at], taken)
     for row in rows:
         table.add_row(*(row[at] for at in shown))
-    return table
+    below = [at for at, column in enumerate(listing.columns) if column.below and at not in shown]
+    if not below:
+        return table
+    told = [Text("; ").join(row[at] for at in below if row[at].plain not in ("", "-")) for row in rows]
+    return _LinesBelow(table, told, widths[shown[0]] + _COLUMN_GAP)
 
 
 def cut_in_the_middle(cell: Text, width: int) -> Text:

@@ -31,6 +31,7 @@ from walras.cli.top_text import JobLine, attempts_text, fleet_text, header_text,
 from walras.errors import NotFound, UserError, WalrasError
 from walras.resources.fleet import NodeView
 from walras.resources.overview import Overview
+from walras.states import JobState
 
 if TYPE_CHECKING:
     from walras.client import Client
@@ -227,7 +228,7 @@ class ClusterScreen(WatchScreen):
             told.append("No job waits or runs.")
         if shown > _LISTED_MOST:
             told.append(f"{shown - _LISTED_MOST:,} more run: / filters")
-        if (behind := overview.waiting - len(overview.queue)) > 0:
+        if (behind := overview.waiting + overview.counts.get(JobState.HELD, 0) - len(overview.queue)) > 0:
             told.append(f"{behind:,} more wait behind these")
         return safe_text("; ".join(told))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from walras.resources.prices import PriceView
 
 #: An accelerator of a machine in this state; one that is idle on a machine that is up is `_IDLE`.
-_CELLS = {"up": "■", "leaving": "▨", "unreachable": "▢", "quarantined": "▢"}
+_CELLS = {"up": "■", "leaving": "▨", "draining": "▨", "unreachable": "▢", "quarantined": "▢"}
 _IDLE, _NO_JOBS = "□", "▢"
 #: The largest fleet whose machines are shown with names.
 _NAMED_MACHINES_MOST = 40

@@ -30,7 +30,7 @@ class NodeView(Body):
     emulated: bool
     market: str
     zone: str
-    #: One of up | unreachable | leaving | quarantined | lost | released
+    #: One of up | unreachable | draining | drained | leaving | quarantined | lost | released
     state: str
     detail: str = ""
     accelerators: int

@@ -78,7 +78,7 @@ class MachineCells(Body):
     machine: str = ""
     pool: str
     accelerator: str
-    #: up | unreachable | leaving | quarantined
+    #: up | unreachable | draining | drained | leaving | quarantined
     state: str
     detail: str = ""
     #: By device, the number of the job that holds it, 0 for none; the first where several share it.
@@ -121,7 +121,7 @@ class FreeAccelerators(Body):
     accelerator: str
     #: Those that a job could have now.
     free: int
-    #: Those of all machines that are here, of such too as take no jobs now: the cells of `machines`.
+    #: Those of the machines that take jobs now; `machines` has the others too.
     capacity: int
 
 
@@ -139,8 +139,9 @@ class Overview(Body):
     certificate: CertificateView | None = None
     #: The events, oldest first.
     history: list[PricePoint]
-    #: The next jobs, in order, at most 50; and how many wait.
+    #: The next jobs, in order, those that are held last: at most 50.
     queue: list[JobView]
+    #: How many wait, without those that are held: `counts` has both.
     waiting: int
     #: Names of jobs that hold accelerators, by job number as text; at most 1000.
     names: dict[str, str]

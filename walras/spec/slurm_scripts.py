@@ -327,12 +327,16 @@ def _array(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
 
 
 def _dependency(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
+    if "?" in given.value:
+        raise ValueError(
+            "`?` (one of several conditions is enough) is not supported: only afterok or afterany, for all"
+        )
     parts = [part.split(":") for part in given.value.split(",")]
     kinds, numbers = {part[0] for part in parts}, [number for part in parts for number in part[1:]]
     if len(kinds) != 1 or not kinds <= {"afterok", "afterany"} or not all(part[1:] for part in parts):
         raise ValueError("only afterok:JOB or afterany:JOB, and not both")
     if not all(re.fullmatch(r"[0-9]{1,18}", number, re.ASCII) for number in numbers):
-        raise ValueError("only numbers of jobs of this scheduler")
+        raise ValueError("only numbers of jobs of this scheduler, without _INDEX or +MINUTES, which are not supported")
     reading.fields["depends_on"] = [int(number) for number in numbers]
     if kinds == {"afterany"}:
         reading.fields["condition"] = "finished"
@@ -363,9 +367,10 @@ def _export(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
 def _signal(reading: ForeignReading, given: GivenOption, now: datetime) -> None:
     match = re.fullmatch(r"(?:[BR]:)?(?:SIG)?(TERM|15)(?:@(\d{1,5}))?", given.value, re.ASCII)
     if match is None:
+        before = re.search(r"@(\d{1,5})$", given.value, re.ASCII)
         raise ValueError(
-            "a job is told by SIGTERM that it has to end, `grace_period` before it is killed; have it save then, and "
-            "--set grace_period=120s"
+            "only SIGTERM is sent, `grace_period` before a job is killed: have it save then, take this out, and give "
+            f"--set grace_period={before[1] if before else 60}s"
         )
     reading.fields["grace_period"] = f"{match[2] or 60}s"
 

@@ -10,7 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
+
 from scheduler.core.core import SchedulerCore
+from scheduler.core.handlers.deadlines import deadline_outlook
 from scheduler.core.state.fleet import (
     SLOW_ENDING,
     Fleet,
@@ -23,7 +26,7 @@ from scheduler.core.state.fleet import (
 )
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import freed_at
+from scheduler.core.state.remaining_work import freed_at, remaining_on_best_s
 from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.stopping import StopFor, may_be_stopped
 from scheduler.core.state.working_set import Reservation
@@ -276,6 +279,29 @@ def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
             return f"when jobs on {machine.node_id} end is not known: they state no `steps`, duration or limit"
         longest_s = max(longest_s, free_at - ledger.now)
     return f"free in {format_length(longest_s)} if those there take as long as foreseen"
+
+
+def missed_deadline_text(core: SchedulerCore, job: JobRecord) -> str:
+    """Returns that the job cannot end by its deadline wherever it runs; empty if it can, or nobody knows."""
+    ledger, left_s = core.ledger, job.request.deadline_at - core.ledger.now
+    if left_s == inf:
+        return ""
+    if left_s <= 0:
+        return "its deadline has passed"
+    outlook, where = deadline_outlook(core.cycle, job), ""
+    if outlook is not None:
+        where = f" on {fleet_pool_text(ledger.fleet, ledger.fleet.pools[outlook.pool])}"
+        where += "" if outlook.is_there else ", moving there included"
+        needs_s = inf if outlook.is_feasible else outlook.needs_s
+    elif job.request.sizes:
+        return ""
+    else:
+        needs_s = float(remaining_on_best_s(ledger, np.array([job.slot]))[0])
+    if not left_s < needs_s < inf:
+        return ""
+    return (
+        f"its deadline cannot be met: it needs {format_length(needs_s)} more{where}; has {format_length(left_s)} left"
+    )
 
 
 @dataclass(frozen=True, slots=True)

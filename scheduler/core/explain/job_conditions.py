@@ -8,7 +8,7 @@ from math import inf
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.slow_pools import slow_machine_text
-from scheduler.core.explain.feasibility import fleet_pool_text
+from scheduler.core.explain.feasibility import fleet_pool_text, missed_deadline_text
 from scheduler.core.explain.pending_reasons import account_text
 from scheduler.core.handlers.deadlines import DeadlineOutlook, deadline_outlook
 from scheduler.core.placement.search import find_free_place, ready_closer_at
@@ -44,7 +44,9 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     deadline, spending = deadline_outlook(core.cycle, job), core.cycle.spending
     hold = core.cycle.deadlines.market.holds.get(job_id)
     holding = "" if hold is None else hold.why
-    if deadline is not None and (not deadline.is_feasible if holding else deadline.is_at_risk):
+    if missed := missed_deadline_text(core, job):
+        found.append(JobCondition(AT_RISK, missed))
+    elif deadline is not None and not holding and deadline.is_at_risk:
         found.append(JobCondition(AT_RISK, _risk_text(core.ledger, deadline)))
     if holding:
         found.append(JobCondition(SPENDS_SLACK, holding))
@@ -78,7 +80,8 @@ def _risk_text(ledger: Ledger, found: DeadlineOutlook) -> str:
     """Returns the times of a deadline's outlook in words."""
     where = f"on {fleet_pool_text(ledger.fleet, ledger.fleet.pools[found.pool])}"
     there = "" if found.is_there else ", moving there included"
-    return f"needs {format_length(found.needs_s)} more {where}{there}; has {format_length(found.left_s)} left"
+    needs, left = format_length(found.needs_s), format_length(found.left_s)
+    return f"its deadline is at risk: it needs {needs} more {where}{there}; has {left} left"
 
 
 def _crossing_text(core: SchedulerCore, job: JobRecord) -> str:

@@ -27,6 +27,7 @@ from scheduler.core.explain.feasibility import (
     expected_free_text,
     fleet_pool_text,
     infeasibility,
+    missed_deadline_text,
     pool_limits,
     remedies,
     removed_pools_text,
@@ -146,8 +147,7 @@ def _infeasible(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, i
 def _held_reason(core: SchedulerCore, job: JobRecord) -> PendingReason:
     account = core.cycle.spending.closed_to(job) if job.hold_reason is Reason.HOLD_BUDGET else None
     if account is None:
-        detail = "held: its accelerators stood idle" if job.hold_reason is Reason.HOLD_IDLE else "held"
-        return PendingReason(job.hold_reason or Reason.HOLD_USER, detail, f"walras hold --off {job.job_id}")
+        return PendingReason(job.hold_reason or Reason.HOLD_USER, "", f"walras hold --off {job.job_id}")
     return _budget_reason(core, account, Reason.HOLD_BUDGET)
 
 
@@ -180,8 +180,7 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
     if account is not None:
         yield _budget_reason(core, account, Reason.WAIT_BUDGET)
     if job.blocked_by:
-        blockers = ", ".join(map(str, sorted(job.blocked_by)))
-        yield PendingReason(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}")
+        yield PendingReason(Reason.WAIT_DEPENDENCY, _blockers(core, job))
     if job.awaits_turn:
         yield PendingReason(Reason.WAIT_SWEEP, f"{job.request.sweep_limit} jobs of its sweep may run at once, and do")
     if not job.holds:
@@ -189,7 +188,7 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
     if job.ready_at > now:
         is_backoff = job.ready_at != job.request.not_before_at
         reason = Reason.WAIT_BACKOFF if is_backoff else Reason.WAIT_NOT_BEFORE
-        yield PendingReason(reason, f"not before {job.ready_at - now:.0f} s from now")
+        yield PendingReason(reason, f"not before {format_length(job.ready_at - now)} from now")
 
 
 def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
@@ -231,17 +230,13 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
     if job.request.has_roles:
         yield from _role_reasons(core, job)
         return
-    job_class, worth = ledger.class_of(job), values_and_costs(core, job)
-    counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
-    place = _place_in_queue(core, job) if counts_ahead else ""
-    # Pools where the job has a share come first, then the fastest.
-    for row in np.lexsort((-job_class.rates, -entitled)).tolist():
-        if counts[row]:
-            line = _pool_reason(core, job, ledger.fleet.pools[row], is_asked=counts_ahead)
-            line = line if row not in worth else _with_price(line, *worth[row])
-            detail = "; ".join(filter(None, (line.detail, place)))
-            yield replace(line, detail=detail, fix="; or ".join(filter(None, (line.fix, fix))))
-            fix = place = ""
+    worth, place = values_and_costs(core, job), _place_in_queue(core, job) if counts_ahead else ""
+    for state in _pools_by_preference(core, job):
+        line = _pool_reason(core, job, state, is_asked=counts_ahead)
+        line = line if state.row not in worth else _with_price(line, *worth[state.row])
+        detail = "; ".join(filter(None, (line.detail, place)))
+        yield replace(line, detail=detail, fix="; or ".join(filter(None, (line.fix, fix))))
+        fix = place = ""
 
 
 def _role_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
@@ -336,7 +331,7 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, is_as
     if find_free_place(core.cycle, job, state.row) is None:
         reason, why = _what_keeps_it_off(core, job, state)
         return PendingReason(reason, "; ".join((f"{need}, but {why}", *facts)))
-    reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
+    reason = Reason.WAIT_NOT_EVALUATED if is_shared else Reason.WAIT_PRIORITY
     figures = "" if is_planned else price_figure(core, state.row)
     return PendingReason(reason, "; ".join((need, *facts)), figures=figures)
 
@@ -371,11 +366,11 @@ def _failed_there(core: SchedulerCore, job: JobRecord, state: PoolState) -> str:
 
 
 def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> PendingReason:
-    """Returns the reason with its price figures; a WAIT_PRICE reason if the price exceeds the place's worth."""
+    """Returns the reason with its price figures; a WAIT_PRICE reason if only the price keeps the job from the place."""
     figures = f"worth {value:.3g} here, price {cost:.3g} ({unit})"
-    if cost <= value:
+    if cost <= value or line.reason is not Reason.WAIT_NOT_EVALUATED:
         return replace(line, figures=figures)
-    return PendingReason(Reason.WAIT_PRICE, f"{line.detail}; others make more of it", line.fix, figures)
+    return PendingReason(Reason.WAIT_PRICE, f"{line.detail}; {_PRICED_OUT}", line.fix, figures)
 
 
 def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:
@@ -612,9 +607,12 @@ def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, cou
 
 #: Number of jobs that are named, and number of jobs ahead that are examined.
 _AHEAD_NAMED_MAX, _AHEAD_LOOKED_AT = 3, 500
+#: What is said of a free place whose price exceeds what it is worth to the job, and of one that it will be offered.
+_PRICED_OUT, _NEXT_DECIDES = "other jobs make more of it", "the next decision may give it a place"
 #: Reasons about places: the sentence says who holds them and who goes first. Other reasons explain themselves.
 _OF_PLACES = frozenset(
     {
+        Reason.WAIT_NOT_EVALUATED,
         Reason.WAIT_CAPACITY,
         Reason.WAIT_FRAGMENTED,
         Reason.WAIT_PRICE,
@@ -632,10 +630,12 @@ def dominant_reason(core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId
     first = first_pending_reason(core, job_id, expected or {})
     if job is None or first is None:
         return "" if job is None else plan_taken(core, job)
-    if job.holds or first.reason not in _OF_PLACES:
-        return _in_words(core, job, first)
-    pools = _pools_by_preference(core, job)
-    return "; ".join(filter(None, (_of_places(core, job, first, pools), owned_text(core, job))))
+    told = [_in_words(core, job, first)]
+    are_roles = job.request.has_roles and first.reason is Reason.WAIT_NOT_EVALUATED
+    if not job.holds and first.reason in _OF_PLACES and not are_roles:
+        told = [_of_places(core, job, first, _pools_by_preference(core, job)), owned_text(core, job)]
+    late = "" if job.holds else missed_deadline_text(core, job)
+    return "; ".join(filter(None, (*told, late)))
 
 
 def _of_places(core: SchedulerCore, job: JobRecord, first: PendingReason, pools: Sequence[PoolState]) -> str:
@@ -645,8 +645,12 @@ def _of_places(core: SchedulerCore, job: JobRecord, first: PendingReason, pools:
     is_renting = any(state.awaited for state in pools)
     if is_renting:
         return f"machines for it are on their way: {_sizes(core, job, pools)}"
+    if first.reason is Reason.WAIT_PRICE and first.detail.endswith(_PRICED_OUT):
+        return f"{_sizes(core, job, pools)}, but {_PRICED_OUT}"
     if ahead:
         return f"{_go_first(core, job, ahead)}{_and_hold(core, holders)}"
+    if first.reason is Reason.WAIT_NOT_EVALUATED:
+        return f"{_sizes(core, job, pools)}; {_NEXT_DECIDES}"
     if holders:
         return _held_by(core, job, pools, holders)
     return f"{_sizes(core, job, pools)}; {first.detail.split('; ')[0]}"
@@ -655,7 +659,7 @@ def _of_places(core: SchedulerCore, job: JobRecord, first: PendingReason, pools:
 def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
     """Returns the sentence for reasons that are not about places."""
     if first.reason is Reason.WAIT_DEPENDENCY:
-        return f"it waits for {format_jobs(sorted(job.blocked_by))} to end{_times(core, job.blocked_by)}"
+        return f"it waits for {_blockers(core, job)}{_times(core, job.blocked_by)}"
     if first.reason in (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE):
         why = "it failed recently, and restarts" if first.reason is Reason.WAIT_BACKOFF else "it was submitted to start"
         return f"{why} in {format_length(max(job.ready_at - core.ledger.now, 0.0))}"
@@ -665,15 +669,24 @@ def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
         return "an operator holds it; it cannot start before it is released"
     if first.reason is Reason.HOLD_REPEATED_FAILURE:
         return "it failed repeatedly in the same way; it cannot start before it is released"
-    return first.detail or str(first.reason)
+    return first.detail or first.reason.words
+
+
+def _blockers(core: SchedulerCore, job: JobRecord) -> str:
+    """Returns the jobs for which this one waits, until what, and which of them are held and so do not go on."""
+    jobs = sorted(job.blocked_by)
+    held = [each for each in jobs if core.ledger.jobs[each].state is JobState.HELD]
+    is_held = f"; {format_jobs(held, _NAMED_MAX)} {'is' if len(held) == 1 else 'are'} held" if held else ""
+    return f"{format_jobs(jobs)} to {'end' if job.request.depends_on_any_end else 'succeed'}{is_held}"
 
 
 def _pools_by_preference(core: SchedulerCore, job: JobRecord) -> list[PoolState]:
-    """Returns the pools that can hold the job: where it has a share first, then by speed."""
+    """Returns the pools that can hold the job: where it has a share first, then where enough is free, then by speed."""
     ledger = core.ledger
     job_class = ledger.class_of(job)
     counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
-    rows = np.lexsort((-job_class.rates, -entitled)).tolist()
+    lacks = np.array([state.free < count for state, count in zip(ledger.fleet.pools, counts, strict=True)])
+    rows = np.lexsort((-job_class.rates, lacks, -entitled)).tolist()
     return [ledger.fleet.pools[row] for row in rows if counts[row]]
 
 

@@ -31,6 +31,7 @@ from walras.cluster import Market, Pool, billed_until, gang_usd_per_h, usd_of
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState
+from walras.units import format_amount
 
 #: Amounts below this count as zero, USD or hours.
 NOTHING_USED = 1e-6
@@ -111,9 +112,13 @@ class SpendingAccount:
         """
         whose, unit, is_money = self.name or "the cluster", self.unit.words, self.unit is BudgetUnit.USD
         verb, rate = ("spent", "USD/h is running") if is_money else ("used", f"{unit} are used an hour")
-        limits = (f"{whose}: {used:.2f} of {limit:.2f} {unit} {verb}{of}" for used, limit, of in spent)
-        stopping = f"stopping it may {'cost' if is_money else 'take'} {committed:.2f} {unit}"
-        return f"{'; '.join(limits)}; {self.per_h:.2f} {rate}, {stopping}"
+        limits = "; ".join(
+            f"{whose}: {format_amount(used)} of {format_amount(limit)} {unit} {verb}{of}" for used, limit, of in spent
+        )
+        if not self.payees:
+            return limits
+        stopping = f"stopping it may {'cost' if is_money else 'take'} {format_amount(committed)} {unit}"
+        return f"{limits}; {format_amount(self.per_h)} {rate}, {stopping}"
 
     @property
     def room(self) -> float:

@@ -196,7 +196,8 @@ async def explain_job(call: RequestContext) -> Explanation:
     elif reasons and row.reason is not None and row.detail:
         if row.reason is reasons[0].reason:
             # The detail of the row says what happened; it comes before what holds now.
-            reasons[0] = reasons[0].model_copy(update={"detail": f"{row.detail}; {reasons[0].detail}"})
+            detail = "; ".join(filter(None, (row.detail, reasons[0].detail)))
+            reasons[0] = reasons[0].model_copy(update={"detail": detail})
         else:
             # The core does not keep why the last attempt ended: the row does.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))

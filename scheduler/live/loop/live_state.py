@@ -303,7 +303,17 @@ class LiveNode:
 
     @property
     def shown_state(self) -> str:
-        return self.row.cordon if self.row.state == "up" and self.row.cordon else self.row.state
+        """Its state as people read it: one that is drained, and will not be taken away, is so once no job is on it."""
+        if self.row.state != "up" or not self.row.cordon:
+            return self.row.state
+        if self.row.cordon == "leaving" and self.row.drained_by and self.row.notice_s is None:
+            return "draining" if self.expected else "drained"
+        return self.row.cordon
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether jobs may start on it: its accelerators are then the fleet's capacity."""
+        return self.row.state == "up" and not self.row.cordon
 
     @property
     def is_member(self) -> bool:

@@ -158,7 +158,7 @@ class ClusterGauges:
             gauge.clear()
         capacity, held = collections.Counter[str](), collections.Counter[str]()
         for node in state.nodes.values():
-            if node.row.state == "up" and not node.row.cordon:
+            if node.takes_jobs:
                 capacity[node.row.pool_id] += node.facts.accelerators
             held[node.row.pool_id] += len(state.devices_held(node))
         proposal = state.proposal

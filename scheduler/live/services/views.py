@@ -209,8 +209,8 @@ class ApiViews:
         line = first_pending_reason(self._loop.core, row.job_id, self._state.expected_machines)
         if line is None:
             return row.reason, row.detail
-        told = f"{row.detail}; {line.detail}" if row.detail and line.reason is row.reason else line.detail
-        return line.reason, told
+        told = (row.detail, line.detail) if line.reason is row.reason else (line.detail,)
+        return line.reason, "; ".join(filter(None, told))
 
     def ending(self, row: JobRow) -> list[ReasonView]:
         """Returns why a job ended as it did, and what may be done about it."""
@@ -291,7 +291,7 @@ class ApiViews:
 
     def _free(self, node: LiveNode) -> int:
         """Returns its free accelerators; 0 on a machine that takes no jobs."""
-        if node.row.state != "up":
+        if not node.takes_jobs:
             return 0
         return node.facts.accelerators - len(self._state.devices_held(node))
 
@@ -330,8 +330,8 @@ class ApiViews:
             pool=name,
             accelerator=pool.shape.accelerator,
             market=pool.market,
-            capacity=float(sum(node.facts.accelerators for node in members if not node.row.cordon)),
-            free=float(sum(self._free(node) for node in members if not node.row.cordon)),
+            capacity=float(sum(node.facts.accelerators for node in members if node.takes_jobs)),
+            free=float(sum(map(self._free, members))),
             price=prices[row] if row < len(prices) else 0.0,
             unit="" if proposal is None else proposal.price_unit,
             market_usd_per_h=pool.usd_per_h,
@@ -531,27 +531,16 @@ def _count_text(steps: float) -> str:
 QUEUE_ORDER = "queue"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueOrder:
-    """The beginning of the queue, and its length."""
-
-    #: The jobs that are next, in order.
-    first: tuple[JobId, ...]
-    #: How many jobs wait, held ones included.
-    waiting: int
-
-
 async def order_of_queue(
     core: SchedulerCore, most: int, chooses: Callable[[JobRecord], bool] = lambda _: True
-) -> QueueOrder:
-    """Returns the first `most` chosen jobs in the queue's order, and how many of them wait."""
-    waiting = _waiting(core, chooses)
+) -> tuple[JobId, ...]:
+    """Returns the first `most` chosen jobs in the queue's order, those that are held last."""
     first: list[JobId] = []
-    async for job_id in _in_turn(core, waiting):
+    async for job_id in _in_turn(core, _waiting(core, chooses)):
         if len(first) >= most:
             break
         first.append(job_id)
-    return QueueOrder(tuple(first), len(waiting))
+    return tuple(first)
 
 
 async def jobs_in_turn(core: SchedulerCore, jobs: Mapping[JobId, LiveJob], query: JobQuery) -> list[JobRow]:

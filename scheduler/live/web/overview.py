@@ -35,7 +35,7 @@ from walras.resources.fleet import NodeView
 from walras.resources.jobs import JobView
 from walras.resources.overview import ClusterAlert, FreeAccelerators, MachineCells, MoneyNow, Overview, PricePoint
 from walras.resources.prices import PriceList
-from walras.states import Reason
+from walras.states import JobState, Reason
 
 #: How many waiting jobs are shown with their reasons, and how many jobs that hold accelerators by name.
 _QUEUE_MOST, _NAMES_MOST = 50, 1000
@@ -99,8 +99,8 @@ class OverviewBuilder:
             pools=prices.items,
             certificate=prices.certificate,
             history=list(self._history),
-            queue=await self._queue(order.first),
-            waiting=order.waiting,
+            queue=await self._queue(order),
+            waiting=seen.counts.get(JobState.PENDING, 0),
             names=seen.names,
             money=await self._money_now(projects, seen.usd_per_h),
             alerts=self._alerts(nodes, prices, seen.repeated_failures)[:_ALERTS_MOST],
@@ -194,7 +194,7 @@ def _free_by_type(nodes: list[NodeView]) -> list[FreeAccelerators]:
     capacity: Counter[str] = Counter()
     for node in nodes:
         free[node.accelerator] += node.free
-        capacity[node.accelerator] += node.accelerators
+        capacity[node.accelerator] += node.accelerators if node.state == "up" else 0
     return [FreeAccelerators(accelerator=name, free=free[name], capacity=capacity[name]) for name in sorted(capacity)]
 
 

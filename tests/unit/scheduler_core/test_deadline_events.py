@@ -79,7 +79,7 @@ def test_what_explains_the_job_has_the_new_one() -> None:
     assert not [each for each in job_conditions(fleet.core, J1) if "deadline" in each.detail or each.type == "at_risk"]
     fleet.tell(JobDeadlineChanged(fleet.at, J1, 0.5 * HOUR_S))
     (told,) = (each for each in job_conditions(fleet.core, J1) if each.type == "at_risk")
-    assert "needs 1h00m more on a" in told.detail
+    assert told.detail == "its deadline cannot be met: it needs 1h00m more on a; has 30m00s left"
     fleet = renting(HOUR_S + 200.0)
     fleet.tell(ev.NodeJoined(fleet.at, NodeId("a1"), SURE.pool_id, fleet.rents[0].token))
     fleet.tell(ev.AttemptStarted(fleet.at, J1, 1))

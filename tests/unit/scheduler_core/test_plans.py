@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_fleet import FakeFleet, cluster, job, pool, revoked
 from planned_fleet import carried_out, measured, submit
@@ -13,7 +14,7 @@ from scheduler.core import events as ev
 from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import JobReprioritised
-from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.core.explain.pending_reasons import dominant_reason, pending_reasons
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
 from walras.cluster import Market, NodeId, PoolId
@@ -200,18 +201,55 @@ def test_a_place_that_others_want_waits_for_a_plan_that_is_near() -> None:
         assert starts(fleet.tell(ev.JobSubmitted(newcomer_at, job(3, "a", 1, steps=10.0)))) == found
 
 
-def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:
-    """In words; both numbers stand beside, for those who look closely."""
+def test_who_waits_is_told_who_has_its_place_and_what_that_is_worth_and_costs() -> None:
+    """Where no place is free, that is why it waits, whatever a place costs; both numbers stand beside."""
     fleet = planning()
     for number, steps in ((1, 100.0), (2, 1e6)):
         submit(fleet, 0.0, job(number, "a", 4, steps=steps))
         if JobId(number) in fleet.attempts:
             fleet.run(JobId(number))
     (line,) = pending_reasons(fleet.core, J2)
-    assert line.reason is Reason.WAIT_PRICE
-    assert "not planned here" in line.detail
-    assert line.detail.endswith("others make more of it")
+    assert line.reason is Reason.WAIT_CAPACITY
+    assert line.detail == "a: needs 4, 0 of 4 free; held by job 1; not planned here"
+    assert dominant_reason(fleet.core, J2).startswith("job 1 holds what it needs (it needs 4 x a, 0 free)")
     assert re.fullmatch(r"worth [.0-9]+ here, price [.0-9]+ \(.+\)", line.figures)
+
+
+def wanted_elsewhere(machines: str) -> FakeFleet:
+    """Job 3 comes shortly before a plan: of all pools, others want the places that a job has left."""
+    fleet = planning(machines, RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0))
+    for number in (1, 2):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 4, steps=100.0 if number == 1 else 1e6)))
+    fleet.tell(ev.Woke(200.0))
+    carried_out(fleet)
+    fleet.run(J1)
+    return fleet
+
+
+@pytest.mark.parametrize(("price", "reason"), [(1e6, Reason.WAIT_PRICE), (0.0, Reason.WAIT_NOT_EVALUATED)])
+def test_a_free_place_is_refused_for_its_price_alone(price: float, reason: Reason) -> None:
+    """One that is not worth less than it costs waits for the next decision; nobody is said to hold what is free."""
+    fleet = wanted_elsewhere("a")
+    fleet.end(J1, 1)
+    fleet.tell(ev.JobSubmitted(299.0, job(3, "a", 1, steps=10.0)))
+    policy = fleet.core.cycle.policy
+    policy.quote = replace(policy.quote, prices=np.full_like(policy.quote.prices, price))
+    line, *_ = pending_reasons(fleet.core, J3)
+    assert line.reason is reason
+    said = dominant_reason(fleet.core, J3)
+    assert ("4 free" in said, "hold" in said, "other jobs make more of it" in said) == (True, False, price > 0), said
+
+
+def test_where_enough_is_free_is_told_before_where_nothing_is() -> None:
+    """Of two pools that it accepts, it is not said to wait for accelerators of one while those of another are."""
+    fleet = wanted_elsewhere("ac")
+    policy = fleet.core.cycle.policy
+    policy.quote = replace(policy.quote, prices=np.full_like(policy.quote.prices, 1e6))
+    fleet.tell(ev.JobSubmitted(299.0, job(3, count=1, steps=10.0)))
+    told = [(line.reason, line.detail.split(";")[0]) for line in pending_reasons(fleet.core, J3)]
+    assert told[:2] == [
+        (Reason.WAIT_PRICE, "c: needs 1, 1 of 1 free"), (Reason.WAIT_CAPACITY, "a: needs 1, 0 of 4 free")
+    ]  # fmt: skip
 
 
 def test_who_waits_is_told_who_cannot_be_stopped_for_it() -> None:

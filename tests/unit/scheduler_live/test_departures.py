@@ -54,7 +54,7 @@ async def test_a_drain_outlives_a_notice(
     assert detail.startswith("notice: gone in 10 s; drained by ")
     await outlive(face.world, agent)
     state, detail = await node(face)
-    assert state == "leaving"
+    assert state == "drained"
     assert detail.startswith("drained by ")
     assert (await face.json("POST", "/api/v1/nodes/n1/resume"))[0] == 200
     assert await node(face) == ("up", "")
@@ -71,7 +71,7 @@ async def test_a_pool_that_takes_jobs_again_leaves_out_a_machine_with_a_notice(f
     await agent.beat({"type": "notice", "gone_in_s": 10.0})
     assert (await face.json("PATCH", POOL, {"drained": True}))[0] == 200
     await outlive(face.world, agent)
-    assert (await node(face))[0] == "leaving"
+    assert (await node(face))[0] == "drained"
     assert (await face.json("PATCH", POOL, {"drained": False}))[0] == 200
     assert await node(face) == ("up", "")
 
@@ -85,7 +85,7 @@ async def test_what_an_agent_hints_is_no_departure(face: Face, agent: FakeAgent,
     assert (await face.json("PATCH", POOL, {"drained": True}))[0] == 200
     assert (await face.json("PATCH", POOL, {"drained": False}))[0] == 200
     await outlive(face.world, agent)
-    assert (await node(face))[0] == "leaving"
+    assert (await node(face))[0] == "drained"
 
 
 @pytest.mark.sqlite_file
@@ -101,7 +101,7 @@ async def test_a_notice_and_a_drain_are_told_apart_after_a_restart(tmp_path: Pat
         state, detail = await node(face)
         assert (state, detail.startswith("notice: gone in 10 s")) == ("leaving", True)
         await outlive(face.world, agent, 1500.0)
-        assert (await node(face))[0] == ("leaving" if is_drained else "up")
+        assert (await node(face))[0] == ("drained" if is_drained else "up")
 
 
 async def lose(w: World) -> None:
@@ -142,7 +142,7 @@ async def _comes_back_drained(face: Face, agent: FakeAgent, job_id: JobId, is_re
             await agent.register()
         await agent.start_all()
         state, detail = await node(face)
-        assert (state, face.world.state(job_id)) == ("leaving", "PENDING")
+        assert (state, face.world.state(job_id)) == ("drained", "PENDING")
         assert detail.startswith("drained by ")
         assert detail.endswith("; it stays drained when it is back, until it is resumed")
         await lose(face.world)
@@ -163,7 +163,7 @@ async def test_a_lost_machine_is_drained_and_resumed_before_it_is_back(face: Fac
         status, view = await face.json("POST", f"/api/v1/nodes/n1/{'drain' if is_drained else 'resume'}")
         assert (status, view["state"], view["detail"].startswith("drained by ")) == (200, "lost", is_drained)
         await agent.start_all()
-        assert (await node(face))[0] == ("leaving" if is_drained else "up")
+        assert (await node(face))[0] == ("drained" if is_drained else "up")
         assert face.world.state(job_id) == ("PENDING" if is_drained else "RUNNING")
 
 
@@ -173,14 +173,14 @@ async def test_a_lost_machine_follows_its_pool_when_it_is_back(face: Face, agent
         assert (await face.json("PATCH", POOL, {"drained": is_drained}))[0] == 200
         await lose(face.world)
         await agent.beat()
-        assert await node(face) == (("leaving", POOL_IS_DRAINED) if is_drained else ("up", ""))
+        assert await node(face) == (("drained", POOL_IS_DRAINED) if is_drained else ("up", ""))
     assert (await face.json("POST", "/api/v1/nodes/n1/drain", {}))[0] == 200
     await lose(face.world)
     assert (await face.json("PATCH", POOL, {"drained": True}))[0] == 200
     await agent.beat()
     assert (await face.json("PATCH", POOL, {"drained": False}))[0] == 200
     state, detail = await node(face)
-    assert (state, detail.startswith("drained by ")) == ("leaving", True)
+    assert (state, detail.startswith("drained by ")) == ("drained", True)
     await lose(face.world)
     assert (await face.json("DELETE", "/api/v1/nodes/n1"))[0] == 200
     await agent.register()

@@ -61,10 +61,10 @@ async def test_what_is_asked_of_the_machine_holds_for_all_its_parts(face: Face) 
         return {node["node_id"]: node["state"] for node in (await face.got("/nodes"))}
 
     assert (await face.json("POST", "/api/v1/nodes/gpu-1/drain"))[0] == 200
-    assert await states() == {"gpu-1.a": "leaving", "gpu-1.b": "leaving", "n9": "up"}
+    assert await states() == {"gpu-1.a": "drained", "gpu-1.b": "drained", "n9": "up"}
     assert (await face.json("POST", "/api/v1/nodes/gpu-1/resume"))[0] == 200
     assert (await face.json("POST", "/api/v1/nodes/gpu-1.b/drain"))[0] == 200
-    assert await states() == {"gpu-1.a": "up", "gpu-1.b": "leaving", "n9": "up"}
+    assert await states() == {"gpu-1.a": "up", "gpu-1.b": "drained", "n9": "up"}
     audited = [row["subject"] for row in (await face.got("/audit"))]
     assert audited == ["node gpu-1.b", "node gpu-1.b", "node gpu-1.a", "node gpu-1.b", "node gpu-1.a"]
     assert (await face.json("POST", "/api/v1/nodes/gpu-2/drain"))[0] == 404
@@ -72,7 +72,7 @@ async def test_what_is_asked_of_the_machine_holds_for_all_its_parts(face: Face) 
     await face.json("POST", "/api/v1/nodes/gpu-1/drain")
     await face.json("PATCH", "/api/v1/pools/bx1-beside-ax2%2Fowned%2Fdefault", {"drained": True})
     assert (await face.json("POST", "/api/v1/nodes/gpu-1/resume"))[0] == 409
-    assert await states() == {"gpu-1.a": "leaving", "gpu-1.b": "leaving", "n9": "up"}
+    assert await states() == {"gpu-1.a": "drained", "gpu-1.b": "drained", "n9": "up"}
 
 
 async def test_a_machine_is_forgotten_with_all_its_parts_or_not_at_all(face: Face) -> None:

@@ -123,13 +123,13 @@ async def test_a_drain_is_lifted_from_the_machines_it_drained(face: Face) -> Non
     await FakeAgent(face.world, "n3").register()
     await face.world.submit({"resources": {"accelerators": "a:2"}})
     nodes = (await face.json("GET", "/api/v1/nodes"))[1]
-    assert [each["state"] for each in nodes] == ["leaving"] * 3
+    assert [each["state"] for each in nodes] == ["drained"] * 3
     assert [each["detail"] == POOL_IS_DRAINED for each in nodes] == [False, True, True]
     status, problem = await face.json("POST", "/api/v1/nodes/n2/resume")
     assert (status, problem["fix"]) == (409, f"walras admin drain --pool {A} --off")
     await face.json("PATCH", at(A), {"drained": False})
     nodes = (await face.json("GET", "/api/v1/nodes"))[1]
-    assert [each["state"] for each in nodes] == ["leaving", "up", "up"]
+    assert [each["state"] for each in nodes] == ["drained", "up", "up"]
     assert face.world.live_state.attempt(1, 1) is not None
 
 

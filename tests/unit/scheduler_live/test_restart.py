@@ -153,7 +153,7 @@ async def test_machines_and_requests_for_them_survive_a_restart(tmp_path: Path) 
         await w.advance(3.0)
         assert len(w.live_state.rents) == 1
     async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as again:
-        assert [again.live_state.nodes[n].shown_state for n in ("n1", "n2", "n3")] == ["leaving", "up", "unreachable"]
+        assert [again.live_state.nodes[n].shown_state for n in ("n1", "n2", "n3")] == ["drained", "up", "unreachable"]
         token = next(iter(again.live_state.rents))
         await again.advance(5.0)
         assert list(again.live_state.rents) == [token]  # awaited: not asked for a second time

@@ -40,7 +40,7 @@ async def test_a_retried_job_tells_what_failed_and_when_it_is_tried_again(face: 
     await agent.end(1, exit_code=7)
     _, job = await face.json("GET", f"{API}/jobs/1")
     assert job["reason"] == "WAIT:BACKOFF"
-    assert job["detail"] == "exit code 7; retry 1 of 2; not before 1 s from now"
+    assert job["detail"] == "exit code 7; retry 1 of 2; not before 1s from now"
     _, told = await face.json("GET", f"{API}/jobs/1/explain")
     assert told["reasons"][0]["detail"] == job["detail"]
 

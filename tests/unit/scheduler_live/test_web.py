@@ -177,6 +177,28 @@ async def busy(face: Face) -> FakeAgent:
     return agent
 
 
+async def test_no_screen_counts_what_another_does_not(face: Face) -> None:
+    """A machine that takes no jobs has nothing free, and its accelerators are nobody's capacity; who is held does not
+    wait. It is drained once no job is on it.
+    """
+    agent = await busy(face)
+    for job, verb in ((3, "cancel"), (4, "cancel"), (5, "hold")):
+        await face.call("POST", f"{API}/jobs/{job}/{verb}")
+    await FakeAgent(face.world, "n2").register()
+    for node in ("n1", "n2"):
+        await face.json("POST", f"{API}/nodes/{node}/drain")
+    _, nodes = await face.json("GET", f"{API}/nodes")
+    assert [(each["state"], each["free"]) for each in nodes] == [("draining", 0), ("drained", 0)]
+    await face.json("POST", f"{API}/nodes/n1/resume")
+    await agent.end(1)
+    _, found = await face.json("GET", f"{API}/overview")
+    assert found["types"] == [{"accelerator": "a", "free": 1, "capacity": 2}]
+    assert [(each["capacity"], each["free"]) for each in found["pools"]] == [(2.0, 1.0)]
+    state = face.world.loop.core.ledger.fleet.pools[0]
+    assert (state.capacity, state.free) == (2, 1)
+    assert (found["waiting"], found["counts"]["HELD"]) == (0, 1)
+
+
 async def test_the_overview_says_who_holds_what_and_who_is_next(face: Face) -> None:
     """Cells by device, the queue by urgency as the jobs' own bodies, others left out; looking changes nothing."""
     agent = await busy(face)
@@ -194,8 +216,8 @@ async def test_the_overview_says_who_holds_what_and_who_is_next(face: Face) -> N
     core = face.world.loop.core
     before = repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)
     face.world.clock.at += 5.0
-    assert (await order_of_queue(core, 10)).first == (5, 4, 3)
-    assert (await order_of_queue(core, 1, lambda job: job.request.project == "speech")).first == (4,)
+    assert await order_of_queue(core, 10) == (5, 4, 3)
+    assert await order_of_queue(core, 1, lambda job: job.request.project == "speech") == (4,)
     assert (repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)) == before
     _, found = await face.json("GET", f"{API}/overview")
     assert found["machines"][0]["cells"] == [1, 2]

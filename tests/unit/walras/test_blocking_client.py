@@ -94,6 +94,13 @@ def test_folders_are_sent_and_fetched(fake: Any, tmp_path: Path) -> None:
             client.fetch_outputs(1, "", tmp_path / "again")
 
 
+@pytest.mark.parametrize(("state", "told"), [("RUNNING", "has left no outputs yet"), ("FAILED", "left no outputs$")])
+def test_who_left_no_outputs_is_told_whether_some_may_come(fake: Any, state: str, told: str) -> None:
+    fake.add(state=state)
+    with client_of(fake) as client, pytest.raises(NotFound, match=f"job 1 {told}"):
+        client.fetch_outputs(1)
+
+
 def test_a_listing_may_be_left_early(fake: Any) -> None:
     """What is not asked for is not fetched, and the client goes on."""
     with client_of(fake) as client:

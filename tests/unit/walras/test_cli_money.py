@@ -122,3 +122,6 @@ def test_budgets_are_shown_with_what_is_left_and_when_they_are_filled(fake: Fake
     assert "--month says nothing of budgets" in refused.output
     line = money_commands.budget_line(SPENT)
     assert line == "budget of vision: 5.00 of 5 USD used; no job of it starts"
+    small = SPENT.model_copy(update={"used": 0.0012, "limit": 0.001})
+    assert money_commands.budget_line(small) == "budget of vision: 0.0012 of 0.001 USD used; no job of it starts"
+    assert money_commands._budget_row(small)[2:5] == ["0.0012 USD", "0.001 USD", "0.00 USD"]

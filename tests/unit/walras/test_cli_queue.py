@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.walras.conftest import job_body
+from walras.cli.forecast_text import expected_text
 from walras.cli.job_commands import _job_listing
 from walras.cli.terminal_output import render_table
 from walras.resources.jobs import JobView
@@ -22,14 +24,18 @@ def test_the_queue_shows_who_is_next_below_a_headline(run: Run, fake: Any) -> No
         fake.add(state=state)
     assert [line.split()[0] for line in run("queue", "--no-header").stdout.splitlines()] == list("12345")
     types = [{"accelerator": "a100", "free": 1, "capacity": 4}, {"accelerator": "h100", "free": 0, "capacity": 8}]
+    machines = [
+        {"node_id": "n1", "pool": "p", "accelerator": "a100", "state": "up", "cells": [0, 1, 1, 1]},
+        {"node_id": "n2", "pool": "p", "accelerator": "a100", "state": "drained", "cells": [0] * 4},
+    ]
     fake.overview = {
         "as_of": "2026-11-05T18:00:00Z", "policy": "walras", "counts": {"RUNNING": 1, "PENDING": 3, "HELD": 1},
-        "types": types, "machines": [], "pools": [], "history": [], "names": {}, "alerts": [],
-        "queue": [], "waiting": 4,
+        "types": types, "machines": machines, "pools": [], "history": [], "names": {}, "alerts": [],
+        "queue": [], "waiting": 3,
     }  # fmt: skip
     fake.turn = [5, 2, 3, 4, 1]
     first, title, *rows = run("queue").stdout.splitlines()
-    assert first.startswith("1 running, 4 waiting; free: 1 of 4 a100, 0 of 8 h100 (")
+    assert first.startswith("1 running, 3 waiting, 1 held; free: 1 of 4 a100, 0 of 8 h100; 4 a100 take no jobs (")
     assert title.split()[0] == "JOB"
     assert [row.split()[0] for row in rows] == ["5", "2", "3", "4", "1"]
     assert [job["id"] for job in json.loads(run("queue", "-o", "json").stdout)] == [5, 2, 3, 4, 1]
@@ -48,11 +54,35 @@ def test_a_sweep_in_a_narrow_terminal(width: int) -> None:
     ]
     shown = io.StringIO()
     Console(file=shown, width=width, color_system=None).print(render_table(_job_listing(jobs), width))
-    title, *rows = shown.getvalue().splitlines()
-    assert max(map(len, (title, *rows))) <= width
+    title, *told = shown.getvalue().splitlines()
+    assert max(map(len, (title, *told))) <= width
+    rows = [line for line in told if line.startswith("1234")]
+    assert len(rows) == len(jobs)
     for at, row in enumerate(rows):
         assert f".00{at + 1}" in row
         assert {str(123450 + at), "1,234,567"} <= set(row.split())
+
+
+def test_nothing_that_matters_is_cut_at_eighty_columns() -> None:
+    """Of each job its number, name, user, state, accelerators, where or why it waits, and when."""
+    now = time.time()
+    waits = {"start": (now + 300, now + 600, now + 900), "as_of": now}
+    ends = {"start": None, "end": (now + 9 * 86400, now + 10 * 86400, now + 11 * 86400), "as_of": now}
+    jobs = [
+        JobView.model_validate(job_body(number, name="train-resnet-long-name-1", **fields))
+        for number, fields in (
+            (123456, {"reason": "WAIT:SWEEP", "forecast": waits, "accelerators": 1024, "user": "grace.hopper"}),
+            (123457, {"reason": None, "state": "RUNNING", "accelerator": "h100-80gb", "forecast": ends}),
+        )
+    ]
+    shown = io.StringIO()
+    Console(file=shown, width=80, color_system=None).print(render_table(_job_listing(jobs), 80))
+    text = " ".join(shown.getvalue().split())
+    for job in jobs:
+        parts = [str(job.id), job.name, job.user, job.state, str(job.accelerators), expected_text(job.forecast, now)]
+        parts.append(job.reason.words if job.reason else job.accelerator)
+        assert [part for part in parts if part not in text] == []
+    assert max(map(len, shown.getvalue().splitlines())) <= 80
 
 
 def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,23 @@ def test_what_wraps_is_never_cut(width: int) -> None:
     assert all(number in " ".join(shown) for number in ("123456", "12", "10m37s"))
 
 
+@pytest.mark.parametrize("width", [16, 24, 40, 60, 80])
+def test_what_has_no_room_goes_below_its_row_whole(width: int) -> None:
+    """The words of each row below it, wrapped; with room enough, or in a pipe, beside the others."""
+    columns = columns_of("JOB> | NAME | REASON?9/ | AGE> | WHEN?1/")
+    rows = [["1", "first", "others have it all", "10m", "-"], ["2", "second", "-", "11m", "starts at 16:40 or later"]]
+    shown, whole = io.StringIO(), io.StringIO()
+    for page, wide in ((shown, width), (whole, 1000)):
+        listing = Listing(columns, rows, None, title="a title")
+        Console(file=page, width=wide, color_system=None).print(render_table(listing, wide))
+    told = [line for line in shown.getvalue().splitlines() if line.strip()]
+    assert max(map(len, told)) <= width
+    text = " ".join(" ".join(told).split())
+    assert ("others have it all" in text, "starts at 16:40 or later" in text, "…" in text) == (True, True, False)
+    assert text.index("first") < text.index("others") < text.index("second") < text.index("starts")
+    assert [line.split()[0] for line in whole.getvalue().splitlines()[1:]] == ["JOB", "1", "2"]
+
+
 @pytest.mark.parametrize("width", range(38, 90))
 def test_numbers_are_whole_or_left_out(width: int) -> None:
     """Job numbers, tries and ages are never cut; names and reasons are, and say so with an ellipsis."""

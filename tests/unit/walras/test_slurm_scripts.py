@@ -61,6 +61,21 @@ def test_a_typical_script_is_read_and_the_rest_is_named(tmp_path: Path, capsys: 
     assert len(notes.splitlines()) == 4, notes
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--dependency=afterok:12?afterany:13", "`?` (one of several conditions is enough) is not supported"),
+        ("--dependency=afterok:12_3", "without _INDEX or +MINUTES"),
+        ("--dependency=after:12", "only afterok:JOB or afterany:JOB, and not both"),
+        ("--signal=USR1@120", "take this out, and give --set grace_period=120s"),
+    ],
+)
+def test_a_refusal_names_what_is_not_supported_and_all_of_its_remedy(tmp_path: Path, line: str, told: str) -> None:
+    with pytest.raises(JobSpecError) as refused:
+        read(tmp_path, f"#!/bin/bash\n#SBATCH {line}\ntrue\n")
+    assert told in str(refused.value)
+
+
 def test_what_is_refused_is_listed_and_lenient_goes_on_without_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

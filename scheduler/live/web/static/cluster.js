@@ -13,7 +13,7 @@ const isHere = (machine) => !["lost", "released"].includes(machine.state);
 function DrainActions({ machine, again }) {
   const path = `/nodes/${encodeURIComponent(nameOf(machine))}`;
   if (!isHere(machine)) return null;
-  if (["leaving", "quarantined"].includes(machine.state)) return html`<${Action} title="Use again" act=${() => call("POST", `${path}/resume`)} onDone=${again} />`;
+  if (["draining", "drained", "leaving", "quarantined"].includes(machine.state)) return html`<${Action} title="Use again" act=${() => call("POST", `${path}/resume`)} onDone=${again} />`;
   return html`<${Action} title="Drain" ask=${`${nameOf(machine)} gets no more jobs. Those that can save their work move at once; the others run to their ends.`} act=${() => call("POST", `${path}/drain`, {})} onDone=${again} />`;
 }
 

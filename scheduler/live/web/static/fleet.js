@@ -43,13 +43,12 @@ function PriceLine({ pool, history }) {
 }
 
 function Pool({ pool, machines, names, history }) {
-  const cells = machines.flatMap((machine) => machine.cells);
   return html`<section class="pool" aria-label=${`Pool ${pool.pool}`}>
     <h3>${pool.accelerator}<span class="quiet"> ${pool.pool}</span></h3>
     <div class="machines" onClick=${openJob}>${machines.map((machine) => html`<${Machine} key=${machine.node_id} machine=${machine} names=${names}
       signature=${JSON.stringify([machine, machine.cells.map((job) => names[job])])} />`)}
       ${machines.length ? null : html`<p class="quiet">no machine is here</p>`}</div>
-    <dl class="facts"><div><dt>held</dt><dd>${count(cells.filter(Boolean).length)} of ${count(cells.length)}</dd></div>
+    <dl class="facts"><div><dt>held</dt><dd>${count(pool.capacity - pool.free)} of ${count(pool.capacity)}</dd></div>
       <div><dt>price</dt><dd title=${pool.unit}>${figure(pool.price)}</dd></div>
       ${pool.market_usd_per_h ? html`<div><dt>machine</dt><dd>${money(pool.market_usd_per_h)}/h</dd></div>` : null}
       ${pool.quota_machines ? html`<div><dt>rented</dt><dd>${pool.rented_machines} of ${pool.quota_machines}</dd></div>` : null}
@@ -85,11 +84,14 @@ function Money({ told }) {
 
 function Tiles({ overview }) {
   const { counts, types, certificate } = overview;
-  const running = (counts.RUNNING || 0) + (counts.STARTING || 0);
+  const aside = (type) => overview.machines.reduce((sum, machine) => sum + (machine.state !== "up" && machine.accelerator === type.accelerator ? machine.cells.length : 0), 0);
+  const held = counts.HELD || 0, waiting = counts.PENDING || 0;
+  const running = Object.values(counts).reduce((sum, many) => sum + many, 0) - held - waiting;
   return html`<div class="tiles">
     <div class="tile"><b>${count(running)}</b><span>running</span></div>
-    <div class="tile"><b>${count(overview.waiting)}</b><span>waiting</span></div>
-    ${types.map((type) => html`<div class="tile"><b>${count(type.free)}</b><span>of ${count(type.capacity)} ${type.accelerator} free</span></div>`)}
+    <div class="tile"><b>${count(waiting)}</b><span>waiting${held ? `, ${count(held)} held` : ""}</span></div>
+    ${types.map((type) => html`<div class="tile"><b>${count(type.free)}</b><span>of ${count(type.capacity)} ${type.accelerator} free</span>
+      ${aside(type) ? html`<span class="quiet">${count(aside(type))} take no jobs</span>` : null}</div>`)}
     <${Money} told=${overview.money} />
     ${certificate ? html`<div class="tile"><b>${percent(certificate.gap)}</b><span>certified gap to the best answer</span><span class="quiet">prices of ${instant(certificate.solved_at)}</span></div>` : null}</div>`;
 }
@@ -117,7 +119,7 @@ export function FleetPage() {
     <div class="columns"><section aria-labelledby="fleet"><h2 id="fleet">Fleet</h2>
       ${overview.pools.length ? html`<div class=${cells <= LARGE_UP_TO ? "pools large" : "pools"}>${overview.pools.map((pool) => html`<${Pool} key=${pool.pool} pool=${pool} machines=${byPool.get(pool.pool)} names=${overview.names} history=${overview.history} />`)}</div>`
         : html`<p class="quiet">No pool is declared and no machine has joined. Start one with <code>walras agent</code>.</p>`}
-      <p class="legend quiet"><i class="cell" style=${{ "--hue": 210 }}></i> a job's <i class="cell idle"></i> idle <span class="machine leaving"><i class="cell" style=${{ "--hue": 210 }}></i></span> leaving <span class="machine unreachable"><i class="cell" style=${{ "--hue": 210 }}></i></span> silent</p></section>
+      <p class="legend quiet"><i class="cell" style=${{ "--hue": 210 }}></i> a job's <i class="cell idle"></i> idle <span class="machine leaving"><i class="cell" style=${{ "--hue": 210 }}></i></span> drained or leaving <span class="machine unreachable"><i class="cell" style=${{ "--hue": 210 }}></i></span> silent</p></section>
     <section aria-labelledby="next"><h2 id="next">Next</h2><${Queue} overview=${overview} /></section></div>
     <p class="quiet foot">as of <time title=${exactly(overview.as_of)}>${instant(overview.as_of)}</time></p>`;
 }
