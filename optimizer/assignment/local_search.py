@@ -534,6 +534,43 @@ def _file_all(placed, use_first, use_pool, use_count, pools, column, members, lo
 
 
 @_loops
+def _make_room(  # type: ignore[no-untyped-def]
+    j, c, by_move, way, first, value, use_first, use_pool, use_count, pools, free, column, members, load, victims,
+    losses, queues, is_sorted
+):  # fmt: skip
+    """Writes into `victims` the jobs to displace so that column c fits, pool by pool, and returns how many; 0: they
+    would not do. `way`: which order of displacement.
+    """
+    begin, end, count = use_first[c], use_first[c + 1], 0
+    is_alone = _in_one_pool(c, use_first, use_pool, pools)
+    for u in range(begin, begin + 1 if is_alone else end):
+        r = use_pool[u]
+        if r >= pools:
+            break
+        missing, scarce = use_count[u] - free[r], -1
+        if not is_alone and missing <= 1e-9:
+            continue
+        for v in range(u + 1, end if is_alone else u + 1):
+            lack = use_count[v] - free[use_pool[v]]
+            if lack > 1e-9 and (scarce < 0 or lack > missing):
+                scarce, missing = use_pool[v], max(missing, lack)
+        if way == 2 or not is_sorted[r, way]:
+            _cheapest(
+                j if way == 2 else -1, r, by_move, first, value, use_first, use_pool, use_count, free, column, members,
+                load, losses, queues[r, way],
+            )  # fmt: skip
+            is_sorted[r, way] = way < 2
+        found = _displaced(
+            j, r, missing, scarce, queues[r, way], use_first, use_pool, use_count, column, members, load,
+            victims[count:],
+        )  # fmt: skip
+        if found == 0:
+            return 0
+        count += found
+    return count
+
+
+@_loops
 def _try(  # type: ignore[no-untyped-def]
     j, c, by_move, first, value, use_first, use_pool, use_count, pools, free, column, members, load, victims, losses,
     homes, queues, is_sorted
@@ -545,26 +582,15 @@ def _try(  # type: ignore[no-untyped-def]
     """
     if column[j] >= 0:
         _take(column[j], -1.0, use_first, use_pool, use_count, free)
-    u, count, possible = use_first[c], 0, _fits(c, use_first, use_pool, use_count, free)
-    if not possible and _in_one_pool(c, use_first, use_pool, pools):
-        r = use_pool[u]
-        missing, scarce = use_count[u] - free[r], -1
-        for v in range(u + 1, use_first[c + 1]):
-            lack = use_count[v] - free[use_pool[v]]
-            if lack > 1e-9 and (scarce < 0 or lack > missing):
-                scarce, missing = use_pool[v], max(missing, lack)
+    count, possible = 0, _fits(c, use_first, use_pool, use_count, free)
+    if not possible:
         way = 2 if by_move and column[j] >= 0 else int(by_move)
-        if way == 2 or not is_sorted[r, way]:
-            _cheapest(
-                j if way == 2 else -1, r, by_move, first, value, use_first, use_pool, use_count, free, column, members,
-                load, losses, queues[r, way],
-            )  # fmt: skip
-            is_sorted[r, way] = way < 2
-        count = _displaced(
-            j, r, missing, scarce, queues[r, way], use_first, use_pool, use_count, column, members, load, victims
-        )
+        count = _make_room(
+            j, c, by_move, way, first, value, use_first, use_pool, use_count, pools, free, column, members, load,
+            victims, losses, queues, is_sorted,
+        )  # fmt: skip
         possible = count > 0
-        if possible and use_first[c + 1] - u > 1:
+        if possible and use_first[c + 1] - use_first[c] > 1:
             for i in range(count):
                 _take(column[victims[i]], -1.0, use_first, use_pool, use_count, free)
             possible = _fits(c, use_first, use_pool, use_count, free)
@@ -628,7 +654,7 @@ def _search(  # type: ignore[no-untyped-def]
     # A pool holds no more jobs than its accelerators, and no more than there are.
     most = int(min(float(n), capacity.max() + 1.0)) + 1
     members, load = np.zeros((pools, most), np.int64), np.zeros(pools, np.int64)
-    victims, homes, losses = np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most)
+    losses, victims, homes = np.zeros(most), np.zeros(most * pools, np.int64), np.zeros(most * pools, np.int64)
     queues, is_sorted = np.zeros((pools, 3, most), np.int64), np.zeros((pools, 3), np.bool_)
     _file_all(placed, use_first, use_pool, use_count, pools, column, members, load, free)
     # The number of gains so far; for each job that number at its last vain trial, and the work of that trial.

@@ -223,6 +223,19 @@ def test_the_certificate_holds_with_guarantees_beside_gangs_over_several_pools(p
     assert plan.yardstick.bound >= plan.yardstick.objective
 
 
+def test_a_gang_over_two_pools_has_its_guarantee_from_those_who_run_there() -> None:
+    """Six of eight accelerators are guaranteed to its user; another's jobs run on all of them."""
+    setting = Setting(
+        speeds=[[1.0, 1.0]] * 9, capacity=[4, 4], gangs=[1.0] * 8 + [6.0], remaining_steps=[1e4] * 8 + [1e3]
+    )
+    problem = mixing(setting, 8, running={row: row // 4 for row in range(8)}, pinned=False)
+    users = Entities(("a", "b"), np.ones(2), guaranteed=np.array([0.75, 0.0]))
+    promised = replace(problem, jobs=replace(problem.jobs, entity=np.array([1] * 8 + [0])), entities=users)
+    places, _ = planned(promised)
+    assert sorted(places[8]) == [0, 1]
+    assert sum(places[8].values()) == 6.0
+
+
 @pytest.mark.parametrize("seed", [0, 2])
 def test_the_bound_of_the_linear_program_holds_for_gangs_that_it_does_not_list(seed: int) -> None:
     """What unlisted gangs could gain at the prices of the program is added to its bound."""

@@ -205,3 +205,16 @@ def test_a_mixed_gang_takes_part_in_the_assignment() -> None:
     found = assign_gangs(gangs)
     assert found.column.tolist() == [0, -1]
     assert found.bound >= 3.0
+
+
+@pytest.mark.parametrize(("worth", "placed"), [(0.53, True), (0.24, False)])
+def test_a_mixed_gang_displaces_jobs_of_its_pools_where_it_is_worth_more(worth: float, placed: bool) -> None:
+    """Six of seven accelerators, on which three jobs run: two of them, worth .25 together, have to leave."""
+    gangs = AssignmentProblem(
+        job=np.array([0, 0, 1, 1, 2, 2, 3, 3]), value=np.array([0.127, 0.124] * 3 + [worth] * 2),
+        use_column=np.array([0, 1, 2, 3, 4, 5, 6, 6, 7, 7]), use_pool=np.array([0, 1] * 5),
+        use_count=np.array([1.0] * 6 + [4.0, 2.0, 3.0, 3.0]), capacity=np.array([4.0, 3.0]),
+        running=np.array([True, False] * 3 + [False] * 2),
+    )  # fmt: skip
+    found = assign_gangs(gangs).column
+    assert (found[3] >= 0, np.count_nonzero(found[:3] >= 0)) == (placed, 1 if placed else 3)
