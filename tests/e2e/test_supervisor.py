@@ -223,7 +223,7 @@ async def test_a_starter_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pyt
         assert [(each.folder / PLAN_FILE).exists() for each in attempts] == [True, False, True]
         assert not (attempts[1].folder / SUPERVISOR_FILE).exists()
     finally:
-        starter.close()
+        await starter.close()
         for attempt in attempts:
             attempt.close()
 
@@ -241,8 +241,8 @@ async def test_more_starts_than_the_kernel_keeps_wait_for_each_other(tmp_path: P
         busy.resume()
         assert not any(await asyncio.gather(*starts))
         assert busy.is_running()
-        starter.close()
+        await starter.close()
         await until(lambda: not busy.is_running(), 30.0, "the starter is gone")
     finally:
-        starter.close()
+        await starter.close()
         attempt.close()

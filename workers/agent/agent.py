@@ -131,7 +131,7 @@ class Agent:
             raise refused.exceptions[0] from None
         finally:
             self._sampler.stop()
-            self._starts.starter.close()
+            await self._starts.starter.close()
 
     async def _watch_notice(self) -> None:
         seen = ""

@@ -139,6 +139,8 @@ _DESCRIPTORS_LEAST = 32
 MIN_FREE_BYTES = 256 * 1024**2
 LAUNCH_TIMEOUT_S = 30.0
 _AGAIN_S = 0.05
+#: How long the end of what forks supervisors is waited for.
+_CLOSE_S = 2.0
 #: Digits of an incarnation in names of folders and sockets: enough to distinguish a cluster's incarnations.
 _INCARNATION_SHOWN = 8
 #: Characters of a failed supervisor's last line that the refusal includes.
@@ -353,6 +355,8 @@ class SupervisorStarter:
     def __init__(self, systemd_run: str = "") -> None:
         self._systemd_run = systemd_run
         self._shared: _Starter | None = None
+        #: Processes that were started, until they have ended.
+        self._processes: list[asyncio.subprocess.Process] = []
         self._spawning = asyncio.Lock()
 
     async def start(self, folder: Path, plan: AttemptPlan) -> str:
@@ -372,10 +376,15 @@ class SupervisorStarter:
         await asyncio.to_thread(remove_group, plan.group)
         return f"the supervisor did not start: {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
 
-    def close(self) -> None:
-        """Ends the process once it has done what it was asked for."""
+    async def close(self) -> None:
+        """Ends the process once it has done what it was asked for; one that hangs is not waited for."""
         if self._shared is not None:
             self._shared.requests.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                for process in self._processes:
+                    await process.wait()
+        await asyncio.sleep(0)  # what is left of their transports is closed
 
     async def fork(self, folder: Path, plan: AttemptPlan) -> bool:
         """Returns whether the ranks of the attempt are started, once that is known."""
@@ -401,7 +410,7 @@ class SupervisorStarter:
     async def _request(self, folder: Path, plan: AttemptPlan, ready: int) -> _Starter:
         if self._systemd_run:
             scope = scope_words(self._systemd_run, f"{folder.name}-{plan.cookie[:8]}", os.geteuid())
-            starter = await _spawn(scope)
+            starter = await self._spawn(scope)
             with starter.requests:
                 await starter.request(folder, ready)
             return starter
@@ -411,9 +420,14 @@ class SupervisorStarter:
                     await self._shared.request(folder, ready)
                     return self._shared
                 self._shared.kill()
-            self._shared = await _spawn([])
+            self._shared = await self._spawn([])
             await self._shared.request(folder, ready)
             return self._shared
+
+    async def _spawn(self, scope: list[str]) -> _Starter:
+        starter = await _spawn(scope)
+        self._processes = [each for each in self._processes if each.returncode is None] + [starter.process]
+        return starter
 
 
 async def _spawn(scope: list[str]) -> _Starter:

@@ -132,8 +132,10 @@ async def test_a_supervisor_starts_in_a_scope_of_its_attempt(systemd_run: Path, 
     """By the system's manager for root, by the user's for others; its ranks run as they do without."""
     attempt = SupervisedAttempt(tmp_path / "7-1", ["sh", "-c", "echo ran"])
     attempt.folder.mkdir()
-    assert await SupervisorStarter(str(systemd_run)).start(attempt.folder, attempt.plan) == ""
+    starter = SupervisorStarter(str(systemd_run))
+    assert await starter.start(attempt.folder, attempt.plan) == ""
     attempt.wait_event("ended", 30.0)
+    await starter.close()
     assert attempt.output() == "ran\n"
     manager = [] if os.geteuid() == 0 else ["--user"]
     expected = [*manager, "--scope", "--quiet", "--collect", f"--unit=walras-attempt-7-1-{attempt.plan.cookie[:8]}"]

@@ -378,6 +378,6 @@ async def test_attempts_of_one_starter_have_nothing_of_each_others_accounts(open
             assert (read == "x") is (name == "root"), read
             assert (work / "mine").stat().st_uid == entry.pw_uid
     finally:
-        starter.close()
+        await starter.close()
         for attempt in attempts:
             attempt.close()
