@@ -10,7 +10,8 @@ For an elastic job p* and s are those of its reference, the configuration of mos
 (`remaining_time.reference_configurations`), so that larger gangs are worth more than that: v grows with the root of
 the speed. At prices a job grows to where the next accelerators add less than they cost; arrivals raise prices, and it
 shrinks. A resize is seldom the last: one that was resized often will be again. So p_c of a change is divided by the
-part k of the job's age that its restarts, this one included, leave (`plan_draft.restart_factor`). Where accelerators
+part k of the job's age that its restarts, this one included, leave (`plan_draft.restart_factor`); not on rented
+machines that it pays for, since these come for the size that is worth their price. Where accelerators
 are idle, prices end no growth: `thrift` does, where s_c / s - 1 more references would add less than that part each:
 
     v_c = s^(1 - size) D^-gamma ((p* / p_c)^eta - thrift max(s_c / s - 1, 0))
@@ -129,8 +130,9 @@ def column_values_of(
     restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
     ends_s[at] = np.maximum((lengths.left_s[columns.job] * ratio)[at], LEAST_S)
     ends_s += np.where(columns.running, 0.0, restart_s)
-    if kept is not None:
-        ends_s /= np.maximum(kept, _LEAST_KEPT)
+    surplus = _surplus_shares(problem)
+    if kept is not None:  # machines that a job pays for were rented for its size: money has weighed the change
+        ends_s /= np.where(surplus < 1.0, 1.0, np.maximum(kept, _LEAST_KEPT))
     felt_s = np.where(columns.running, ends_s / (1.0 + terms.stay), ends_s)
     least_s = _least_by(columns.job, felt_s, n)
     best_size = _size_of_best(columns.job, felt_s, least_s, size, n)
@@ -150,7 +152,7 @@ def column_values_of(
         beyond = np.where(reference.elastic[job], np.maximum(size[at] / reference.size[job] - 1.0, 0.0), 0.0)
         worth = np.maximum(worth - terms.thrift * beyond, 0.0)
     value[at] = priority[job] * worth
-    value *= _surplus_shares(problem)
+    value *= surplus
     if terms.usd > 0:
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count
         value = np.maximum(value - terms.usd * sum_by(columns.use_column, cost, c), 0.0)

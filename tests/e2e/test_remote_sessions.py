@@ -170,10 +170,13 @@ def test_what_a_caller_leaves_behind_a_full_pipe_ends(running: tuple[RealServer,
         written = [0]  # more than pipes and buffers on the way hold
 
         def is_full() -> bool:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 written[0] += os.write(caller.stdin.fileno(), bytes(65536))
-                return False
-            return written[0] > 1 << 20
+            except BlockingIOError:
+                return written[0] > 1 << 20
+            except BrokenPipeError:  # on a slow machine the connection that is held up is given up first
+                return True
+            return False
 
         wait_for(is_full, 20, "the command takes no more of its input")
         caller.kill()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
@@ -49,19 +50,35 @@ def begin_worker() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+class _WorkerPool(ProcessPoolExecutor):
+    """A pool whose own thread, when the process dies, passes over work that was cancelled instead of failing on it."""
+
+    def _start_executor_manager_thread(self) -> None:
+        super()._start_executor_manager_thread()
+        thread: Any = self._executor_manager_thread
+        thread.terminate_broken = partial(_end_broken, thread)
+
+
+def _end_broken(thread: Any, cause: Any) -> None:
+    for number, work in list(thread.pending_work_items.items()):
+        if not work.future.running() and not work.future.set_running_or_notify_cancel():
+            del thread.pending_work_items[number]
+    type(thread).terminate_broken(thread, cause)
+
+
 def new_worker_process() -> ProcessPoolExecutor:
     """Returns a pool of one process, which ends with this one."""
     context = multiprocessing.get_context(START_METHOD)
-    return ProcessPoolExecutor(1, mp_context=context, initializer=begin_worker)
+    return _WorkerPool(1, mp_context=context, initializer=begin_worker)
 
 
 def kill_worker_process(pool: Executor | None) -> None:
     """Kill the process at once, if there is one; of another executor, drop what has not begun."""
-    started = list((pool._processes or {}).values()) if isinstance(pool, ProcessPoolExecutor) else []
-    if pool is not None:  # first, as the pool's own thread fails over work that was cancelled when a process dies
+    if isinstance(pool, ProcessPoolExecutor):
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+    if pool is not None:
         pool.shutdown(wait=False, cancel_futures=True)
-    for process in started:
-        process.kill()
 
 
 def signal_worker_process(pool: Executor | None, number: int) -> None:

@@ -361,13 +361,17 @@ def test_rigid_jobs_are_measured_as_if_there_were_no_elastic_ones() -> None:
     assert modest_columns(problem, reference).all()
 
 
-@pytest.mark.parametrize(("starts", "place"), [(1, (0, 2)), (6, (0, 1))])
+@pytest.mark.parametrize(("starts", "rented", "place"), [(1, 0.0, (0, 2)), (6, 0.0, (0, 1)), (6, 2.0, (0, 2))])
 def test_an_elastic_job_that_was_resized_often_is_resized_no_more_for_little(
-    starts: int, place: tuple[int, int]
+    starts: int, rented: float, place: tuple[int, int]
 ) -> None:
-    """Twice the gang is 1.74 times as fast, and half of the job's time went into restarts."""
+    """Twice the gang is 1.74 times as fast, and half of the job's time went into restarts. Where both machines were
+    rented because the second is worth its price to the job, it takes it.
+    """
     setting = Elastic([{(0, 1): 1.0, (0, 2): 1.74}], [2], remaining_steps=[1e6], running={0: (0, 1)}, restart_s=100.0)
     asked = problem_of(replace(setting, at=1000.0))
+    pools = replace(asked.pools, rented=np.array([rented]), usd_per_h=np.array([1.0]))
+    asked = replace(asked, pools=pools, jobs=replace(asked.jobs, value_usd_per_h=np.array([12.0])))
     history = [1, 2.0, starts, [asked.pools.pool_id[0], 1.0]]
     plan, memory = Walras().decide(asked, {"overdue": [], "jobs": [history]})
     assert (places_of(asked, plan), memory) == ([place], {"overdue": [], "jobs": [history]})

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,11 @@ async def test_what_a_killed_process_was_asked_is_asked_once_more(tmp_path: Path
     assert (tmp_path / "all").read_text() == "xx"
 
 
-def test_work_that_was_cancelled_does_not_fail_the_thread_of_a_killed_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process dies long before anything else is done: its pool's thread finds no cancelled work to fail over."""
+@pytest.mark.parametrize("by_us", [True, False])
+def test_work_that_was_cancelled_does_not_fail_the_thread_of_a_killed_process(
+    monkeypatch: pytest.MonkeyPatch, by_us: bool
+) -> None:
+    """The process dies long before anything else is done, of our kill or of a Ctrl-C before it leaves those to us."""
     failed = list[threading.ExceptHookArgs]()
     monkeypatch.setattr(threading, "excepthook", failed.append)
     pool = new_worker_process()
@@ -66,6 +70,7 @@ def test_work_that_was_cancelled_does_not_fail_the_thread_of_a_killed_process(mo
         thread.join(60)
 
     monkeypatch.setattr(process, "kill", kill)
-    kill_worker_process(pool)
+    kill_worker_process(pool) if by_us else kill()
     assert not thread.is_alive()
     assert failed == []
+    assert all(isinstance(each.exception(), BrokenProcessPool) for each in works[:1])
