@@ -373,9 +373,12 @@ class World:
 
     def _left(self) -> set[int]:
         """Jobs that are to end still. Who waits for one that is held for its failures waits with it."""
-        parents, held = self.observer.parents, self._held
+        waits, more = set[int](), set(self._held)
+        while more:
+            waits |= more
+            more = {child for child, parent in self.observer.parents.items() if parent in waits} - waits
         left = set(self.observer.acknowledged.values()) - set(self.observer.final)
-        return {job_id for job_id in left if parents.get(job_id) not in held}
+        return left - (waits - self._held)
 
     async def _until_all_are_back(self) -> None:
         """Machines that were drained by a notice or that ended for good are waited for in vain."""
