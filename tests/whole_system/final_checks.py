@@ -61,7 +61,8 @@ def _owed_usd(world: "World", attempts: Iterable[AttemptRow]) -> tuple[float, fl
 
 def _check_logs(world: "World") -> None:
     for job_id, runs in world.observer.runs.items():
-        if not runs:
+        # A job whose user was never answered is not waited for, and may be about to tell its end.
+        if not runs or job_id not in world.observer.final:
             continue
         last = runs[-1]
         if last.how != "exit 0" or world.observer.lost_at.get(last.machine, 0.0) >= last.began_at:
