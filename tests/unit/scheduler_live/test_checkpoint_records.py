@@ -227,6 +227,7 @@ async def test_what_was_superseded_before_a_restart_goes_too(tmp_path: Path) -> 
         assert w.live_state.superseded_places == {place}
 
 
+@pytest.mark.sqlite_file
 async def test_places_of_jobs_that_ended_long_ago_or_are_forgotten_go(
     tmp_path: Path, objects: MemoryFileSystem
 ) -> None:
