@@ -1,15 +1,17 @@
 """A snapshot of a core's state as plain data, and a core made from it, to be rolled forward or asked.
 
-The state is recorded as a restarted core is told it: pools, machines, known speeds, owed time, then each job. The copy
-decides nothing before it has the whole state. As after a restart, it makes its reservations anew and requests a solve
-at once. Taking the snapshot changes nothing in the original core; it is done in pieces of some milliseconds, between
-which that core must not handle events.
+The state is recorded as a restarted core is told it: pools, machines, known speeds, owed time, then each job; then what
+a restarted core would find anew (`Decided`): the plan in force and when the next is due, what each job waits for, and
+the places reserved. Otherwise the copy would decide at once what the original decides later, or never. Taking the
+snapshot changes nothing in the original core; it is done in pieces of some milliseconds, between which that core must
+not handle events.
 
 To another process, a question about a state goes without the jobs, which precede it in pieces: ten thousand jobs take a
 tenth of a second to pack, in which the sender's other threads hardly get a turn, and a call keeps what it carries until
 its answer comes.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from optimizer.policy import Policy
+from optimizer.problem import FloatArray, IntArray
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism, judge_arrival, rebuild_queues
@@ -41,19 +44,44 @@ from scheduler.core.events import (
     Woke,
 )
 from scheduler.core.handlers.restored_state import gather_state
+from scheduler.core.placement.reservations import open_reservation
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.job_classes import JobClasses
-from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.ledger import JobRecord, Ledger, RestartAccount
 from scheduler.core.state.throughput import NetworkTable, RestartCosts, ThroughputTable
 from scheduler.core.state.working_set import Cycle, RoundMechanism
 from scheduler.forecast.past_jobs import DrawnLengths, EndedJob
-from walras.cluster import PoolId
+from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId, JobRequest
 from walras.states import Reason
 
 #: Number of jobs recorded between two pauses: about a millisecond of work.
 _JOBS_IN_A_BITE = 100
+
+
+#: What `JobColumns` and `ActivePolicy` know of decisions, beyond what a restarted core is told.
+_OF_JOBS = ("since_at", "worked_s", "renewed_at_s")
+_OF_POLICY = ("memory", "quote", "proposal", "solved_at", "riders")
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a core has decided that is still in force, and what it decided it by."""
+
+    policy: dict[str, Any]
+    #: When the last solve was requested, and whether something has changed since.
+    requested_at: float
+    is_changed: bool
+    restarts: RestartAccount
+    finished_s: deque[float]
+    #: Pools in the order of the columns of `entitled`.
+    pools: tuple[str, ...]
+    #: Job id, and values of each of these jobs by the column's name.
+    job_id: IntArray
+    columns: dict[str, FloatArray]
+    #: Job, pool, (machine, accelerators), whether jobs were asked to leave, and (borrower, machine).
+    reservations: tuple[tuple[JobId, str, tuple[tuple[NodeId, int], ...], bool, dict[JobId, NodeId]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +98,7 @@ class CoreSnapshot:
     #: Pools and machines, in the order in which a copy is told of them.
     fleet: tuple[Event, ...]
     remembered: StateRestored
+    decided: Decided
     #: Active jobs, those that hold machines first.
     jobs: tuple[JobRestored, ...]
     speeds: ThroughputTable
@@ -118,6 +147,7 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
         _told_money(core, now),
         fleet,
         replace(remembered, at=now, programs=()),
+        _decided(core),
         (*holding, *waiting),
         speeds,
         costs,
@@ -159,6 +189,55 @@ def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
     spending = core.cycle.spending
     known = spending.stated(now), spending.stated_of_users(now), spending.next_month_at
     return MoneyRestated(now, *known, spending.stated_budgets(now))
+
+
+def _decided(core: SchedulerCore) -> Decided:
+    cycle, ledger, columns = core.cycle, core.ledger, core.ledger.columns
+    slots, machines, pools = columns.active.nonzero()[0], ledger.fleet.machines, ledger.fleet.pools
+    name_of = {row: machine.node_id for row, machine in enumerate(machines) if machine is not None}
+    return Decided(
+        {name: getattr(ledger.policy, name) for name in _OF_POLICY},
+        cycle.solves.requested_at,
+        cycle.solves.problem_changed or cycle.solves.in_flight > 0,
+        replace(ledger.restarts),
+        ledger.finished_s.copy(),
+        tuple(state.name for state in pools),
+        columns.job_id[slots],
+        {name: getattr(columns, name)[slots] for name in (*_OF_JOBS, "entitled")},
+        tuple(
+            (
+                each.job_id,
+                pools[each.pool].name,
+                tuple((name_of[row], count) for row, count in each.wanted.items()),
+                each.preempting,
+                {borrower: name_of[row] for borrower, row in each.lent.items()},
+            )
+            for each in cycle.reservations.values()
+        ),
+    )
+
+
+def _decide_again(cycle: Cycle, told: Decided) -> None:
+    """Puts in force what the original core has decided."""
+    ledger, columns, solves = cycle.ledger, cycle.ledger.columns, cycle.solves
+    slots = columns.slots_of(told.job_id)
+    known = slots >= 0
+    for name in _OF_JOBS:
+        getattr(columns, name)[slots[known]] = told.columns[name][known]
+    ledger.restarts, ledger.finished_s = replace(told.restarts, known_at_event=-1), told.finished_s.copy()
+    solves.requested_at = told.requested_at
+    if told.pools == tuple(state.name for state in ledger.fleet.pools):
+        columns.entitled[slots[known]] = told.columns["entitled"][known]
+        for name, value in told.policy.items():
+            setattr(ledger.policy, name, value)
+        solves.problem_changed = told.is_changed
+    for job_id, name, place, preempting, lent in told.reservations:
+        job, pool = ledger.jobs.get(job_id), ledger.slow_machines.row_named(ledger.fleet, PoolId(name))
+        rows = {node_id: machine.row for node_id, _ in place if (machine := ledger.fleet.machine(node_id)) is not None}
+        if job is not None and pool is not None and len(rows) == len(place):
+            wanted = tuple((rows[node_id], count) for node_id, count in place)
+            reservation = open_reservation(cycle, job, pool, wanted, preempting=preempting)
+            reservation.lent.update((borrower, rows[node_id]) for borrower, node_id in lent.items())
 
 
 def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:
@@ -284,6 +363,8 @@ class CoreCopy:
         for event in told:
             # A core neither keeps nor changes events, so they may be shared.
             self.core.handle(event)
+        if snapshot.jobs:
+            _decide_again(self.core.cycle, snapshot.decided)
 
     def tell(self, event: Event) -> None:
         """Adds an event at the instant of the snapshot, before the copy begins to decide."""

@@ -2,9 +2,9 @@
 
 The copy decides; the simulated world (`scheduler.world`) carries out its commands, with the speeds and costs that the
 core assumes (`BelievedPhysics`). A job that is asked to stop saves its work unless it has never been seen to save. A
-solve is answered at once near the present, and later the further ahead the future is (`_SOLVE_SLOWER`), so that a
-future of days does not cost thousands of solves; but before much has happened meanwhile (`_EVENTS_PER_JOB`), because
-under a plan a place that became free stays idle until the answer.
+solve that costs no more than an event is answered at once, another one later the further ahead the future is
+(`_SOLVE_SLOWER`), so that a future of days does not cost thousands of solves; but before much has happened meanwhile
+(`_EVENTS_PER_JOB`), because under a plan a place that became free stays idle until the answer.
 
 A future may be given up while a job still runs. What it has left then tells its end there, unless others stop it: late,
 but a promise needs an instant that is late enough, not an early one.
@@ -54,7 +54,8 @@ from walras.contract import FORECAST_AHEAD_S
 from walras.job_request import JobId
 from walras.states import JobState
 
-#: Maximum of seconds for saving; and spread of machines' boot times (standard deviation of the logarithm).
+#: Maximum of seconds for saving where that was never measured; and spread of machines' boot times (standard deviation
+#: of the logarithm).
 _SAVING_MOST_S, _BOOT_SPREAD = 10.0, 0.25
 #: Job ids of future arrivals; above those of all existing jobs.
 _NEWCOMERS_FROM = 1 << 40
@@ -141,10 +142,13 @@ class BelievedPhysics:
         return max(self._ledger.rate_of(self._ledger.jobs[attempt.job_id]), 1e-9)
 
     def costs(self, job: JobProgress, parts: list[HeldDevices], number: int) -> AttemptCosts:
-        """Returns the restart cost of the kind; the job saves when it is asked to stop, unless it was never seen to."""
-        record = self._ledger.jobs[job.plan.request.job_id]
-        saving_s = None if may_lose_work(self._ledger, record) else min(record.request.grace_s, _SAVING_MOST_S)
-        return AttemptCosts(self._ledger.restart_s(record, self._core.cycle.policy.rules), saving_s)
+        """Returns the restart cost of the kind; saving at a stop is a part of it, unless it was never seen to save."""
+        ledger, record = self._ledger, self._ledger.jobs[job.plan.request.job_id]
+        restart_s, write_s = ledger.restart_s(record, ledger.policy.rules), ledger.costs.write_s(record.request.kind)
+        if may_lose_work(ledger, record):
+            return AttemptCosts(restart_s, None)
+        saving_s = min(record.request.grace_s, restart_s, _SAVING_MOST_S if write_s is None else write_s)
+        return AttemptCosts(restart_s - saving_s, saving_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +486,7 @@ class Rollout:
         answer: Solved | SolveFailed
         used = sum(state.capacity - state.free for state in self._core.ledger.fleet.pools)
         within = min(_EVENTS_PER_JOB * len(command.problem.jobs), _EVENTS_PER_ACCELERATOR * used)
-        at = now + (_SOLVE_SLOWER * (now - self._began_at) if within > 0 else 0.0)
+        at = now + (_SOLVE_SLOWER * (now - self._began_at) if within > 1 else 0.0)
         try:
             answer = Solved(at, command.request_id, self._solve(command))
         except Exception as error:  # a foreign policy may raise anything; that is its answer
