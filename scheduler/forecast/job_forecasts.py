@@ -29,6 +29,8 @@ class Interval:
     p10: float
     p50: float
     p90: float
+    #: Before this instant it cannot come.
+    least: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,13 @@ def forecast_of(futures: Sequence[RolledJob], *, waits: bool = True) -> JobForec
     Where at least half of them reached its end, the others count with the late guess (`RolledJob.late_end_at`): what
     none of them reaches may never come.
     """
-    end, end_by = foretold([each.ends_at for each in futures]), inf
+    least = max(each.least_at for each in futures)
+    end, end_by = foretold([each.ends_at for each in futures], least), inf
     if end.p50 < inf:
         late = [each.late_end_at for each in futures]
-        end, end_by = foretold(late), promised_quantile(late)
+        end, end_by = foretold(late, least), promised_quantile(late)
     return JobForecast(
-        foretold([each.starts_at for each in futures]) if waits else None,
+        foretold([each.starts_at for each in futures], least) if waits else None,
         end,
         end_by,
         foretold([min(each.starts_at, each.open_until) for each in futures]).p10,
@@ -145,19 +148,20 @@ def quantiles(values: Sequence[float]) -> Interval:
     return Interval(*(_quantile(ordered, level) for level in LEVELS))
 
 
-def foretold(values: Sequence[float]) -> Interval:
-    """Returns p10, p50 and p90 of the next value; beyond all values if these are too few to have it between them.
+def foretold(values: Sequence[float], least: float = -inf) -> Interval:
+    """Returns p10, p50 and p90 of the next value; beyond all values if these are too few to have it between them, but
+    none below `least`.
 
     Of n values the next one lies outside on each side with probability 1 / (n + 1), which is above a tenth below nine.
     Both halves are taken as exponential then.
     """
     ordered, many = sorted(values), len(values)
-    found = Interval(*(_quantile(ordered, level) for level in LEVELS))
+    found = Interval(*(_quantile(ordered, level) for level in LEVELS), least)
     reach = log(0.5 / LEVELS[0]) / log(0.5 * (many + 1)) if many > 2 else 1.0
     if reach <= 1.0 or found.p50 == inf:
         return found
     p10, p90 = (found.p50 + reach * (edge - found.p50) for edge in (ordered[0], ordered[-1]))
-    return replace(found, p10=p10, p90=p90)
+    return replace(found, p10=max(p10, least), p90=p90)
 
 
 def promised_quantile(values: Sequence[float]) -> float:
@@ -238,15 +242,16 @@ class IntervalCalibration:
         self._came = 0
 
     def corrected(self, at: float, said: Interval) -> Interval:
-        """Returns the corrected interval, in ascending order and never before `at`."""
+        """Returns the corrected interval, in ascending order, never before `at` nor before it can come."""
         if said.p50 == inf:
             return said
+        earliest = max(at, said.least)
         part, before, after = self._factors(at)
         low_s, high_s = _halves(at, said)
-        p10 = max(_between(said.p10, said.p50 - before * low_s, part), at)
-        p90 = max(_between(said.p90, said.p50 + after * high_s, part), at)
+        p10 = max(_between(said.p10, said.p50 - before * low_s, part), earliest)
+        p90 = max(_between(said.p90, said.p50 + after * high_s, part), earliest)
         p10, p90 = min(p10, p90), max(p10, p90)
-        return Interval(p10, min(max(said.p50, p10), p90), p90)
+        return replace(said, p10=p10, p50=min(max(said.p50, p10), p90), p90=p90)
 
     def promised(self, at: float, forecast: JobForecast) -> float:
         """Returns the instant by which to promise an end; inf if none can be promised."""

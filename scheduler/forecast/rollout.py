@@ -90,6 +90,8 @@ class RolledJob:
     lease: tuple[float, str, float, float] | None = None
     #: Whether an attempt of it was stopped in this future.
     stopped: bool = False
+    #: Before this instant it may not start, and cannot end.
+    least_at: float = -inf
 
 
 def note_open_jobs(jobs: dict[JobId, RolledJob], ledger: Ledger, began_at: float, given_up_at: float) -> None:
@@ -364,7 +366,7 @@ class Rollout:
     def _begin(self, job: JobRecord) -> None:
         """Adds a job of the present, with its attempt; its remaining work is drawn once."""
         now, ledger = self._began_at, self._core.ledger
-        rolled = self.jobs[job.job_id] = RolledJob()
+        rolled = self.jobs[job.job_id] = RolledJob(least_at=max(self._began_at, job.request.not_before_at))
         self._open += job.state is not JobState.HELD
         best, had_s = ledger.class_of(job).best_rate, self._copy.snapshot.had_s.get(job.job_id)
         done = job.steps, had_s or 0.0
