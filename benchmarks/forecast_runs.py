@@ -135,8 +135,9 @@ class ForecastLooks:
     #: Processor time of all forecasts; once it is spent nobody looks any more.
     cpu_s: float
     seed: int
-    #: Looks are taken while this part of the jobs arrives. The others overtake whom they overtake, as they always do:
-    #: if nobody arrived after the last look, jobs that wait would end sooner than any forecast could know.
+    #: Looks are taken while the second half of this part of the jobs arrives: before that hardly any waits. The others
+    #: overtake whom they overtake, as they always do: if nobody arrived after the last look, jobs that wait would end
+    #: sooner than any forecast could know.
     part: float = 1.0
     #: Processor time of a look for each active job, seconds.
     look_cpu_s: float = inf
@@ -201,7 +202,9 @@ class _Watcher:
         if left_s <= 0:
             return ()
         snapshot, draws = snapshot_at_once(core, at), self._chosen.draws
-        left_s = min(left_s, self._chosen.look_cpu_s * len(snapshot.jobs))
+        left_s = min(
+            left_s / max(self._chosen.looks - self.found.looks, 1), self._chosen.look_cpu_s * len(snapshot.jobs)
+        )
         answer = forecast_jobs(ForecastQuestion(snapshot, self._past, draws=draws, cpu_s=left_s, seed=int(at)))
         self.answer = answer
         self.found.looks, self.found.draws = self.found.looks + 1, self.found.draws + answer.draws
@@ -232,8 +235,8 @@ class _Watcher:
 
 def forecast_run(scenario: Scenario, jobs: list[SimulatedJob], chosen: ForecastLooks) -> ForecastRun:
     """Simulate, look at drawn instants while jobs arrive, and tell what came of the forecasts."""
-    chance, first, last = Random(chosen.seed), jobs[0].at, jobs[max(int(chosen.part * len(jobs)) - 1, 0)].at
-    instants = sorted(chance.uniform(first + 0.05 * (last - first), last) for _ in range(chosen.looks))
+    chance, last = Random(chosen.seed), max(int(chosen.part * len(jobs)) - 1, 0)
+    instants = sorted(chance.uniform(jobs[last // 2].at, jobs[last].at) for _ in range(chosen.looks))
     return _Watcher(scenario, jobs, instants, chosen).run()
 
 
