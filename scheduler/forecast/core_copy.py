@@ -11,7 +11,6 @@ tenth of a second to pack, in which the sender's other threads hardly get a turn
 its answer comes.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ from scheduler.core.placement.reservations import open_reservation
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.job_classes import JobClasses
-from scheduler.core.state.ledger import JobRecord, Ledger, RestartAccount
+from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.throughput import NetworkTable, RestartCosts, ThroughputTable
 from scheduler.core.state.working_set import Cycle, RoundMechanism
 from scheduler.forecast.past_jobs import DrawnLengths, EndedJob
@@ -56,12 +55,12 @@ from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId, JobRequest
 from walras.states import Reason
 
-#: Number of jobs recorded between two pauses: about a millisecond of work.
-_JOBS_IN_A_BITE = 100
+#: Number of jobs recorded between two pauses, and in a piece that is packed: about a millisecond of work.
+JOBS_IN_A_PIECE = 100
 
 
-#: What `JobColumns` and `ActivePolicy` know of decisions, beyond what a restarted core is told.
-_OF_JOBS = ("since_at", "worked_s", "renewed_at_s")
+#: What `JobColumns`, `Ledger` and `ActivePolicy` know of decisions, beyond what a restarted core is told.
+_OF_JOBS, _OF_LEDGER = ("since_at", "worked_s", "renewed_at_s"), ("restarts", "finished_s")
 _OF_POLICY = ("memory", "quote", "proposal", "solved_at", "riders")
 
 
@@ -69,19 +68,17 @@ _OF_POLICY = ("memory", "quote", "proposal", "solved_at", "riders")
 class Decided:
     """What a core has decided that is still in force, and what it decided it by."""
 
+    ledger: dict[str, Any]
     policy: dict[str, Any]
     #: When the last solve was requested, and whether something has changed since.
     requested_at: float
     is_changed: bool
-    restarts: RestartAccount
-    finished_s: deque[float]
-    #: Pools in the order of the columns of `entitled`.
+    #: Pools in the order of the columns of `entitled`; job ids, and values of these jobs by the column's name.
     pools: tuple[str, ...]
-    #: Job id, and values of each of these jobs by the column's name.
     job_id: IntArray
     columns: dict[str, FloatArray]
-    #: Job, pool, (machine, accelerators), whether jobs were asked to leave, and (borrower, machine).
-    reservations: tuple[tuple[JobId, str, tuple[tuple[NodeId, int], ...], bool, dict[JobId, NodeId]], ...]
+    #: Job, pool, accelerators by machine, whether jobs were asked to leave, and machines by borrower.
+    reservations: tuple[tuple[JobId, PoolId, dict[NodeId, int], bool, dict[JobId, NodeId]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +131,18 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
     yield
     holding, waiting, had_s = list[JobRestored](), list[JobRestored](), dict[JobId, float]()
     for number, job in enumerate(ledger):
-        if number % _JOBS_IN_A_BITE == 0:
+        if number % JOBS_IN_A_PIECE == 0:
             yield
         (holding if job.holds else waiting).append(_told_job(ledger, job, now))
         had_s[job.job_id] = _done_s(ledger, job, now)
-    policy = ledger.policy
+    policy, spending = ledger.policy, core.cycle.spending
+    known = spending.stated(now), spending.stated_of_users(now), spending.next_month_at
     return CoreSnapshot(
         now,
         PolicyChanged(now, policy.spec, policy.rules),
         SharesDeclared(now, tuple(ledger.usage.shares.values())),
         core.cycle.bookings.declared,
-        _told_money(core, now),
+        MoneyRestated(now, *known, spending.stated_budgets(now)),
         fleet,
         replace(remembered, at=now, programs=()),
         _decided(core),
@@ -185,58 +183,48 @@ def known_lengths(snapshot: CoreSnapshot, ended: Iterable[EndedJob]) -> DrawnLen
     return DrawnLengths([job for job in at_best if not job.is_cut], [*cut, *snapshot.open_lengths()])
 
 
-def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
-    spending = core.cycle.spending
-    known = spending.stated(now), spending.stated_of_users(now), spending.next_month_at
-    return MoneyRestated(now, *known, spending.stated_budgets(now))
-
-
 def _decided(core: SchedulerCore) -> Decided:
     cycle, ledger, columns = core.cycle, core.ledger, core.ledger.columns
-    slots, machines, pools = columns.active.nonzero()[0], ledger.fleet.machines, ledger.fleet.pools
-    name_of = {row: machine.node_id for row, machine in enumerate(machines) if machine is not None}
+    slots, pools, solves = columns.active.nonzero()[0], ledger.fleet.pools, cycle.solves
+    name_of = {machine.row: machine.node_id for machine in ledger.fleet.machines if machine is not None}
+    kept = list[tuple[JobId, PoolId, dict[NodeId, int], bool, dict[JobId, NodeId]]]()
+    for each in cycle.reservations.values():
+        wanted = {name_of[row]: count for row, count in each.wanted.items()}
+        lent = {job_id: name_of[row] for job_id, row in each.lent.items()}
+        kept.append((each.job_id, pools[each.pool].name, wanted, each.preempting, lent))
     return Decided(
+        {name: deepcopy(getattr(ledger, name)) for name in _OF_LEDGER},
         {name: getattr(ledger.policy, name) for name in _OF_POLICY},
-        cycle.solves.requested_at,
-        cycle.solves.problem_changed or cycle.solves.in_flight > 0,
-        replace(ledger.restarts),
-        ledger.finished_s.copy(),
+        solves.requested_at,
+        solves.problem_changed or solves.in_flight > 0,
         tuple(state.name for state in pools),
         columns.job_id[slots],
         {name: getattr(columns, name)[slots] for name in (*_OF_JOBS, "entitled")},
-        tuple(
-            (
-                each.job_id,
-                pools[each.pool].name,
-                tuple((name_of[row], count) for row, count in each.wanted.items()),
-                each.preempting,
-                {borrower: name_of[row] for borrower, row in each.lent.items()},
-            )
-            for each in cycle.reservations.values()
-        ),
+        tuple(kept),
     )
 
 
 def _decide_again(cycle: Cycle, told: Decided) -> None:
     """Puts in force what the original core has decided."""
-    ledger, columns, solves = cycle.ledger, cycle.ledger.columns, cycle.solves
+    ledger, columns, fleet = cycle.ledger, cycle.ledger.columns, cycle.ledger.fleet
     slots = columns.slots_of(told.job_id)
     known = slots >= 0
     for name in _OF_JOBS:
         getattr(columns, name)[slots[known]] = told.columns[name][known]
-    ledger.restarts, ledger.finished_s = replace(told.restarts, known_at_event=-1), told.finished_s.copy()
-    solves.requested_at = told.requested_at
-    if told.pools == tuple(state.name for state in ledger.fleet.pools):
+    for name, value in told.ledger.items():
+        setattr(ledger, name, deepcopy(value))
+    ledger.restarts.known_at_event, cycle.solves.requested_at = -1, told.requested_at
+    if told.pools == tuple(state.name for state in fleet.pools):
         columns.entitled[slots[known]] = told.columns["entitled"][known]
         for name, value in told.policy.items():
             setattr(ledger.policy, name, value)
-        solves.problem_changed = told.is_changed
-    for job_id, name, place, preempting, lent in told.reservations:
-        job, pool = ledger.jobs.get(job_id), ledger.slow_machines.row_named(ledger.fleet, PoolId(name))
-        rows = {node_id: machine.row for node_id, _ in place if (machine := ledger.fleet.machine(node_id)) is not None}
-        if job is not None and pool is not None and len(rows) == len(place):
-            wanted = tuple((rows[node_id], count) for node_id, count in place)
-            reservation = open_reservation(cycle, job, pool, wanted, preempting=preempting)
+        cycle.solves.problem_changed = told.is_changed
+    rows = {machine.node_id: machine.row for machine in fleet.machines if machine is not None}
+    for job_id, pool_id, wanted, preempting, lent in told.reservations:
+        job, pool = ledger.jobs.get(job_id), ledger.slow_machines.row_named(fleet, pool_id)
+        if job is not None and pool is not None and rows.keys() >= wanted.keys():
+            place = tuple((rows[node_id], count) for node_id, count in wanted.items())
+            reservation = open_reservation(cycle, job, pool, place, preempting=preempting)
             reservation.lent.update((borrower, rows[node_id]) for borrower, node_id in lent.items())
 
 
@@ -316,46 +304,13 @@ def _had_s(ledger: Ledger, job: JobRecord, now: float) -> float:
     return float(columns.attained_s[slot] + columns.count[slot] * max(now - columns.settled_at[slot], 0.0))
 
 
-class _Gate:
-    """Whether the copy may decide yet, and jobs that waited already: they are queued, not judged as newcomers again."""
-
-    def __init__(self, jobs: Iterable[JobId]) -> None:
-        self.is_open, self.waited = False, set(jobs)
-
-
-class _GatedRounds:
-    """A round mechanism that does nothing before its gate is open."""
-
-    def __init__(self, gate: _Gate, inner: RoundMechanism) -> None:
-        self._gate = gate
-        self._inner = inner
-
-    def settle(self, cycle: Cycle) -> None:
-        """Does what the inner mechanism does, once the gate is open."""
-        if not self._gate.is_open:
-            return
-        if waited := self._gate.waited:
-            arrived, self._gate.waited = cycle.backlog.arrived, set()
-            cycle.backlog.arrived = [job_id for job_id in arrived if job_id not in waited]
-            rebuild_queues(cycle)
-            for job_id in arrived:
-                if job_id in waited and (job := cycle.ledger.jobs.get(job_id)) is not None:
-                    judge_arrival(cycle, job, may_start=False)
-        self._inner.settle(cycle)
-
-
-def _make_gated(gate: _Gate, make: MakeMechanism, cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
-    return _GatedRounds(gate, make(cycle, policy, rules))
-
-
 class CoreCopy:
     """A core in the state of another core. Changes to try are told first; `open` then lets it decide."""
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
         self.snapshot = snapshot
-        self._gate = _Gate(job.job.job_id for job in snapshot.jobs)
-        gated = {name: partial(_make_gated, self._gate, make) for name, make in MECHANISMS.items()}
-        self.core = SchedulerCore(mechanisms=gated)
+        self._mechanism: RoundMechanism | None = None
+        self.core = SchedulerCore(mechanisms={name: partial(self._keep, make) for name, make in MECHANISMS.items()})
         ledger = self.core.ledger
         ledger.table, ledger.costs = deepcopy(snapshot.speeds), deepcopy(snapshot.costs)
         ledger.networks, ledger.classes = deepcopy(snapshot.networks), JobClasses(ledger.table)
@@ -366,6 +321,10 @@ class CoreCopy:
         if snapshot.jobs:
             _decide_again(self.core.cycle, snapshot.decided)
 
+    def _keep(self, make: MakeMechanism, cycle: Cycle, policy: Policy, rules: RoundRules) -> Any:
+        """Keeps the mechanism until the copy is opened: a core without one decides nothing."""
+        self._mechanism = make(cycle, policy, rules)
+
     def tell(self, event: Event) -> None:
         """Adds an event at the instant of the snapshot, before the copy begins to decide."""
         event.at = self.core.ledger.now
@@ -373,7 +332,15 @@ class CoreCopy:
 
     def open(self, at: float) -> list[Command]:
         """Lets the copy decide from now on. Returns its first commands."""
-        self._gate.is_open = True
+        cycle, waited = self.core.cycle, {job.job.job_id for job in self.snapshot.jobs}
+        cycle.mechanism = self._mechanism
+        rebuild_queues(cycle)
+        # Jobs that waited already are queued, not judged as newcomers again.
+        arrived = cycle.backlog.arrived
+        cycle.backlog.arrived = [job_id for job_id in arrived if job_id not in waited]
+        for job_id in arrived:
+            if job_id in waited and (job := cycle.ledger.jobs.get(job_id)) is not None:
+                judge_arrival(cycle, job, may_start=False)
         # Not earlier: jobs of a booking that has begun start with it, and those commands would be lost.
         bookings = self.snapshot.bookings
         booked = self.core.handle(BookingsDeclared(at, bookings)) if bookings else []
@@ -382,9 +349,6 @@ class CoreCopy:
 
 # ------------------------------------------------------------------------------------------ jobs in pieces
 
-
-#: Number of jobs in a piece, which takes about a millisecond to pack.
-JOBS_IN_A_PIECE = 100
 
 Jobs = tuple[JobRestored, ...]
 AnswerT = TypeVar("AnswerT")

@@ -136,10 +136,8 @@ def still_true(told: JobForecast, now: float, started_at: float = inf) -> JobFor
         return None  # it ran when the forecast was made, or should have started
     if told.end.p50 < now or not (waits or start is None or start.p10 <= started_at <= start.p90):
         return None
-    end = replace(told.end, p10=max(told.end.p10, now))
-    if start is None or not waits:
-        return replace(told, start=None, end=end)
-    return replace(told, start=replace(start, p10=max(start.p10, now)), end=end)
+    start = None if start is None or not waits else replace(start, p10=max(start.p10, now))
+    return replace(told, start=start, end=replace(told.end, p10=max(told.end.p10, now)))
 
 
 def quantiles(values: Sequence[float]) -> Interval:
@@ -156,7 +154,7 @@ def foretold(values: Sequence[float], least: float = -inf) -> Interval:
     Both halves are taken as exponential then.
     """
     ordered, many = sorted(values), len(values)
-    found = Interval(*(_quantile(ordered, level) for level in LEVELS), least)
+    found = replace(quantiles(ordered), least=least)
     reach = log(0.5 / LEVELS[0]) / log(0.5 * (many + 1)) if many > 2 else 1.0
     if reach <= 1.0 or found.p50 == inf:
         return found
@@ -263,25 +261,17 @@ class IntervalCalibration:
         return max(_between(end_by, learnt, self._factors(at)[0]), self.corrected(at, said).p90)
 
     def _factors(self, at: float) -> tuple[float, float, float]:
-        """Returns the weight of what is learnt, and the factors of the lower and the upper half."""
+        """Returns the weight of what is learnt, 0 from few jobs, and the factors of the lower and the upper half."""
         if self._known is None or self._known[:2] != (at, self._came):
-            self._known = (at, self._came, *self._quantiles(at))
+            many = independent_outcomes(self._outcomes)
+            part, before, after = many / (many + _HALF_BELIEVED), 1.0, 1.0
+            if len({each.job_id for each in self._outcomes}) < _JOBS_LEAST:
+                part = 0.0
+            else:
+                before = quantile_with_open([each.low for each in self._outcomes], (), LEVELS[2])
+                after = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), LEVELS[2])
+            self._known = at, self._came, part, before, after
         return self._known[2:]
-
-    def _quantiles(self, at: float) -> tuple[float, float, float]:
-        part = self._belief()
-        if part <= 0.0:
-            return 0.0, 1.0, 1.0
-        before = quantile_with_open([each.low for each in self._outcomes], (), LEVELS[2])
-        after = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), LEVELS[2])
-        return part, before, after
-
-    def _belief(self) -> float:
-        """Returns the weight of outcomes: 0 with few jobs, towards 1 with many independent ones."""
-        if len({each.job_id for each in self._outcomes}) < _JOBS_LEAST:
-            return 0.0
-        many = independent_outcomes(self._outcomes)
-        return many / (many + _HALF_BELIEVED)
 
     def _open_late(self, at: float) -> list[float]:
         """Returns lower bounds on the lateness of events that have not happened, in halves of their intervals."""

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from math import exp, inf, log, sqrt
 from random import Random
+from typing import Any
 
 from walras.job_request import JobId, JobRequest
 
@@ -167,11 +168,8 @@ class DrawnLengths:
         if len(self._ended) + len(self._open) <= _WEIGHED_MOST:
             chance = Random(f"{luck}/past")
             future._weigh(lambda: chance.expovariate(1.0))
-        future._drawn = self._newest()
+        future._drawn = {group: values[-_LATELY:] for group, values in self._lately.items()}
         return future
-
-    def _newest(self) -> dict[tuple[str, str, str], list[float]]:
-        return {group: values[-_LATELY:] for group, values in self._lately.items()}
 
     def ratio(self, request: JobRequest, least: float, chance: Random) -> float:
         """Returns a drawn ratio of true to stated work, above `least`, the ratio done already."""
@@ -186,7 +184,7 @@ class DrawnLengths:
         If it `joins`, later jobs of its group may take its length in this future.
         """
         if request.duration_s is not None:
-            return self._drawn_by_guess_s(request.duration_s, request, had_s, chance)
+            return self._drawn_alone_s(request, had_s, chance)
         group, drawn = (request.project, request.user, request.kind), 0.0
         of_group = self._drawn.get(group, ())
         if of_group and chance.random() < self._together:
@@ -211,18 +209,14 @@ class DrawnLengths:
         return max(self.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
 
     def _drawn_alone_s(self, request: JobRequest, had_s: float, chance: Random) -> float:
-        known = self._table(_Drawn.LENGTH, request)
+        of, unit_s, first_s, spread = _Drawn.LENGTH, 1.0, _FIRST_GUESS_S, _FIRST_SPREAD
+        if request.duration_s is not None:
+            of, unit_s, first_s, spread = _Drawn.GUESS, request.duration_s, request.duration_s, _GUESS_SPREAD
+        known = self._table(of, request)
         if known is not None:
-            return known.draw(had_s, chance)
-        drawn = _FIRST_GUESS_S * chance.lognormvariate(0.0, _FIRST_SPREAD)
-        return drawn if drawn > had_s else _beyond(had_s, chance)
-
-    def _drawn_by_guess_s(self, guess_s: float, request: JobRequest, had_s: float, chance: Random) -> float:
-        known = self._table(_Drawn.GUESS, request)
-        if known is not None:
-            return guess_s * known.draw(had_s / guess_s, chance)
-        drawn = guess_s * chance.lognormvariate(0.0, _GUESS_SPREAD)
-        return drawn if drawn > had_s else _beyond(had_s, chance, _GUESS_SPREAD)
+            return unit_s * known.draw(had_s / unit_s, chance)
+        drawn = first_s * chance.lognormvariate(0.0, spread)
+        return drawn if drawn > had_s else _beyond(had_s, chance, min(spread, 1.0))
 
     def _table(self, of: _Drawn, request: JobRequest) -> "_Weighted | None":
         key = of, request.project, request.user, request.kind
@@ -430,13 +424,6 @@ def _as_in_first_hour(known: Sequence[Arrival], now: float, span_s: float, chanc
 
 def as_newcomer(arrival: Arrival, job_id: JobId) -> JobRequest:
     """Returns the request of a future job like that past arrival."""
-    request, later_s = arrival.request, 0.0
-    deadline_at = request.deadline_at
-    return replace(
-        request,
-        job_id=job_id,
-        depends_on=(),
-        held=False,
-        not_before_at=-inf,
-        deadline_at=deadline_at if deadline_at == inf else arrival.at + later_s + _DAY_S,
-    )
+    deadline_at = inf if arrival.request.deadline_at == inf else arrival.at + _DAY_S
+    changed: dict[str, Any] = {"depends_on": (), "held": False, "not_before_at": -inf, "deadline_at": deadline_at}
+    return replace(arrival.request, job_id=job_id, **changed)

@@ -12,7 +12,7 @@ but a promise needs an instant that is late enough, not an early one.
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from time import monotonic, process_time
@@ -83,23 +83,13 @@ class RolledJob:
     late_end_at: float = inf
     #: If the future was given up before the end: when that was, or when it began of a job that was held; inf otherwise.
     open_until: float = inf
-    #: Accelerator-hours by pool, from the present on.
-    held_h: dict[str, float] = field(default_factory=dict)
     usd: float = 0.0
-    #: Since when it holds its place, and the pool, accelerators and price per hour of that place; None: it waits.
-    lease: tuple[float, str, float, float] | None = None
+    #: Since when it holds its place, and the price per hour of that; None: it waits.
+    lease: tuple[float, float] | None = None
     #: Whether an attempt of it was stopped in this future.
     stopped: bool = False
     #: Before this instant it may not start, and cannot end.
     least_at: float = -inf
-
-
-def note_open_jobs(jobs: dict[JobId, RolledJob], ledger: Ledger, began_at: float, given_up_at: float) -> None:
-    """Sets `open_until` of the jobs of a future that is over. Of a held job nothing is known: a person releases it."""
-    for job_id, rolled in jobs.items():
-        if rolled.ends_at == inf:
-            job = ledger.jobs.get(job_id)
-            rolled.open_until = began_at if job is None or job.state is JobState.HELD else given_up_at
 
 
 def guess_late_ends(
@@ -169,7 +159,7 @@ class RolloutLimits:
     @property
     def are_reached(self) -> bool:
         """Whether no time is left."""
-        is_wanted = self.yields and _process.is_awaited
+        is_wanted = self.yields and _Process.is_awaited
         return is_wanted or process_time() > self.cpu_until_s or monotonic() > self.until_s
 
 
@@ -179,7 +169,6 @@ class _Process:
     is_awaited = False
 
 
-_process = _Process()
 #: The signal by which the process is told that somebody waits.
 AWAITED_SIGNAL = signal.SIGUSR1
 
@@ -188,7 +177,7 @@ def yield_when_awaited() -> None:
     """Let `AWAITED_SIGNAL` end this process's present question, if that may yield, and not the process."""
 
     def note(*_: object) -> None:
-        _process.is_awaited = True
+        _Process.is_awaited = True
 
     signal.signal(AWAITED_SIGNAL, note)
 
@@ -203,7 +192,7 @@ class DrawTime:
     def __init__(self, cpu_s: float, within_s: float, *, yields: bool = False) -> None:
         self._cpu_s, self._yields = cpu_s, yields
         if not yields:  # the answer that was awaited, or another one since
-            _process.is_awaited = False
+            _Process.is_awaited = False
         self._began_s, self._until_s = process_time(), monotonic() + within_s
 
     @property
@@ -214,7 +203,7 @@ class DrawTime:
     @property
     def has_yielded(self) -> bool:
         """Whether somebody waits for another answer, so that this one ends without the future that was under way."""
-        return self._yields and _process.is_awaited
+        return self._yields and _Process.is_awaited
 
     def is_over(self, draw: int) -> bool:
         """Whether there is no time for another draw after so many."""
@@ -343,7 +332,10 @@ class Rollout:
             engine.stop()
         with rare_garbage_collection():
             engine.run(RunLimits(began_at + limits.horizon_s, limits.events))
-        note_open_jobs(self.jobs, ledger, began_at, self.now)
+        for job_id, rolled in self.jobs.items():
+            if rolled.ends_at == inf:  # of a held job nothing is known: a person releases it
+                is_open = job_id in ledger.jobs and ledger.jobs[job_id].state is not JobState.HELD
+                rolled.open_until = self.now if is_open else began_at
         guess_late_ends(self.jobs, self.world.jobs, ledger, began_at + limits.horizon_s)
         return not self._open
 
@@ -424,7 +416,7 @@ class Rollout:
         columns = self._core.ledger.columns
         pool = self._core.ledger.fleet.pools[columns.pool.item(job.slot)].pool
         count = columns.count.item(job.slot)
-        rolled.lease = self.now, pool.pool_id, count, pool.usd_per_h * count / max(pool.shape.accelerators, 1)
+        rolled.lease = self.now, pool.usd_per_h * count / max(pool.shape.accelerators, 1)
         self._holding += 1
 
     def _transitioned(self, now: float, command: JobTransitioned) -> None:
@@ -449,10 +441,8 @@ class Rollout:
             if self._open <= _LAST_PART * self._all and self._tail_until_at == inf:
                 self._tail_until_at = max(self._began_at + _TAIL * self._half_s, now + _PATIENCE_S)
         if rolled.lease is not None and (command.state.is_final or command.state in (JobState.PENDING, JobState.HELD)):
-            (since_at, pool, count, usd_per_h), rolled.lease = rolled.lease, None
-            hours = (now - since_at) / 3600.0
-            rolled.held_h[pool] = rolled.held_h.get(pool, 0.0) + hours * count
-            rolled.usd += hours * usd_per_h
+            (since_at, usd_per_h), rolled.lease = rolled.lease, None
+            rolled.usd += (now - since_at) / 3600.0 * usd_per_h
             rolled.stopped = True
             self._holding -= 1
         has_started = command.job_id == self._until_started and rolled.starts_at < inf
