@@ -94,6 +94,10 @@ class Tally:
         """Part of the intervals before which it came."""
         return mean(each.came < each.told.p10 for each in self.done)
 
+    def late(self) -> float:
+        """Part of the intervals after which it came."""
+        return mean(each.came > each.told.p90 for each in self.done)
+
     def width_s(self) -> float:
         """Median width; inf where it is beyond what was looked ahead."""
         return median(inf if each.told.p90 == inf else each.told.p90 - each.told.p10 for each in self.done)
@@ -159,6 +163,8 @@ class _Watcher:
         self._by = {name: IntervalCalibration() for name in ("starts", "ends")}
         self.found, self.answer = ForecastRun(Tally(), Tally()), ForecastAnswer(0.0, {}, 0, 0.0)
         self._scored_from = instants[int(_WARM_UP * len(instants))]
+        #: Intervals that end later are not counted: once nobody arrives, what waits comes sooner than can be known.
+        self._scored_until = jobs[-1].at
         for at in instants:
             self.simulation.engine.schedule(at, self._look)
 
@@ -186,6 +192,9 @@ class _Watcher:
             self.found.floors + len(told),
             self.found.floors_held + sum(after <= at for after in told),
         )
+        is_open = self.found.starts.open or self.found.ends.open or self.found.open_floors
+        if not is_open and self.found.looks >= self._chosen.looks > 0:
+            self.simulation.engine.stop()
 
     def _ended(self, job: JobMetrics) -> None:
         request = self._requests[job.job_id]
@@ -228,8 +237,9 @@ class _Watcher:
         known = list(lately)
         ahead_s = max((mean(known) if known else 3600.0) - since_s, 0.0)
         ours = self._by[which]
-        if at >= self._scored_from:
-            tally.open.setdefault(job_id, []).append(Promised(at, ours.corrected(at, raw), at + ahead_s))
+        told = ours.corrected(at, raw)
+        if at >= self._scored_from and told.p90 <= self._scored_until:
+            tally.open.setdefault(job_id, []).append(Promised(at, told, at + ahead_s))
         ours.said(job_id, at, raw)
 
 
