@@ -1,10 +1,9 @@
 """A snapshot of a core's state as plain data, and a core made from it, to be rolled forward or asked.
 
 The state is recorded as a restarted core is told it: pools, machines, known speeds, owed time, then each job; then what
-a restarted core would find anew (`Decided`): the plan in force and when the next is due, what each job waits for, and
-the places reserved. Otherwise the copy would decide at once what the original decides later, or never. Taking the
-snapshot changes nothing in the original core; it is done in pieces of some milliseconds, between which that core must
-not handle events.
+a restarted core would decide anew, and otherwise (`Decided`): the plan in force, when the next is due, and reserved
+places. Taking the snapshot changes nothing in the original core; it is done in pieces of some milliseconds, between
+which that core must not handle events.
 
 To another process, a question about a state goes without the jobs, which precede it in pieces: ten thousand jobs take a
 tenth of a second to pack, in which the sender's other threads hardly get a turn, and a call keeps what it carries until
@@ -106,15 +105,6 @@ class CoreSnapshot:
     #: Observed revocations per machine-hour, of pools whose machines the market reclaims.
     revocations_per_h: dict[str, float]
 
-    def open_lengths(self) -> list[EndedJob]:
-        """Returns active jobs that state no steps and have run, with what they have done as their length."""
-        told = ((job.job, self.had_s.get(job.job.job_id, 0.0)) for job in self.jobs if job.job.steps is None)
-        return [
-            EndedJob(request.user, request.kind, had_s, project=request.project, guess_s=request.duration_s)
-            for request, had_s in told
-            if had_s > 0
-        ]
-
     def requests(self) -> dict[JobId, JobRequest]:
         """Returns the requests of the active jobs, by job id."""
         return {job.job.job_id: job.job for job in self.jobs}
@@ -179,8 +169,11 @@ def known_lengths(snapshot: CoreSnapshot, ended: Iterable[EndedJob]) -> DrawnLen
             best = classes.classes[classes.row(job.request)].best_rate
             job = replace(job, ran_s=job.steps / best, request=None) if best > 0 else job
         at_best.append(job)
-    cut = [job for job in at_best if job.is_cut]
-    return DrawnLengths([job for job in at_best if not job.is_cut], [*cut, *snapshot.open_lengths()])
+    longer = [job for job in at_best if job.is_cut]
+    for asked in (job.job for job in snapshot.jobs if job.job.steps is None):
+        if (had_s := snapshot.had_s.get(asked.job_id, 0.0)) > 0:
+            longer.append(EndedJob(asked.user, asked.kind, had_s, project=asked.project, guess_s=asked.duration_s))
+    return DrawnLengths([job for job in at_best if not job.is_cut], longer)
 
 
 def _decided(core: SchedulerCore) -> Decided:

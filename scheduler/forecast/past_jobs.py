@@ -237,7 +237,7 @@ class DrawnLengths:
                 known += [(1.0, 1.0, 1.0)] * _TRUE_BEFORE
             below, above = ([(value, part * weight) for value, part, weight in each] for each in (known, longer))
             self._tables[key] = _Weighted(below, above, one * self._one)
-        return self._tables[key] if self._tables[key].is_known else None
+        return self._tables[key] if self._tables[key].values else None
 
 
 class _Likeness:
@@ -299,7 +299,7 @@ class _Weighted:
 
     def __init__(self, weighted: list[tuple[float, float]], longer: list[tuple[float, float]], one: float) -> None:
         """`one` is the weight of a drawn value."""
-        self._values: list[float] = []
+        self.values: list[float] = []
         #: Probability of being below each value.
         self._sums: list[float] = []
         once = sum(many == 1 for many in Counter(value for value, _ in weighted).values())
@@ -311,49 +311,45 @@ class _Weighted:
         for value, is_open, weight in sorted([*known, *unknown]):
             if not is_open:
                 left *= 1.0 - weight / at_risk
-                self._values.append(value)
+                self.values.append(value)
                 self._sums.append(1.0 - left)
             at_risk -= weight
         self._spread, self._noise = _spread_of([value for value, _ in (*weighted, *longer)], len(weighted))
         #: Censored values above all known ones, and the part of what lies beyond these that each of them makes likely.
-        self._bounds = [(bound, weight) for bound, weight in longer if not self._values or bound >= self._values[-1]]
+        self._bounds = [(bound, weight) for bound, weight in longer if not self.values or bound >= self.values[-1]]
         self._of_bounds = sum(weight for _, weight in self._bounds)
-
-    @property
-    def is_known(self) -> bool:
-        return bool(self._values)
 
     def draw(self, least: float, chance: Random) -> float:
         """Draws a value above `least`; values beyond all that were seen are always possible."""
-        first = bisect_left(self._values, least * 1.0000001)
-        if first == len(self._values):
+        first = bisect_left(self.values, least * 1.0000001)
+        if first == len(self.values):
             return _beyond(max(least, self._bound(chance)), chance)
         below = self._below(first) + self._part_below(first, least) * (self._sums[first] - self._below(first))
         place = below + chance.random() * (1.0 - below)
         if place > self._sums[-1]:
-            return _beyond(max(self._values[-1], self._bound(chance)), chance, self._spread)
+            return _beyond(max(self.values[-1], self._bound(chance)), chance, self._spread)
         at = max(bisect_left(self._sums, place), first)
         part = max((place - self._below(at)) / max(self._sums[at] - self._below(at), 1e-12), 1e-12)
         if self._new < 1.0 and chance.random() >= self._new:
             part = 1.0  # the value itself
         short_by = exp((part - 1.0) * self._step(at) if at else self._spread * log(part))
-        return max(self._values[at] * short_by * chance.lognormvariate(0.0, self._noise), least * 1.0001)
+        return max(self.values[at] * short_by * chance.lognormvariate(0.0, self._noise), least * 1.0001)
 
     def _below(self, at: int) -> float:
         return self._sums[at - 1] if at else 0.0
 
     def _step(self, at: int) -> float:
         """Returns how much the logarithm of a value exceeds that of the one before it."""
-        return log(self._values[at] / self._values[at - 1])
+        return log(self.values[at] / self.values[at - 1])
 
     def _part_below(self, at: int, least: float) -> float:
         """Returns the part of the gap below a value that is below `least`; in a gap the logarithm is uniform."""
         if least <= 0.0:
             return 0.0
         if not at:
-            return exp(log(least / self._values[0]) / self._spread)
+            return exp(log(least / self.values[0]) / self._spread)
         step = self._step(at)
-        return max(log(least / self._values[at - 1]), 0.0) / step if step > 0.0 else 0.0
+        return max(log(least / self.values[at - 1]), 0.0) / step if step > 0.0 else 0.0
 
     def _bound(self, chance: Random) -> float:
         """Draws which censored value a value beyond all known ones is above; 0: none."""

@@ -159,8 +159,7 @@ class RolloutLimits:
     @property
     def are_reached(self) -> bool:
         """Whether no time is left."""
-        is_wanted = self.yields and _Process.is_awaited
-        return is_wanted or process_time() > self.cpu_until_s or monotonic() > self.until_s
+        return (self.yields and _Process.is_awaited) or process_time() > self.cpu_until_s or monotonic() > self.until_s
 
 
 class _Process:
