@@ -94,6 +94,10 @@ class Tally:
         """Part of the intervals before which it came."""
         return mean(each.came < each.told.p10 for each in self.done)
 
+    def late(self) -> float:
+        """Part of the intervals after which it came."""
+        return mean(each.came > each.told.p90 for each in self.done)
+
     def width_s(self) -> float:
         """Median width; inf where it is beyond what was looked ahead."""
         return median(inf if each.told.p90 == inf else each.told.p90 - each.told.p10 for each in self.done)
@@ -135,8 +139,9 @@ class ForecastLooks:
     #: Processor time of all forecasts; once it is spent nobody looks any more.
     cpu_s: float
     seed: int
-    #: Looks are taken while this part of the jobs arrives. The others overtake whom they overtake, as they always do:
-    #: if nobody arrived after the last look, jobs that wait would end sooner than any forecast could know.
+    #: Looks are taken while the second half of this part of the jobs arrives: before that hardly any waits. The others
+    #: overtake whom they overtake, as they always do: if nobody arrived after the last look, jobs that wait would end
+    #: sooner than any forecast could know.
     part: float = 1.0
     #: Processor time of a look for each active job, seconds.
     look_cpu_s: float = inf
@@ -158,6 +163,8 @@ class _Watcher:
         self._by = {name: IntervalCalibration() for name in ("starts", "ends")}
         self.found, self.answer = ForecastRun(Tally(), Tally()), ForecastAnswer(0.0, {}, 0, 0.0)
         self._scored_from = instants[int(_WARM_UP * len(instants))]
+        #: Intervals that end later are not counted: once nobody arrives, what waits comes sooner than can be known.
+        self._scored_until = jobs[-1].at
         for at in instants:
             self.simulation.engine.schedule(at, self._look)
 
@@ -185,6 +192,9 @@ class _Watcher:
             self.found.floors + len(told),
             self.found.floors_held + sum(after <= at for after in told),
         )
+        is_open = self.found.starts.open or self.found.ends.open or self.found.open_floors
+        if not is_open and self.found.looks >= self._chosen.looks > 0:
+            self.simulation.engine.stop()
 
     def _ended(self, job: JobMetrics) -> None:
         request = self._requests[job.job_id]
@@ -201,7 +211,9 @@ class _Watcher:
         if left_s <= 0:
             return ()
         snapshot, draws = snapshot_at_once(core, at), self._chosen.draws
-        left_s = min(left_s, self._chosen.look_cpu_s * len(snapshot.jobs))
+        left_s = min(
+            left_s / max(self._chosen.looks - self.found.looks, 1), self._chosen.look_cpu_s * len(snapshot.jobs)
+        )
         answer = forecast_jobs(ForecastQuestion(snapshot, self._past, draws=draws, cpu_s=left_s, seed=int(at)))
         self.answer = answer
         self.found.looks, self.found.draws = self.found.looks + 1, self.found.draws + answer.draws
@@ -225,15 +237,16 @@ class _Watcher:
         known = list(lately)
         ahead_s = max((mean(known) if known else 3600.0) - since_s, 0.0)
         ours = self._by[which]
-        if at >= self._scored_from:
-            tally.open.setdefault(job_id, []).append(Promised(at, ours.corrected(at, raw), at + ahead_s))
+        told = ours.corrected(at, raw)
+        if at >= self._scored_from and told.p90 <= self._scored_until:
+            tally.open.setdefault(job_id, []).append(Promised(at, told, at + ahead_s))
         ours.said(job_id, at, raw)
 
 
 def forecast_run(scenario: Scenario, jobs: list[SimulatedJob], chosen: ForecastLooks) -> ForecastRun:
     """Simulate, look at drawn instants while jobs arrive, and tell what came of the forecasts."""
-    chance, first, last = Random(chosen.seed), jobs[0].at, jobs[max(int(chosen.part * len(jobs)) - 1, 0)].at
-    instants = sorted(chance.uniform(first + 0.05 * (last - first), last) for _ in range(chosen.looks))
+    chance, last = Random(chosen.seed), max(int(chosen.part * len(jobs)) - 1, 0)
+    instants = sorted(chance.uniform(jobs[last // 2].at, jobs[last].at) for _ in range(chosen.looks))
     return _Watcher(scenario, jobs, instants, chosen).run()
 
 

@@ -52,13 +52,20 @@ def conditions_here(load: float) -> str:
 
 
 def record_run(
-    name: str, row: str | None, scale: float, measured: Sequence[Measured], load: float, folder: Path = FOLDER
+    name: str,
+    row: str | None,
+    scale: float,
+    measured: Sequence[Measured],
+    load: float,
+    folder: Path = FOLDER,
+    seeds: Sequence[int] = (),
 ) -> Path:
     """Write what a benchmark measured into its file, in place of what the same row measured before; returns the file.
 
     Tables without a figure (a benchmark that could not measure) change nothing.
     """
     words = ["python -m benchmarks", name, *(["--row", row] if row else []), *([f"--scale {scale:g}"] * (scale != 1))]
+    words += ["--seeds", *map(str, seeds)] if seeds else []
     tables = tuple(RecordedTable(table.title, table.setting, table.named()) for table in measured if table.rows)
     path = folder / f"{name}.json"
     if tables:

@@ -1,8 +1,8 @@
 """A snapshot of a core's state as plain data, and a core made from it, to be rolled forward or asked.
 
-The state is recorded as a restarted core is told it: pools, machines, known speeds, owed time, then each job. The copy
-decides nothing before it has the whole state. As after a restart, it makes its reservations anew and requests a solve
-at once. Taking the snapshot changes nothing in the original core; it is done in pieces of some milliseconds, between
+The state is recorded as a restarted core is told it: pools, machines, known speeds, owed time, then each job; then what
+a restarted core would decide anew, and otherwise (`Decided`): the plan in force, when the next is due, and reserved
+places. Taking the snapshot changes nothing in the original core; it is done in pieces of some milliseconds, between
 which that core must not handle events.
 
 To another process, a question about a state goes without the jobs, which precede it in pieces: ten thousand jobs take a
@@ -18,6 +18,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from optimizer.policy import Policy
+from optimizer.problem import FloatArray, IntArray
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism, judge_arrival, rebuild_queues
@@ -41,6 +42,7 @@ from scheduler.core.events import (
     Woke,
 )
 from scheduler.core.handlers.restored_state import gather_state
+from scheduler.core.placement.reservations import open_reservation
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.job_classes import JobClasses
@@ -48,12 +50,34 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.throughput import NetworkTable, RestartCosts, ThroughputTable
 from scheduler.core.state.working_set import Cycle, RoundMechanism
 from scheduler.forecast.past_jobs import DrawnLengths, EndedJob
-from walras.cluster import PoolId
+from walras.cluster import NodeId, PoolId
 from walras.job_request import JobId, JobRequest
 from walras.states import Reason
 
-#: Number of jobs recorded between two pauses: about a millisecond of work.
-_JOBS_IN_A_BITE = 100
+#: Number of jobs recorded between two pauses, and in a piece that is packed: about a millisecond of work.
+JOBS_IN_A_PIECE = 100
+
+
+#: What `JobColumns`, `Ledger` and `ActivePolicy` know of decisions, beyond what a restarted core is told.
+_OF_JOBS, _OF_LEDGER = ("since_at", "worked_s", "renewed_at_s"), ("restarts", "finished_s")
+_OF_POLICY = ("memory", "quote", "proposal", "solved_at", "riders")
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a core has decided that is still in force, and what it decided it by."""
+
+    ledger: dict[str, Any]
+    policy: dict[str, Any]
+    #: When the last solve was requested, and whether something has changed since.
+    requested_at: float
+    is_changed: bool
+    #: Pools in the order of the columns of `entitled`; job ids, and values of these jobs by the column's name.
+    pools: tuple[str, ...]
+    job_id: IntArray
+    columns: dict[str, FloatArray]
+    #: Job, pool, accelerators by machine, whether jobs were asked to leave, and machines by borrower.
+    reservations: tuple[tuple[JobId, PoolId, dict[NodeId, int], bool, dict[JobId, NodeId]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +94,7 @@ class CoreSnapshot:
     #: Pools and machines, in the order in which a copy is told of them.
     fleet: tuple[Event, ...]
     remembered: StateRestored
+    decided: Decided
     #: Active jobs, those that hold machines first.
     jobs: tuple[JobRestored, ...]
     speeds: ThroughputTable
@@ -79,15 +104,6 @@ class CoreSnapshot:
     had_s: dict[JobId, float]
     #: Observed revocations per machine-hour, of pools whose machines the market reclaims.
     revocations_per_h: dict[str, float]
-
-    def open_lengths(self) -> list[EndedJob]:
-        """Returns active jobs that state no steps and have run, with what they have done as their length."""
-        told = ((job.job, self.had_s.get(job.job.job_id, 0.0)) for job in self.jobs if job.job.steps is None)
-        return [
-            EndedJob(request.user, request.kind, had_s, project=request.project, guess_s=request.duration_s)
-            for request, had_s in told
-            if had_s > 0
-        ]
 
     def requests(self) -> dict[JobId, JobRequest]:
         """Returns the requests of the active jobs, by job id."""
@@ -105,19 +121,21 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
     yield
     holding, waiting, had_s = list[JobRestored](), list[JobRestored](), dict[JobId, float]()
     for number, job in enumerate(ledger):
-        if number % _JOBS_IN_A_BITE == 0:
+        if number % JOBS_IN_A_PIECE == 0:
             yield
         (holding if job.holds else waiting).append(_told_job(ledger, job, now))
         had_s[job.job_id] = _done_s(ledger, job, now)
-    policy = ledger.policy
+    policy, spending = ledger.policy, core.cycle.spending
+    known = spending.stated(now), spending.stated_of_users(now), spending.next_month_at
     return CoreSnapshot(
         now,
         PolicyChanged(now, policy.spec, policy.rules),
         SharesDeclared(now, tuple(ledger.usage.shares.values())),
         core.cycle.bookings.declared,
-        _told_money(core, now),
+        MoneyRestated(now, *known, spending.stated_budgets(now)),
         fleet,
         replace(remembered, at=now, programs=()),
+        _decided(core),
         (*holding, *waiting),
         speeds,
         costs,
@@ -151,14 +169,56 @@ def known_lengths(snapshot: CoreSnapshot, ended: Iterable[EndedJob]) -> DrawnLen
             best = classes.classes[classes.row(job.request)].best_rate
             job = replace(job, ran_s=job.steps / best, request=None) if best > 0 else job
         at_best.append(job)
-    cut = [job for job in at_best if job.is_cut]
-    return DrawnLengths([job for job in at_best if not job.is_cut], [*cut, *snapshot.open_lengths()])
+    longer = [job for job in at_best if job.is_cut]
+    for asked in (job.job for job in snapshot.jobs if job.job.steps is None):
+        if (had_s := snapshot.had_s.get(asked.job_id, 0.0)) > 0:
+            longer.append(EndedJob(asked.user, asked.kind, had_s, project=asked.project, guess_s=asked.duration_s))
+    return DrawnLengths([job for job in at_best if not job.is_cut], longer)
 
 
-def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
-    spending = core.cycle.spending
-    known = spending.stated(now), spending.stated_of_users(now), spending.next_month_at
-    return MoneyRestated(now, *known, spending.stated_budgets(now))
+def _decided(core: SchedulerCore) -> Decided:
+    cycle, ledger, columns = core.cycle, core.ledger, core.ledger.columns
+    slots, pools, solves = columns.active.nonzero()[0], ledger.fleet.pools, cycle.solves
+    name_of = {machine.row: machine.node_id for machine in ledger.fleet.machines if machine is not None}
+    kept = list[tuple[JobId, PoolId, dict[NodeId, int], bool, dict[JobId, NodeId]]]()
+    for each in cycle.reservations.values():
+        wanted = {name_of[row]: count for row, count in each.wanted.items()}
+        lent = {job_id: name_of[row] for job_id, row in each.lent.items()}
+        kept.append((each.job_id, pools[each.pool].name, wanted, each.preempting, lent))
+    return Decided(
+        {name: deepcopy(getattr(ledger, name)) for name in _OF_LEDGER},
+        {name: getattr(ledger.policy, name) for name in _OF_POLICY},
+        solves.requested_at,
+        solves.problem_changed or solves.in_flight > 0,
+        tuple(state.name for state in pools),
+        columns.job_id[slots],
+        {name: getattr(columns, name)[slots] for name in (*_OF_JOBS, "entitled")},
+        tuple(kept),
+    )
+
+
+def _decide_again(cycle: Cycle, told: Decided) -> None:
+    """Puts in force what the original core has decided."""
+    ledger, columns, fleet = cycle.ledger, cycle.ledger.columns, cycle.ledger.fleet
+    slots = columns.slots_of(told.job_id)
+    known = slots >= 0
+    for name in _OF_JOBS:
+        getattr(columns, name)[slots[known]] = told.columns[name][known]
+    for name, value in told.ledger.items():
+        setattr(ledger, name, deepcopy(value))
+    ledger.restarts.known_at_event, cycle.solves.requested_at = -1, told.requested_at
+    if told.pools == tuple(state.name for state in fleet.pools):
+        columns.entitled[slots[known]] = told.columns["entitled"][known]
+        for name, value in told.policy.items():
+            setattr(ledger.policy, name, value)
+        cycle.solves.problem_changed = told.is_changed
+    rows = {machine.node_id: machine.row for machine in fleet.machines if machine is not None}
+    for job_id, pool_id, wanted, preempting, lent in told.reservations:
+        job, pool = ledger.jobs.get(job_id), ledger.slow_machines.row_named(fleet, pool_id)
+        if job is not None and pool is not None and rows.keys() >= wanted.keys():
+            place = tuple((rows[node_id], count) for node_id, count in wanted.items())
+            reservation = open_reservation(cycle, job, pool, place, preempting=preempting)
+            reservation.lent.update((borrower, rows[node_id]) for borrower, node_id in lent.items())
 
 
 def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:
@@ -237,46 +297,13 @@ def _had_s(ledger: Ledger, job: JobRecord, now: float) -> float:
     return float(columns.attained_s[slot] + columns.count[slot] * max(now - columns.settled_at[slot], 0.0))
 
 
-class _Gate:
-    """Whether the copy may decide yet, and jobs that waited already: they are queued, not judged as newcomers again."""
-
-    def __init__(self, jobs: Iterable[JobId]) -> None:
-        self.is_open, self.waited = False, set(jobs)
-
-
-class _GatedRounds:
-    """A round mechanism that does nothing before its gate is open."""
-
-    def __init__(self, gate: _Gate, inner: RoundMechanism) -> None:
-        self._gate = gate
-        self._inner = inner
-
-    def settle(self, cycle: Cycle) -> None:
-        """Does what the inner mechanism does, once the gate is open."""
-        if not self._gate.is_open:
-            return
-        if waited := self._gate.waited:
-            arrived, self._gate.waited = cycle.backlog.arrived, set()
-            cycle.backlog.arrived = [job_id for job_id in arrived if job_id not in waited]
-            rebuild_queues(cycle)
-            for job_id in arrived:
-                if job_id in waited and (job := cycle.ledger.jobs.get(job_id)) is not None:
-                    judge_arrival(cycle, job, may_start=False)
-        self._inner.settle(cycle)
-
-
-def _make_gated(gate: _Gate, make: MakeMechanism, cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
-    return _GatedRounds(gate, make(cycle, policy, rules))
-
-
 class CoreCopy:
     """A core in the state of another core. Changes to try are told first; `open` then lets it decide."""
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
         self.snapshot = snapshot
-        self._gate = _Gate(job.job.job_id for job in snapshot.jobs)
-        gated = {name: partial(_make_gated, self._gate, make) for name, make in MECHANISMS.items()}
-        self.core = SchedulerCore(mechanisms=gated)
+        self._mechanism: RoundMechanism | None = None
+        self.core = SchedulerCore(mechanisms={name: partial(self._keep, make) for name, make in MECHANISMS.items()})
         ledger = self.core.ledger
         ledger.table, ledger.costs = deepcopy(snapshot.speeds), deepcopy(snapshot.costs)
         ledger.networks, ledger.classes = deepcopy(snapshot.networks), JobClasses(ledger.table)
@@ -284,6 +311,12 @@ class CoreCopy:
         for event in told:
             # A core neither keeps nor changes events, so they may be shared.
             self.core.handle(event)
+        if snapshot.jobs:
+            _decide_again(self.core.cycle, snapshot.decided)
+
+    def _keep(self, make: MakeMechanism, cycle: Cycle, policy: Policy, rules: RoundRules) -> Any:
+        """Keeps the mechanism until the copy is opened: a core without one decides nothing."""
+        self._mechanism = make(cycle, policy, rules)
 
     def tell(self, event: Event) -> None:
         """Adds an event at the instant of the snapshot, before the copy begins to decide."""
@@ -292,7 +325,15 @@ class CoreCopy:
 
     def open(self, at: float) -> list[Command]:
         """Lets the copy decide from now on. Returns its first commands."""
-        self._gate.is_open = True
+        cycle, waited = self.core.cycle, {job.job.job_id for job in self.snapshot.jobs}
+        cycle.mechanism = self._mechanism
+        rebuild_queues(cycle)
+        # Jobs that waited already are queued, not judged as newcomers again.
+        arrived = cycle.backlog.arrived
+        cycle.backlog.arrived = [job_id for job_id in arrived if job_id not in waited]
+        for job_id in arrived:
+            if job_id in waited and (job := cycle.ledger.jobs.get(job_id)) is not None:
+                judge_arrival(cycle, job, may_start=False)
         # Not earlier: jobs of a booking that has begun start with it, and those commands would be lost.
         bookings = self.snapshot.bookings
         booked = self.core.handle(BookingsDeclared(at, bookings)) if bookings else []
@@ -301,9 +342,6 @@ class CoreCopy:
 
 # ------------------------------------------------------------------------------------------ jobs in pieces
 
-
-#: Number of jobs in a piece, which takes about a millisecond to pack.
-JOBS_IN_A_PIECE = 100
 
 Jobs = tuple[JobRestored, ...]
 AnswerT = TypeVar("AnswerT")

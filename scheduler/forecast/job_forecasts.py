@@ -29,6 +29,8 @@ class Interval:
     p10: float
     p50: float
     p90: float
+    #: Before this instant it cannot come.
+    least: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,13 @@ def forecast_of(futures: Sequence[RolledJob], *, waits: bool = True) -> JobForec
     Where at least half of them reached its end, the others count with the late guess (`RolledJob.late_end_at`): what
     none of them reaches may never come.
     """
-    end, end_by = foretold([each.ends_at for each in futures]), inf
+    least = max(each.least_at for each in futures)
+    end, end_by = foretold([each.ends_at for each in futures], least), inf
     if end.p50 < inf:
         late = [each.late_end_at for each in futures]
-        end, end_by = foretold(late), promised_quantile(late)
+        end, end_by = foretold(late, least), promised_quantile(late)
     return JobForecast(
-        foretold([each.starts_at for each in futures]) if waits else None,
+        foretold([each.starts_at for each in futures], least) if waits else None,
         end,
         end_by,
         foretold([min(each.starts_at, each.open_until) for each in futures]).p10,
@@ -133,10 +136,8 @@ def still_true(told: JobForecast, now: float, started_at: float = inf) -> JobFor
         return None  # it ran when the forecast was made, or should have started
     if told.end.p50 < now or not (waits or start is None or start.p10 <= started_at <= start.p90):
         return None
-    end = replace(told.end, p10=max(told.end.p10, now))
-    if start is None or not waits:
-        return replace(told, start=None, end=end)
-    return replace(told, start=replace(start, p10=max(start.p10, now)), end=end)
+    start = None if start is None or not waits else replace(start, p10=max(start.p10, now))
+    return replace(told, start=start, end=replace(told.end, p10=max(told.end.p10, now)))
 
 
 def quantiles(values: Sequence[float]) -> Interval:
@@ -145,19 +146,20 @@ def quantiles(values: Sequence[float]) -> Interval:
     return Interval(*(_quantile(ordered, level) for level in LEVELS))
 
 
-def foretold(values: Sequence[float]) -> Interval:
-    """Returns p10, p50 and p90 of the next value; beyond all values if these are too few to have it between them.
+def foretold(values: Sequence[float], least: float = -inf) -> Interval:
+    """Returns p10, p50 and p90 of the next value; beyond all values if these are too few to have it between them, but
+    none below `least`.
 
     Of n values the next one lies outside on each side with probability 1 / (n + 1), which is above a tenth below nine.
     Both halves are taken as exponential then.
     """
     ordered, many = sorted(values), len(values)
-    found = Interval(*(_quantile(ordered, level) for level in LEVELS))
+    found = replace(quantiles(ordered), least=least)
     reach = log(0.5 / LEVELS[0]) / log(0.5 * (many + 1)) if many > 2 else 1.0
     if reach <= 1.0 or found.p50 == inf:
         return found
     p10, p90 = (found.p50 + reach * (edge - found.p50) for edge in (ordered[0], ordered[-1]))
-    return replace(found, p10=p10, p90=p90)
+    return replace(found, p10=max(p10, least), p90=p90)
 
 
 def promised_quantile(values: Sequence[float]) -> float:
@@ -238,15 +240,16 @@ class IntervalCalibration:
         self._came = 0
 
     def corrected(self, at: float, said: Interval) -> Interval:
-        """Returns the corrected interval, in ascending order and never before `at`."""
+        """Returns the corrected interval, in ascending order, never before `at` nor before it can come."""
         if said.p50 == inf:
             return said
+        earliest = max(at, said.least)
         part, before, after = self._factors(at)
         low_s, high_s = _halves(at, said)
-        p10 = max(_between(said.p10, said.p50 - before * low_s, part), at)
-        p90 = max(_between(said.p90, said.p50 + after * high_s, part), at)
+        p10 = max(_between(said.p10, said.p50 - before * low_s, part), earliest)
+        p90 = max(_between(said.p90, said.p50 + after * high_s, part), earliest)
         p10, p90 = min(p10, p90), max(p10, p90)
-        return Interval(p10, min(max(said.p50, p10), p90), p90)
+        return replace(said, p10=p10, p50=min(max(said.p50, p10), p90), p90=p90)
 
     def promised(self, at: float, forecast: JobForecast) -> float:
         """Returns the instant by which to promise an end; inf if none can be promised."""
@@ -258,25 +261,17 @@ class IntervalCalibration:
         return max(_between(end_by, learnt, self._factors(at)[0]), self.corrected(at, said).p90)
 
     def _factors(self, at: float) -> tuple[float, float, float]:
-        """Returns the weight of what is learnt, and the factors of the lower and the upper half."""
+        """Returns the weight of what is learnt, 0 from few jobs, and the factors of the lower and the upper half."""
         if self._known is None or self._known[:2] != (at, self._came):
-            self._known = (at, self._came, *self._quantiles(at))
+            many = independent_outcomes(self._outcomes)
+            part, before, after = many / (many + _HALF_BELIEVED), 1.0, 1.0
+            if len({each.job_id for each in self._outcomes}) < _JOBS_LEAST:
+                part = 0.0
+            else:
+                before = quantile_with_open([each.low for each in self._outcomes], (), LEVELS[2])
+                after = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), LEVELS[2])
+            self._known = at, self._came, part, before, after
         return self._known[2:]
-
-    def _quantiles(self, at: float) -> tuple[float, float, float]:
-        part = self._belief()
-        if part <= 0.0:
-            return 0.0, 1.0, 1.0
-        before = quantile_with_open([each.low for each in self._outcomes], (), LEVELS[2])
-        after = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), LEVELS[2])
-        return part, before, after
-
-    def _belief(self) -> float:
-        """Returns the weight of outcomes: 0 with few jobs, towards 1 with many independent ones."""
-        if len({each.job_id for each in self._outcomes}) < _JOBS_LEAST:
-            return 0.0
-        many = independent_outcomes(self._outcomes)
-        return many / (many + _HALF_BELIEVED)
 
     def _open_late(self, at: float) -> list[float]:
         """Returns lower bounds on the lateness of events that have not happened, in halves of their intervals."""

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from math import exp, inf, log, sqrt
 from random import Random
+from typing import Any
 
 from walras.job_request import JobId, JobRequest
 
@@ -167,11 +168,8 @@ class DrawnLengths:
         if len(self._ended) + len(self._open) <= _WEIGHED_MOST:
             chance = Random(f"{luck}/past")
             future._weigh(lambda: chance.expovariate(1.0))
-        future._drawn = self._newest()
+        future._drawn = {group: values[-_LATELY:] for group, values in self._lately.items()}
         return future
-
-    def _newest(self) -> dict[tuple[str, str, str], list[float]]:
-        return {group: values[-_LATELY:] for group, values in self._lately.items()}
 
     def ratio(self, request: JobRequest, least: float, chance: Random) -> float:
         """Returns a drawn ratio of true to stated work, above `least`, the ratio done already."""
@@ -186,7 +184,7 @@ class DrawnLengths:
         If it `joins`, later jobs of its group may take its length in this future.
         """
         if request.duration_s is not None:
-            return self._drawn_by_guess_s(request.duration_s, request, had_s, chance)
+            return self._drawn_alone_s(request, had_s, chance)
         group, drawn = (request.project, request.user, request.kind), 0.0
         of_group = self._drawn.get(group, ())
         if of_group and chance.random() < self._together:
@@ -211,18 +209,14 @@ class DrawnLengths:
         return max(self.length_s(request, had_s, chance, joins=joins) - had_s, 1.0) * best
 
     def _drawn_alone_s(self, request: JobRequest, had_s: float, chance: Random) -> float:
-        known = self._table(_Drawn.LENGTH, request)
+        of, unit_s, first_s, spread = _Drawn.LENGTH, 1.0, _FIRST_GUESS_S, _FIRST_SPREAD
+        if request.duration_s is not None:
+            of, unit_s, first_s, spread = _Drawn.GUESS, request.duration_s, request.duration_s, _GUESS_SPREAD
+        known = self._table(of, request)
         if known is not None:
-            return known.draw(had_s, chance)
-        drawn = _FIRST_GUESS_S * chance.lognormvariate(0.0, _FIRST_SPREAD)
-        return drawn if drawn > had_s else _beyond(had_s, chance)
-
-    def _drawn_by_guess_s(self, guess_s: float, request: JobRequest, had_s: float, chance: Random) -> float:
-        known = self._table(_Drawn.GUESS, request)
-        if known is not None:
-            return guess_s * known.draw(had_s / guess_s, chance)
-        drawn = guess_s * chance.lognormvariate(0.0, _GUESS_SPREAD)
-        return drawn if drawn > had_s else _beyond(had_s, chance, _GUESS_SPREAD)
+            return unit_s * known.draw(had_s / unit_s, chance)
+        drawn = first_s * chance.lognormvariate(0.0, spread)
+        return drawn if drawn > had_s else _beyond(had_s, chance, min(spread, 1.0))
 
     def _table(self, of: _Drawn, request: JobRequest) -> "_Weighted | None":
         key = of, request.project, request.user, request.kind
@@ -243,7 +237,7 @@ class DrawnLengths:
                 known += [(1.0, 1.0, 1.0)] * _TRUE_BEFORE
             below, above = ([(value, part * weight) for value, part, weight in each] for each in (known, longer))
             self._tables[key] = _Weighted(below, above, one * self._one)
-        return self._tables[key] if self._tables[key].is_known else None
+        return self._tables[key] if self._tables[key].values else None
 
 
 class _Likeness:
@@ -305,7 +299,7 @@ class _Weighted:
 
     def __init__(self, weighted: list[tuple[float, float]], longer: list[tuple[float, float]], one: float) -> None:
         """`one` is the weight of a drawn value."""
-        self._values: list[float] = []
+        self.values: list[float] = []
         #: Probability of being below each value.
         self._sums: list[float] = []
         once = sum(many == 1 for many in Counter(value for value, _ in weighted).values())
@@ -317,49 +311,45 @@ class _Weighted:
         for value, is_open, weight in sorted([*known, *unknown]):
             if not is_open:
                 left *= 1.0 - weight / at_risk
-                self._values.append(value)
+                self.values.append(value)
                 self._sums.append(1.0 - left)
             at_risk -= weight
         self._spread, self._noise = _spread_of([value for value, _ in (*weighted, *longer)], len(weighted))
         #: Censored values above all known ones, and the part of what lies beyond these that each of them makes likely.
-        self._bounds = [(bound, weight) for bound, weight in longer if not self._values or bound >= self._values[-1]]
+        self._bounds = [(bound, weight) for bound, weight in longer if not self.values or bound >= self.values[-1]]
         self._of_bounds = sum(weight for _, weight in self._bounds)
-
-    @property
-    def is_known(self) -> bool:
-        return bool(self._values)
 
     def draw(self, least: float, chance: Random) -> float:
         """Draws a value above `least`; values beyond all that were seen are always possible."""
-        first = bisect_left(self._values, least * 1.0000001)
-        if first == len(self._values):
+        first = bisect_left(self.values, least * 1.0000001)
+        if first == len(self.values):
             return _beyond(max(least, self._bound(chance)), chance)
         below = self._below(first) + self._part_below(first, least) * (self._sums[first] - self._below(first))
         place = below + chance.random() * (1.0 - below)
         if place > self._sums[-1]:
-            return _beyond(max(self._values[-1], self._bound(chance)), chance, self._spread)
+            return _beyond(max(self.values[-1], self._bound(chance)), chance, self._spread)
         at = max(bisect_left(self._sums, place), first)
         part = max((place - self._below(at)) / max(self._sums[at] - self._below(at), 1e-12), 1e-12)
         if self._new < 1.0 and chance.random() >= self._new:
             part = 1.0  # the value itself
         short_by = exp((part - 1.0) * self._step(at) if at else self._spread * log(part))
-        return max(self._values[at] * short_by * chance.lognormvariate(0.0, self._noise), least * 1.0001)
+        return max(self.values[at] * short_by * chance.lognormvariate(0.0, self._noise), least * 1.0001)
 
     def _below(self, at: int) -> float:
         return self._sums[at - 1] if at else 0.0
 
     def _step(self, at: int) -> float:
         """Returns how much the logarithm of a value exceeds that of the one before it."""
-        return log(self._values[at] / self._values[at - 1])
+        return log(self.values[at] / self.values[at - 1])
 
     def _part_below(self, at: int, least: float) -> float:
         """Returns the part of the gap below a value that is below `least`; in a gap the logarithm is uniform."""
         if least <= 0.0:
             return 0.0
         if not at:
-            return exp(log(least / self._values[0]) / self._spread)
+            return exp(log(least / self.values[0]) / self._spread)
         step = self._step(at)
-        return max(log(least / self._values[at - 1]), 0.0) / step if step > 0.0 else 0.0
+        return max(log(least / self.values[at - 1]), 0.0) / step if step > 0.0 else 0.0
 
     def _bound(self, chance: Random) -> float:
         """Draws which censored value a value beyond all known ones is above; 0: none."""
@@ -430,13 +420,6 @@ def _as_in_first_hour(known: Sequence[Arrival], now: float, span_s: float, chanc
 
 def as_newcomer(arrival: Arrival, job_id: JobId) -> JobRequest:
     """Returns the request of a future job like that past arrival."""
-    request, later_s = arrival.request, 0.0
-    deadline_at = request.deadline_at
-    return replace(
-        request,
-        job_id=job_id,
-        depends_on=(),
-        held=False,
-        not_before_at=-inf,
-        deadline_at=deadline_at if deadline_at == inf else arrival.at + later_s + _DAY_S,
-    )
+    deadline_at = inf if arrival.request.deadline_at == inf else arrival.at + _DAY_S
+    changed: dict[str, Any] = {"depends_on": (), "held": False, "not_before_at": -inf, "deadline_at": deadline_at}
+    return replace(arrival.request, job_id=job_id, **changed)

@@ -2,9 +2,9 @@
 
 The copy decides; the simulated world (`scheduler.world`) carries out its commands, with the speeds and costs that the
 core assumes (`BelievedPhysics`). A job that is asked to stop saves its work unless it has never been seen to save. A
-solve is answered at once near the present, and later the further ahead the future is (`_SOLVE_SLOWER`), so that a
-future of days does not cost thousands of solves; but before much has happened meanwhile (`_EVENTS_PER_JOB`), because
-under a plan a place that became free stays idle until the answer.
+solve that costs no more than an event is answered at once, another one later the further ahead the future is
+(`_SOLVE_SLOWER`), so that a future of days does not cost thousands of solves; but before much has happened meanwhile
+(`_EVENTS_PER_JOB`), because under a plan a place that became free stays idle until the answer.
 
 A future may be given up while a job still runs. What it has left then tells its end there, unless others stop it: late,
 but a promise needs an instant that is late enough, not an early one.
@@ -12,7 +12,7 @@ but a promise needs an instant that is late enough, not an early one.
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from time import monotonic, process_time
@@ -54,7 +54,8 @@ from walras.contract import FORECAST_AHEAD_S
 from walras.job_request import JobId
 from walras.states import JobState
 
-#: Maximum of seconds for saving; and spread of machines' boot times (standard deviation of the logarithm).
+#: Maximum of seconds for saving where that was never measured; and spread of machines' boot times (standard deviation
+#: of the logarithm).
 _SAVING_MOST_S, _BOOT_SPREAD = 10.0, 0.25
 #: Job ids of future arrivals; above those of all existing jobs.
 _NEWCOMERS_FROM = 1 << 40
@@ -82,21 +83,13 @@ class RolledJob:
     late_end_at: float = inf
     #: If the future was given up before the end: when that was, or when it began of a job that was held; inf otherwise.
     open_until: float = inf
-    #: Accelerator-hours by pool, from the present on.
-    held_h: dict[str, float] = field(default_factory=dict)
     usd: float = 0.0
-    #: Since when it holds its place, and the pool, accelerators and price per hour of that place; None: it waits.
-    lease: tuple[float, str, float, float] | None = None
+    #: Since when it holds its place, and the price per hour of that; None: it waits.
+    lease: tuple[float, float] | None = None
     #: Whether an attempt of it was stopped in this future.
     stopped: bool = False
-
-
-def note_open_jobs(jobs: dict[JobId, RolledJob], ledger: Ledger, began_at: float, given_up_at: float) -> None:
-    """Sets `open_until` of the jobs of a future that is over. Of a held job nothing is known: a person releases it."""
-    for job_id, rolled in jobs.items():
-        if rolled.ends_at == inf:
-            job = ledger.jobs.get(job_id)
-            rolled.open_until = began_at if job is None or job.state is JobState.HELD else given_up_at
+    #: Before this instant it may not start, and cannot end.
+    least_at: float = -inf
 
 
 def guess_late_ends(
@@ -141,10 +134,13 @@ class BelievedPhysics:
         return max(self._ledger.rate_of(self._ledger.jobs[attempt.job_id]), 1e-9)
 
     def costs(self, job: JobProgress, parts: list[HeldDevices], number: int) -> AttemptCosts:
-        """Returns the restart cost of the kind; the job saves when it is asked to stop, unless it was never seen to."""
-        record = self._ledger.jobs[job.plan.request.job_id]
-        saving_s = None if may_lose_work(self._ledger, record) else min(record.request.grace_s, _SAVING_MOST_S)
-        return AttemptCosts(self._ledger.restart_s(record, self._core.cycle.policy.rules), saving_s)
+        """Returns the restart cost of the kind; saving at a stop is a part of it, unless it was never seen to save."""
+        ledger, record = self._ledger, self._ledger.jobs[job.plan.request.job_id]
+        restart_s, write_s = ledger.restart_s(record, ledger.policy.rules), ledger.costs.write_s(record.request.kind)
+        if may_lose_work(ledger, record):
+            return AttemptCosts(restart_s, None)
+        saving_s = min(record.request.grace_s, restart_s, _SAVING_MOST_S if write_s is None else write_s)
+        return AttemptCosts(restart_s - saving_s, saving_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +159,7 @@ class RolloutLimits:
     @property
     def are_reached(self) -> bool:
         """Whether no time is left."""
-        is_wanted = self.yields and _process.is_awaited
-        return is_wanted or process_time() > self.cpu_until_s or monotonic() > self.until_s
+        return (self.yields and _Process.is_awaited) or process_time() > self.cpu_until_s or monotonic() > self.until_s
 
 
 class _Process:
@@ -173,7 +168,6 @@ class _Process:
     is_awaited = False
 
 
-_process = _Process()
 #: The signal by which the process is told that somebody waits.
 AWAITED_SIGNAL = signal.SIGUSR1
 
@@ -182,7 +176,7 @@ def yield_when_awaited() -> None:
     """Let `AWAITED_SIGNAL` end this process's present question, if that may yield, and not the process."""
 
     def note(*_: object) -> None:
-        _process.is_awaited = True
+        _Process.is_awaited = True
 
     signal.signal(AWAITED_SIGNAL, note)
 
@@ -197,7 +191,7 @@ class DrawTime:
     def __init__(self, cpu_s: float, within_s: float, *, yields: bool = False) -> None:
         self._cpu_s, self._yields = cpu_s, yields
         if not yields:  # the answer that was awaited, or another one since
-            _process.is_awaited = False
+            _Process.is_awaited = False
         self._began_s, self._until_s = process_time(), monotonic() + within_s
 
     @property
@@ -208,7 +202,7 @@ class DrawTime:
     @property
     def has_yielded(self) -> bool:
         """Whether somebody waits for another answer, so that this one ends without the future that was under way."""
-        return self._yields and _process.is_awaited
+        return self._yields and _Process.is_awaited
 
     def is_over(self, draw: int) -> bool:
         """Whether there is no time for another draw after so many."""
@@ -337,7 +331,10 @@ class Rollout:
             engine.stop()
         with rare_garbage_collection():
             engine.run(RunLimits(began_at + limits.horizon_s, limits.events))
-        note_open_jobs(self.jobs, ledger, began_at, self.now)
+        for job_id, rolled in self.jobs.items():
+            if rolled.ends_at == inf:  # of a held job nothing is known: a person releases it
+                is_open = job_id in ledger.jobs and ledger.jobs[job_id].state is not JobState.HELD
+                rolled.open_until = self.now if is_open else began_at
         guess_late_ends(self.jobs, self.world.jobs, ledger, began_at + limits.horizon_s)
         return not self._open
 
@@ -360,7 +357,7 @@ class Rollout:
     def _begin(self, job: JobRecord) -> None:
         """Adds a job of the present, with its attempt; its remaining work is drawn once."""
         now, ledger = self._began_at, self._core.ledger
-        rolled = self.jobs[job.job_id] = RolledJob()
+        rolled = self.jobs[job.job_id] = RolledJob(least_at=max(self._began_at, job.request.not_before_at))
         self._open += job.state is not JobState.HELD
         best, had_s = ledger.class_of(job).best_rate, self._copy.snapshot.had_s.get(job.job_id)
         done = job.steps, had_s or 0.0
@@ -418,7 +415,7 @@ class Rollout:
         columns = self._core.ledger.columns
         pool = self._core.ledger.fleet.pools[columns.pool.item(job.slot)].pool
         count = columns.count.item(job.slot)
-        rolled.lease = self.now, pool.pool_id, count, pool.usd_per_h * count / max(pool.shape.accelerators, 1)
+        rolled.lease = self.now, pool.usd_per_h * count / max(pool.shape.accelerators, 1)
         self._holding += 1
 
     def _transitioned(self, now: float, command: JobTransitioned) -> None:
@@ -443,10 +440,8 @@ class Rollout:
             if self._open <= _LAST_PART * self._all and self._tail_until_at == inf:
                 self._tail_until_at = max(self._began_at + _TAIL * self._half_s, now + _PATIENCE_S)
         if rolled.lease is not None and (command.state.is_final or command.state in (JobState.PENDING, JobState.HELD)):
-            (since_at, pool, count, usd_per_h), rolled.lease = rolled.lease, None
-            hours = (now - since_at) / 3600.0
-            rolled.held_h[pool] = rolled.held_h.get(pool, 0.0) + hours * count
-            rolled.usd += hours * usd_per_h
+            (since_at, usd_per_h), rolled.lease = rolled.lease, None
+            rolled.usd += (now - since_at) / 3600.0 * usd_per_h
             rolled.stopped = True
             self._holding -= 1
         has_started = command.job_id == self._until_started and rolled.starts_at < inf
@@ -482,7 +477,7 @@ class Rollout:
         answer: Solved | SolveFailed
         used = sum(state.capacity - state.free for state in self._core.ledger.fleet.pools)
         within = min(_EVENTS_PER_JOB * len(command.problem.jobs), _EVENTS_PER_ACCELERATOR * used)
-        at = now + (_SOLVE_SLOWER * (now - self._began_at) if within > 0 else 0.0)
+        at = now + (_SOLVE_SLOWER * (now - self._began_at) if within > 1 else 0.0)
         try:
             answer = Solved(at, command.request_id, self._solve(command))
         except Exception as error:  # a foreign policy may raise anything; that is its answer

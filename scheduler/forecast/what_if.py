@@ -14,9 +14,10 @@ Machines can be added only to an existing pool, because job speeds on an unknown
 leave at once, like drained ones: jobs save what they can.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
+from statistics import fmean
 
 from optimizer.policy import PolicySpec
 from scheduler.core.events import (
@@ -183,7 +184,10 @@ def _compare(
     open_is = sum(as_is.jobs[job_id].ends_at == inf for job_id in present)
     open_changed = sum(changed.jobs[job_id].ends_at == inf for job_id in present)
     found.unfinished.append((open_is, open_changed))
-    until_at = _compared_until(as_is, changed) if open_is or open_changed else inf
+    # After that jobs count as ended: if a future was cut, at the earlier end of the two; else at the later one, so that
+    # a job that cannot run counts as late by at most the span seen.
+    choose, is_open = min if as_is.is_cut or changed.is_cut else max, open_is or open_changed
+    until_at = choose(as_is.until_at, changed.until_at) if is_open else inf
     for name, group in groups.items():
         later, waits, usd = 0.0, 0.0, 0.0
         for job_id in group:
@@ -201,16 +205,6 @@ def _compare(
         found.usd.setdefault(name, []).append(usd)
     for job_id in changed.jobs.keys() - as_is.jobs.keys():
         found.added.setdefault(job_id, []).append(changed.jobs[job_id])
-
-
-def _compared_until(as_is: _Future, changed: _Future) -> float:
-    """Returns the instant at which jobs that have not ended count as ended.
-
-    If a future was cut, it is the earlier end of the two; else the later one, so that a job that cannot run counts as
-    late by at most the span seen.
-    """
-    choose = min if as_is.is_cut or changed.is_cut else max
-    return choose(as_is.until_at, changed.until_at)
 
 
 def _outcome(found: _Pairs, groups: dict[str, list[JobId]], waiting: set[JobId]) -> AlternativeOutcome:
@@ -231,7 +225,7 @@ def _outcome(found: _Pairs, groups: dict[str, list[JobId]], waiting: set[JobId])
             )
             for job_id, rolled in found.added.items()
         },
-        (_mean([before for before, _ in found.unfinished]), _mean([after for _, after in found.unfinished])),
+        (fmean(before for before, _ in found.unfinished), fmean(after for _, after in found.unfinished)),
     )
 
 
@@ -251,10 +245,6 @@ def _difference(
 def _of_sums(by_name: dict[str, list[float]], names: tuple[str, ...], divisor: int) -> Interval:
     futures = zip(*(by_name[name] for name in names), strict=True)
     return quantiles([sum(future) / divisor for future in futures] or [0.0])
-
-
-def _mean(values: Sequence[int]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 # ------------------------------------------------------------------------------------------ remedies for a waiting job
@@ -277,17 +267,14 @@ def verified_changes(question: ChangeQuestion) -> tuple[str, ...]:
     """Returns the changes that work, in the words of `Remedy.text`, smallest first; none for a job that holds a place
     or is unknown.
     """
-    snapshot = question.snapshot
+    found, snapshot = list[str](), question.snapshot
     told = next((each for each in snapshot.jobs if each.job.job_id == question.job_id), None)
-    return () if told is None or told.placement is not None else tuple(_verified(question, told.job))
-
-
-def _verified(question: ChangeQuestion, request: JobRequest) -> Iterator[str]:
-    for remedy in question.remedies:
+    for remedy in question.remedies if told is not None and told.placement is None else ():
         # Jobs that make room save their work first, and are asked at the end of a round.
-        soon_s = _SOON_S if remedy.priority is None else _SOON_S + question.snapshot.policy.rules.round_s
-        if starts_after(question.snapshot, request, remedy, soon_s) <= soon_s:
-            yield remedy.text
+        soon_s = _SOON_S if remedy.priority is None else _SOON_S + snapshot.policy.rules.round_s
+        if told is not None and starts_after(snapshot, told.job, remedy, soon_s) <= soon_s:
+            found.append(remedy.text)
+    return tuple(found)
 
 
 def change_events(request: JobRequest, remedy: Remedy, at: float, anew: JobId) -> Iterator[Event]:

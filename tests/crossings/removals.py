@@ -37,7 +37,7 @@ def told_wrongly(core: SchedulerCore, job: JobRecord, now: float) -> str:
     first = job if head is None else core.ledger.jobs[JobId(int(head[1]))]
     of_first = told if head is None else first_pending_reason(core, first.job_id) or told
     snapshot, events = _without(snapshot_at_once(core, now), first, of_first)
-    copy = CoreCopy(snapshot)
+    copy = CoreCopy(replace(snapshot, decided=replace(snapshot.decided, is_changed=True)))
     rollout = Rollout(copy, PastJobs(), DrawnLengths(()), "one")
     rollout.run(RolloutLimits(horizon_s=WITHIN_S), arrivals=False, then=events, until_started=job.job_id)
     rolled = rollout.jobs.get(job.job_id)

@@ -27,7 +27,7 @@ from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, known_lengths, snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, JobForecast, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs
-from scheduler.forecast.rollout import Rollout, RolloutLimits, guess_late_ends
+from scheduler.forecast.rollout import BelievedPhysics, Rollout, RolloutLimits, guess_late_ends
 from scheduler.forecast.what_if import (
     AddedMachines,
     AlternativeOutcome,
@@ -36,6 +36,7 @@ from scheduler.forecast.what_if import (
     events_of_changes,
     what_if,
 )
+from scheduler.world.attempts import JobProgress, SimulatedJob
 from scheduler.world.engine import RunLimits
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
@@ -253,19 +254,22 @@ def _standing(core: SchedulerCore) -> Any:
     speeds = sorted((each.kind, each.accelerator, each.steps_per_s) for each in ledger.table.known())
     slots, owed = ledger.columns.owed_at(now)
     by_job = {ledger.columns.job_id.item(slot): row.round(3).tolist() for slot, row in zip(slots, owed, strict=True)}
-    return jobs, free, speeds, by_job
+    columns, solves = ledger.columns, core.cycle.solves
+    names = ("since_at", "worked_s", "renewed_at_s", "entitled")
+    decided = {job.job_id: [getattr(columns, name)[job.slot].tolist() for name in names] for job in ledger}
+    return jobs, free, speeds, (decided, solves.requested_at, solves.problem_changed), by_job
 
 
-@pytest.mark.parametrize("policy", ["fifo", pytest.param("max_min_fairness", marks=pytest.mark.slow), "walras"])
+@pytest.mark.parametrize("policy", ["fifo", "las", pytest.param("max_min_fairness", marks=pytest.mark.slow), "walras"])
 def test_a_copy_stands_where_the_core_stood_and_the_core_is_as_if_nobody_had_looked(policy: str) -> None:
     looked = Run(policy, until_at=_LOOK_AT + 5000.0)
     ignored = Run(policy, until_at=_LOOK_AT + 5000.0, looks=False)
     assert looked.snapshot is not None
     copy = CoreCopy(looked.snapshot)
-    jobs, free, speeds, owed = _standing(copy.core)
-    assert (jobs, free, speeds) == looked.standing[:3]
+    jobs, *others, owed = _standing(copy.core)
+    assert (jobs, *others) == looked.standing[:4]
     assert any(state is JobState.PENDING for state, *_ in jobs.values())
-    for job_id, row in looked.standing[3].items():
+    for job_id, row in looked.standing[4].items():
         # Below half an accelerator-second is nothing, to a successor too.
         assert owed[job_id] == pytest.approx(row, abs=0.51), job_id
     check_invariants(copy.core)
@@ -347,6 +351,46 @@ def test_who_is_being_measured_is_left_in_peace_in_the_futures_too() -> None:
     assert list(fleet.attempts) == [1]
     answer = forecast_jobs(ForecastQuestion(snapshot_at_once(fleet.core, 25.0), PastJobs(), draws=4, cpu_s=60.0))
     assert _first_start(answer, JobId(2)) > 300.0
+
+
+def test_who_has_reserved_a_place_starts_there_first_in_the_futures_too() -> None:
+    """A shorter gang that comes later would reserve the place if nobody had: the core keeps it for the first."""
+    fleet = cluster("srtf", rules=RoundRules(round_s=60.0), machines="a")
+    fleet.tell(JobSubmitted(0.0, job(1, "a", 1, steps=1000.0, preemptible=False)))
+    fleet.run(1)
+    for number, steps in ((2, 2000.0), (3, 1000.0)):
+        fleet.tell(JobSubmitted(float(number), job(number, "a", 4, steps=steps)))
+    assert list(fleet.core.cycle.reservations) == [2]
+    snapshot = pickle.loads(pickle.dumps(snapshot_at_once(fleet.core, 10.0)))
+    answer = forecast_jobs(ForecastQuestion(snapshot, PastJobs(), draws=3, cpu_s=60.0))
+    assert _first_start(answer, JobId(2)) < _first_start(answer, JobId(3))
+    fleet.end(1)
+    assert JobId(2) in fleet.attempts
+
+
+@pytest.mark.parametrize("write_s", [None, 8.0])
+def test_a_restart_takes_as_long_in_the_futures_as_the_core_believes(write_s: float | None) -> None:
+    core = cluster(machines="a").core
+    core.handle(JobSubmitted(1.0, request := job(1, "a", steps=100.0)))
+    core.ledger.costs.saw_start(request.kind, 20.0)
+    if write_s is not None:
+        core.ledger.costs.saw_checkpoint(request.kind, write_s)
+    costs = BelievedPhysics(core).costs(JobProgress(SimulatedJob(1.0, request, 100.0)), [], 1)
+    assert costs.restart_s == core.ledger.restart_s(core.ledger.jobs[JobId(1)], RoundRules())
+    assert costs.checkpoint_s == (10.0 if write_s is None else write_s)
+
+
+def test_under_a_plan_a_place_is_taken_at_once_where_a_solve_costs_little() -> None:
+    fleet = cluster("walras", rules=RoundRules(resolve_min_s=1.0, restart_default_s=2.0), machines="cc")
+    for number, steps in enumerate((3000.0, 20_000.0, 3000.0), 1):
+        kind = Kind(f"k{number}")
+        fleet.tell(ThroughputMeasured(float(number), kind, "c", 1, 1.0))
+        fleet.tell(JobSubmitted(float(number), job(number, "c", 1, steps=steps, kind=kind, preemptible=False)))
+        carried_out(fleet)
+    answer = forecast_jobs(ForecastQuestion(snapshot_at_once(fleet.core, 9.0), PastJobs(), draws=3, cpu_s=60.0))
+    third = answer.jobs[JobId(3)].start
+    assert third is not None
+    assert third == answer.jobs[JobId(1)].end
 
 
 def test_under_a_plan_a_place_is_taken_soon_in_far_futures_too() -> None:

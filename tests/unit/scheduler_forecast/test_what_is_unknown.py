@@ -8,12 +8,15 @@ from statistics import mean, median
 
 import pytest
 
+from scheduler.core.events import JobSubmitted
 from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.forecast.core_copy import known_lengths, snapshot_at_once
 from scheduler.forecast.job_forecasts import (
+    ForecastQuestion,
     Interval,
     IntervalCalibration,
     JobForecast,
+    forecast_jobs,
     forecast_of,
     foretold,
     independent_outcomes,
@@ -186,6 +189,21 @@ def test_four_in_five_lie_between_however_few_the_futures(draws: int, spread: fl
         late.append(came > told.p90)
     assert 0.75 <= mean(held) <= 0.85
     assert 0.05 <= mean(late) <= 0.15
+
+
+def test_nothing_is_told_before_the_instant_before_which_it_may_not_come() -> None:
+    """Neither by few futures nor by what other jobs taught: they came at half the time."""
+    fleet, calibration = cluster("fifo", machines="a"), IntervalCalibration()
+    fleet.tell(JobSubmitted(1.0, asked_job(1, "a", steps=100.0, not_before_at=900.0)))
+    answer = forecast_jobs(ForecastQuestion(snapshot_at_once(fleet.core, 2.0), PastJobs(), draws=5))
+    start = answer.jobs[JobId(1)].start
+    assert start is not None
+    for number in range(2, 60):
+        calibration.said(JobId(number), 0.0, Interval(800.0, 900.0, 1000.0))
+        calibration.came(JobId(number), 450.0)
+    assert calibration.corrected(2.0, replace(start, least=-inf)).p10 < 900.0
+    assert calibration.corrected(2.0, start).p10 == 900.0
+    assert foretold([900.0, 910.0, 2000.0], 900.0).p10 == 900.0
 
 
 def test_the_interval_of_a_few_futures_of_which_one_was_given_up_is_open() -> None:
