@@ -147,7 +147,7 @@ def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
     machines = (cycle.ledger.fleet.machines[row] for row, _ in job.place)
     drained = [each.node_id for each in machines if each is not None and each.gentle_until > cycle.now]
     if drained:
-        ask_to_leave(cycle, job, StopFor.MACHINE, Reason.HOLD_ADMIN, detail=f"{drained[0]} leaves")
+        ask_to_leave(cycle, job, StopFor.MACHINE, Reason.POLICY_DRAINED, detail=f"{drained[0]} leaves")
 
 
 def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:

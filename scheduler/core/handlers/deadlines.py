@@ -233,8 +233,10 @@ def resize_gang(cycle: Cycle, job: JobRecord, class_row: int) -> None:
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
-    """Checks a job whose machines have not come: it takes a free place where it ends no later, and at the last moment
-    to take other machines, secures those instead. After its deadline the policy decides about it as about all.
+    """Looks again at a job that waits for the machines of its pool.
+
+    It takes a free place where it ends no later. At the last moment for machines of another pool it waits for those
+    instead. Once its deadline has passed and no machine is on its way, the policy decides as for any other job.
     """
     state = cycle.ledger.fleet.pools[job.deadline_pool]
     if job.is_secured or _takes_free_place(cycle, job):

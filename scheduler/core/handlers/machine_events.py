@@ -283,8 +283,10 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     drop_reservations_on(cycle, machine)
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "was lost")
-    for job in end_attempts_on_lost_machine(cycle, machine, event.reason):
-        ask_to_leave(cycle, job, StopFor.LOSS, event.reason, detail=f"{machine.node_id} is lost")
+    # Who removes a machine holds no job.
+    reason = Reason.INFRA_NODE_LOST if event.reason is Reason.HOLD_ADMIN else event.reason
+    for job in end_attempts_on_lost_machine(cycle, machine, reason):
+        ask_to_leave(cycle, job, StopFor.LOSS, reason, detail=f"{machine.node_id} is lost")
     # A machine that the scheduler returned was not reclaimed, though a provider may report one as the other.
     taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
     state = cycle.ledger.fleet.pools[machine.pool]
@@ -317,11 +319,12 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
     machine.gentle_until = event.gone_at if event.gentle else -inf
     if event.gentle:
         cycle.timers.set(event.gone_at, "drain", machine.row)
+    reason = Reason.POLICY_DRAINED if event.reason is Reason.HOLD_ADMIN else event.reason
     for job in _jobs_on(cycle, machine):
         why = StopFor.MACHINE if event.gentle else StopFor.LOSS
         job.is_aside = job.revoked is None and may_be_stopped(cycle.ledger, job, why) is not None
         cycle.ledger.set_eligible(job)
-        ask_to_leave(cycle, job, why, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+        ask_to_leave(cycle, job, why, reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
 
 
 def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
@@ -332,7 +335,7 @@ def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
     machine.gentle_until = -inf
     for job in _jobs_on(cycle, machine):
         detail = f"{machine.node_id} leaves: its time is over"
-        ask_to_leave(cycle, job, StopFor.LOSS, Reason.HOLD_ADMIN, detail=detail)
+        ask_to_leave(cycle, job, StopFor.LOSS, Reason.POLICY_DRAINED, detail=detail)
 
 
 def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:

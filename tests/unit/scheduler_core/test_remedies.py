@@ -138,7 +138,7 @@ STOPS: dict[str, tuple[Stop, JobState, Reason]] = {
     "drain": (
         lambda f: f.tell(ev.NodeLeaving(1.0, NodeId("a1"), 60.0, Reason.HOLD_ADMIN)),
         JobState.PENDING,
-        Reason.HOLD_ADMIN,
+        Reason.POLICY_DRAINED,
     ),
     "policy": (
         lambda f: f.tell(ev.JobSubmitted(1.0, job(9, "a", 4, priority=100))),

@@ -187,6 +187,26 @@ def test_a_drain_with_a_deadline_or_at_once_stops_all() -> None:
     assert revoked_until(fleet, 8000.0) == set()
 
 
+@pytest.mark.parametrize("stop", ["at once", "when it saves", "at the end of its time"])
+def test_a_drain_is_no_hold_of_the_jobs_there(stop: str) -> None:
+    """They are told that their machine is drained, not that an operator holds them."""
+    fleet = drained(gone_at=7200.0, unproven=stop != "at once")
+    if stop == "when it saves":
+        fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 1, 10.0, 1.0))
+    revoked_until(fleet, 7201.0)
+    assert fleet.core.ledger.jobs[J1].revoked is Reason.POLICY_DRAINED
+    fleet.end(J1, 85)
+    assert fleet.states[J1][-1] == "PENDING"
+
+
+def test_the_loss_of_a_machine_that_an_operator_removes_is_no_hold() -> None:
+    fleet = measured(cluster("fifo", rules=QUICK))
+    submit(fleet, job(1, "a", 4, steps=1e8))
+    commands = fleet.tell(ev.NodeLost(fleet.at, NodeId("a1"), Reason.HOLD_ADMIN))
+    told = {c.reason for c in commands if isinstance(c, cmd.JobTransitioned | cmd.AttemptTransitioned)}
+    assert told == {Reason.INFRA_NODE_LOST}
+
+
 @pytest.mark.parametrize("policy", ["walras", "max_min_fairness"])
 def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(policy: str) -> None:
     """Its machine is no capacity any more, so it must not use up that of the other machine in a plan."""
