@@ -275,11 +275,10 @@ def _takes_free_place(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if found.class_row != job.class_row and not found.is_feasible:
         return False
-    classes = cycle.ledger.classes
-    shape = classes.shapes[classes.classes[found.class_row].shape]
+    shape = cycle.ledger.classes.shape(found.class_row)
     if find_free_place(cycle, job, found.pool, shape) is None:
         return False
-    if not may_hold(cycle, job, found.pool, shape.counts[found.pool], lasts=True):
+    if shape.counts[found.pool] > cycle.limits.room(job, found.pool, lasts=True):
         return False
     if not pools[found.pool].rented and _is_wanted_above(cycle, job, found.pool):
         return False

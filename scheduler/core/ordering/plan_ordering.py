@@ -12,20 +12,19 @@ from scheduler.core.events import Proposal
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.placement_limits import Reservation
 from scheduler.core.state.policy_faults import fault_of
 from scheduler.core.state.remaining_work import Progress, progress_of, remaining_here_s, with_progress
-from scheduler.core.state.restart_account import CUT_PART, is_outclassed
-from scheduler.core.state.stopping import Protection, StopFor, may_be_stopped
-from scheduler.core.state.working_set import Incumbents, Reservation
+from scheduler.core.state.stopping import CUT_PART, Protection, StopFor, is_outclassed, may_be_stopped
+from scheduler.core.state.working_set import Incumbents, JobOrdering
 from walras.cluster import gang_usd_per_h
 from walras.job_request import JobId
 
 
-class PlanOrdering:
+class PlanOrdering(JobOrdering):
     """The ordering under a plan: each planned job is entitled to its place, in the order of importance."""
 
     compares = True
-    strict = False
     profiles = True
     shrinks_gangs = True
     preempt_reason = "is worth more in this place"
@@ -268,17 +267,13 @@ class PlanOrdering:
             and len(self._ledger.fleet.parts_of(reservation.wanted.items())) == 1
         )
 
-    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        return []
-
 
 @dataclass(slots=True)
-class _PlanIncumbents:
+class _PlanIncumbents(Incumbents):
     """Incumbents of a pool. All of its class or below that can be stopped and are not planned there yield to a planned
     job. One of a higher class leaves for its own planned place alone.
     """
 
-    jobs: list[JobRecord]
     stoppable: list[JobRecord]
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:

@@ -219,6 +219,12 @@ class Fleet:
         row = self._machine_row.get(node_id)
         return None if row is None else self.machines[row]
 
+    def whole(self, machine: FleetMachine) -> list[FleetMachine]:
+        """Returns all parts of the machine with several accelerator types to which this one belongs, or itself."""
+        if not machine.whole:
+            return [machine]
+        return [each for each in self.machines if each is not None and each.whole == machine.whole]
+
     def join(self, node_id: NodeId, pool: int, at: float, token: str, paid_since: float | None = None) -> FleetMachine:
         """Adds a (returning) machine with all accelerators free. `paid_since`: if it was paid for before."""
         state = self.pools[pool]

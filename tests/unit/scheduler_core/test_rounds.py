@@ -16,7 +16,7 @@ from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import FLEET, EntityShare, JobReprioritised, ShareLimit, SharesDeclared
 from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
 from scheduler.core.rules import Backfill, RoundRules, parse_rules
-from scheduler.core.state.working_set import Cycle, NoOrdering
+from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -493,10 +493,10 @@ def test_the_rules_name_the_mechanism_and_it_settles_every_event() -> None:
     core.handle(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(mechanism="counting")))
     core.handle(ev.JobSubmitted(1.0, JobRequest(JobId(1), Kind("net"), demands=(Demand("a100", 1),))))
     assert _Counting.calls == 2
-    assert isinstance(core.cycle.ordering, NoOrdering)
+    assert type(core.cycle.ordering) is JobOrdering
     core.handle(ev.PolicyChanged(2.0, PolicySpec("fifo"), RoundRules()))
     assert _Counting.calls == 2
-    assert not isinstance(core.cycle.ordering, NoOrdering)
+    assert type(core.cycle.ordering) is not JobOrdering
 
 
 @pytest.mark.parametrize("part", [-0.1, 1.5, float("nan"), float("inf")])
