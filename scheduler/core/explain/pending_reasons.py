@@ -4,10 +4,8 @@ Computed on demand from the ledger alone. Reasons that no waiting will cure (`CO
 plan compares are in the policy's own unit: they rank the places of one solve and mean little to people. So reasons say
 in words who has a place and who goes first, and carry these figures beside.
 
-The reason that keeps a job waiting, as one sentence for people: who goes first, who holds places, how long.
-
-It says which constraint decides, and names the jobs
-behind it and their times. Every active job that does not run has such a sentence. Nothing here changes the core.
+`dominant_reason` is the one sentence for people: which constraint decides, who goes first, who holds places, how long.
+Every active job that does not run has such a sentence. Nothing here changes the core.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -652,6 +650,14 @@ def _of_places(core: SchedulerCore, job: JobRecord, first: PendingReason, pools:
     return f"{_sizes(core, job, pools)}; {first.detail.split('; ')[0]}"
 
 
+#: What is said of a held job.
+_HELD = {
+    Reason.HOLD_USER: "its owner holds it",
+    Reason.HOLD_ADMIN: "an operator holds it",
+    Reason.HOLD_REPEATED_FAILURE: "it failed repeatedly in the same way",
+}
+
+
 def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
     """Returns the sentence for reasons that are not about places."""
     if first.reason is Reason.WAIT_DEPENDENCY:
@@ -659,12 +665,8 @@ def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
     if first.reason in (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE):
         why = "it failed recently, and restarts" if first.reason is Reason.WAIT_BACKOFF else "it was submitted to start"
         return f"{why} in {format_length(max(job.ready_at - core.ledger.now, 0.0))}"
-    if first.reason is Reason.HOLD_USER:
-        return "its owner holds it; it cannot start before it is released"
-    if first.reason is Reason.HOLD_ADMIN:
-        return "an operator holds it; it cannot start before it is released"
-    if first.reason is Reason.HOLD_REPEATED_FAILURE:
-        return "it failed repeatedly in the same way; it cannot start before it is released"
+    if first.reason in _HELD:
+        return f"{_HELD[first.reason]}; it cannot start before it is released"
     return first.detail or first.reason.words
 
 

@@ -24,10 +24,9 @@ from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
 from scheduler.core.rules import OWED
-from scheduler.core.state.fleet import FleetMachine
+from scheduler.core.state.fleet import FleetMachine, is_jobs_fault
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import note_length
-from scheduler.core.state.standing import is_jobs_fault
 from scheduler.core.state.stopping import StopFor, begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous

@@ -515,7 +515,7 @@ def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
 def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
     """Removes a pool that has neither machines nor requests. Entitlements and owed time there are dropped."""
     row = cycle.ledger.fleet.drop(event.pool_id)
-    cycle.ledger.columns.forget_pool(row, cycle.now)
+    cycle.ledger.columns.forget_entitlements(cycle.now, row)
     leave_pool(cycle, row)
     cycle.ledger.slow_machines.is_due = True
     refresh_pools(cycle)

@@ -10,9 +10,8 @@ from scheduler.core.commands import NodeCordoned, NodeReadmitted
 from scheduler.core.events import NodeFit, NodeUnfit
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave
 from scheduler.core.placement.reservations import drop_reservations_on
-from scheduler.core.state.fleet import FleetMachine, MachineCondition
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, failed_jobs
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.standing import failed_jobs
 from scheduler.core.state.stopping import StopFor
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import NodeId

@@ -55,6 +55,19 @@ class PlanOrdering(JobOrdering):
             self._rank = {job_id: rank for rank, job_id in enumerate(self._by_importance())}
         return self._rank.get(job.job_id, len(self._rank))
 
+    def _importance(self, job: JobRecord) -> tuple[int, int, JobId]:
+        """Returns the job's place among all: by class, then as the plan has it. Smaller is more important."""
+        return -job.request.priority_class, self._rank_of(job), job.job_id
+
+    def _rows(self, *, is_planned: bool) -> IntArray:
+        """Returns the slots of the jobs that may have accelerators and to which the plan gives some, or none."""
+        columns = self._ledger.columns
+        planned = columns.entitled.max(axis=1, initial=0.0) > 0
+        return np.flatnonzero(columns.active & columns.eligible & (planned == is_planned))
+
+    def _jobs(self, rows: IntArray) -> list[JobRecord]:
+        return [self._ledger.jobs[JobId(job_id)] for job_id in self._ledger.columns.job_id[rows].tolist()]
+
     def renew(self, asked: Problem) -> None:
         """Notes that the newest plan, the answer to this problem, holds still; its order of importance may not.
 
@@ -90,8 +103,7 @@ class PlanOrdering(JobOrdering):
     def fill_queues(self, queues: JobQueues) -> None:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
-        for row in rows[columns.entitled[rows].max(axis=1, initial=0.0) > 0].tolist():
-            job = self._ledger.jobs[JobId(int(columns.job_id[row]))]
+        for job in self._jobs(rows[columns.entitled[rows].max(axis=1, initial=0.0) > 0]):
             for pool, key in self.keys(job):
                 queues.push(job, pool, key)
 
@@ -101,11 +113,10 @@ class PlanOrdering(JobOrdering):
         Their number is bounded by the places that a plan has.
         """
         columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        rows = self._rows(is_planned=True)
         if not self._ledger.spreading:
             rows = rows[~self._run_as_planned(rows)]
-        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
-        for job in sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id)):
+        for job in sorted(self._jobs(rows), key=self._importance):
             for pool in self._place_of(job):
                 if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
                     yield job, pool
@@ -121,45 +132,35 @@ class PlanOrdering(JobOrdering):
 
     def next_unplanned(self, class_row: int) -> JobRecord | None:
         """Returns the first in the plan's order of the waiting jobs of a class that have no place in it; None: none."""
-        ledger, columns = self._ledger, self._ledger.columns
-        waits = columns.active & columns.eligible & (columns.pool < 0) & (columns.class_row == class_row)
-        rows = np.flatnonzero(waits & (columns.entitled.max(axis=1, initial=0.0) <= 0))
-        jobs = (ledger.jobs[JobId(int(job_id))] for job_id in columns.job_id[rows])
-        found = (job for job in jobs if not (job.request.sizes or job.request.plans))
-        return min(found, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id), default=None)
+        columns, rows = self._ledger.columns, self._rows(is_planned=False)
+        rows = rows[(columns.pool[rows] < 0) & (columns.class_row[rows] == class_row)]
+        found = (job for job in self._jobs(rows) if not (job.request.sizes or job.request.plans))
+        return min(found, key=self._importance, default=None)
 
     def unplanned(self) -> list[JobRecord]:
         """Returns the waiting jobs to which the plan gives no place, the most important first."""
-        ledger, columns = self._ledger, self._ledger.columns
-        waits = columns.active & columns.eligible & (columns.pool < 0)
-        rows = np.flatnonzero(waits & (columns.entitled.max(axis=1, initial=0.0) <= 0))
-        jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[rows].tolist()]
+        ledger, rows = self._ledger, self._rows(is_planned=False)
+        jobs = self._jobs(rows[ledger.columns.pool[rows] < 0])
         jobs = [job for job in jobs if job.waits and job.ready_at <= ledger.now and not job.request.plans]
         jobs = [job for job in jobs if self._rank_of(job) < len(self._rank)]  # others came since it was asked for
-        return sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id))
+        return sorted(jobs, key=self._importance)
 
     def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
         """Returns (job, parts) of jobs planned over several pools or as several gangs, the most important first."""
         if not self._ledger.spreading:
             return []
-        columns, found = self._ledger.columns, []
-        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
-        for job_id in columns.job_id[rows].tolist():
-            job = self._ledger.jobs[JobId(job_id)]
-            parts = self._ledger.planned_parts(job)
-            if parts:
-                found.append((job, parts))
-        return sorted(found, key=lambda each: (-each[0].request.priority_class, self._rank_of(each[0]), each[0].job_id))
+        jobs = self._jobs(self._rows(is_planned=True))
+        found = [(job, parts) for job in jobs if (parts := self._ledger.planned_parts(job))]
+        return sorted(found, key=lambda each: self._importance(each[0]))
 
     def pools_of(self, job: JobRecord) -> list[int]:
         return self._place_of(job)
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & (columns.pool == pool)).tolist()
-        if columns.parts:
-            rows += [slot for slot, (_, *more) in columns.parts.items() if any(there == pool for there, _ in more)]
-        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
+        rows = np.flatnonzero(columns.active & (columns.pool == pool))
+        spread = [slot for slot, (_, *more) in columns.parts.items() if any(there == pool for there, _ in more)]
+        jobs = self._jobs(np.append(rows, np.array(spread, np.int64)))
         jobs.sort(key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
         jobs = jobs[:most]
         return _PlanIncumbents(jobs, [job for job in jobs if self._leaves(job, pool) and self.protects(job) is None])

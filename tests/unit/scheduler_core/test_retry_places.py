@@ -15,8 +15,7 @@ from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.placement.retry_waits import DELAY_MOST_S
 from scheduler.core.rules import RoundRules, parse_rules
 from scheduler.core.speed_events import ThroughputMeasured
-from scheduler.core.state.fleet import FleetMachine, MachineCondition
-from scheduler.core.state.standing import TRIAL_AFTER_S
+from scheduler.core.state.fleet import TRIAL_AFTER_S, FleetMachine, MachineCondition
 from scheduler.forecast.core_copy import snapshot_at_once
 from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError
