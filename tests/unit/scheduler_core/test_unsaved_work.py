@@ -3,8 +3,8 @@
 from math import inf
 
 import pytest
-from fake_fleet import FakeFleet, cluster, job
-from planned_fleet import carried_out, measured
+from fake_fleet import FakeFleet, cluster, job, revoked
+from planned_fleet import measured, settle
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
@@ -21,23 +21,7 @@ J1, J2 = JobId(1), JobId(2)
 
 def submit(fleet: FakeFleet, request: JobRequest) -> list[cmd.Command]:
     """Submit; what waits for a plan or for shares is answered, what starts runs."""
-    commands = fleet.tell(ev.JobSubmitted(fleet.at, request))
-    commands += settle(fleet)
-    return commands
-
-
-def settle(fleet: FakeFleet) -> list[cmd.Command]:
-    commands: list[cmd.Command] = []
-    if fleet.core.cycle.policy.plans:
-        commands += carried_out(fleet)
-    while fleet.solves:
-        asked = fleet.solves[0].problem.jobs.job_id.tolist()
-        commands += fleet.answer({job_id: {"a": 1.0 / len(asked)} for job_id in asked})
-    for attempt in list(fleet.attempts.values()):
-        record = fleet.core.ledger.jobs[attempt.job_id]
-        if attempt.started and record.running_at == inf:
-            commands += fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
-    return commands
+    return [*fleet.tell(ev.JobSubmitted(fleet.at, request)), *settle(fleet)]
 
 
 def revoked_until(fleet: FakeFleet, at: float) -> set[int]:
@@ -47,7 +31,7 @@ def revoked_until(fleet: FakeFleet, at: float) -> set[int]:
         commands += fleet.wake()
         commands += settle(fleet)
     fleet.at = at
-    return {int(each.job_id) for each in commands if isinstance(each, cmd.Revoke)}
+    return set(revoked(commands))
 
 
 def full(policy: str, after_s: float, **fields: object) -> FakeFleet:
@@ -213,7 +197,7 @@ def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(p
     fleet = measured(cluster(policy, rules=QUICK, machines="aa"))
     submit(fleet, job(1, "a", 4, steps=1e8, unproven=True))
     fleet.at = 3600.0
-    where = fleet.attempts[J1].placement.parts[0].node_id
+    (where,) = fleet.where(J1)
     fleet.tell(ev.NodeLeaving(fleet.at, where, inf, Reason.HOLD_ADMIN, gentle=True))
     settle(fleet)
     submit(fleet, job(2, "a", 4, steps=100.0))
@@ -222,17 +206,12 @@ def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(p
     assert not fleet.attempts[J1].stopping
 
 
-def node_of(fleet: FakeFleet, job_id: JobId) -> NodeId:
-    placement = fleet.core.ledger.jobs[job_id].placement
-    return placement.parts[0].node_id
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_on_a_private_machine_keeps_its_place_though_it_saves(policy: str) -> None:
     """Nobody else can read what it saves there. Once the machine has shown that others can, it may leave."""
     fleet = measured(cluster(policy, rules=QUICK, **({"margin": 0.0} if policy == "srtf" else {})))
     submit(fleet, job(1, "a", 4, steps=1e8))
-    node_id = node_of(fleet, J1)
+    (node_id,) = fleet.where(J1)
     fleet.tell(ev.NodePrivate(fleet.at, node_id, private=True))
     fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 1, 5.0))
     assert revoked_until(fleet, 3600.0) == set()
@@ -250,7 +229,7 @@ def test_a_private_machine_that_is_drained_by_a_person_is_left() -> None:
     for gentle in (False, True):
         fleet = measured(cluster("srtf", rules=QUICK, margin=0.0))
         submit(fleet, job(1, "a", 4, steps=1e8))
-        node_id = node_of(fleet, J1)
+        (node_id,) = fleet.where(J1)
         fleet.tell(ev.NodePrivate(fleet.at, node_id, private=True))
         commands = fleet.tell(ev.NodeLeaving(fleet.at, node_id, inf, Reason.HOLD_ADMIN, gentle=gentle))
         assert any(isinstance(each, cmd.Revoke) for each in commands) is not gentle
