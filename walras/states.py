@@ -62,6 +62,7 @@ class Reason(StrEnum):
     POLICY_MOVED = "POLICY:MOVED"
     #: The scheduler gave a rented machine back because it was no longer worth its price.
     POLICY_RELEASED = "POLICY:RELEASED"
+    POLICY_DRAINED = "POLICY:DRAINED"
     POLICY_MAX_RUNTIME = "POLICY:MAX_RUNTIME"
     POLICY_MAX_QUEUE_TIME = "POLICY:MAX_QUEUE_TIME"
 
@@ -118,6 +119,7 @@ _WORDS = {
     Reason.POLICY_PREEMPTED: "made way for another job",
     Reason.POLICY_MOVED: "moved to other accelerators",
     Reason.POLICY_RELEASED: "its rented machine was given back",
+    Reason.POLICY_DRAINED: "its machine is drained",
     Reason.POLICY_MAX_RUNTIME: "reached its longest run time",
     Reason.POLICY_MAX_QUEUE_TIME: "waited longer than it was to",
 }

@@ -11,13 +11,12 @@ from typing import Any
 
 from optimizer.policy import Policy, PolicySpec, stand_in
 from optimizer.registry import make
-from scheduler.core import events as changes
 from scheduler.core import events as ev
 from scheduler.core import speed_events as speeds
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle.backfill import settle_limits
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
-from scheduler.core.events import BookingsDeclared, JobRestored, RentRestored, SharesDeclared, StateRestored
+from scheduler.core.events import JobRestored
 from scheduler.core.handlers import (
     attempt_events,
     booking_windows,
@@ -25,7 +24,6 @@ from scheduler.core.handlers import (
     deadlines,
     job_events,
     machine_events,
-    machine_facts,
     owned_returns,
     policy_events,
     quarantine,
@@ -209,27 +207,27 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeQuarantined: _of_machine(machine_events.on_node_quarantined),
     ev.NodeUnfit: _of_machine(quarantine.on_node_unfit),
     ev.NodeFit: _of_machine(quarantine.on_node_fit),
-    ev.NodePrivate: _of_machine(machine_facts.on_node_private),
-    ev.NodeTools: _of_machine(machine_facts.on_node_tools),
-    ev.NodeData: _of_machine(machine_facts.on_node_data),
+    ev.NodePrivate: _of_machine(machine_events.on_node_private),
+    ev.NodeTools: _of_machine(machine_events.on_node_tools),
+    ev.NodeData: _of_machine(machine_events.on_node_data),
     ev.RentFailed: machine_events.on_rent_failed,
-    StateRestored: restored_state.on_state_restored,
-    RentRestored: machine_events.on_rent_restored,
+    ev.StateRestored: restored_state.on_state_restored,
+    ev.RentRestored: machine_events.on_rent_restored,
     ev.MoneyRestated: budgets.on_money_restated,
     ev.JobSubmitted: job_events.on_job_submitted,
     JobRestored: job_events.on_job_restored,
     ev.JobCancelled: _of_job(job_events.on_job_cancelled),
-    ev.JobHeld: _of_job(job_events.on_job_held),
-    ev.JobReleased: _of_job(job_events.on_job_released),
-    changes.JobReprioritised: _of_job(job_events.on_job_reprioritised),
-    changes.JobBudgetChanged: _of_job(job_events.on_job_budget_changed),
-    changes.JobRedirected: _of_job(job_events.on_job_redirected),
-    changes.JobProjectChanged: _of_job(job_events.on_job_project_changed),
-    changes.JobDeadlineChanged: _of_job(deadlines.on_job_deadline_changed),
+    ev.JobHeld: _of_job(lambda cycle, job, event: job_events.hold_job(cycle, job, event.reason)),
+    ev.JobReleased: _of_job(lambda cycle, job, _: job_events.release_job(cycle, job)),
+    ev.JobReprioritised: _of_job(job_events.on_job_reprioritised),
+    ev.JobBudgetChanged: _of_job(job_events.on_job_budget_changed),
+    ev.JobRedirected: _of_job(job_events.on_job_redirected),
+    ev.JobProjectChanged: _of_job(job_events.on_job_project_changed),
+    ev.JobDeadlineChanged: _of_job(deadlines.on_job_deadline_changed),
     speeds.WorkRestated: _of_job(job_events.on_work_restated),
     ev.Prepared: _of_attempt(attempt_events.on_prepared),
     ev.StartRefused: _of_attempt(job_events.on_start_refused),
-    ev.AttemptStarted: _of_attempt(attempt_events.on_attempt_started),
+    ev.AttemptStarted: _of_attempt(lambda cycle, job, _: attempt_events.mark_running(cycle, job)),
     ev.AttemptProgressed: _of_attempt(attempt_events.on_attempt_progressed),
     ev.CheckpointRecorded: _of_attempt(attempt_events.on_checkpoint_recorded),
     ev.AttemptEnded: _of_attempt(attempt_events.on_attempt_ended),
@@ -241,8 +239,8 @@ _HANDLERS: dict[type, Handler] = {
     speeds.NetworkKnown: speed_reports.on_network_known,
     speeds.SpeedDiffers: _of_attempt(speed_reports.on_speed_differs),
     speeds.RestartMeasured: speed_reports.on_restart_measured,
-    BookingsDeclared: booking_windows.on_bookings_declared,
-    SharesDeclared: policy_events.on_shares_declared,
+    ev.BookingsDeclared: booking_windows.on_bookings_declared,
+    ev.SharesDeclared: policy_events.on_shares_declared,
     ev.Woke: policy_events.on_woke,
     ev.Solved: policy_events.on_solved,
     ev.JobsRanked: policy_events.on_jobs_ranked,

@@ -1,29 +1,21 @@
 """Events: what happened, as shells report it to the core. Events are treated as immutable.
 
-An attempt is named by (job id, attempt number); a report about an attempt that is not the job's current one is ignored.
-Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`.
+An attempt is named by (job id, attempt number); a report about an attempt that is not the job's current one is ignored,
+as is an event about a job that has ended. Instants (`at`) are seconds since the cluster's epoch. The journal names
+events by their classes, in whichever module these are; those about speeds are in `speed_events.py`.
 
-Bookings: whole machines that people reserve for a period (`walras admin add reservation`).
+*Bookings* are whole machines that people reserve for a period (`walras admin add reservation`), because one accelerator
+cannot be shielded from the jobs on the others of its machine. In the core, a reservation is a place kept for one
+waiting gang; what people reserve is called a booking.
 
-In the core, a reservation is a place kept for one waiting gang; what people reserve is called a booking. A booking
-covers whole machines, because one accelerator cannot be shielded from the jobs on the others of its machine.
+*Changes* that people make to jobs (priority, budget, deadline, machines, project) take effect at their instant: earlier
+decisions stand until the next round, and the change alone takes away no place that a job holds.
 
-Changes that people make to jobs that have not ended: priority, budget, deadline, machines, project.
-
-The journal names events by their classes, in whichever module these are. An event about a job that has ended changes
-nothing. A change takes effect at its instant: earlier decisions stand until the next round, and the change alone does
-not take away places that a job holds.
-
-Events about shares of the fleet: shares and limits that people set, and what a former core had counted.
-
-Events by which a shell restores a new core: jobs, requested machines and the memory of the core before it.
-
-The shell sends `StateRestored` after the machines and before the jobs. Instants (`at`) are seconds since the cluster's
-epoch.
+A shell *restores* a new core with machines first, then `StateRestored`, then jobs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from typing import Any, NamedTuple
@@ -85,9 +77,6 @@ class BookingsDeclared:
 
     at: float
     bookings: tuple[Booking, ...] = ()
-
-
-BookingEvent = BookingsDeclared
 
 
 @dataclass(slots=True)
@@ -154,7 +143,6 @@ class JobProjectChanged:
     kind: Kind | None = None
 
 
-#: The journal names these events by their class names.
 JobChangeEvent = JobBudgetChanged | JobReprioritised | JobRedirected | JobDeadlineChanged | JobProjectChanged
 
 
@@ -234,9 +222,6 @@ class RememberedWeights(NamedTuple):
     #: Decayed sums over ended jobs: accelerator-seconds, and the same times log(weight).
     used_s: float
     said_s: float
-
-
-ShareEvent = SharesDeclared
 
 
 @dataclass(slots=True)
@@ -689,7 +674,7 @@ class JobsRanked:
 class SolveFailed:
     at: float
     request_id: int
-    reason: str = field(default="")
+    reason: str = ""
     #: File and line of the policy, if known.
     where: str = ""
 
@@ -714,8 +699,8 @@ Event = (
     | RoundEnded
     | ThroughputMeasured
     | SpeedEvent
-    | ShareEvent
-    | BookingEvent
+    | SharesDeclared
+    | BookingsDeclared
     | RestartMeasured
     | Woke
     | Solved

@@ -152,36 +152,6 @@ SpeedCurve = Callable[[float], SpeedSegment]
 class SimAttempt:
     """One attempt, from its start to its last process."""
 
-    __slots__ = (
-        "alone_rate",
-        "attempt_pace",
-        "base_at",
-        "base_steps",
-        "checkpoint_every_s",
-        "costs",
-        "full_rate",
-        "job",
-        "job_id",
-        "next_report_at",
-        "next_save_at",
-        "number",
-        "partner",
-        "parts",
-        "phase",
-        "productive_s",
-        "rate",
-        "reported",
-        "reported_at",
-        "segment_end_steps",
-        "speed_curve",
-        "speed_reported",
-        "timer",
-        "undelivered",
-        "unreachable",
-        "up_at",
-        "working_since",
-    )
-
     def __init__(
         self, job: JobProgress, number: int, parts: list[HeldDevices], speed_curve: SpeedCurve, costs: AttemptCosts
     ) -> None:

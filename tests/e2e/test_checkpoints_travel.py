@@ -172,7 +172,7 @@ def drain_and_lose(apart: Apart) -> None:
         server.until_state(job_id, "SUCCEEDED", 120)
         job = server.job(job_id)
         drained, lost, _ = job["attempt_list"]
-        assert drained["reason"] == "HOLD:ADMIN"
+        assert drained["reason"] == "POLICY:DRAINED"
         assert lost["reason"].startswith("INFRA:")
         assert job["restarts"] == 0
     finally:

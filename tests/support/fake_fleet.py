@@ -147,6 +147,27 @@ class FakeFleet:
         assert self.wake_at < float("inf"), "the core asked for no wake-up"
         return self.tell(ev.Woke(max(self.at, self.wake_at)))
 
+    def submit(self, *requests: JobRequest, at: float | None = None) -> list[cmd.Command]:
+        """These jobs are submitted at once."""
+        at = self.at if at is None else at
+        return [each for request in requests for each in self.tell(ev.JobSubmitted(at, request))]
+
+    def begin(self, request: JobRequest, at: float | None = None) -> list[cmd.Command]:
+        """The job is submitted, starts, and all its ranks are up."""
+        return [*self.submit(request, at=at), *self.run(request.job_id)]
+
+    def until(self, at: float) -> list[cmd.Command]:
+        """Let the core wake as it asks until this instant."""
+        commands: list[cmd.Command] = []
+        while self.wake_at <= at:
+            commands += self.wake()
+        return commands
+
+    def where(self, job_id: int) -> set[NodeId]:
+        """The machines on which the job is; none: it waits."""
+        attempt = self.attempts.get(JobId(job_id))
+        return set() if attempt is None else {part.node_id for part in attempt.placement.parts}
+
     def prepare_all(self, job_id: JobId) -> None:
         attempt = self.attempts[job_id]
         for part in attempt.placement.parts:
@@ -230,6 +251,11 @@ def restored_from(ledger: Ledger, job: JobRecord, at: float) -> JobRestored:
 def revoked(commands: list[cmd.Command]) -> dict[int, Reason]:
     """Which jobs are asked to stop, and why."""
     return {each.job_id: each.reason for each in commands if isinstance(each, cmd.Revoke)}
+
+
+def starts(commands: list[cmd.Command]) -> dict[int, str]:
+    """Which jobs start, and in which pool."""
+    return {each.job_id: each.placement.pool_id for each in commands if isinstance(each, cmd.Start)}
 
 
 def fleet_of(*pools: Pool, policy: str = "fifo", **rules: object) -> FakeFleet:

@@ -29,9 +29,10 @@ from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.placement_limits import Reservation
 from scheduler.core.state.remaining_work import end_if_started_at, ready_at
 from scheduler.core.state.stopping import StopFor, may_be_stopped
-from scheduler.core.state.working_set import Cycle, Reservation, enqueue_job
+from scheduler.core.state.working_set import Cycle, enqueue_job
 
 #: Number of jobs of a shape that are tried as borrowers of a reservation.
 BACKFILL_DEPTH = 64
@@ -124,9 +125,8 @@ def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | 
     """Returns a place for the largest smaller gang as which an elastic job may run; None if there is none."""
     if not job.request.sizes or not cycle.ordering.shrinks_gangs or cycle.deadlines.sizes_gang_of(job):
         return None
-    classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
-    shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
-    places = (find_free_place(cycle, job, pool, shape) for shape in shapes if shape.counts[pool] < most)
+    most, smaller = cycle.ledger.count_on(job, pool), reversed(cycle.ledger.shapes_of(job))
+    places = (find_free_place(cycle, job, pool, shape) for shape in smaller if shape.counts[pool] < most)
     return next((place for place in places if place is not None), None)
 
 
@@ -238,10 +238,8 @@ def settle_limits(cycle: Cycle) -> None:
 
 def _fits_limit(cycle: Cycle, job: JobRecord) -> bool:
     """Returns whether the smallest gang that the job may run as has room below its limits."""
-    classes = cycle.ledger.classes
-    shapes = [classes.shapes[cycle.ledger.class_of(job).shape]]
-    if job.request.sizes and cycle.ordering.shrinks_gangs:
-        shapes += [classes.shapes[classes.classes[row].shape] for row in classes.options(job.class_row)]
+    ledger = cycle.ledger
+    shapes = ledger.shapes_of(job) if cycle.ordering.shrinks_gangs else [ledger.shape_of(job)]
     return min((count for shape in shapes for count in shape.counts if count), default=0) <= cycle.limits.room(job)
 
 

@@ -39,15 +39,6 @@ from walras.job_request import JobId
 PREPAID_MARGIN_S = 120.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpotRuns:
-    """Configurations as far as risk goes: pool, accelerators, and seconds that a restart costs the job, each (w,)."""
-
-    pool: IntArray
-    count: FloatArray
-    restart_s: FloatArray
-
-
 def revocation_rates(pools: list[PoolState], now: float) -> FloatArray:
     """Returns revocations per machine-hour of each pool; 0 where machines are not spot (p,)."""
     seen = [(state.lives.revocations, state.lives.lived_s(now) / SECONDS_PER_HOUR) for state in pools]
@@ -59,22 +50,25 @@ def revocation_rates(pools: list[PoolState], now: float) -> FloatArray:
     return rates
 
 
-def lasting_fractions(pools: list[PoolState], now: float, runs: SpotRuns) -> FloatArray:
+def lasting_fractions(
+    pools: list[PoolState], now: float, pool: IntArray, count: FloatArray, restart_s: FloatArray
+) -> FloatArray:
     """Returns the part of each configuration's time that becomes lasting work (w,).
 
-    A gang stops with any of its machines.
+    A gang stops with any of its machines. Configurations have a pool, accelerators, and the seconds that a restart
+    costs the job, each (w,).
     """
-    parts = np.ones(len(runs.pool))
+    parts = np.ones(len(pool))
     rates = revocation_rates(pools, now)
-    risky = np.flatnonzero(rates[runs.pool] > 0)
+    risky = np.flatnonzero(rates[pool] > 0)
     if not len(risky):
         return parts
-    pool = runs.pool[risky]
+    pool = pool[risky]
     size = np.array([float(max(state.pool.shape.accelerators, 1)) for state in pools])
     notice_h = np.array([state.pool.notice_s for state in pools])[pool] / SECONDS_PER_HOUR
     boot_h = np.array([state.pool.boot_s for state in pools])[pool] / SECONDS_PER_HOUR
-    restart_h = runs.restart_s[risky] / SECONDS_PER_HOUR
-    machines = np.ceil(runs.count[risky] / size[pool])
+    restart_h = restart_s[risky] / SECONDS_PER_HOUR
+    machines = np.ceil(count[risky] / size[pool])
     # The time of a checkpoint alone is unknown; a restart includes one, so it is an upper bound.
     parts[risky] = useful_parts((restart_h, restart_h + boot_h, notice_h), rates[pool] * machines)
     return parts
@@ -269,7 +263,7 @@ def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> Float
     rules = ledger.policy.rules
     records = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows].tolist()]
     restart_s = np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64)
-    return lasting_fractions(ledger.fleet.pools, ledger.now, SpotRuns(way.pool, way.count, restart_s[way.job]))
+    return lasting_fractions(ledger.fleet.pools, ledger.now, way.pool, way.count, restart_s[way.job])
 
 
 # ------------------------------------------------------------------------------------------------ asking

@@ -11,7 +11,6 @@ from math import erfc, exp, inf, log, sqrt
 import numpy as np
 
 from scheduler.core.placement.preemption import INCUMBENTS_MAX, take_place
-from scheduler.core.placement.reservations import shape_of
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
 from scheduler.core.placement.where import may_hold
 from scheduler.core.state.job_classes import JobClass
@@ -43,7 +42,7 @@ def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
         return opened
     for class_row, pool in _unmeasured_cells(cycle)[:CELLS_MAX]:
         for job in _candidates(cycle, ordering, class_row, pool):
-            count = shape_of(cycle, job).counts[pool]
+            count = cycle.ledger.shape_of(job).counts[pool]
             if count <= budget and _open_lease(cycle, job, pool):
                 budget -= count
                 opened.append((job, pool))
@@ -142,7 +141,7 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Takes a free place for the lease, else that of incumbents past their minimum run. Returns False if none."""
-    if not may_hold(cycle, job, pool, shape_of(cycle, job).counts[pool]):
+    if not may_hold(cycle, job, pool, cycle.ledger.shape_of(job).counts[pool]):
         return False
     place = find_free_place(cycle, job, pool)
     if place is not None:

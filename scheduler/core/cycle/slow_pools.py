@@ -212,7 +212,7 @@ def _follow(cycle: Cycle, job: JobRecord, before: int, row: int) -> None:
     ledger, columns = cycle.ledger, cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
     columns.pool[job.slot] = row
-    for column in (columns.entitled, columns.owed, columns.promised, columns.delivered):
+    for column in columns.by_pool:
         column[job.slot, row] += column[job.slot, before]
         column[job.slot, before] = 0.0
     if job.deadline_pool == before:

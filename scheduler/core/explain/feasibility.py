@@ -26,10 +26,10 @@ from scheduler.core.state.fleet import (
 )
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.placement_limits import Reservation
 from scheduler.core.state.remaining_work import freed_at, remaining_on_best_s
 from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.stopping import StopFor, may_be_stopped
-from scheduler.core.state.working_set import Reservation
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
 from walras.job_request import Demand, GangPlan, JobRequest, RoleUse, can_prepare
@@ -318,7 +318,7 @@ class Remedy:
 
 def possible_remedies(core: SchedulerCore, job: JobRecord) -> list[Remedy]:
     """Returns remedies for a gang on one machine, smallest change first; empty if only waiting helps."""
-    shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
+    shape = core.ledger.shape_of(job)
     if shape.nodes > 1:
         return []
     anew = () if job.request.plans else (*_smaller(core, job, shape), *_other_types(core, job, shape))

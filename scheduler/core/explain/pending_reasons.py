@@ -4,10 +4,8 @@ Computed on demand from the ledger alone. Reasons that no waiting will cure (`CO
 plan compares are in the policy's own unit: they rank the places of one solve and mean little to people. So reasons say
 in words who has a place and who goes first, and carry these figures beside.
 
-The reason that keeps a job waiting, as one sentence for people: who goes first, who holds places, how long.
-
-It says which constraint decides, and names the jobs
-behind it and their times. Every active job that does not run has such a sentence. Nothing here changes the core.
+`dominant_reason` is the one sentence for people: which constraint decides, who goes first, who holds places, how long.
+Every active job that does not run has such a sentence. Nothing here changes the core.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -131,11 +129,7 @@ def _infeasible(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, i
         return PendingReason(Reason.WAIT_CAPACITY, detail, "start a `walras agent`")
     limits, over_pools = pool_limits(fleet, expected), core.ledger.policy.places_over_pools
     found = infeasibility(job.request, limits, over_pools=over_pools)
-    if (
-        found is None
-        and job.request.tools
-        and not any(core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts)
-    ):
+    if found is None and job.request.tools and not any(core.ledger.shape_of(job).counts):
         return PendingReason(
             Reason.WAIT_CAPACITY,
             f"wants {job.request.text}; no machine that is here has that",
@@ -193,7 +187,7 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
 
 def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
     """Yields a reason for each limit that the job's project or user has reached, first those that it never fits."""
-    counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
+    counts = core.ledger.shape_of(job).counts
     reached, least = core.cycle.limits.reached_everywhere(job, counts)
     for limit in sorted(reached, key=lambda each: (least <= each.allowed, each.limit.is_of_lasting)):
         if limit.limit.is_of_lasting:
@@ -265,7 +259,7 @@ def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
     cycle, rules = core.cycle, core.cycle.policy.rules
     if not (cycle.ordering.strict or rules.backfill is Backfill.NONE) or cycle.policy.plans:
         return None
-    shape, fleet = core.ledger.classes.shapes[core.ledger.class_of(job).shape], core.ledger.fleet
+    shape, fleet = core.ledger.shape_of(job), core.ledger.fleet
     if all(find_free_place(core.cycle, job, state.row) is None for state in fleet.pools if shape.counts[state.row]):
         return None
     pools = range(len(core.ledger.fleet.pools))
@@ -282,7 +276,7 @@ def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
 
 def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
     """Returns the reason of a job behind the head of a strict queue: what the head waits for, and what would help."""
-    ledger, shape = core.ledger, core.ledger.classes.shapes[core.ledger.class_of(first).shape]
+    ledger, shape = core.ledger, core.ledger.shape_of(first)
     pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
     waits = ", ".join(
         f"{shape.counts[state.row]} of {fleet_pool_text(ledger.fleet, state)}, {state.free} free" for state in pools
@@ -303,7 +297,7 @@ def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
 def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, is_asked: bool) -> PendingReason:
     """Returns why the job does not run on one pool."""
     ledger, columns = core.ledger, core.ledger.columns
-    shape = ledger.classes.shapes[ledger.class_of(job).shape]
+    shape = ledger.shape_of(job)
     is_shared, is_planned = core.cycle.policy.pricing is not None, core.cycle.policy.plans
     planned = dict(ledger.planned_parts(job)) if is_planned else {}
     count = planned.get(state.row, shape.counts[state.row])
@@ -346,7 +340,7 @@ _REASONS = {
 
 def _what_keeps_it_off(core: SchedulerCore, job: JobRecord, state: PoolState) -> tuple[Reason, str]:
     """Returns why the job cannot have what is free in the pool: the obstacle that keeps most of it from the job."""
-    shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
+    shape = core.ledger.shape_of(job)
     found = obstacles(core.cycle, job, state.row, shape).most_common(1)
     if not found:
         return Reason.WAIT_FRAGMENTED, "not on few enough machines"
@@ -465,7 +459,7 @@ def deciding_booking(core: SchedulerCore, job: JobRecord) -> tuple[Booking, int]
     bookings = core.cycle.bookings
     if not bookings.declared or job.holds:
         return None
-    counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
+    counts = core.ledger.shape_of(job).counts
     found = [
         (booking, row)
         for row, count in enumerate(counts)
@@ -479,7 +473,7 @@ def deciding_booking(core: SchedulerCore, job: JobRecord) -> tuple[Booking, int]
 def _would_have_place(core: SchedulerCore, job: JobRecord, booking: Booking, row: int, count: int) -> bool:
     """Returns whether the idle accelerators of the booked machines, with those free beside them, would suffice."""
     if not booking.is_active(core.ledger.now):
-        shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
+        shape = core.ledger.shape_of(job)
         is_kept_off = find_free_place(core.cycle, job, row) is None
         return is_kept_off and core.ledger.fleet.find(row, shape) is not None
     state = core.ledger.fleet.pools[row]
@@ -656,6 +650,14 @@ def _of_places(core: SchedulerCore, job: JobRecord, first: PendingReason, pools:
     return f"{_sizes(core, job, pools)}; {first.detail.split('; ')[0]}"
 
 
+#: What is said of a held job.
+_HELD = {
+    Reason.HOLD_USER: "its owner holds it",
+    Reason.HOLD_ADMIN: "an operator holds it",
+    Reason.HOLD_REPEATED_FAILURE: "it failed repeatedly in the same way",
+}
+
+
 def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
     """Returns the sentence for reasons that are not about places."""
     if first.reason is Reason.WAIT_DEPENDENCY:
@@ -663,12 +665,8 @@ def _in_words(core: SchedulerCore, job: JobRecord, first: PendingReason) -> str:
     if first.reason in (Reason.WAIT_BACKOFF, Reason.WAIT_NOT_BEFORE):
         why = "it failed recently, and restarts" if first.reason is Reason.WAIT_BACKOFF else "it was submitted to start"
         return f"{why} in {format_length(max(job.ready_at - core.ledger.now, 0.0))}"
-    if first.reason is Reason.HOLD_USER:
-        return "its owner holds it; it cannot start before it is released"
-    if first.reason is Reason.HOLD_ADMIN:
-        return "an operator holds it; it cannot start before it is released"
-    if first.reason is Reason.HOLD_REPEATED_FAILURE:
-        return "it failed repeatedly in the same way; it cannot start before it is released"
+    if first.reason in _HELD:
+        return f"{_HELD[first.reason]}; it cannot start before it is released"
     return first.detail or first.reason.words
 
 
@@ -772,7 +770,7 @@ def _sizes(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> s
     """Returns what the job needs and what is free of it; only its need if no pool can hold it or it has plans."""
     if not pools:
         return f"it needs {job.request.text}"
-    counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
+    counts = core.ledger.shape_of(job).counts
     free: dict[tuple[int, str], int] = {}
     for state in pools:
         way = counts[state.row], state.pool.shape.accelerator

@@ -13,7 +13,6 @@ from scheduler.core.commands import Revoke
 from scheduler.core.events import (
     AttemptEnded,
     AttemptProgressed,
-    AttemptStarted,
     CheckpointRecorded,
     EndCause,
     Prepared,
@@ -25,10 +24,9 @@ from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
 from scheduler.core.rules import OWED
-from scheduler.core.state.fleet import FleetMachine
+from scheduler.core.state.fleet import FleetMachine, is_jobs_fault
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import note_length
-from scheduler.core.state.standing import is_jobs_fault
 from scheduler.core.state.stopping import StopFor, begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
@@ -55,11 +53,7 @@ def on_prepared(cycle: Cycle, job: JobRecord, event: Prepared) -> None:
         command_start(cycle, job)
 
 
-def on_attempt_started(cycle: Cycle, job: JobRecord, event: AttemptStarted) -> None:
-    _mark_running(cycle, job)
-
-
-def _mark_running(cycle: Cycle, job: JobRecord) -> None:
+def mark_running(cycle: Cycle, job: JobRecord) -> None:
     """Marks the job as running, because all its ranks are up."""
     if job.state is JobState.STARTING:
         job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
@@ -77,7 +71,7 @@ def _mark_running(cycle: Cycle, job: JobRecord) -> None:
 def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> None:
     """Applies a progress report. Classes of jobs and the next solve follow if it changed the kind's published speed."""
     ledger = cycle.ledger
-    _mark_running(cycle, job)
+    mark_running(cycle, job)
     if event.saves:
         _saw_saving(cycle, job)
     job.steps = max(job.steps, event.steps)
@@ -130,9 +124,8 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
     if job.safe_steps > job.steps:
         job.steps = job.safe_steps
         if job.running_at < inf:
-            cycle.ledger.columns.steps_at[job.slot] = (
-                cycle.now
-            )  # extrapolation from an older report would count them twice
+            # Extrapolation from an older report would count them twice.
+            cycle.ledger.columns.steps_at[job.slot] = cycle.now
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
     cycle.ledger.costs.saw_lag(job.request.kind, event.lag_s)
     job.checkpoint_at = cycle.now
@@ -147,7 +140,7 @@ def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
     machines = (cycle.ledger.fleet.machines[row] for row, _ in job.place)
     drained = [each.node_id for each in machines if each is not None and each.gentle_until > cycle.now]
     if drained:
-        ask_to_leave(cycle, job, StopFor.MACHINE, Reason.HOLD_ADMIN, detail=f"{drained[0]} leaves")
+        ask_to_leave(cycle, job, StopFor.MACHINE, Reason.POLICY_DRAINED, detail=f"{drained[0]} leaves")
 
 
 def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
@@ -198,7 +191,7 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     What the scheduler asked for comes before the exit code, unless the job's work is known to be done.
     """
     if event.steps is not None:
-        count_steps(cycle, job, event.steps)
+        job.steps = max(job.steps, event.steps)
     reason, node_id = job.revoked, event.node_id
     is_clean = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None
     succeeded = is_clean and (not event.unfinished or _has_all_steps(job))
@@ -208,7 +201,8 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
             cycle.backlog.left_soon.append((cycle.ledger.columns.pool.item(job.slot), job.class_row))
     release_attempt(cycle, job)
     if succeeded:
-        end_job(cycle, job, JobState.SUCCEEDED, AttemptState.SUCCEEDED)
+        cycle.set_attempt_state(job, AttemptState.SUCCEEDED)
+        end_job(cycle, job, JobState.SUCCEEDED)
     elif reason in _ENDS_ASKED_FOR:
         _end_as_asked(cycle, job, reason)
     elif event.cause is not EndCause.EXITED:
@@ -222,7 +216,8 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     elif is_clean or event.exit_code == EXIT_CHECKPOINTED:
         _yielded(cycle, job)
     elif job.lost_checkpoint:
-        requeue_after_infra_failure(cycle, job, AttemptState.FAILED, Reason.INFRA_CHECKPOINT_LOST, _LOST_TEXT)
+        cycle.set_attempt_state(job, AttemptState.FAILED, Reason.INFRA_CHECKPOINT_LOST)
+        _requeue_after_infra_failure(cycle, job, Reason.INFRA_CHECKPOINT_LOST, _LOST_TEXT)
     elif event.exit_code == EXIT_MACHINE_UNABLE and job.idle_yields < IDLE_YIELDS_MAX:
         _machine_was_unable(cycle, job, event)
     else:
@@ -236,7 +231,8 @@ def _has_all_steps(job: JobRecord) -> bool:
 def _end_as_asked(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
     state, attempt_state = _ENDS_ASKED_FOR[reason]
     detail = f"ran {job.request.max_runtime_s:g} s, its limit" if reason is Reason.POLICY_MAX_RUNTIME else ""
-    end_job(cycle, job, state, attempt_state, reason, detail)
+    cycle.set_attempt_state(job, attempt_state, reason)
+    end_job(cycle, job, state, reason, detail)
 
 
 def _machine_was_unable(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
@@ -246,7 +242,8 @@ def _machine_was_unable(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> No
     blame(cycle, job, event.node_id)
     detail = f"{event.node_id} lacks a tool or room to prepare it: its log says which"
     blamed = _place_of(job, event.node_id)
-    requeue_after_infra_failure(cycle, job, AttemptState.FAILED, Reason.INFRA_START_REFUSED, detail, blamed)
+    cycle.set_attempt_state(job, AttemptState.FAILED, Reason.INFRA_START_REFUSED)
+    _requeue_after_infra_failure(cycle, job, Reason.INFRA_START_REFUSED, detail, blamed)
 
 
 def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
@@ -256,8 +253,9 @@ def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     waits longer after each loss and is finally held; the machine is not blamed.
     """
     if event.cause is EndCause.LEASE_EXPIRED:
+        cycle.set_attempt_state(job, AttemptState.LEASE_EXPIRED, Reason.INFRA_LEASE_EXPIRED)
         lost = _place_of(job, event.node_id)
-        requeue_after_infra_failure(cycle, job, AttemptState.LEASE_EXPIRED, Reason.INFRA_LEASE_EXPIRED, blamed=lost)
+        _requeue_after_infra_failure(cycle, job, Reason.INFRA_LEASE_EXPIRED, blamed=lost)
         return
     detail = ""
     if event.witnessed:
@@ -271,18 +269,15 @@ def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
                 f"{detail}; {job.supervisor_losses} times in a row, last on {event.node_id}: does the job kill it, or "
                 "use up the memory?"
             )
-    lost = _place_of(job, event.node_id)
-    requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, Reason.INFRA_NODE_LOST, detail, lost)
+    cycle.set_attempt_state(job, AttemptState.NODE_LOST, Reason.INFRA_NODE_LOST)
+    _requeue_after_infra_failure(cycle, job, Reason.INFRA_NODE_LOST, detail, _place_of(job, event.node_id))
 
 
 def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Reason) -> list[JobRecord]:
     """Ends attempts that ran only on the lost machine. Returns the gangs that have ranks left elsewhere."""
     ledger = cycle.ledger
     left: list[JobRecord] = []
-    for job_id in tuple(machine.holders):
-        job = ledger.jobs[job_id]
-        if all(row != machine.row for row, _ in job.place):
-            continue  # only a reservation holds it, and that is dropped with the machine
+    for job in ledger.jobs_on(machine):
         job.lost.add(machine.node_id)
         assert job.placement is not None
         if all(part.node_id in job.lost for part in job.placement.parts):
@@ -290,11 +285,11 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
             if job.revoked in _ENDS_ASKED_FOR:
                 _end_as_asked(cycle, job, job.revoked)
             else:
-                requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, reason, blamed=(machine.node_id,))
+                cycle.set_attempt_state(job, AttemptState.NODE_LOST, reason)
+                _requeue_after_infra_failure(cycle, job, reason, blamed=(machine.node_id,))
         else:
             left.append(job)
-            shape = ledger.classes.shapes[ledger.class_of(job).shape]
-            ledger.fleet.give_back(job.job_id, machine, shape, cycle.now)
+            ledger.fleet.give_back(job.job_id, machine, ledger.shape_of(job), cycle.now)
     return left
 
 
@@ -308,7 +303,13 @@ def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Rea
         _end_as_asked(cycle, job, job.revoked or reason)
     else:
         lost = () if job.lost_checkpoint else _place_of(job, node_id)
-        requeue_after_infra_failure(cycle, job, AttemptState.START_FAILED, reason, detail, lost)
+        cycle.set_attempt_state(job, AttemptState.START_FAILED, reason)
+        job.refusals += 1
+        _back_off(cycle, job, job.refusals)
+        if job.refusals >= REFUSALS_MAX and reason is Reason.INFRA_START_REFUSED:
+            job.hold_reason = Reason.HOLD_REPEATED_FAILURE
+            detail = f"{job.refusals} starts in a row were refused; the last: {detail}"
+        _requeue_after_infra_failure(cycle, job, reason, detail, lost)
 
 
 def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | None = None, detail: str = "") -> None:
@@ -319,26 +320,14 @@ def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | 
     fail_start(cycle, job, node_id, reason, detail or "stopped before it started")
 
 
-def requeue_after_infra_failure(
-    cycle: Cycle,
-    job: JobRecord,
-    state: AttemptState,
-    reason: Reason,
-    detail: str = "",
-    blamed: Iterable[NodeId] = (),
+def _requeue_after_infra_failure(
+    cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "", blamed: Iterable[NodeId] = ()
 ) -> None:
-    """Requeues a job after an infrastructure failure, with growing backoff and at no cost to its retries.
+    """Requeues a job after an infrastructure failure, at no cost to its retries.
 
     `blamed` are machines that may be at fault, which the next attempt avoids.
     """
     job.infra_failures += 1
-    cycle.set_attempt_state(job, state, reason)
-    if state is AttemptState.START_FAILED:
-        job.refusals += 1
-        _back_off(cycle, job, job.refusals)
-        if job.refusals >= REFUSALS_MAX and reason is Reason.INFRA_START_REFUSED:
-            job.hold_reason = Reason.HOLD_REPEATED_FAILURE
-            detail = f"{job.refusals} starts in a row were refused; the last: {detail}"
     for node_id in blamed:
         blame_place(cycle, job, node_id)
     requeue_job(cycle, job, reason, detail)
@@ -365,17 +354,8 @@ def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") 
         cycle.backlog.arrived.append(job.job_id)  # its reserved place may be free already
 
 
-def end_job(
-    cycle: Cycle,
-    job: JobRecord,
-    state: JobState,
-    attempt_state: AttemptState | None,
-    reason: Reason | None = None,
-    detail: str = "",
-) -> None:
+def end_job(cycle: Cycle, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
     """Ends the job: its row is freed, and jobs that depend on it are unblocked or cancelled."""
-    if attempt_state is not None:
-        cycle.set_attempt_state(job, attempt_state, reason)
     cycle.set_job_state(job, state, reason, detail)
     drop_reservation(cycle, job.job_id)
     best_rate = cycle.ledger.class_of(job).best_rate
@@ -399,16 +379,11 @@ def end_job(
 def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state: JobState) -> None:
     if state is not JobState.SUCCEEDED and not job.request.depends_on_any_end:
         detail = f"job {dependency.job_id} ended {state}"
-        end_job(cycle, job, JobState.CANCELLED, None, Reason.USER_DEPENDENCY_FAILED, detail)
+        end_job(cycle, job, JobState.CANCELLED, Reason.USER_DEPENDENCY_FAILED, detail)
         return
     job.blocked_by.discard(dependency.job_id)
     if not job.blocked_by and not job.awaits_turn:
         cycle.backlog.arrived.append(job.job_id)
-
-
-def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
-    """Notes that the job has done at least this many steps."""
-    job.steps = max(job.steps, steps)
 
 
 def _yielded(cycle: Cycle, job: JobRecord) -> None:
@@ -446,7 +421,8 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
         blame_place(cycle, job, event.node_id)
         requeue_job(cycle, job, Reason.WAIT_BACKOFF, f"{detail}; retry {job.restarts} of {rule.max_restarts}")
         return
-    end_job(cycle, job, JobState.FAILED, AttemptState.FAILED, reason, detail)
+    cycle.set_attempt_state(job, AttemptState.FAILED, reason)
+    end_job(cycle, job, JobState.FAILED, reason, detail)
 
 
 def _back_off(cycle: Cycle, job: JobRecord, times: int) -> None:

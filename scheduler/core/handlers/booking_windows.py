@@ -28,7 +28,7 @@ import numpy as np
 from scheduler.core.events import Booking, BookingsDeclared
 from scheduler.core.handlers.attempt_events import abort_start
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave, is_prepared, start_attempt
-from scheduler.core.placement.reservations import drop_reservation, drop_reservations_on, shape_of
+from scheduler.core.placement.reservations import drop_reservation, drop_reservations_on
 from scheduler.core.placement.search import MachineCandidate, cheapest_machines, find_free_place
 from scheduler.core.placement.where import PlaceOf, may_hold, may_place
 from scheduler.core.state.bookings import STAYING, leaves_at, notice_s, sure_end_at
@@ -270,7 +270,7 @@ def _take_and_return_machines(cycle: Cycle) -> None:
         elif machine.condition is MachineCondition.UNREACHABLE and machine.before is MachineCondition.UP:
             machine.before = MachineCondition.BOOKED
         if machine.condition is MachineCondition.BOOKED:
-            for job in _jobs_with_parts_on(cycle, machine):
+            for job in cycle.ledger.jobs_on(machine):
                 _set_aside(cycle, job)
 
 
@@ -282,7 +282,7 @@ def _return_machine(cycle: Cycle, machine: FleetMachine) -> None:
     cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
     cycle.backlog.freed[machine.row] = None
     cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
-    for job in _jobs_with_parts_on(cycle, machine):
+    for job in cycle.ledger.jobs_on(machine):
         job.is_aside = any(row in cycle.bookings.rows and row != machine.row for row, _ in job.place)
         cycle.ledger.set_eligible(job)
 
@@ -294,18 +294,13 @@ def _set_aside(cycle: Cycle, job: JobRecord) -> None:
         cycle.solves.problem_changed = True
 
 
-def _jobs_with_parts_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
-    jobs = (cycle.ledger.jobs[job_id] for job_id in tuple(machine.holders))
-    return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
-
-
 # ------------------------------------------------------------------------------------------------ those who must go
 
 
 def _those_to_leave(cycle: Cycle, booking: Booking) -> Iterator[JobRecord]:
     """Yields jobs on the booking's machines that it excludes and that may be stopped."""
     for machine in cycle.bookings.machines(booking):
-        for job in _jobs_with_parts_on(cycle, machine):
+        for job in cycle.ledger.jobs_on(machine):
             is_free = job.revoked is None and may_be_stopped(cycle.ledger, job, StopFor.BOOKING) is None
             if is_free and not booking.is_open_to(job.request.project):
                 yield job
@@ -371,13 +366,8 @@ def _waiting_jobs_of(cycle: Cycle, project: str) -> list[JobRecord]:
 
 def _place_among(cycle: Cycle, job: JobRecord, rows: Iterable[int]) -> tuple[int, Place] | None:
     """Returns a place on these machines alone for the gang, or for its largest smaller size; None if there is none."""
-    ledger, job_class = cycle.ledger, cycle.ledger.class_of(job)
-    shapes = [shape_of(cycle, job)]
-    if job.request.sizes:
-        shapes += [
-            ledger.classes.shapes[ledger.classes.classes[row].shape] for row in ledger.classes.options(job.class_row)
-        ]
-    for pool in job_class.fastest:
+    ledger, shapes = cycle.ledger, cycle.ledger.shapes_of(job)
+    for pool in ledger.class_of(job).fastest:
         here = [m for row in rows if (m := ledger.fleet.machines[row]) and m.pool == pool]
         machines = [machine for machine in here if may_place(cycle, job, machine, PlaceOf.BOOKED) is None]
         most = shapes[0].counts[pool]

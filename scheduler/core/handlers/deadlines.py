@@ -21,7 +21,7 @@ from scheduler.core.placement.attempt_lifecycle import ask_to_leave, start_attem
 from scheduler.core.placement.reservations import drop_reservation, open_reservation
 from scheduler.core.placement.search import find_free_place, find_victims
 from scheduler.core.placement.where import may_hold
-from scheduler.core.state.fleet import Place, PoolState
+from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
 from scheduler.core.state.stopping import StopFor, may_be_stopped
@@ -171,20 +171,20 @@ def _outlook_on(
     machines = ceil(count / state.pool.shape.accelerators)
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
     restart_s = ledger.restart_s(job, ledger.policy.rules)
-    if job.holds and int(ledger.columns.pool[job.slot]) == state.row and ledger.columns.count[job.slot] == count:
+    is_there = _held_on(ledger, job, state.row) == count
+    if is_there:
         # Until it is held there for its deadline, the policy may move it, and it would have to come back.
         needs_s = remaining_here_s(ledger, job)
         margin_s = 2 * restart_s + state.pool.boot_s + reserve_s(needs_s)
-        usd = needs_s * usd_per_s
-        return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, True, class_row)
-    is_free = find_free_place(cycle, job, state.row, shape) is not None
-    if not is_free and (not state.rented or state.pool.drained):
-        return None  # other jobs hold the owned ones
-    stop_s = job.request.grace_s if job.holds else 0.0
-    needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
-    margin_s = restart_s + reserve_s(needs_s)
+    else:
+        is_free = find_free_place(cycle, job, state.row, shape) is not None
+        if not is_free and (not state.rented or state.pool.drained):
+            return None  # other jobs hold the owned ones
+        stop_s = job.request.grace_s if job.holds else 0.0
+        needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
+        margin_s = restart_s + reserve_s(needs_s)
     usd = needs_s * usd_per_s
-    return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, False, class_row)
+    return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, is_there, class_row)
 
 
 def reserve_s(needs_s: float) -> float:
@@ -233,8 +233,10 @@ def resize_gang(cycle: Cycle, job: JobRecord, class_row: int) -> None:
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
-    """Checks a job whose machines have not come: it takes a free place where it ends no later, and at the last moment
-    to take other machines, secures those instead. After its deadline the policy decides about it as about all.
+    """Looks again at a job that waits for the machines of its pool.
+
+    It takes a free place where it ends no later. At the last moment for machines of another pool it waits for those
+    instead. Once its deadline has passed and no machine is on its way, the policy decides as for any other job.
     """
     state = cycle.ledger.fleet.pools[job.deadline_pool]
     if job.is_secured or _takes_free_place(cycle, job):
@@ -273,11 +275,10 @@ def _takes_free_place(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if found.class_row != job.class_row and not found.is_feasible:
         return False
-    classes = cycle.ledger.classes
-    shape = classes.shapes[classes.classes[found.class_row].shape]
+    shape = cycle.ledger.classes.shape(found.class_row)
     if find_free_place(cycle, job, found.pool, shape) is None:
         return False
-    if not may_hold(cycle, job, found.pool, shape.counts[found.pool], lasts=True):
+    if shape.counts[found.pool] > cycle.limits.room(job, found.pool, lasts=True):
         return False
     if not pools[found.pool].rented and _is_wanted_above(cycle, job, found.pool):
         return False
@@ -331,7 +332,9 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
         return
     if not may_hold(cycle, job, row, ledger.count_on(job, row)):
         return  # its project holds all that its limit allows
-    place = place_with_own(cycle, job, row) if is_there else find_free_place(cycle, job, row)
+    place = find_free_place(cycle, job, row) if not is_there else None
+    if is_there and (found := find_victims(cycle, job, row, ())) is not None:
+        place = found.place  # what it holds there counts as free
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:
@@ -345,12 +348,6 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
             where = f"from {ledger.columns.count[job.slot]:g} to {ledger.count_on(job, row)} accelerators"
         detail = f"{where}, to end before its deadline"
         ask_to_leave(cycle, job, StopFor.OWN_DEADLINE, Reason.POLICY_MOVED, detail=detail)
-
-
-def place_with_own(cycle: Cycle, job: JobRecord, row: int) -> Place | None:
-    """Returns a place in the pool for a new gang of a job that runs there, what it holds counted as free; or None."""
-    found = find_victims(cycle, job, row, ())
-    return None if found is None else found.place
 
 
 def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:

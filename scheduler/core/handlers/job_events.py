@@ -13,10 +13,8 @@ from scheduler.core.cycle.slow_pools import row_of_gang
 from scheduler.core.events import (
     JobBudgetChanged,
     JobCancelled,
-    JobHeld,
     JobProjectChanged,
     JobRedirected,
-    JobReleased,
     JobReprioritised,
     JobRestored,
     JobSubmitted,
@@ -24,7 +22,6 @@ from scheduler.core.events import (
 )
 from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.handlers.deadlines import let_go
-from scheduler.core.handlers.machine_facts import keep_where_it_runs
 from scheduler.core.handlers.restored_state import recall_job
 from scheduler.core.placement.attempt_lifecycle import is_prepared, limit_runtime, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
@@ -33,7 +30,7 @@ from scheduler.core.state.crossings import count_crossing
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.shared_accelerators import hold_beside, sole_holder
 from scheduler.core.state.stopping import begin_unsaved_run, saw_saving
-from scheduler.core.state.working_set import Cycle
+from scheduler.core.state.working_set import Cycle, count_tools
 from walras.cluster import Placement
 from walras.job_request import GangRequest, group_fields, project_of
 from walras.states import JobState, Reason
@@ -74,16 +71,12 @@ def on_job_cancelled(cycle: Cycle, job: JobRecord, event: JobCancelled) -> None:
     detail = f"by {event.by}" if event.by else ""
     drop_reservation(cycle, job.job_id)
     if not job.holds:
-        end_job(cycle, job, JobState.CANCELLED, None, Reason.USER_CANCELLED, detail)
+        end_job(cycle, job, JobState.CANCELLED, Reason.USER_CANCELLED, detail)
     elif not is_prepared(job):
         abort_start(cycle, job, Reason.USER_CANCELLED)
     elif job.state is not JobState.CANCELLING:
         revoke_attempt(cycle, job, Reason.USER_CANCELLED)
         cycle.set_job_state(job, JobState.CANCELLING, Reason.USER_CANCELLED, detail)
-
-
-def on_job_held(cycle: Cycle, job: JobRecord, event: JobHeld) -> None:
-    hold_job(cycle, job, event.reason)
 
 
 def hold_job(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
@@ -100,10 +93,6 @@ def hold_job(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
         revoke_attempt(cycle, job, reason)
     else:
         abort_start(cycle, job, reason)
-
-
-def on_job_released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
-    release_job(cycle, job)
 
 
 def release_job(cycle: Cycle, job: JobRecord) -> None:
@@ -215,7 +204,7 @@ def on_max_queue_time(cycle: Cycle, job: JobRecord, attempt: int) -> None:
     if job.attempt == 0 and not job.holds:
         drop_reservation(cycle, job.job_id)
         detail = f"waited {job.request.max_queue_s:g} s, its limit"
-        end_job(cycle, job, JobState.CANCELLED, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
+        end_job(cycle, job, JobState.CANCELLED, Reason.POLICY_MAX_QUEUE_TIME, detail)
 
 
 def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
@@ -273,7 +262,7 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
 def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     ledger, columns, placement = cycle.ledger, cycle.ledger.columns, event.placement
     assert placement is not None
-    shape = ledger.classes.shapes[ledger.class_of(job).shape]
+    shape = ledger.shape_of(job)
     pool = ledger.fleet.pool_row(placement.pool_id) if job.request.spreads else row_of_gang(cycle, placement)
     assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
     host = _shares_with(cycle, job, placement)
@@ -282,8 +271,10 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     else:
         job.place = host.place
         hold_beside(ledger.fleet, job.job_id, host.job_id, host.place, shape)
-    if job.request.tools:
-        keep_where_it_runs(cycle, job)
+    machines = [ledger.fleet.machines[row] for row, _ in job.place] if job.request.tools else []
+    for machine in machines:
+        if machine is not None and machine.tools is not None:
+            count_tools(cycle, machine)  # its pool can hold the job, whatever it has reported since the start
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None} | {*event.lost}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked

@@ -5,20 +5,27 @@ idle one is returned just before its next billing step begins, or when its minim
 steps, or with short ones, it is returned when it has been idle for `rent_keep_s`. A quarantined machine is returned as
 soon as it is empty. The minimum of machines that a pool holds (`Pool.least`) is requested without a solve.
 
+Tools that machines report limit where jobs start. Jobs that run on a machine stay there, and its pool keeps counting as
+able, whatever it reports later: the speed and the gang size of a running job in its pool must never become 0.
+
 A pool's row is its position in many arrays, so a removed pool keeps its row: nothing fits it, it has no machines and no
 price, nothing is rented there, and listings leave it out (`Pool.removed`). If it is declared again it gets the same
 row. A restarted core never hears of it.
 """
 
+from collections.abc import Iterable
 from math import ceil, inf
 
 from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
 from scheduler.core.events import (
     NodeBack,
+    NodeData,
     NodeJoined,
     NodeLeaving,
     NodeLost,
+    NodePrivate,
     NodeQuarantined,
+    NodeTools,
     NodeUncordoned,
     NodeUnreachable,
     PoolDeclared,
@@ -30,14 +37,12 @@ from scheduler.core.events import (
 from scheduler.core.handlers import deadlines, quarantine
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
 from scheduler.core.handlers.deadlines import leave_pool
-from scheduler.core.handlers.machine_facts import join_parts, take_tools
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave, is_prepared
 from scheduler.core.placement.checkpoint_intervals import replan_intervals_of
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
-from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.stopping import StopFor, may_be_stopped
-from scheduler.core.state.working_set import Cycle, refresh_pools, settle_tools
+from scheduler.core.state.stopping import StopFor, mark_private, may_be_stopped
+from scheduler.core.state.working_set import Cycle, count_tools, refresh_pools, settle_tools
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
 
@@ -77,7 +82,7 @@ def settle_idle_machines(cycle: Cycle) -> None:
         machine = cycle.ledger.fleet.machines[row]
         if machine is None:
             continue
-        if machine.condition is MachineCondition.QUARANTINED and not _runs_something(cycle, machine):
+        if machine.condition is MachineCondition.QUARANTINED and not cycle.ledger.jobs_on(machine):
             release_machine(cycle, machine, f"given back: {machine.detail}")
         elif _is_idle(machine):
             state = cycle.ledger.fleet.pools[machine.pool]
@@ -103,7 +108,7 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
     if not state.rented:
         return
     for machine in list(state.members.values()):
-        if machine.condition is MachineCondition.QUARANTINED and machine.token and not _runs_something(cycle, machine):
+        if machine.condition is MachineCondition.QUARANTINED and machine.token and not cycle.ledger.jobs_on(machine):
             release_machine(cycle, machine, f"given back: {machine.detail}")
     if state.pool.drained:
         _give_back_drained(cycle, state)
@@ -128,7 +133,7 @@ def _give_back_drained(cycle: Cycle, state: PoolState) -> None:
     """Returns the empty machines of a drained pool to their provider."""
     for machine in list(state.members.values()):
         is_leaving = machine.condition is MachineCondition.LEAVING
-        if is_leaving and machine.token and not _runs_something(cycle, machine):
+        if is_leaving and machine.token and not cycle.ledger.jobs_on(machine):
             release_machine(cycle, machine, "given back: its pool is drained")
 
 
@@ -143,7 +148,7 @@ def _give_back(cycle: Cycle, machine: FleetMachine, state: PoolState, target: in
     cycle.commands.append(NodeCordoned(machine.node_id, machine.detail))
     cycle.backlog.emptied[machine.row] = None
     cycle.solves.problem_changed = True
-    for job in _jobs_on(cycle, machine):
+    for job in cycle.ledger.jobs_on(machine):
         detail = f"{machine.node_id} is given back: nobody who pays wants it at its price"
         ask_to_leave(cycle, job, StopFor.PLACE, Reason.POLICY_PREEMPTED, detail=detail)
 
@@ -151,7 +156,7 @@ def _give_back(cycle: Cycle, machine: FleetMachine, state: PoolState, target: in
 def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
     """Releases an empty rented machine now."""
     assert machine.token, f"{machine.node_id} is not rented"
-    assert not _runs_something(cycle, machine), f"{machine.node_id} is used by {sorted(machine.holders)}"
+    assert not cycle.ledger.jobs_on(machine), f"{machine.node_id} is used by {sorted(machine.holders)}"
     drop_reservations_on(cycle, machine)
     cycle.ledger.fleet.set_condition(machine, MachineCondition.RELEASED, detail)
     machine.given_back = True
@@ -207,12 +212,6 @@ def _again_at(cycle: Cycle) -> float:
     return cycle.now + max(cycle.policy.rules.rent_keep_s, _IDLE_CHECK_S)
 
 
-def _runs_something(cycle: Cycle, machine: FleetMachine) -> bool:
-    """Returns whether an attempt has a part on the machine; reservations alone do not count."""
-    jobs = (cycle.ledger.jobs[job_id] for job_id in machine.holders)
-    return any(row == machine.row for job in jobs for row, _ in job.place)
-
-
 def _set_idle_timer(cycle: Cycle, state: PoolState, at: float) -> None:
     if at < state.idle_look_at:
         state.idle_look_at = at
@@ -228,10 +227,12 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
     assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
     assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
     machine = fleet.join(event.node_id, pool, event.at, event.token, event.paid_since)
-    if event.machine:
-        join_parts(cycle, machine, event.machine)
+    if event.machine:  # failures on any part count against the whole machine
+        machine.whole = event.machine
+        for other in fleet.whole(machine):
+            machine.failures = other.failures
     if event.tools is not None or fleet.knows_tools:
-        take_tools(cycle, machine, event.tools)
+        _take_tools(cycle, machine, event.tools)
     cycle.spending.machine_joined(machine, event.paid_usd)
     if event.token:
         cycle.backlog.emptied[machine.row] = None
@@ -253,7 +254,7 @@ def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreacha
     machine.before = machine.condition
     cycle.ledger.fleet.set_condition(machine, MachineCondition.UNREACHABLE, _NO_HEARTBEAT)
     cycle.solves.problem_changed = True
-    for job in _jobs_on(cycle, machine):
+    for job in cycle.ledger.jobs_on(machine):
         if job.state is not JobState.UNREACHABLE:
             cycle.set_job_state(job, JobState.UNREACHABLE, None, f"no heartbeat from {machine.node_id}")
 
@@ -266,7 +267,7 @@ def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
         cycle.backlog.freed[machine.row] = None
         cycle.solves.problem_changed = True
     # Else it was drained meanwhile, and takes no jobs.
-    for job in _jobs_on(cycle, machine):
+    for job in cycle.ledger.jobs_on(machine):
         others = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
         if job.state is JobState.UNREACHABLE and all(other is not None and not other.is_silent for other in others):
             if job.revoked is Reason.USER_CANCELLED:
@@ -283,8 +284,10 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     drop_reservations_on(cycle, machine)
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "was lost")
-    for job in end_attempts_on_lost_machine(cycle, machine, event.reason):
-        ask_to_leave(cycle, job, StopFor.LOSS, event.reason, detail=f"{machine.node_id} is lost")
+    # Who removes a machine holds no job.
+    reason = Reason.INFRA_NODE_LOST if event.reason is Reason.HOLD_ADMIN else event.reason
+    for job in end_attempts_on_lost_machine(cycle, machine, reason):
+        ask_to_leave(cycle, job, StopFor.LOSS, reason, detail=f"{machine.node_id} is lost")
     # A machine that the scheduler returned was not reclaimed, though a provider may report one as the other.
     taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
     state = cycle.ledger.fleet.pools[machine.pool]
@@ -317,11 +320,12 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
     machine.gentle_until = event.gone_at if event.gentle else -inf
     if event.gentle:
         cycle.timers.set(event.gone_at, "drain", machine.row)
-    for job in _jobs_on(cycle, machine):
+    reason = Reason.POLICY_DRAINED if event.reason is Reason.HOLD_ADMIN else event.reason
+    for job in cycle.ledger.jobs_on(machine):
         why = StopFor.MACHINE if event.gentle else StopFor.LOSS
         job.is_aside = job.revoked is None and may_be_stopped(cycle.ledger, job, why) is not None
         cycle.ledger.set_eligible(job)
-        ask_to_leave(cycle, job, why, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+        ask_to_leave(cycle, job, why, reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
 
 
 def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
@@ -330,14 +334,14 @@ def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
     if machine is None or not -inf < machine.gentle_until <= cycle.now:
         return
     machine.gentle_until = -inf
-    for job in _jobs_on(cycle, machine):
+    for job in cycle.ledger.jobs_on(machine):
         detail = f"{machine.node_id} leaves: its time is over"
-        ask_to_leave(cycle, job, StopFor.LOSS, Reason.HOLD_ADMIN, detail=detail)
+        ask_to_leave(cycle, job, StopFor.LOSS, Reason.POLICY_DRAINED, detail=detail)
 
 
 def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
     """Ends starts of gangs that wait for their other machines, because this one is lost to them."""
-    for job in _jobs_on(cycle, machine):
+    for job in cycle.ledger.jobs_on(machine):
         if not is_prepared(job):
             detail = f"{machine.node_id} {what} before the gang started"
             abort_start(cycle, job, Reason.INFRA_NODE_LOST, None, detail)
@@ -351,7 +355,7 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
     machine.standing.clear()
     machine.gentle_until = -inf
     machine.warning_s, machine.is_sent_away = None, False
-    for job in _jobs_on(cycle, machine):
+    for job in cycle.ledger.jobs_on(machine):
         job.is_aside = False
         cycle.ledger.set_eligible(job)
     aside = (MachineCondition.LEAVING, MachineCondition.QUARANTINED)
@@ -366,10 +370,33 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
         cycle.solves.problem_changed = True
 
 
-def _jobs_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
-    """Returns the jobs whose attempt has a part on the machine; reservations alone do not count."""
-    jobs = (cycle.ledger.jobs[job_id] for job_id in tuple(machine.holders))
-    return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
+# ------------------------------------------------------------------------------------------------ what they report
+
+
+def on_node_tools(cycle: Cycle, machine: FleetMachine, event: NodeTools) -> None:
+    _take_tools(cycle, machine, event.tools)
+    cycle.backlog.freed[machine.row] = None
+
+
+def _take_tools(cycle: Cycle, machine: FleetMachine, tools: Iterable[str] | None) -> None:
+    """Sets the machine's tools; None: it has not reported any."""
+    fleet = cycle.ledger.fleet
+    fleet.knows_tools = fleet.knows_tools or tools is not None
+    machine.tools = None if tools is None else frozenset(tools)
+    count_tools(cycle, machine)
+
+
+def on_node_data(cycle: Cycle, machine: FleetMachine, event: NodeData) -> None:
+    """Records the machine's cached data for later starts. Waiting jobs are not judged again for that."""
+    told = {key: (size_bytes, seconds) for key, size_bytes, seconds in event.fetched}
+    now = {key: told.get(key, (0, 0.0)) for key in event.data}
+    machine.data = cycle.ledger.fleet.caches.tell(machine.row, machine.data, now, machine.pool)
+    machine.fetched = event.fetched
+
+
+def on_node_private(cycle: Cycle, machine: FleetMachine, event: NodePrivate) -> None:
+    mark_private(cycle.ledger, machine, cycle.policy.rules, is_private=event.private)
+    cycle.solves.problem_changed = True
 
 
 # ------------------------------------------------------------------------------------------------ renting
@@ -451,7 +478,9 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
 
 def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
     """Marks a machine as quarantined that was so before the core was restarted."""
-    quarantine.restore_quarantine(cycle, machine, event)
+    if machine.condition is MachineCondition.UP:
+        cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)
+        quarantine.set_trial(cycle, machine)
     if machine.token and machine.condition is MachineCondition.QUARANTINED:
         # Not at once, because a restarted core hears of a machine before it hears of the job there.
         _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)
@@ -486,7 +515,7 @@ def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
 def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
     """Removes a pool that has neither machines nor requests. Entitlements and owed time there are dropped."""
     row = cycle.ledger.fleet.drop(event.pool_id)
-    cycle.ledger.columns.forget_pool(row, cycle.now)
+    cycle.ledger.columns.forget_entitlements(cycle.now, row)
     leave_pool(cycle, row)
     cycle.ledger.slow_machines.is_due = True
     refresh_pools(cycle)

@@ -12,7 +12,7 @@ from scheduler.core.handlers.machine_events import rent_for_proposal
 from scheduler.core.ordering.rank_ordering import RankOrdering
 from scheduler.core.state.ledger import ActivePolicy
 from scheduler.core.state.policy_faults import PolicyFault
-from scheduler.core.state.working_set import Cycle, NoOrdering
+from scheduler.core.state.working_set import Cycle, JobOrdering
 
 #: Number of consecutive failed solves after which a policy counts as failed.
 SOLVES_UNTIL_FAULT = 3
@@ -31,7 +31,7 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     ledger.usage.make_up_from(isinstance(policy, FollowsWeights), event.at)
     cycle.spending.set_budgets(event.rules.budgets, event.rules.groups)
     cycle.limits.declare(policy.entity_limits() if isinstance(policy, DeclaresLimits) else {})
-    cycle.ordering = NoOrdering()
+    cycle.ordering = JobOrdering()
     cycle.mechanism = make_mechanism(cycle, policy, event.rules)
     for job in ledger:
         if job.request.sizes:  # until the new policy resizes it, it runs as its submitter asked

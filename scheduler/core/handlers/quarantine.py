@@ -7,13 +7,11 @@ devices is put aside until the agent reports that they passed its check; jobs th
 """
 
 from scheduler.core.commands import NodeCordoned, NodeReadmitted
-from scheduler.core.events import NodeFit, NodeQuarantined, NodeUnfit
-from scheduler.core.handlers.machine_facts import parts_of_its_machine
+from scheduler.core.events import NodeFit, NodeUnfit
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave
 from scheduler.core.placement.reservations import drop_reservations_on
-from scheduler.core.state.fleet import FleetMachine, MachineCondition
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, failed_jobs
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.standing import failed_jobs
 from scheduler.core.state.stopping import StopFor
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import NodeId
@@ -32,7 +30,7 @@ def blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
     # Without a name every job counts as somebody else's.
     machine.failures.append((cycle.now, job.job_id, job.request.user or f"job {job.job_id}"))
     wanted = 1 if machine.standing.on_trial else rules.quarantine_jobs
-    up = [each for each in parts_of_its_machine(cycle, machine) if each.condition is MachineCondition.UP]
+    up = [each for each in cycle.ledger.fleet.whole(machine) if each.condition is MachineCondition.UP]
     jobs = failed_jobs(machine.failures, cycle.now - rules.quarantine_window_s, wanted)
     if not jobs or machine not in up or not all(_may_be_put_aside(cycle, each) for each in up):
         return
@@ -97,12 +95,9 @@ def on_node_unfit(cycle: Cycle, machine: FleetMachine, event: NodeUnfit) -> None
         _put_aside(cycle, machine, event.detail)
     elif machine.before is MachineCondition.UP:
         machine.before = MachineCondition.QUARANTINED
-    for job_id in tuple(machine.holders):
-        job = cycle.ledger.jobs[job_id]
-        is_here = any(row == machine.row for row, _ in job.place)
-        if is_here:
-            detail = f"{machine.node_id}: {event.detail}"
-            ask_to_leave(cycle, job, StopFor.MACHINE, Reason.INFRA_DEVICE_FAULT, detail=detail)
+    detail = f"{machine.node_id}: {event.detail}"
+    for job in cycle.ledger.jobs_on(machine):
+        ask_to_leave(cycle, job, StopFor.MACHINE, Reason.INFRA_DEVICE_FAULT, detail=detail)
 
 
 def on_node_fit(cycle: Cycle, machine: FleetMachine, event: NodeFit) -> None:
@@ -111,13 +106,6 @@ def on_node_fit(cycle: Cycle, machine: FleetMachine, event: NodeFit) -> None:
         machine.standing.unfit = ""
         if _is_aside(machine) and not machine.given_back:
             _readmit(cycle, machine, "")
-
-
-def restore_quarantine(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
-    """Marks an owned machine as put aside that was so before the core was restarted."""
-    if machine.condition is MachineCondition.UP:
-        cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)
-        set_trial(cycle, machine)
 
 
 def _is_aside(machine: FleetMachine) -> bool:

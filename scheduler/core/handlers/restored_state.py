@@ -8,6 +8,7 @@ that have ended meanwhile are dropped.
 
 from collections.abc import Generator, Mapping
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,16 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
     """Generates the event that restores the state in a successor; yields a pause after some hundred jobs."""
     quote, pools = ledger.policy.quote, ledger.fleet.pools
     names = [state.name for state in pools]
-    known = quote is not None and len(quote.prices) == len(pools)
+    priced: dict[str, Any] = {}
+    if quote is not None and len(quote.prices) == len(pools):
+        prices = zip(pools, quote.prices.tolist(), strict=True)
+        told = tuple((state.name, price) for state, price in prices if not state.pool.removed)
+        priced = {
+            "policy": ledger.policy.spec.name,
+            "prices": told,
+            "price_unit": quote.unit,
+            "exchange": quote.exchange,
+        }
     jobs = yield from _remembered_jobs(ledger, names)
     return StateRestored(
         at=ledger.now,
@@ -50,16 +60,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         ),
         retries=tuple(ledger.retries.remembered(ledger.jobs)),
         saving_kinds=tuple(sorted(ledger.saving_kinds)[:_KINDS_MAX]),
-        policy=ledger.policy.spec.name if known else "",
-        prices=tuple(
-            (state.name, price)
-            for state, price in zip(pools, quote.prices.tolist(), strict=True)
-            if not state.pool.removed
-        )
-        if quote is not None and known
-        else (),
-        price_unit=quote.unit if quote is not None and known else "",
-        exchange=quote.exchange if quote is not None and known else 1.0,
+        **priced,
         shares=_remembered_use(ledger),
         lifetimes=tuple(
             (state.pool.pool_id, dump_lifetimes(state.lives, watched_machines(ledger, state)))

@@ -303,7 +303,7 @@ def _is_gone(cycle: Cycle, job: JobRecord, row: int) -> bool:
 def _missing(cycle: Cycle, job: JobRecord, row: int, class_row: int) -> int:
     """Returns the accelerators that the pool lacks for this gang if the job's own there are reused; <= 0: none."""
     ledger, fleet = cycle.ledger, cycle.ledger.fleet
-    count, shape = ledger.classes.count(class_row, row), ledger.classes.shapes[ledger.classes.classes[class_row].shape]
+    count, shape = ledger.classes.count(class_row, row), ledger.classes.shape(class_row)
     if find_free_place(cycle, job, row, shape) is not None:
         return 0
     own = 0

@@ -12,20 +12,19 @@ from scheduler.core.events import Proposal
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.placement_limits import Reservation
 from scheduler.core.state.policy_faults import fault_of
 from scheduler.core.state.remaining_work import Progress, progress_of, remaining_here_s, with_progress
-from scheduler.core.state.restart_account import CUT_PART, is_outclassed
-from scheduler.core.state.stopping import Protection, StopFor, may_be_stopped
-from scheduler.core.state.working_set import Incumbents, Reservation
+from scheduler.core.state.stopping import CUT_PART, Protection, StopFor, is_outclassed, may_be_stopped
+from scheduler.core.state.working_set import Incumbents, JobOrdering
 from walras.cluster import gang_usd_per_h
 from walras.job_request import JobId
 
 
-class PlanOrdering:
+class PlanOrdering(JobOrdering):
     """The ordering under a plan: each planned job is entitled to its place, in the order of importance."""
 
     compares = True
-    strict = False
     profiles = True
     shrinks_gangs = True
     preempt_reason = "is worth more in this place"
@@ -55,6 +54,19 @@ class PlanOrdering:
             self._ranked = proposal
             self._rank = {job_id: rank for rank, job_id in enumerate(self._by_importance())}
         return self._rank.get(job.job_id, len(self._rank))
+
+    def _importance(self, job: JobRecord) -> tuple[int, int, JobId]:
+        """Returns the job's place among all: by class, then as the plan has it. Smaller is more important."""
+        return -job.request.priority_class, self._rank_of(job), job.job_id
+
+    def _rows(self, *, is_planned: bool) -> IntArray:
+        """Returns the slots of the jobs that may have accelerators and to which the plan gives some, or none."""
+        columns = self._ledger.columns
+        planned = columns.entitled.max(axis=1, initial=0.0) > 0
+        return np.flatnonzero(columns.active & columns.eligible & (planned == is_planned))
+
+    def _jobs(self, rows: IntArray) -> list[JobRecord]:
+        return [self._ledger.jobs[JobId(job_id)] for job_id in self._ledger.columns.job_id[rows].tolist()]
 
     def renew(self, asked: Problem) -> None:
         """Notes that the newest plan, the answer to this problem, holds still; its order of importance may not.
@@ -91,8 +103,7 @@ class PlanOrdering:
     def fill_queues(self, queues: JobQueues) -> None:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
-        for row in rows[columns.entitled[rows].max(axis=1, initial=0.0) > 0].tolist():
-            job = self._ledger.jobs[JobId(int(columns.job_id[row]))]
+        for job in self._jobs(rows[columns.entitled[rows].max(axis=1, initial=0.0) > 0]):
             for pool, key in self.keys(job):
                 queues.push(job, pool, key)
 
@@ -102,11 +113,10 @@ class PlanOrdering:
         Their number is bounded by the places that a plan has.
         """
         columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        rows = self._rows(is_planned=True)
         if not self._ledger.spreading:
             rows = rows[~self._run_as_planned(rows)]
-        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
-        for job in sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id)):
+        for job in sorted(self._jobs(rows), key=self._importance):
             for pool in self._place_of(job):
                 if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
                     yield job, pool
@@ -122,45 +132,35 @@ class PlanOrdering:
 
     def next_unplanned(self, class_row: int) -> JobRecord | None:
         """Returns the first in the plan's order of the waiting jobs of a class that have no place in it; None: none."""
-        ledger, columns = self._ledger, self._ledger.columns
-        waits = columns.active & columns.eligible & (columns.pool < 0) & (columns.class_row == class_row)
-        rows = np.flatnonzero(waits & (columns.entitled.max(axis=1, initial=0.0) <= 0))
-        jobs = (ledger.jobs[JobId(int(job_id))] for job_id in columns.job_id[rows])
-        found = (job for job in jobs if not (job.request.sizes or job.request.plans))
-        return min(found, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id), default=None)
+        columns, rows = self._ledger.columns, self._rows(is_planned=False)
+        rows = rows[(columns.pool[rows] < 0) & (columns.class_row[rows] == class_row)]
+        found = (job for job in self._jobs(rows) if not (job.request.sizes or job.request.plans))
+        return min(found, key=self._importance, default=None)
 
     def unplanned(self) -> list[JobRecord]:
         """Returns the waiting jobs to which the plan gives no place, the most important first."""
-        ledger, columns = self._ledger, self._ledger.columns
-        waits = columns.active & columns.eligible & (columns.pool < 0)
-        rows = np.flatnonzero(waits & (columns.entitled.max(axis=1, initial=0.0) <= 0))
-        jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[rows].tolist()]
+        ledger, rows = self._ledger, self._rows(is_planned=False)
+        jobs = self._jobs(rows[ledger.columns.pool[rows] < 0])
         jobs = [job for job in jobs if job.waits and job.ready_at <= ledger.now and not job.request.plans]
         jobs = [job for job in jobs if self._rank_of(job) < len(self._rank)]  # others came since it was asked for
-        return sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id))
+        return sorted(jobs, key=self._importance)
 
     def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
         """Returns (job, parts) of jobs planned over several pools or as several gangs, the most important first."""
         if not self._ledger.spreading:
             return []
-        columns, found = self._ledger.columns, []
-        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
-        for job_id in columns.job_id[rows].tolist():
-            job = self._ledger.jobs[JobId(job_id)]
-            parts = self._ledger.planned_parts(job)
-            if parts:
-                found.append((job, parts))
-        return sorted(found, key=lambda each: (-each[0].request.priority_class, self._rank_of(each[0]), each[0].job_id))
+        jobs = self._jobs(self._rows(is_planned=True))
+        found = [(job, parts) for job in jobs if (parts := self._ledger.planned_parts(job))]
+        return sorted(found, key=lambda each: self._importance(each[0]))
 
     def pools_of(self, job: JobRecord) -> list[int]:
         return self._place_of(job)
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & (columns.pool == pool)).tolist()
-        if columns.parts:
-            rows += [slot for slot, (_, *more) in columns.parts.items() if any(there == pool for there, _ in more)]
-        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
+        rows = np.flatnonzero(columns.active & (columns.pool == pool))
+        spread = [slot for slot, (_, *more) in columns.parts.items() if any(there == pool for there, _ in more)]
+        jobs = self._jobs(np.append(rows, np.array(spread, np.int64)))
         jobs.sort(key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
         jobs = jobs[:most]
         return _PlanIncumbents(jobs, [job for job in jobs if self._leaves(job, pool) and self.protects(job) is None])
@@ -268,17 +268,13 @@ class PlanOrdering:
             and len(self._ledger.fleet.parts_of(reservation.wanted.items())) == 1
         )
 
-    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        return []
-
 
 @dataclass(slots=True)
-class _PlanIncumbents:
+class _PlanIncumbents(Incumbents):
     """Incumbents of a pool. All of its class or below that can be stopped and are not planned there yield to a planned
     job. One of a higher class leaves for its own planned place alone.
     """
 
-    jobs: list[JobRecord]
     stoppable: list[JobRecord]
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:

@@ -31,7 +31,7 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.policy_faults import GuardedOrder, checked_key, checked_renewal
 from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_on_best_s
 from scheduler.core.state.stopping import Protection, StopFor, is_stopped_often, may_be_stopped
-from scheduler.core.state.working_set import Cycle, Incumbents
+from scheduler.core.state.working_set import Cycle, Incumbents, JobOrdering
 from walras.job_request import JobId
 
 #: The most columns of a key that crosses processes.
@@ -168,12 +168,10 @@ def copied_facts(facts: OrderFacts) -> GivenOrderFacts:
     return GivenOrderFacts(**{name: np.array(getattr(facts, name)) for name in names})
 
 
-class RankOrdering:
+class RankOrdering(JobOrdering):
     """The ordering under an order policy, kept in heaps. Keys of many jobs are computed as arrays."""
 
     preempt_reason = "ranks before it"
-    profiles = False
-    shrinks_gangs = False
     move_reason = "placed on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
@@ -380,14 +378,8 @@ class RankOrdering:
             yielding = compress(yielding, (~there.protected[:lower]).tolist())
         return chain(yielding, compress(there.jobs[lower:end], ripe[lower:end]))
 
-    def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
-        return False
-
     def protects(self, job: JobRecord) -> Protection | None:
         return may_be_stopped(self._ledger, job, StopFor.TURN) if self.compares else Protection.POLICY
-
-    def is_entitled(self, job: JobRecord, pool: int) -> bool:
-        return True
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         job_class = self._ledger.class_of(job)
@@ -395,9 +387,6 @@ class RankOrdering:
         if not self._policy.aware or rates[pool] >= job_class.best_rate:
             return []
         return [other for other in job_class.fastest if rates[other] > rates[pool]]
-
-    def may_profile(self, job: JobRecord, pool: int) -> bool:
-        return False
 
 
 @dataclass(slots=True)
@@ -412,10 +401,9 @@ class _Ranking:
 
 
 @dataclass(slots=True)
-class _RankedIncumbents:
+class _RankedIncumbents(Incumbents):
     """Incumbents of a pool as columns, the last in the order first."""
 
-    jobs: list[JobRecord]
     order: RankOrdering
     #: Ascending by class; inside a class, the policy's first column, negated, ascending too.
     priority_class: list[int]

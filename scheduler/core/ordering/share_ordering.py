@@ -16,7 +16,7 @@ from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import fetching_on_pool_s, remaining_here_of_all_s, remaining_here_s
 from scheduler.core.state.stopping import Protection, StopFor, is_stopped_often, may_be_stopped, without_fixed
-from scheduler.core.state.working_set import Incumbents
+from scheduler.core.state.working_set import Incumbents, JobOrdering
 from walras.job_request import JobId
 
 #: Tier of a job on a pool: it is entitled to it, may use it while free, or may not use it.
@@ -51,7 +51,7 @@ def _queue_entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int)
         yield from zip(zip(*part, strict=True), part[-1], strict=True)
 
 
-class ShareOrdering:
+class ShareOrdering(JobOrdering):
     """Shares of time: the job owed most goes first; preemptions must pay for the restarts they cause (design 2).
 
     Waiting jobs are ordered by their *arrears*: what they are owed beyond a tolerated lag, which is a fraction of their
@@ -70,7 +70,6 @@ class ShareOrdering:
     """
 
     compares = True
-    strict = False
     profiles = True
     shrinks_gangs = True
     preempt_reason = "is owed this place"
@@ -255,18 +254,14 @@ class ShareOrdering:
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
 
-    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        return []  # shares have already chosen the pool
-
     def may_profile(self, job: JobRecord, pool: int) -> bool:
         return self.tier(job, pool) != UNWANTED
 
 
 @dataclass(slots=True)
-class _OwedIncumbents:
+class _OwedIncumbents(Incumbents):
     """Incumbents of a pool as columns, so that a challenger is compared with all of them at once."""
 
-    jobs: list[JobRecord]
     ordering: ShareOrdering
     pool: int
     priority_class: IntArray

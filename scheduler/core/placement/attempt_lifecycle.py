@@ -14,9 +14,8 @@ from scheduler.core.state.crossings import count_crossing
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import lacks_inputs, note_worked
-from scheduler.core.state.restart_account import note_stop
 from scheduler.core.state.shared_accelerators import hold_beside
-from scheduler.core.state.stopping import StopFor, may_be_stopped
+from scheduler.core.state.stopping import StopFor, may_be_stopped, note_stop
 from scheduler.core.state.working_set import Cycle, count_tools
 from walras.states import AttemptState, JobState, Reason
 
@@ -127,7 +126,7 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
     ledger, columns = cycle.ledger, cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
     note_worked(ledger, job)
-    shape = ledger.classes.shapes[ledger.class_of(job).shape]
+    shape = ledger.shape_of(job)
     for row, _ in job.place:
         for lender in cycle.reserved_on.get(row, ()):
             cycle.reservations[lender].lent.pop(job.job_id, None)

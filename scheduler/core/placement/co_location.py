@@ -18,7 +18,6 @@ from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave, start_attempt
 from scheduler.core.placement.preemption import take_place
-from scheduler.core.placement.reservations import shape_of
 from scheduler.core.placement.search import FoundPlace, find_free_place
 from scheduler.core.placement.where import PlaceOf, may_hold, may_place
 from scheduler.core.state.fleet import FleetMachine, is_enough
@@ -120,7 +119,7 @@ def _best_host(
 ) -> tuple[JobRecord, FleetMachine] | None:
     """Returns the running job with the largest gain, and its machine; None if no gain is large enough."""
     ledger, best, most = cycle.ledger, None, 0.0
-    shape, known = shape_of(cycle, guest), dict[tuple[str, str, float], float | None]()
+    shape, known = cycle.ledger.shape_of(guest), dict[tuple[str, str, float], float | None]()
     for host, machine in islice(hosts, HOSTS_MAX):
         device = ledger.fleet.pools[machine.pool].pool.shape
         if shape.counts[machine.pool] != 1 or not may_hold(cycle, guest, machine.pool, 1):

@@ -21,7 +21,7 @@ from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import start_attempt
 from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_movable, repays_restarts, take_place
-from scheduler.core.placement.reservations import drop_reservation, shape_of
+from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.search import (
     MachineCandidate,
     cheapest_machines,
@@ -60,7 +60,7 @@ def defragment(cycle: Cycle) -> None:
     for job, pool in ordering.challengers(GANGS_MAX):
         if not cycle.queues.is_waiting(job.job_id):
             continue
-        shape = shape_of(cycle, job)
+        shape = cycle.ledger.shape_of(job)
         if shape.counts[pool] < 2 or not may_hold(cycle, job, pool, shape.counts[pool]):
             continue
         if find_free_place(cycle, job, pool) is not None:
@@ -79,7 +79,7 @@ class _Defragmentation:
         self._ordering = ordering
         self._job = job
         self._pool = pool
-        self._parts = cycle.ledger.fleet.gang_parts(pool, shape_of(cycle, job))
+        self._parts = cycle.ledger.fleet.gang_parts(pool, cycle.ledger.shape_of(job))
         self._machines = self._unreserved()
 
     def make_room(self) -> None:
@@ -100,8 +100,8 @@ class _Defragmentation:
         found = found_place(self._pool, chosen)
         if not repays_restarts(self._cycle.ledger, self._job, found):
             return
-        planned = {each.job_id for each in found.victims if self._is_planned(each)}
-        take_place(self._cycle, self._job, found, f"makes room for the gang of job {self._job.job_id}", moved=planned)
+        found = found._replace(moved={each.job_id for each in found.victims if self._is_planned(each)})
+        take_place(self._cycle, self._job, found, f"makes room for the gang of job {self._job.job_id}")
 
     # ------------------------------------------------------------------------------------------ jobs
 
@@ -195,7 +195,7 @@ class _Defragmentation:
             free = room[machine.row]
             return MachineCandidate(machine.row, part, (free, machine.row)) if free >= part else None
 
-        parts = self._cycle.ledger.fleet.gang_parts(self._pool, shape_of(self._cycle, job))
+        parts = self._cycle.ledger.fleet.gang_parts(self._pool, self._cycle.ledger.shape_of(job))
         chosen = cheapest_machines(parts, self._machines, offer_of)
         for offer in chosen or ():
             room[offer.row] -= offer.accelerators
@@ -275,8 +275,8 @@ class _MultiPoolPlace:
 
     def find(self, pool: int, count: int, parts: PoolParts) -> bool:
         """Finds `count` accelerators in one of the pools. Returns False if there are not enough."""
-        shape, size = shape_of(self._cycle, self._job), self._cycle.ledger.fleet.pools[pool].pool.shape.accelerators
-        gang = shape.counts[pool]
+        ledger, shape = self._cycle.ledger, self._cycle.ledger.shape_of(self._job)
+        gang, size = shape.counts[pool], ledger.fleet.pools[pool].pool.shape.accelerators
         is_forked = not self._job.request.plans and is_fork(parts, shape.counts)
         pieces = split_gang(gang, shape.nodes, size) * (count // gang) if is_forked else [1] * count
         if self._job.request.has_roles:

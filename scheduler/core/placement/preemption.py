@@ -6,17 +6,14 @@ and `take_place` asks them to leave. The parameters (hysteresis, minimum runtime
 """
 
 from collections import Counter
-from collections.abc import Container
 
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave
 from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation
 from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import fetching_s
-from scheduler.core.state.restart_account import have_had_their_part
-from scheduler.core.state.stopping import StopFor, may_be_stopped
+from scheduler.core.state.stopping import StopFor, have_had_their_part, may_be_stopped
 from scheduler.core.state.working_set import Cycle, Incumbents
-from walras.job_request import JobId
 from walras.states import Reason
 
 #: Maximum of challengers per pool and round. More would hardly fit, and this bounds the work.
@@ -37,9 +34,7 @@ def is_movable(cycle: Cycle, job: JobRecord, pool: int, fetch_s: float = 0.0) ->
     return may_be_stopped(cycle.ledger, job, StopFor.PLACE) is None and cycle.ordering.may_move(job, pool, fetch_s)
 
 
-def take_place(
-    cycle: Cycle, job: JobRecord, found: FoundPlace, detail: str, *, move_detail: str = "", moved: Container[JobId] = ()
-) -> None:
+def take_place(cycle: Cycle, job: JobRecord, found: FoundPlace, detail: str, *, move_detail: str = "") -> None:
     """Nominates the job for the place, and asks the victims, and the job itself if it runs, to leave.
 
     Args:
@@ -48,12 +43,11 @@ def take_place(
     found: the place, reserved for the job from now on, and its victims.
     detail: why the victims have to leave, in words for their users.
     move_detail: why the job leaves its old place, if it runs.
-    moved: victims that the plan gives another place: their move is no preemption.
     """
     drop_reservation(cycle, job.job_id)
     reservation = open_reservation(cycle, job, found.pool, found.place, preempting=True)
     for victim in found.victims:
-        reason = Reason.POLICY_MOVED if victim.job_id in moved else Reason.POLICY_PREEMPTED
+        reason = Reason.POLICY_MOVED if victim.job_id in found.moved else Reason.POLICY_PREEMPTED
         ask_to_leave(cycle, victim, StopFor.PLACE, reason, detail=detail)
     ask_to_leave(cycle, job, StopFor.PLACE, Reason.POLICY_MOVED, detail=move_detail)
     settle_reservation(cycle, reservation)

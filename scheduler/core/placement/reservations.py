@@ -14,17 +14,14 @@ from typing import NamedTuple
 from scheduler.core.placement.attempt_lifecycle import ask_to_leave, start_attempt
 from scheduler.core.placement.where import PlaceOf, may_place
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough, most_that_fit
-from scheduler.core.state.job_classes import PoolParts, ResourceShape
+from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.placement_limits import Reservation
 from scheduler.core.state.stopping import StopFor, may_be_stopped
-from scheduler.core.state.working_set import Cycle, Reservation
+from scheduler.core.state.working_set import Cycle
 from walras.job_request import JobId
 from walras.states import Reason
-
-
-def shape_of(cycle: Cycle, job: JobRecord) -> ResourceShape:
-    return cycle.ledger.classes.shapes[cycle.ledger.class_of(job).shape]
 
 
 def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, preempting: bool) -> Reservation:
@@ -57,7 +54,7 @@ def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
     for row in reservation.wanted:
         machine = cycle.ledger.fleet.machines[row]
         if machine is not None and reservation.wanted[row] > reservation.needs[row]:
-            cycle.ledger.fleet.give_back(job_id, machine, shape_of(cycle, job), cycle.now)
+            cycle.ledger.fleet.give_back(job_id, machine, cycle.ledger.shape_of(job), cycle.now)
             cycle.backlog.freed[row] = None
             cycle.backlog.stale_pools.add(machine.pool)
             if machine.token:
@@ -140,7 +137,7 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
     """
     if borrower.deadline_pool >= 0 or not waits_for_non_borrowers(cycle, reservation):
         return False  # a job moved for its deadline must not be asked to leave again
-    shape = shape_of(cycle, borrower)
+    shape = cycle.ledger.shape_of(borrower)
     count = shape.counts[reservation.pool]
     claimant = cycle.ledger.jobs[reservation.job_id]
     for row, wanted in reservation.wanted.items():
@@ -148,7 +145,7 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
         machine = cycle.ledger.fleet.machines[row]
         if machine is None or held < count or may_place(cycle, borrower, machine, PlaceOf.LENT) is not None:
             continue
-        cycle.ledger.fleet.give_back(reservation.job_id, machine, shape_of(cycle, claimant), cycle.now)
+        cycle.ledger.fleet.give_back(reservation.job_id, machine, cycle.ledger.shape_of(claimant), cycle.now)
         reservation.needs[row] = wanted
         if not is_enough(machine.free_cpus, machine.free_memory_bytes, count, shape):
             _hold(cycle, reservation, row)
@@ -169,7 +166,7 @@ def _hold(cycle: Cycle, reservation: Reservation, row: int) -> None:
     job = cycle.ledger.jobs[reservation.job_id]
     if any(row == own for own, _ in job.place):
         return  # it runs there itself, and takes what is free together with what it frees
-    shape = shape_of(cycle, job)
+    shape = cycle.ledger.shape_of(job)
     fleet = cycle.ledger.fleet
     # One holding per machine and job, so the old one is returned and the larger one taken.
     held = reservation.wanted[row] - need
@@ -215,7 +212,7 @@ def _leave_machine(cycle: Cycle, reservation: Reservation, row: int) -> None:
 
 def _start_reserved(cycle: Cycle, reservation: Reservation, job: JobRecord) -> None:
     """Turns the reservation's holding into an attempt."""
-    fleet, shape = cycle.ledger.fleet, shape_of(cycle, job)
+    fleet, shape = cycle.ledger.fleet, cycle.ledger.shape_of(job)
     _unregister(cycle, reservation)
     for row in reservation.wanted:
         _leave_machine(cycle, reservation, row)

@@ -6,7 +6,6 @@ excluded from the pool, as if the pool were booked, so that no policy plans it t
 latest when the delay ends, or when the other machines are gone.
 """
 
-from scheduler.core.placement.reservations import shape_of
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.retry_places import has_others
 from scheduler.core.state.working_set import Cycle, enqueue_job
@@ -33,7 +32,7 @@ def waits_for_other_machine(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     if not _would_have_place(cycle, job, pool):
         return False
     cycle.ledger.retries.waiting.add((job.job_id, pool))
-    if not has_others(cycle.ledger.fleet, pool, shape_of(cycle, job), cycle.closed_to(job, pool)):
+    if not has_others(cycle.ledger.fleet, pool, cycle.ledger.shape_of(job), cycle.closed_to(job, pool)):
         cycle.ledger.columns.kept_off.add((job.job_id, pool))
         cycle.solves.problem_changed = True
     return True
@@ -46,7 +45,7 @@ def let_waiting_jobs_go_on(cycle: Cycle) -> None:
         job = cycle.ledger.jobs.get(job_id)
         if job is not None and job.waits and cycle.avoided(job, pool) and _would_have_place(cycle, job, pool):
             closed = cycle.closed_to(job, pool)
-            if fleet.find(pool, shape_of(cycle, job), closed=closed) is None:
+            if fleet.find(pool, cycle.ledger.shape_of(job), closed=closed) is None:
                 continue
         retries.waiting.discard((job_id, pool))
         if (job_id, pool) in cycle.ledger.columns.kept_off:
@@ -58,7 +57,5 @@ def let_waiting_jobs_go_on(cycle: Cycle) -> None:
 
 def _would_have_place(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Returns whether there is a place for the job, as it is or smaller, including machines on which it failed."""
-    classes, fleet, booked = cycle.ledger.classes, cycle.ledger.fleet, cycle.booked_to(job, pool)
-    rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
-    shapes = (classes.shapes[classes.classes[row].shape] for row in rows)
-    return any(fleet.find(pool, shape, closed=booked) is not None for shape in shapes)
+    fleet, booked = cycle.ledger.fleet, cycle.booked_to(job, pool)
+    return any(fleet.find(pool, shape, closed=booked) is not None for shape in cycle.ledger.shapes_of(job))

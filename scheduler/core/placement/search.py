@@ -23,13 +23,12 @@ Where switches join the machines (`Pool.topology`), the first three look for a p
 their order, and has no cost by machine.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from heapq import nsmallest
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
-from scheduler.core.placement.reservations import shape_of
 from scheduler.core.placement.where import PlaceOf, may_hold, may_place
 from scheduler.core.state.crossings import crossing_of
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough
@@ -54,7 +53,7 @@ def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShap
     Machines on which it has not failed come first, of these the ones that are not slow. `shape` is another gang as
     which it may run.
     """
-    shape = shape_of(cycle, job) if shape is None else shape
+    shape = cycle.ledger.shape_of(job) if shape is None else shape
     place = _open_place(cycle, job, pool, shape)
     return place if place is not None and may_hold(cycle, job, pool, shape.counts[pool]) else None
 
@@ -101,10 +100,10 @@ def has_room_after(
     going = [*leaving, *own]
     free += freed_by(machine, {each.job_id for each in going})
     for each in going:
-        shape, held = shape_of(cycle, each), len(machine.holders[each.job_id])
+        shape, held = cycle.ledger.shape_of(each), len(machine.holders[each.job_id])
         cpus += held * shape.cpus
         memory_bytes += held * shape.memory_bytes
-    return free >= wanted and is_enough(cpus, memory_bytes, wanted, shape_of(cycle, job))
+    return free >= wanted and is_enough(cpus, memory_bytes, wanted, cycle.ledger.shape_of(job))
 
 
 def _nominated_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> tuple[int, float, int]:
@@ -118,10 +117,10 @@ def _nominated_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) ->
     others = [cycle.reservations[job_id] for job_id in reserving if job_id != job.job_id]
     if not others:
         return 0, 0.0, 0
-    needs = [(other.needs[machine.row], shape_of(cycle, cycle.ledger.jobs[other.job_id])) for other in others]
+    needs = [(other.needs[machine.row], cycle.ledger.shape_of(cycle.ledger.jobs[other.job_id])) for other in others]
     holders = [cycle.ledger.jobs[job_id] for job_id in machine.holders]
     going = [each for each in holders if each.revoked is not None and any(row == machine.row for row, _ in each.place)]
-    left = [(len(machine.holders[each.job_id]), shape_of(cycle, each)) for each in going]
+    left = [(len(machine.holders[each.job_id]), cycle.ledger.shape_of(each)) for each in going]
     return (
         max(0, sum(count for count, _ in needs) - freed_by(machine, {each.job_id for each in going})),
         max(0.0, sum(count * shape.cpus for count, shape in needs) - sum(count * shape.cpus for count, shape in left)),
@@ -139,6 +138,8 @@ class FoundPlace(NamedTuple):
     pool: int
     place: Place
     victims: Sequence[JobRecord] = ()
+    #: Victims that a plan gives another place: their move is no preemption.
+    moved: Container[JobId] = ()
 
 
 class MachineCandidate(NamedTuple):
@@ -189,7 +190,7 @@ def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None
     Every machine is checked for the largest part. One for which the instant is unknown counts as last. Machines in one
     block come first if that instant is known.
     """
-    parts = cycle.ledger.fleet.gang_parts(pool, shape_of(cycle, job))
+    parts = cycle.ledger.fleet.gang_parts(pool, cycle.ledger.shape_of(job))
     everywhere = open_machines(cycle, pool, job, 0)
     ledger, rules = cycle.ledger, cycle.policy.rules
 
@@ -261,7 +262,7 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
     `incumbents` are jobs that may be displaced, weakest first. A machine is taken as soon as the incumbents read so far
     make room for the next part there; all of these leave it. Places in one block come first.
     """
-    outsides = cycle.ledger.fleet.outside_blocks(pool, cycle.ledger.fleet.gang_parts(pool, shape_of(cycle, job)))
+    outsides = cycle.ledger.fleet.outside_blocks(pool, cycle.ledger.fleet.gang_parts(pool, cycle.ledger.shape_of(job)))
     incumbents = incumbents if len(outsides) == 1 else list(incumbents)
     found = (_find_victims(cycle, job, pool, incumbents, outside) for outside in outsides)
     return next((place for place in found if place is not None), None)
@@ -278,7 +279,7 @@ def _find_victims(
 ) -> FoundPlace | None:
     """Returns what `find_victims` does, leaving out the machines in these rows."""
     fleet = cycle.ledger.fleet
-    parts = fleet.gang_parts(pool, shape_of(cycle, job))
+    parts = fleet.gang_parts(pool, cycle.ledger.shape_of(job))
     place = _place_without_victims(cycle, job, pool, parts, outside)
     closed = {*outside, *(row for row, _ in place)}  # machines chosen already, or that no job has to leave
     leaving: dict[int, list[JobRecord]] = {}

@@ -58,14 +58,9 @@ def may_place(cycle: Cycle, job: JobRecord, machine: FleetMachine, place: PlaceO
     return None
 
 
-def may_hold(
-    cycle: Cycle, job: JobRecord, pool: int, count: int, leaving: Sequence[JobRecord] = (), *, lasts: bool = False
-) -> bool:
-    """Returns whether limits let the job hold so many accelerators of the pool, once these jobs have left.
-
-    `lasts`: it is to stay there.
-    """
-    return not cycle.limits.are_asked or count <= cycle.limits.room(job, pool, leaving, lasts=lasts)
+def may_hold(cycle: Cycle, job: JobRecord, pool: int, count: int, leaving: Sequence[JobRecord] = ()) -> bool:
+    """Returns whether limits let the job hold so many accelerators of the pool, once these jobs have left."""
+    return not cycle.limits.are_asked or count <= cycle.limits.room(job, pool, leaving)
 
 
 def obstacles(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape) -> Counter[tuple[Obstacle, str]]:

@@ -108,10 +108,7 @@ class Bookings:
         closed = self.closed_to(job, pool)
         if not closed:
             return False
-        classes = self.ledger.classes
-        rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
-        shapes = (classes.shapes[classes.classes[row].shape] for row in rows)
-        if all(self.ledger.fleet.find(pool, shape) is None for shape in shapes):
+        if all(self.ledger.fleet.find(pool, shape) is None for shape in self.ledger.shapes_of(job)):
             return False
         self.barred.add((job.job_id, pool))
         return True

@@ -3,6 +3,9 @@
 `Fleet.find` is the search for a free place; it runs at every event. The machines of a pool are kept in buckets by their
 number of free accelerators (heaps with lazy deletion), so the cost of a search grows with the size of a machine, not of
 the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in `placement/search.py`.
+
+What speaks against a machine: failures of jobs that are evidence, faults of its devices, and what follows in time;
+`handlers/quarantine.py` acts on it.
 """
 
 from collections import defaultdict, deque
@@ -14,10 +17,9 @@ from math import inf
 
 from scheduler.core.state.job_classes import PoolParts, ResourceShape, ToolSets
 from scheduler.core.state.machine_lifetimes import MachineLifetimes
-from scheduler.core.state.standing import MachineFailure, MachineStanding
 from scheduler.core.state.tools_and_data import DataCaches, PoolTools
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
-from walras.contract import SECONDS_PER_HOUR
+from walras.contract import EXIT_NOT_PREPARED, SECONDS_PER_HOUR
 from walras.job_request import JobId, ToolNeeds, can_prepare
 from walras.machines.topology import FreeMachine, blocks_of, holds, tightest_machines
 
@@ -39,6 +41,62 @@ class MachineCondition(Enum):
     QUARANTINED = "quarantined"
     RELEASED = "released"  # rented, and being returned
     BOOKED = "reserved"  # for one project's jobs only, or for maintenance (`bookings`)
+
+
+#: A failure on a machine: its instant, the job, and the job's user.
+MachineFailure = tuple[float, JobId, str]
+#: Jobs of a single user are no evidence, however many fail: of this many users some must be.
+_USERS_LEAST = 2
+#: A shell's codes for a command that cannot be run, or is not there.
+_NO_COMMAND = (126, 127)
+
+#: Seconds until the first trial of a machine that was put aside, and the most doublings of them.
+TRIAL_AFTER_S, _DOUBLINGS_MAX = 600.0, 5
+
+
+def is_jobs_fault(exit_code: int | None, *, own_fault: bool) -> bool:
+    """Returns whether a failure is certainly the job's: its command, its setup, or what its output ends with."""
+    return own_fault or exit_code in (*_NO_COMMAND, EXIT_NOT_PREPARED)
+
+
+def failed_jobs(failures: Iterable[MachineFailure], since_at: float, wanted: int) -> int:
+    """Returns how many distinct jobs failed since then if that is evidence against the machine, else 0.
+
+    `wanted`: the jobs that it takes.
+    """
+    recent = [failure for failure in failures if failure[0] >= since_at]
+    jobs, users = {job_id for _, job_id, _ in recent}, {user for _, _, user in recent}
+    return len(jobs) if len(jobs) >= wanted and len(users) >= min(_USERS_LEAST, wanted) else 0
+
+
+@dataclass(slots=True)
+class MachineStanding:
+    """Whether the machine is at fault, as far as is known, and since how many tries."""
+
+    #: Fault of its devices that its agent reports; empty: none.
+    unfit: str = ""
+    #: When it takes jobs on trial after it was put aside, whether it does now, and how often in a row it was put aside.
+    trial_at: float = inf
+    on_trial: bool = False
+    times_aside: int = 0
+
+    def put_aside(self, now: float) -> float:
+        """Returns when the machine should be tried again: later each time, until something succeeds there."""
+        self.on_trial = False
+        self.trial_at = now + TRIAL_AFTER_S * 2 ** min(self.times_aside, _DOUBLINGS_MAX)
+        self.times_aside += 1
+        return self.trial_at
+
+    def begin_trial(self, now: float) -> bool:
+        """Begins the trial if it is due. Returns whether it does; never while the devices are at fault."""
+        if self.unfit or now < self.trial_at:
+            return False
+        self.on_trial, self.trial_at = True, inf
+        return True
+
+    def clear(self) -> None:
+        """Forgets that the machine was put aside for failures, since something succeeded or a person vouches for it."""
+        self.on_trial, self.times_aside, self.trial_at = False, 0, inf
 
 
 @dataclass(slots=True)
@@ -218,6 +276,12 @@ class Fleet:
     def machine(self, node_id: NodeId) -> FleetMachine | None:
         row = self._machine_row.get(node_id)
         return None if row is None else self.machines[row]
+
+    def whole(self, machine: FleetMachine) -> list[FleetMachine]:
+        """Returns all parts of the machine with several accelerator types to which this one belongs, or itself."""
+        if not machine.whole:
+            return [machine]
+        return [each for each in self.machines if each is not None and each.whole == machine.whole]
 
     def join(self, node_id: NodeId, pool: int, at: float, token: str, paid_since: float | None = None) -> FleetMachine:
         """Adds a (returning) machine with all accelerators free. `paid_since`: if it was paid for before."""
@@ -418,10 +482,9 @@ class Fleet:
         """Returns the first of these machines with exactly `size` accelerators free on which `wanted` of them fit."""
         for row in rows:
             machine = self.machines[row]
-            if machine is None or machine.condition is not MachineCondition.UP or len(machine.free) != size:
+            if machine is None or len(machine.free) != size or not self._is_open(machine, shape, taken):
                 continue
-            has_room = is_enough(machine.free_cpus, machine.free_memory_bytes, wanted, shape)
-            if has_room and row not in taken and not machine.closed and can_prepare(machine.tools, shape.tools):
+            if is_enough(machine.free_cpus, machine.free_memory_bytes, wanted, shape):
                 return machine
         return None
 

@@ -16,7 +16,7 @@ eighth at the smallest, or into all that a pool has.
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
 from statistics import median
 
@@ -142,11 +142,11 @@ class JobClass:
     #: For attempts over several pools or of several whole gangs: what they hold in each pool. Such a class has its
     #: total speed and count on the first of these pools alone. Empty: one gang in one pool.
     parts: PoolParts = ()
-    #: Accelerators of its largest gang.
-    gang: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.gang = max((demand.count for demand in self.request.demands), default=1)
+    @property
+    def gang(self) -> int:
+        """Returns the accelerators of its largest gang."""
+        return max((demand.count for demand in self.request.demands), default=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,6 +295,10 @@ class JobClasses:
             rated = ((parts, self._rate_over(kind, request, parts, gangs)) for parts in several)
             found = self._mixes[row] = tuple(rated)
         return found
+
+    def shape(self, row: int) -> ResourceShape:
+        """Returns what a gang of the class takes."""
+        return self.shapes[self.classes[row].shape]
 
     def count(self, row: int, pool: int) -> int:
         """Returns the accelerators that a gang of the class takes of the pool; 0 where it cannot run."""

@@ -117,23 +117,20 @@ class JobColumns:
     def set_pools(self, pools: int) -> None:
         """Adds columns for new pools."""
         more = np.zeros((len(self.active), pools - self.pools))
-        self.entitled = np.hstack([self.entitled, more])
-        self.owed = np.hstack([self.owed, more])
-        self.promised = np.hstack([self.promised, more])
-        self.delivered = np.hstack([self.delivered, more])
+        grown = (np.hstack([column, more]) for column in self.by_pool)
+        self.entitled, self.owed, self.promised, self.delivered = grown
         self.pools = pools
 
-    def forget_pool(self, pool: int, at: float) -> None:
-        """Settles every row, and drops entitlements and owed time of this pool."""
-        self.settle_all(at, inf)
-        for column in (self.entitled, self.owed, self.promised, self.delivered):
-            column[:, pool] = 0.0
+    @property
+    def by_pool(self) -> tuple[NDArray[np.float64], ...]:
+        """Returns the columns with an entry for each pool (slots, p)."""
+        return self.entitled, self.owed, self.promised, self.delivered
 
-    def forget_entitlements(self, at: float) -> None:
-        """Settles every row, and drops all entitlements and owed time."""
+    def forget_entitlements(self, at: float, pool: int | None = None) -> None:
+        """Settles every row, and drops entitlements and owed time, of all pools or of this one."""
         self.settle_all(at, inf)
-        for column in (self.entitled, self.owed, self.promised, self.delivered):
-            column[:] = 0.0
+        for column in self.by_pool:
+            column[:, slice(None) if pool is None else pool] = 0.0
 
     def hold(self, slot: int, parts: PoolParts) -> None:
         """Records what the row's job holds from now on. The row must be settled."""
@@ -200,8 +197,7 @@ class JobColumns:
 
         Promised and delivered time decay at the same pace: time `limit_s` seconds ago counts 1/e.
         """
-        columns = (self.entitled, self.owed, self.promised, self.delivered)
-        if not (self.counts_owed and any(column.any() for column in columns)):
+        if not (self.counts_owed and any(column.any() for column in self.by_pool)):
             # Under an order no job is entitled to anything; `count` is 0 for jobs that hold nothing and for free rows.
             self.attained_s += self.count * np.maximum(at - self.settled_at, 0.0)
             self.settled_at[:] = at

@@ -24,8 +24,8 @@ from optimizer.policy import Newcomer, PlanPolicy, PolicySpec, PricingPolicy, pl
 from optimizer.problem import FloatArray
 from scheduler.core.events import Proposal, RememberedJob
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.fleet import Fleet, Place
-from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
+from scheduler.core.state.fleet import Fleet, FleetMachine, Place
+from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts, ResourceShape
 from scheduler.core.state.job_columns import START_S, JobColumns
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.retry_places import RetryPlaces
@@ -239,7 +239,7 @@ class ActivePolicy:
 
 @dataclass(slots=True)
 class RestartAccount:
-    """What restarts for others took, and ended jobs had, in accelerator-seconds (`restart_account`)."""
+    """What restarts for others took, and ended jobs had, in accelerator-seconds (`stopping`)."""
 
     taken_s: float = 0.0
     ended_s: float = 0.0
@@ -313,6 +313,20 @@ class Ledger:
         """Returns steps per second of the job where it runs, with its gang there; 0 while it holds nothing."""
         pool = int(self.columns.pool[job.slot])
         return self.classes.classes[self.columns.runs_as[job.slot]].speeds[pool] if pool >= 0 else 0.0
+
+    def shape_of(self, job: JobRecord) -> ResourceShape:
+        """Returns what the job's gang takes."""
+        return self.classes.shapes[self.class_of(job).shape]
+
+    def shapes_of(self, job: JobRecord) -> list[ResourceShape]:
+        """Returns what the job's gang takes, then what gangs of the sizes take that an elastic job may have."""
+        sizes = self.classes.options(job.class_row) if job.request.sizes else ()
+        return [self.classes.shape(row) for row in (job.class_row, *sizes)]
+
+    def jobs_on(self, machine: FleetMachine) -> list[JobRecord]:
+        """Returns the jobs whose attempt has a part on the machine; reservations alone do not count."""
+        jobs = (self.jobs[job_id] for job_id in machine.holders)
+        return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
 
     def count_on(self, job: JobRecord, pool: int) -> int:
         """Returns the accelerators that the job is to take on the pool."""

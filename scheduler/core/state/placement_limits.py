@@ -13,9 +13,8 @@ If N falls, or a limit is lowered, running jobs continue, and nothing below that
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, inf
-from typing import Protocol
 
 import numpy as np
 
@@ -27,13 +26,23 @@ from walras.cluster import Market, Pool
 from walras.job_request import JobId
 
 
-class KeptPlaces(Protocol):
-    """Places reserved for a job (`working_set.Reservation`)."""
+@dataclass(slots=True)
+class Reservation:
+    """Places that are being freed, or awaited, for one job.
 
-    @property
-    def wanted(self) -> Mapping[int, int]:
-        """Returns accelerators by machine row."""
-        ...
+    The accelerators it already has are held in its name on the machines; `needs` counts those still missing there.
+    """
+
+    job_id: JobId
+    #: Pool of its machines, or the first of several.
+    pool: int
+    #: Accelerators wanted, and those still missing, by machine row.
+    wanted: dict[int, int]
+    needs: dict[int, int]
+    #: True: running jobs were revoked for it. False (backfill): it waits for jobs to end, and may lend meanwhile.
+    preempting: bool
+    #: Jobs that hold places of the reservation until they end or it is to start, with the row of the machine.
+    lent: dict[JobId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ class LimitReached:
 class PlacementLimits:
     """What the limited projects and users hold, and which jobs wait only because of limits."""
 
-    def __init__(self, ledger: Ledger, kept: Mapping[JobId, KeptPlaces]) -> None:
+    def __init__(self, ledger: Ledger, kept: Mapping[JobId, Reservation]) -> None:
         self._ledger = ledger
         self._kept = kept
         self._of_policy: tuple[PlacementLimit, ...] = ()
@@ -218,10 +227,7 @@ class PlacementLimits:
 
     def is_barred(self, job: JobRecord, pool: int) -> bool:
         """Returns whether the smallest gang that the job may run as has no room in the pool."""
-        classes = self._ledger.classes
-        rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
-        counts = [classes.shapes[classes.classes[row].shape].counts[pool] for row in rows]
-        return min(counts) > self.room(job, pool)
+        return min(shape.counts[pool] for shape in self._ledger.shapes_of(job)) > self.room(job, pool)
 
     @property
     def _capacity(self) -> int:

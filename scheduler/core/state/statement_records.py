@@ -46,11 +46,8 @@ _LEAST = 1e-6
 _SPAN = 10.0
 
 
-# ------------------------------------------------------------------------------------------------ lengths
-
-
 @dataclass(slots=True)
-class _LengthRecord:
+class _Record:
     """Record of one user in one project, decayed until `at`."""
 
     at: float
@@ -64,18 +61,27 @@ class _LengthRecord:
             self.used_s, self.said_s, self.jobs = self.used_s * kept, self.said_s * kept, self.jobs * kept
             self.at = at
 
-    def add(self, used_s: float, ratio: float) -> None:
+    def add(self, used_s: float, said: float) -> None:
         self.used_s += used_s
-        self.said_s += used_s * _log_ratio(ratio)
+        self.said_s += used_s * said
         self.jobs += 1.0
 
     @property
     def factor(self) -> float:
+        """Returns the factor by which stated lengths are corrected."""
         if self.said_s <= 0.0 or self.used_s <= 0.0:
             return 1.0
         said, jobs = self.said_s / self.used_s, self.jobs + 1.0
         found = exp(said * (self.jobs / jobs + 1.0 / sqrt(jobs)))
         return found if found > KEPT else 1.0
+
+
+def _most_used(ended: Mapping[str, _Record], most: int) -> list[tuple[str, _Record]]:
+    """Returns the records of at most `most` users, those with most use first."""
+    return sorted(ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
+
+
+# ------------------------------------------------------------------------------------------------ lengths
 
 
 def _log_ratio(ratio: float) -> float:
@@ -92,9 +98,9 @@ class LengthRecords:
     #: False: stated lengths are used as they are.
     is_used: bool = True
     half_life_s: float = 7 * 86_400.0
-    _ended: dict[str, _LengthRecord] = field(default_factory=dict)
+    _ended: dict[str, _Record] = field(default_factory=dict)
     #: The records including running jobs that have exceeded what they stated.
-    _now: dict[str, _LengthRecord] = field(default_factory=dict)
+    _now: dict[str, _Record] = field(default_factory=dict)
     #: Whether `_now` counts such jobs.
     _beyond: bool = False
 
@@ -102,9 +108,9 @@ class LengthRecords:
         """Records an ended job of this user: its accelerator-seconds, and its true over its stated length."""
         if used_s <= 0.0 or ratio <= 0.0:
             return
-        record = self._ended.setdefault(name, _LengthRecord(at))
+        record = self._ended.setdefault(name, _Record(at))
         record.bring_to(at, self.half_life_s)
-        record.add(used_s, ratio)
+        record.add(used_s, _log_ratio(ratio))
         self._now[name] = replace(record)
         self.version += 1
 
@@ -116,10 +122,10 @@ class LengthRecords:
         self._now = {name: replace(record) for name, record in self._ended.items()}
         self._beyond = bool(beyond)
         for name, jobs in beyond.items():
-            record = self._now.setdefault(name, _LengthRecord(at))
+            record = self._now.setdefault(name, _Record(at))
             record.bring_to(at, self.half_life_s)
             for used_s, ratio in jobs:
-                record.add(used_s, ratio)
+                record.add(used_s, _log_ratio(ratio))
         if before != {name: record.factor for name, record in self._now.items()}:
             self.version += 1
 
@@ -150,31 +156,17 @@ class LengthRecords:
 
     def remembered(self, most: int) -> tuple[RememberedLengths, ...]:
         """Returns the records of at most `most` users, those with most use first, each as of its last ended job."""
-        found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
+        found = _most_used(self._ended, most)
         return tuple(RememberedLengths(name, each.at, each.used_s, each.said_s, each.jobs) for name, each in found)
 
     def recall(self, remembered: Iterable[RememberedLengths]) -> None:
         """Restores what a former core knew."""
-        self._ended = {each.name: _LengthRecord(each.at, each.used_s, each.said_s, each.jobs) for each in remembered}
+        self._ended = {each.name: _Record(*each[1:]) for each in remembered}
         self._now = {name: replace(record) for name, record in self._ended.items()}
         self.version += 1
 
 
 # ------------------------------------------------------------------------------------------------ weights
-
-
-@dataclass(slots=True)
-class _WeightRecord:
-    """Record of one user in one project, decayed until `at`."""
-
-    at: float
-    used_s: float = 0.0
-    said_s: float = 0.0
-
-    def bring_to(self, at: float, half_life_s: float) -> None:
-        if at > self.at:
-            kept = 0.5 ** ((at - self.at) / half_life_s)
-            self.used_s, self.said_s, self.at = self.used_s * kept, self.said_s * kept, at
 
 
 @dataclass(slots=True)
@@ -184,17 +176,16 @@ class WeightRecords:
     half_life_s: float = 7 * 86_400.0
     #: False: weights count as they are stated.
     is_used: bool = True
-    _ended: dict[str, _WeightRecord] = field(default_factory=dict)
+    _ended: dict[str, _Record] = field(default_factory=dict)
     #: Usual weights as of the last `ask`, for jobs that arrive before the next.
     _usual: dict[str, float] = field(default_factory=dict)
 
     def ended(self, name: str, used_s: float, weight: float, at: float) -> None:
         """Records an ended job of this user: its accelerator-seconds, and the weight that it stated."""
         if used_s > 0.0:
-            record = self._ended.setdefault(name, _WeightRecord(at))
+            record = self._ended.setdefault(name, _Record(at))
             record.bring_to(at, self.half_life_s)
-            record.used_s += used_s
-            record.said_s += used_s * log(max(weight, _LEAST))
+            record.add(used_s, log(max(weight, _LEAST)))
 
     def differ(self, entity: IntArray, weight: FloatArray) -> bool:
         """Returns whether these jobs are of several users, and any weight is stated or was."""
@@ -243,9 +234,9 @@ class WeightRecords:
 
     def remembered(self, most: int) -> tuple[RememberedWeights, ...]:
         """Returns the records of at most `most` users, those with most use first, each as of its last update."""
-        found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
+        found = _most_used(self._ended, most)
         return tuple(RememberedWeights(name, each.at, each.used_s, each.said_s) for name, each in found if each.said_s)
 
     def recall(self, remembered: Iterable[RememberedWeights]) -> None:
         """Restores what a former core knew."""
-        self._ended = {each.name: _WeightRecord(each.at, each.used_s, each.said_s) for each in remembered}
+        self._ended = {each.name: _Record(*each[1:]) for each in remembered}

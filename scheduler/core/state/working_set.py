@@ -1,15 +1,14 @@
 """The working set of one `handle`: queues, reservations, timers, the active ordering, and the commands so far.
 
 Handlers are functions of a `Cycle`. It keeps the pieces together and records every change of a state as a command; it
-makes no decisions. `JobOrdering` and `RoundMechanism` are the two protocols by which a policy's decision is carried
-out.
+makes no decisions. A policy's decision is carried out by a `JobOrdering` and a `RoundMechanism`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.events import RoundEnded
@@ -18,7 +17,7 @@ from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
 from scheduler.core.state.market_watch import SpotWatch
-from scheduler.core.state.placement_limits import PlacementLimits
+from scheduler.core.state.placement_limits import PlacementLimits, Reservation
 from scheduler.core.state.shared_accelerators import AcceleratorSharing
 from scheduler.core.state.spending import SpendingMeter
 from scheduler.core.state.stopping import Protection
@@ -86,77 +85,78 @@ class SweepTurns:
         return next_ones
 
 
-class Incumbents(Protocol):
+@dataclass(slots=True)
+class Incumbents:
     """Jobs that hold accelerators of a pool, as of one instant."""
 
-    @property
-    def jobs(self) -> list[JobRecord]:
-        """Returns the jobs, weakest first."""
-        ...
+    #: Weakest first.
+    jobs: list[JobRecord]
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
         """Returns the jobs that the challenger may preempt, weakest first."""
-        ...
+        return ()
 
 
-class JobOrdering(Protocol):
-    """The order of jobs on each pool, and which job may take a place from which other."""
+class JobOrdering:
+    """The order of jobs on each pool, and which job may take a place from which other.
+
+    This one neither orders nor displaces jobs: it holds before the first policy, and for mechanisms without queues.
+    """
 
     #: Whether running jobs are compared with waiting ones at round ends.
-    compares: bool
+    compares: bool = False
     #: Whether the head of the queue blocks all jobs behind it.
-    strict: bool
+    strict: bool = False
     #: Whether jobs are sent to pools on which the speed of their kind is unknown.
-    profiles: bool
+    profiles: bool = False
     #: Whether an elastic job whose gang fits nowhere may start with a smaller one.
-    shrinks_gangs: bool
+    shrinks_gangs: bool = False
     #: Why a job may take another's place, as the rest of a sentence after its name.
-    preempt_reason: str
+    preempt_reason: str = ""
     #: Why a job leaves its place for one on another pool, up to the pool's name.
-    move_reason: str
+    move_reason: str = ""
 
     def fill_queues(self, queues: JobQueues) -> None:
         """Fills the (cleared) queues with every waiting job."""
-        ...
 
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
         """Returns (pool, queue key) of a waiting job for every pool on which it may run."""
-        ...
+        return []
 
     def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         """Yields (job, pool) of jobs that should run on a pool and do not, in the order in which they may challenge.
 
         There are at most `most` jobs per pool, waiting or running elsewhere.
         """
-        ...
+        return iter(())
 
     def pools_of(self, job: JobRecord) -> Sequence[int]:
         """Returns pools on which a job of the high class that found no free place may preempt at once, best first."""
-        ...
+        return ()
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         """Returns the `most` jobs that hold accelerators of this pool and that the ordering would preempt first."""
-        ...
+        return Incumbents([])
 
     def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         """Returns whether a running job gains enough by moving to this pool, where downloads take `fetch_s` seconds."""
-        ...
+        return False
 
     def protects(self, job: JobRecord) -> Protection | None:
         """Returns what keeps a job from being asked to checkpoint and leave for others' turn; None if nothing does."""
-        ...
+        return None
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         """Returns whether the job is entitled to the pool, and does not merely use it while it is free."""
-        ...
+        return True
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         """Returns pools to try before this one for the job, best first."""
-        ...
+        return []
 
     def may_profile(self, job: JobRecord, pool: int) -> bool:
         """Returns whether the job may be sent to the pool for a while to measure its kind's speed there."""
-        ...
+        return False
 
 
 class RoundMechanism(Protocol):
@@ -168,25 +168,6 @@ class RoundMechanism(Protocol):
 
 
 _NOWHERE: frozenset[int] = frozenset()
-
-
-@dataclass(slots=True)
-class Reservation:
-    """Places that are being freed, or awaited, for one job.
-
-    The accelerators it already has are held in its name on the machines; `needs` counts those still missing there.
-    """
-
-    job_id: JobId
-    #: Pool of its machines, or the first of several.
-    pool: int
-    #: Accelerators wanted, and those still missing, by machine row.
-    wanted: dict[int, int]
-    needs: dict[int, int]
-    #: True: running jobs were revoked for it. False (backfill): it waits for jobs to end, and may lend meanwhile.
-    preempting: bool
-    #: Jobs that hold places of the reservation until they end or it is to start, with the row of the machine.
-    lent: dict[JobId, int] = field(default_factory=dict)
 
 
 class Timers:
@@ -216,57 +197,6 @@ class Timers:
         _, _, what, subject, number = heappop(self._heap)
         self.next_at = self._heap[0][0] if self._heap else inf
         return what, subject, number
-
-
-class NoOrdering:
-    """The ordering before the first policy, and of mechanisms without queues: it neither orders nor displaces jobs."""
-
-    compares = False
-    strict = False
-    profiles = False
-    shrinks_gangs = False
-    preempt_reason = ""
-    move_reason = ""
-
-    def fill_queues(self, queues: JobQueues) -> None:
-        """Leaves every queue empty."""
-
-    def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
-        return []
-
-    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
-        return iter(())
-
-    def pools_of(self, job: JobRecord) -> Sequence[int]:
-        return ()
-
-    def incumbents(self, pool: int, most: int) -> Incumbents:
-        return _NO_INCUMBENTS
-
-    def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
-        return False
-
-    def protects(self, job: JobRecord) -> Protection | None:
-        return None
-
-    def is_entitled(self, job: JobRecord, pool: int) -> bool:
-        return True
-
-    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        return []
-
-    def may_profile(self, job: JobRecord, pool: int) -> bool:
-        return False
-
-
-class _NoIncumbents:
-    jobs: ClassVar[list[JobRecord]] = []
-
-    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return ()
-
-
-_NO_INCUMBENTS = _NoIncumbents()
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +289,7 @@ class Cycle:
     #: Turns the policy's decision into starts and stops; None before the first policy.
     mechanism: RoundMechanism | None = None
     #: The order of jobs in the queues, set by the mechanism.
-    ordering: JobOrdering = field(default_factory=NoOrdering)
+    ordering: JobOrdering = field(default_factory=JobOrdering)
     #: What this event has made due, and the commands that answer it.
     due: Due = NOTHING_DUE
     commands: list[Command] = field(default_factory=list)
@@ -417,7 +347,7 @@ class Cycle:
             reached = self.limits.reached(job, count, other) if self.limits.are_declared else None
             return None if reached is not None and reached.allowed < count else self.booked_to(job, other)
 
-        shape = ledger.classes.shapes[ledger.class_of(job).shape]
+        shape = ledger.shape_of(job)
         return here & retries.closed(job.job_id, ledger.fleet, shape, self.now, usable)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:

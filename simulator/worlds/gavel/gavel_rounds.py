@@ -21,7 +21,6 @@ from optimizer.problem import BoolArray, FloatArray, IntArray
 from scheduler.core.commands import BeginRound
 from scheduler.core.cycle import solve_requests
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
-from scheduler.core.placement.reservations import shape_of
 from scheduler.core.placement.search import find_free_place
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.ledger import JobRecord
@@ -317,7 +316,7 @@ class GavelRounds:
             job = ledger.jobs[job_id]
             ledger.set_eligible(job)
             self._changed = True
-            count = max(shape_of(cycle, job).counts)
+            count = max(cycle.ledger.shape_of(job).counts)
             new.append(NewServiceRow(job_id, ALONE, count, ledger.class_of(job).rates > 0))
             if self._gavel.pairs is not None:
                 new.extend(self._pairs_of(cycle, job, count, self._gavel.pairs))
@@ -329,7 +328,7 @@ class GavelRounds:
         accelerators = [state.pool.shape.accelerator for state in ledger.fleet.pools]
         for other_id in self._known:
             other = ledger.jobs[other_id]
-            if max(shape_of(cycle, other).counts) != count:
+            if max(cycle.ledger.shape_of(other).counts) != count:
                 continue
             one, two = other.request.kind, job.request.kind
             runs = np.array(

@@ -1,11 +1,10 @@
 """Booked machines are empty of others in time, serve their project alone, and return; whatever the policy is."""
 
 from dataclasses import replace
-from math import inf
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job
-from planned_fleet import carried_out, measured
+from planned_fleet import measured, settle
 
 from scheduler.core import events as ev
 from scheduler.core.commands import Revoke
@@ -29,17 +28,14 @@ def fleet_of(policy: str, machines: str = "aa") -> FakeFleet:
     return measured(cluster(policy, rules=QUICK, machines=machines))
 
 
-def settle(fleet: FakeFleet) -> None:
+def settled(fleet: FakeFleet) -> None:
     """Solves are answered, ranks come up, and who was asked to stop has saved its work and gone."""
     for _ in range(10):
-        carried_out(fleet)
-        before = len(fleet.log)
-        for attempt in list(fleet.attempts.values()):
-            if attempt.started and attempt.stopping:
-                fleet.end(attempt.job_id, exit_code=85)
-            elif attempt.started and fleet.core.ledger.jobs[attempt.job_id].running_at == inf:
-                fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
-        if len(fleet.log) == before and not fleet.solves:
+        settle(fleet)
+        stopping = [each.job_id for each in fleet.attempts.values() if each.started and each.stopping]
+        for job_id in stopping:
+            fleet.end(job_id, exit_code=85)
+        if not stopping and not fleet.solves:
             return
     raise AssertionError("the fleet does not come to rest")
 
@@ -47,26 +43,21 @@ def settle(fleet: FakeFleet) -> None:
 def submit(fleet: FakeFleet, *requests: JobRequest) -> None:
     for request in requests:
         fleet.tell(ev.JobSubmitted(fleet.at, request))
-        settle(fleet)
+        settled(fleet)
 
 
 def book(fleet: FakeFleet, *bookings: Booking) -> None:
     fleet.tell(BookingsDeclared(fleet.at, bookings))
-    settle(fleet)
+    settled(fleet)
 
 
 def until(fleet: FakeFleet, at: float) -> None:
     """Let the core wake as it asks until this instant."""
     while fleet.wake_at <= at:
         fleet.wake()
-        settle(fleet)
+        settled(fleet)
     fleet.tell(ev.Woke(at))
-    settle(fleet)
-
-
-def where(fleet: FakeFleet, job_id: JobId) -> set[NodeId]:
-    attempt = fleet.attempts.get(job_id)
-    return set() if attempt is None else {part.node_id for part in attempt.placement.parts}
+    settled(fleet)
 
 
 def condition(fleet: FakeFleet, node_id: NodeId) -> MachineCondition:
@@ -85,14 +76,14 @@ def test_a_running_job_leaves_with_notice_before_the_booking_begins(policy: str)
     book(fleet, VISION)
     submit(fleet, job(2, "a", 4, project="vision", steps=1e6))
     until(fleet, 1000.0 - 30.0 - STOP_WITHIN_S - 1.0)
-    assert where(fleet, J1) | where(fleet, J2) == {A1}
+    assert fleet.where(J1) | fleet.where(J2) == {A1}
     foreign = fleet.core.ledger.jobs[J1]
     if foreign.holds:
         until(fleet, 1000.0 - 30.0 - STOP_WITHIN_S)
-        assert not where(fleet, J1), "it was not asked to leave in time"
+        assert not fleet.where(J1), "it was not asked to leave in time"
     until(fleet, 1000.0)
-    assert where(fleet, J2) == {A1}
-    assert not where(fleet, J1)
+    assert fleet.where(J2) == {A1}
+    assert not fleet.where(J1)
     assert condition(fleet, A1) is MachineCondition.BOOKED
 
 
@@ -102,8 +93,8 @@ def test_nobody_else_has_an_idle_booked_machine_and_it_returns(policy: str) -> N
     book(fleet, VISION)
     until(fleet, 1000.0)
     submit(fleet, job(1, "a", 4, project="other", steps=1e6), job(2, "a", 4, project="other", steps=1e6))
-    assert sorted([where(fleet, J1), where(fleet, J2)], key=len) == [set(), {A2}]
-    waiting = J1 if where(fleet, J2) else J2
+    assert sorted([fleet.where(J1), fleet.where(J2)], key=len) == [set(), {A2}]
+    waiting = J1 if fleet.where(J2) else J2
     first = pending_reasons(fleet.core, waiting)[0]
     assert first.reason is Reason.WAIT_BOOKED
     assert first.detail == (
@@ -112,7 +103,7 @@ def test_nobody_else_has_an_idle_booked_machine_and_it_returns(policy: str) -> N
     )
     assert "reservation 1 of project vision" in dominant_reason(fleet.core, waiting)
     until(fleet, 2000.0)
-    assert where(fleet, J1) | where(fleet, J2) == {A1, A2}
+    assert fleet.where(J1) | fleet.where(J2) == {A1, A2}
     assert condition(fleet, A1) is MachineCondition.UP
 
 
@@ -122,25 +113,25 @@ def test_a_job_that_would_not_be_gone_in_time_is_not_started(policy: str) -> Non
     fleet = fleet_of(policy, "a")
     book(fleet, VISION)
     submit(fleet, job(1, "a", 4, project="other", steps=16.0 * 2000, preemptible=False))
-    assert not where(fleet, J1)
+    assert not fleet.where(J1)
     first = pending_reasons(fleet.core, J1)[0]
     assert first.reason is Reason.WAIT_BOOKED
     assert "takes 4 accelerators of a on a1 in 16m40s" in first.detail
     assert "may not be stopped (`preemptible: false`), and would not have ended by then" in first.detail
     submit(fleet, job(2, "a", 4, project="other", steps=16.0 * 500, preemptible=False))
-    assert where(fleet, J2) == {A1}
+    assert fleet.where(J2) == {A1}
     fleet = fleet_of(policy, "a")
     book(fleet, VISION)
     submit(fleet, job(1, "a", 4, project="other", duration_s=1000.0, preemptible=False))
-    assert not where(fleet, J1)
+    assert not fleet.where(J1)
     submit(fleet, job(2, "a", 4, project="other", duration_s=500.0, preemptible=False))
-    assert where(fleet, J2) == {A1}
+    assert fleet.where(J2) == {A1}
     fleet = fleet_of(policy, "aaa")
     book(fleet, replace(VISION, node_ids=(A1, A2, NodeId("a3"))))
     submit(fleet, job(1, "a", 4, project="other", preemptible=False))
     submit(fleet, job(2, "a", 4, project="other", preemptible=False, max_runtime_s=600.0))
     submit(fleet, job(3, "a", 4, project="other"))
-    assert [bool(where(fleet, each)) for each in (J1, J2, J3)] == [False, True, True]
+    assert [bool(fleet.where(each)) for each in (J1, J2, J3)] == [False, True, True]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -153,9 +144,9 @@ def test_a_job_that_is_kept_off_does_not_keep_the_place_idle(policy: str) -> Non
     submit(fleet, job(3, "a", 4, project="other", steps=16.0 * 500, preemptible=False))
     until(fleet, 200.0)
     fleet.end(J1)
-    settle(fleet)
+    settled(fleet)
     until(fleet, 230.0)
-    assert (where(fleet, J2), where(fleet, J3)) == (set(), {A1})
+    assert (fleet.where(J2), fleet.where(J3)) == (set(), {A1})
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -169,15 +160,15 @@ def test_a_job_that_ends_by_itself_is_not_asked_to_leave(policy: str, bound: dic
     fleet = fleet_of(policy, "a")
     submit(fleet, job(1, "a", 4, project="other", preemptible=True, **bound))
     fleet.tell(ev.JobHeld(880.0, J1))
-    settle(fleet)
+    settled(fleet)
     book(fleet, VISION)
     fleet.tell(ev.JobReleased(890.0, J1))
-    settle(fleet)
-    assert where(fleet, J1) == {A1}
+    settled(fleet)
+    assert fleet.where(J1) == {A1}
     until(fleet, 945.0)
     asked = [each.reason for _, commands in fleet.log for each in commands if isinstance(each, Revoke)]
     assert Reason.POLICY_PREEMPTED not in asked
-    assert (where(fleet, J1) == {A1}) is ("max_runtime_s" not in bound)
+    assert (fleet.where(J1) == {A1}) is ("max_runtime_s" not in bound)
 
 
 def test_a_limit_counts_from_when_all_ranks_were_up() -> None:
@@ -198,9 +189,9 @@ def test_a_job_that_has_not_ended_as_it_would_is_asked_to_leave(policy: str) -> 
     submit(fleet, job(1, "a", 4, project="other", steps=4.0 * 4 * 50))
     book(fleet, VISION)
     until(fleet, 946.0)
-    assert where(fleet, J1) == {A1}
+    assert fleet.where(J1) == {A1}
     until(fleet, 950.0)
-    assert not where(fleet, J1)
+    assert not fleet.where(J1)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -211,7 +202,7 @@ def test_the_projects_own_job_stays_where_it_is(policy: str) -> None:
     submit(fleet, job(1, "a", 4, project="vision", preemptible=False))
     for at in (500.0, 1500.0, 2500.0):
         until(fleet, at)
-        assert where(fleet, J1) == {A1}
+        assert fleet.where(J1) == {A1}
         assert fleet.core.ledger.jobs[J1].attempt == 1
 
 
@@ -226,12 +217,12 @@ def test_a_maintenance_window_empties_the_machine_and_gives_it_back(policy: str)
     assert not machine.holders
     fleet.lose(A1)
     fleet.tell(ev.NodeJoined(1500.0, A1, fleet.core.ledger.fleet.pools[0].pool.pool_id))
-    settle(fleet)
+    settled(fleet)
     assert condition(fleet, A1) is MachineCondition.BOOKED
-    assert not where(fleet, J1)
+    assert not fleet.where(J1)
     assert "reservation 7 (maintenance) (firmware)" in pending_reasons(fleet.core, J1)[0].detail
     until(fleet, 2000.0)
-    assert where(fleet, J1) == {A1}
+    assert fleet.where(J1) == {A1}
 
 
 def test_a_job_for_which_a_place_is_being_cleared_takes_none_on_its_projects_booked_machine() -> None:
@@ -242,9 +233,9 @@ def test_a_job_for_which_a_place_is_being_cleared_takes_none_on_its_projects_boo
     fleet.tell(ev.JobSubmitted(1.0, job(3, "a", 4, project="vision", priority=80)))
     assert fleet.attempts[J2].stopping
     fleet.end(J1)
-    assert not where(fleet, J3)
+    assert not fleet.where(J3)
     fleet.end(J2, exit_code=85)
-    assert where(fleet, J3) == {A2}
+    assert fleet.where(J3) == {A2}
 
 
 def test_a_booking_keeps_its_machine_through_silence_a_drain_and_a_loss() -> None:
@@ -282,26 +273,26 @@ def test_a_restart_in_the_window_changes_nothing(policy: str) -> None:
     submit(fleet, job(1, "a", 4, project="vision", steps=1e6))
     until(fleet, 1000.0)
     submit(fleet, job(2, "a", 4, project="other", steps=1e6), job(3, "a", 4, project="other", steps=1e6))
-    before = {each: where(fleet, each) for each in (J1, J2, J3)}
+    before = {each: fleet.where(each) for each in (J1, J2, J3)}
     fleet.restart()
-    settle(fleet)
+    settled(fleet)
     assert fleet.core.cycle.bookings.declared == (VISION,)
     assert condition(fleet, A1) is MachineCondition.BOOKED
-    assert {each: where(fleet, each) for each in (J1, J2, J3)} == before
+    assert {each: fleet.where(each) for each in (J1, J2, J3)} == before
 
 
 def test_a_job_that_a_booking_keeps_off_is_passed_and_starts_when_it_is_cancelled() -> None:
     fleet = fleet_of("fifo", "a")
     book(fleet, VISION)
     submit(fleet, job(1, "a", 4, project="other", preemptible=False))
-    assert not where(fleet, J1)
+    assert not fleet.where(J1)
     book(fleet)
-    assert where(fleet, J1) == {A1}
+    assert fleet.where(J1) == {A1}
     fleet = measured(cluster("fifo", rules=QUICK, machines="a", strict=True))
     book(fleet, VISION)
     submit(fleet, job(1, "a", 4, project="other", preemptible=False))
     submit(fleet, job(2, "a", 4, project="other", preemptible=False, max_runtime_s=60.0))
-    assert where(fleet, J2) == {A1}
+    assert fleet.where(J2) == {A1}
 
 
 def wanted(accelerators: int, **more: object) -> Booking:
@@ -312,7 +303,7 @@ def wanted(accelerators: int, **more: object) -> Booking:
 def test_machines_are_chosen_on_which_nobody_loses_anything_and_the_outlook_says_who_is_there() -> None:
     fleet = fleet_of("fifo", "aa")
     submit(fleet, job(1, "a", 4, project="other"))
-    (busy,) = where(fleet, J1)
+    (busy,) = fleet.where(J1)
     ledger = fleet.core.ledger
     assert choose_machines(ledger, (), wanted(3)) == (tuple({A1, A2} - {busy}), "")
     both, why = choose_machines(ledger, (), wanted(8))
@@ -329,7 +320,7 @@ def test_what_cannot_be_honoured_is_refused_in_numbers() -> None:
     ledger = fleet.core.ledger
     assert choose_machines(ledger, (), wanted(9)) == ((), "8 of 8 a on owned machines can be had for that time")
     submit(fleet, job(1, "a", 2, project="other", preemptible=False))
-    (busy,) = where(fleet, J1)
+    (busy,) = fleet.where(J1)
     (idle,) = {A1, A2} - {busy}
     taken = replace(VISION, node_ids=(idle,), from_at=1500.0)
     nodes, why = choose_machines(ledger, (taken,), wanted(4))

@@ -9,7 +9,7 @@ from fake_fleet import FakeFleet, cluster, job, pool, remembered_state
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.cycle.problem_snapshot import SpotRuns, lasting_fractions, revocation_rates
+from scheduler.core.cycle.problem_snapshot import lasting_fractions, revocation_rates
 from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, checkpoint_text, plan_interval
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import PoolState
@@ -165,9 +165,6 @@ def test_a_successor_knows_what_machines_lived() -> None:
     assert before < 60
 
 
-_HOUR_S = 3600.0
-
-
 def _pool(zone: str, market: Market = Market.SPOT, notice_s: float = 0.0) -> PoolState:
     shape = Shape("v100x4", "v100", 4, 32, 10**11)
     state = PoolState(Pool(PoolId(f"v100x4/{market}/{zone}"), shape, market, zone, 4.0, 10, notice_s, boot_s=180.0), 0)
@@ -175,19 +172,19 @@ def _pool(zone: str, market: Market = Market.SPOT, notice_s: float = 0.0) -> Poo
     return state
 
 
-def _runs(count: float, pools: int = 1) -> SpotRuns:
-    return SpotRuns(np.arange(pools), np.full(pools, count), np.full(pools, 60.0))
+def _runs(count: float, pools: int = 1) -> tuple[np.ndarray, ...]:
+    return np.arange(pools), np.full(pools, count), np.full(pools, 60.0)
 
 
 def test_machines_that_stay_lose_nothing() -> None:
     """Owned and on-demand machines keep their speed; machines given back are not held against their zone."""
     pools = [_pool("a", Market.OWNED), _pool("a", Market.ON_DEMAND)]
-    assert lasting_fractions(pools, _HOUR_S, _runs(4.0, 2)).tolist() == [1.0, 1.0]
+    assert lasting_fractions(pools, HOUR, *_runs(4.0, 2)).tolist() == [1.0, 1.0]
     pool = _pool("a")
     pool.lives.began(0.0)
-    pool.lives.ended(_HOUR_S, 0.0, taken=False)
+    pool.lives.ended(HOUR, 0.0, taken=False)
     assert pool.lives.revocations == 0
-    assert pool.lives.lived_s(2 * _HOUR_S) == pytest.approx(3 * _HOUR_S)
+    assert pool.lives.lived_s(2 * HOUR) == pytest.approx(3 * HOUR)
 
 
 def test_a_zone_that_takes_machines_back_counts_less_than_one_that_does_not() -> None:
@@ -195,24 +192,24 @@ def test_a_zone_that_takes_machines_back_counts_less_than_one_that_does_not() ->
     taking, keeping = _pool("a"), _pool("b")
     for _ in range(10):
         taking.lives.began(0.0)
-        taking.lives.ended(_HOUR_S, 0.0, taken=True)
-    rates = revocation_rates([taking, keeping], 10 * _HOUR_S)
+        taking.lives.ended(HOUR, 0.0, taken=True)
+    rates = revocation_rates([taking, keeping], 10 * HOUR)
     assert rates[0] > 1.5 * rates[1] > 0
-    parts = lasting_fractions([taking, keeping], 10 * _HOUR_S, _runs(4.0, 2))
+    parts = lasting_fractions([taking, keeping], 10 * HOUR, *_runs(4.0, 2))
     assert parts[0] < parts[1] < 1.0
     pool = _pool("a")
     pool.lives.began(0.0)
-    pool.lives.ended(_HOUR_S, 0.0, taken=True)
-    early, late = (revocation_rates([pool], hours * _HOUR_S)[0] for hours in (2, 2000))
+    pool.lives.ended(HOUR, 0.0, taken=True)
+    early, late = (revocation_rates([pool], hours * HOUR)[0] for hours in (2, 2000))
     assert late < early / 5
 
 
 def test_a_gang_stops_when_any_of_its_machines_goes() -> None:
     """Over more machines more of the time is lost; notice saves part of it."""
     pool, warned = _pool("a"), _pool("a", notice_s=120.0)
-    one, four = (lasting_fractions([pool], _HOUR_S, _runs(count))[0] for count in (4.0, 16.0))
+    one, four = (lasting_fractions([pool], HOUR, *_runs(count))[0] for count in (4.0, 16.0))
     assert four < one < 1.0
-    assert lasting_fractions([warned], _HOUR_S, _runs(16.0))[0] > four
+    assert lasting_fractions([warned], HOUR, *_runs(16.0))[0] > four
 
 
 def test_machines_that_have_just_come_are_believed_to_stay_about_as_long_as_any_spot_machine() -> None:
@@ -222,6 +219,6 @@ def test_machines_that_have_just_come_are_believed_to_stay_about_as_long_as_any_
         pool.lives.began(0.0)
     new = revocation_rates([pool], 1.0)[0]
     assert new == pytest.approx(1 / 24, rel=0.01)
-    assert lasting_fractions([pool], 1.0, _runs(4.0))[0] > 0.95
+    assert lasting_fractions([pool], 1.0, *_runs(4.0))[0] > 0.95
     pool.lives.ended(2.0, 0.0, taken=True)
     assert new < revocation_rates([pool], 2.0)[0] < 5 * new  # one that is taken at once is no law either

@@ -44,11 +44,6 @@ def submit(fleet: FakeFleet, number: int, count: int, *, at: float = 0.0, steps:
     return request
 
 
-def machines_of(fleet: FakeFleet, number: int) -> set[str]:
-    placement = fleet.attempts[JobId(number)].placement
-    return {part.node_id for part in placement.parts}
-
-
 def told_of(fleet: FakeFleet, number: int) -> list[str]:
     return [each.detail for each in job_conditions(fleet.core, JobId(number)) if each.type == "speed_differs"]
 
@@ -59,7 +54,7 @@ def test_gangs_stay_in_one_rack_and_leave_whole_racks_free(policy: str):
     fleet = racks(policy)
     for number, count in enumerate((8, 4, 12), 1):
         submit(fleet, number, count)
-    assert [machines_of(fleet, number) for number in (1, 2, 3)] == [{"a1", "a2"}, {"a3"}, {"a4", "a5", "a6"}]
+    assert [fleet.where(number) for number in (1, 2, 3)] == [{"a1", "a2"}, {"a3"}, {"a4", "a5", "a6"}]
 
 
 def across(fleet: FakeFleet, *, steps: float | None = 1000.0) -> None:
@@ -73,7 +68,7 @@ def across(fleet: FakeFleet, *, steps: float | None = 1000.0) -> None:
 def test_a_gang_over_two_racks_counts_as_slower_until_it_is_measured_and_its_kind_does_not():
     fleet = racks()
     across(fleet, steps=None)  # nobody knows when a rack is free, so it starts
-    assert machines_of(fleet, 3) == {"a3", "a6"}
+    assert fleet.where(3) == {"a3", "a6"}
     ledger = fleet.core.ledger
     record = ledger.jobs[JobId(3)]
     assert ledger.rate_of(record) == pytest.approx(ACROSS, rel=0.01)
@@ -113,7 +108,7 @@ def test_a_gang_waits_for_its_rack_only_where_that_is_known_to_be_shorter(
         assert told_of(fleet, 3) == ["waits for machines close together, 15m00s at most"]
         fleet.at = 200.0
         fleet.end(JobId(2))
-        assert machines_of(fleet, 3) < {"a4", "a5", "a6"}
+        assert fleet.where(3) < {"a4", "a5", "a6"}
 
 
 def test_it_waits_no_longer_than_the_crossing_costs_it_however_late_others_end():
@@ -124,7 +119,7 @@ def test_it_waits_no_longer_than_the_crossing_costs_it_however_late_others_end()
     while JobId(3) not in fleet.attempts and fleet.wake_at < inf and fleet.at < 2000:
         fleet.wake()
         carried_out(fleet)
-    assert machines_of(fleet, 3) == {"a3", "a6"}
+    assert fleet.where(3) == {"a3", "a6"}
     assert fleet.at <= 910.0
 
 
@@ -155,12 +150,12 @@ def test_a_rack_with_a_machine_that_others_booked_or_without_processors_is_none(
     fleet = racks()
     fleet.tell(ev.BookingsDeclared(0.0, (ev.Booking(1, "other", (NodeId("a1"), NodeId("a2")), 100.0, inf),)))
     submit(fleet, 1, 8)
-    assert machines_of(fleet, 1) < {"a4", "a5", "a6"}
+    assert fleet.where(1) < {"a4", "a5", "a6"}
     fleet = racks()
     cpus = fleet.core.ledger.fleet.pools[0].pool.shape.cpus
     for number, part in ((2, 0.75), (3, 0.5), (4, 0.5)):
         fleet.tell(ev.JobSubmitted(0.0, replace(job(number, "a", 1), cpus_per_accelerator=part * cpus)))
-    assert [machines_of(fleet, number) for number in (2, 3, 4)] == [{"a1"}, {"a2"}, {"a2"}]
+    assert [fleet.where(number) for number in (2, 3, 4)] == [{"a1"}, {"a2"}, {"a2"}]
 
 
 def test_jobs_leave_one_rack_for_a_gang_rather_than_a_machine_in_each():

@@ -26,8 +26,7 @@ def renting(deadline_at: float, **more: object) -> FakeFleet:
 
 
 def until(fleet: FakeFleet, at: float) -> None:
-    while fleet.wake_at <= at:
-        fleet.wake()
+    fleet.until(at)
     fleet.tell(ev.Woke(at))
 
 

@@ -28,9 +28,7 @@ def submit(fleet: FakeFleet, number: int, accelerator: str = "*", count: int = 1
 
 def rounds_until(fleet: FakeFleet, at: float) -> list[cmd.Revoke]:
     """Let rounds end; who was asked to go."""
-    revoked: list[cmd.Revoke] = []
-    while fleet.wake_at <= at:
-        revoked += [command for command in fleet.wake() if isinstance(command, cmd.Revoke)]
+    revoked = [command for command in fleet.until(at) if isinstance(command, cmd.Revoke)]
     fleet.at = at
     return revoked
 

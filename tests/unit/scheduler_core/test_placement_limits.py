@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job
-from planned_fleet import carried_out, measured
+from planned_fleet import measured, settle
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
@@ -30,13 +30,6 @@ def limited(machines: str = "a", **projects: object) -> FakeFleet:
 def submit(fleet: FakeFleet, request: JobRequest) -> None:
     fleet.tell(ev.JobSubmitted(fleet.at, request))
     settle(fleet)
-
-
-def settle(fleet: FakeFleet) -> None:
-    carried_out(fleet)
-    for attempt in list(fleet.attempts.values()):
-        if attempt.started and fleet.core.ledger.jobs[attempt.job_id].running_at == inf:
-            fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
 
 
 def held(fleet: FakeFleet) -> Counter[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_fleet import FakeFleet, cluster, job, pool, revoked
-from planned_fleet import carried_out, measured, submit
+from fake_fleet import FakeFleet, cluster, job, pool, revoked, starts
+from planned_fleet import QUICK, carried_out, planning, submit
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
@@ -21,18 +21,9 @@ from walras.cluster import Market, NodeId, PoolId
 from walras.job_request import JobId, Kind
 from walras.states import Reason
 
-QUICK = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_share=0)
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
-
-
-def planning(machines: str = "a", rules: RoundRules = QUICK, **parameters: object) -> FakeFleet:
-    """A fleet under walras that knows every speed: a is fast, b half as fast, c a quarter."""
-    fleet = cluster("walras", rules=rules, machines=machines, **parameters)
-    return measured(fleet)
-
-
-def starts(commands: list[cmd.Command]) -> dict[int, str]:
-    return {c.job_id: c.placement.pool_id for c in commands if isinstance(c, cmd.Start)}
+#: The next plan is far.
+RARELY = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
 
 
 def test_a_job_waits_for_the_plan_and_starts_where_it_says() -> None:
@@ -82,7 +73,7 @@ def test_a_gang_that_runs_has_its_machines_though_one_takes_no_more_jobs() -> No
 
 def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
     """The incumbent is asked to go, and its place is kept for the other: the next plan takes that as done."""
-    fleet = planning()
+    fleet = planning("a")
     submit(fleet, 0.0, job(1, "a", 4, steps=1e6), runs=True)
     fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
     assert revoked(carried_out(fleet)) == {1: Reason.POLICY_PREEMPTED}
@@ -99,7 +90,7 @@ def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
 
 def test_no_job_of_a_higher_class_leaves_for_a_lower_one_whatever_the_plan_says() -> None:
     """Where a plan leaves it out, or gives it a place that it may not have now."""
-    fleet = planning()
+    fleet = planning("a")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
     carried_out(fleet)
     fleet.run(1)
@@ -141,7 +132,7 @@ def test_a_restarted_job_takes_a_free_place_that_repays_it(steps: float, moved: 
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_job_that_cannot_be_stopped_is_left_alone(moves: bool) -> None:
     """By its own word, or where the policy moves nobody: it is pinned, and the plan goes around it."""
-    fleet = planning(moves=moves)
+    fleet = planning("a", moves=moves)
     submit(fleet, 0.0, job(1, "a", 4, steps=1e6, preemptible=not moves), runs=True)
     fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
     assert fleet.solves[0].problem.jobs.pinned.tolist() == [True, False]
@@ -178,8 +169,7 @@ def test_a_plan_is_dropped_where_it_no_longer_fits() -> None:
 
 def test_between_plans_a_newcomer_is_judged_at_the_prices() -> None:
     """A free place that nobody else wants is taken at once; one with a price where the next plan is far."""
-    rules = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
-    fleet = planning("a", rules)
+    fleet = planning("a", rules=RARELY)
     fleet.tell(ev.Woke(200.0))
     submit(fleet, 200.0, job(1, "a", 1, steps=1e6))
     assert starts(fleet.tell(ev.JobSubmitted(201.0, job(2, "a", 1, steps=100.0)))) == {2: "a"}
@@ -189,13 +179,7 @@ def test_between_plans_a_newcomer_is_judged_at_the_prices() -> None:
 def test_a_place_that_others_want_waits_for_a_plan_that_is_near() -> None:
     """One of two gangs waits, so the place has a price; then the other fails, and a newcomer finds room."""
     for newcomer_at, found in ((210.0, {3: "a"}), (299.0, {})):
-        rules = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
-        fleet = planning("a", rules)
-        fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=100.0)))
-        fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, steps=1e6)))
-        fleet.tell(ev.Woke(200.0))
-        carried_out(fleet)
-        fleet.run(J1)
+        fleet = wanted_elsewhere("a")
         assert fleet.core.cycle.policy.quote.prices[0] > 0
         fleet.end(J1, 1)
         assert starts(fleet.tell(ev.JobSubmitted(newcomer_at, job(3, "a", 1, steps=10.0)))) == found
@@ -203,7 +187,7 @@ def test_a_place_that_others_want_waits_for_a_plan_that_is_near() -> None:
 
 def test_who_waits_is_told_who_has_its_place_and_what_that_is_worth_and_costs() -> None:
     """Where no place is free, that is why it waits, whatever a place costs; both numbers stand beside."""
-    fleet = planning()
+    fleet = planning("a")
     for number, steps in ((1, 100.0), (2, 1e6)):
         submit(fleet, 0.0, job(number, "a", 4, steps=steps))
         if JobId(number) in fleet.attempts:
@@ -217,7 +201,7 @@ def test_who_waits_is_told_who_has_its_place_and_what_that_is_worth_and_costs() 
 
 def wanted_elsewhere(machines: str) -> FakeFleet:
     """Job 3 comes shortly before a plan: of all pools, others want the places that a job has left."""
-    fleet = planning(machines, RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0))
+    fleet = planning(machines, rules=RARELY)
     for number in (1, 2):
         fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 4, steps=100.0 if number == 1 else 1e6)))
     fleet.tell(ev.Woke(200.0))
@@ -255,7 +239,7 @@ def test_where_enough_is_free_is_told_before_where_nothing_is() -> None:
 def test_who_waits_is_told_who_cannot_be_stopped_for_it() -> None:
     """A higher class, too, waits for a job that may not be stopped; of one that may nothing is said."""
     for preemptible in (True, False):
-        fleet = planning()
+        fleet = planning("a")
         submit(fleet, 0.0, job(1, "a", 2, steps=100.0, preemptible=preemptible), runs=True)
         submit(fleet, 1.0, job(2, "a", 4, steps=1e6, priority=90 if not preemptible else 50))
         (line,) = pending_reasons(fleet.core, J2)
@@ -286,7 +270,7 @@ def test_a_planned_gang_that_fits_no_machine_has_one_cleared_for_it() -> None:
 
 def test_nobody_moves_for_a_gang_that_soon_has_room_anyway() -> None:
     """Restarts that would cost more than the wait are not worth it; nor does anybody move who may not be stopped."""
-    fleet = planning("aa", replace(QUICK, restart_default_s=60))
+    fleet = planning("aa", rules=replace(QUICK, restart_default_s=60))
     halves(fleet, {2: 1e6, 4: 100.0})
     fleet.tell(ev.JobSubmitted(60.0, job(5, "a", 4, steps=1e6)))
     assert revoked(carried_out(fleet)) == {}
@@ -360,7 +344,7 @@ SHORT_S, LONG_S = 900.0, 2000.0
 
 def wanted_by_a_gang(length_s: float, on: str = "b", **more: object) -> list[int]:
     """Which of the two jobs leave for the gang. Project vision owns what is on b, and r is rented."""
-    fleet = planning("b", replace(QUICK, restart_default_s=60.0))
+    fleet = planning("b", rules=replace(QUICK, restart_default_s=60.0))
     rents = replace(pool("r", 2, market=Market.ON_DEMAND, quota=1), billing_step_s=1e4)
     fleet.tell(ev.PoolDeclared(0.0, rents))
     fleet.tell(ev.NodeJoined(0.0, NodeId("r1"), rents.pool_id, "token"))

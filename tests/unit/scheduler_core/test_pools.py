@@ -5,12 +5,12 @@ from math import inf
 
 import pytest
 from fake_fleet import FakeFleet, cluster, fleet_of, job, pool, remembered_state
+from planned_fleet import think
 
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import RentRestored
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
@@ -32,18 +32,6 @@ def declared(fleet: FakeFleet, name: str) -> Pool:
 
 def drain(fleet: FakeFleet, name: str, *, off: bool = False) -> list[cmd.Command]:
     return fleet.tell(ev.PoolDeclared(fleet.at, replace(declared(fleet, name), drained=not off)))
-
-
-def think(fleet: FakeFleet, seconds: float = 0.0) -> None:
-    """The policy itself answers, over some rounds."""
-    until = fleet.at + seconds
-    while True:
-        while fleet.solves:
-            solve = fleet.solves.pop()
-            fleet.tell(ev.Solved(fleet.at, solve.request_id, run_solve(solve)))
-        if fleet.wake_at > until:
-            return
-        fleet.wake()
 
 
 def reasons_of(fleet: FakeFleet, job_id: int) -> str:
@@ -119,8 +107,7 @@ def test_a_drained_pool_rents_nothing_and_gives_back_what_is_empty(policy: str) 
 def test_a_core_that_takes_over_keeps_the_machine_whose_job_it_has_not_heard_of() -> None:
     """Machines of a drained pool are restored before their jobs: what runs there is not given back under them."""
     fleet = rented("fifo")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "s", 2, preemptible=False)))
-    fleet.tell(ev.AttemptStarted(0.0, JobId(1), 1))
+    fleet.begin(job(1, "s", 2, preemptible=False))
     drain(fleet, "s")
     fleet.at = 30.0
     old, pools = fleet.core.ledger, declared(fleet, "s")
@@ -136,8 +123,7 @@ def test_a_core_that_takes_over_keeps_the_machine_whose_job_it_has_not_heard_of(
 def test_nothing_is_left_of_a_removed_pool(policy: str) -> None:
     """Jobs that only it could run are told so; others go on; the problem and what a successor hears name it no more."""
     fleet = cluster(policy, machines="ac")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "b", 1)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "*", 1)))
+    fleet.submit(job(1, "b", 1), job(2, "*", 1))
     think(fleet)
     fleet.tell(ev.PoolRemoved(fleet.at, PoolId("b")))
     assert "b, which it accepts, was removed" in reasons_of(fleet, 1)
@@ -229,8 +215,7 @@ def renting(declared: Pool, machines: int = 1, **rules: float) -> FakeFleet:
 
 def released(fleet: FakeFleet, until_at: float) -> list[tuple[float, str]]:
     """(when, which) of the machines given back until then."""
-    while fleet.wake_at <= until_at:
-        fleet.wake()
+    fleet.until(until_at)
     return [
         (event.at, command.node_id)
         for event, commands in fleet.log

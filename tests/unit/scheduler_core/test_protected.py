@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from fake_fleet import FakeFleet, cluster, job
-from planned_fleet import measured
+from fake_fleet import FakeFleet, cluster, job, revoked
+from planned_fleet import TURNS, planning, settle
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.rules import RoundRules, parse_rules
 from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.core.state.stopping import Protection, StopFor, may_be_stopped
@@ -16,41 +15,28 @@ from walras.errors import ConfigError
 from walras.job_request import JobId, Kind
 from walras.states import Reason
 
-RULES = RoundRules(
-    round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0, protected_s=100
-)
+RULES = replace(TURNS, protected_s=100)
 LOW, NORMAL, HIGH = 10, 50, 90
 
 
-def protecting(policy: str, machines: str = "c", rules: RoundRules = RULES, **parameters: object) -> FakeFleet:
-    """One accelerator of type c, unless said otherwise; every speed is known."""
-    return measured(cluster(policy, rules=rules, machines=machines, **parameters))
+def protecting(policy: str, rules: RoundRules = RULES, **parameters: object) -> FakeFleet:
+    """One accelerator of type c; every speed is known."""
+    return planning("c", policy, rules, **parameters)
 
 
-def submit(fleet: FakeFleet, number: int, priority: int, at: float, **more: object) -> list[cmd.Command]:
+def submit(
+    fleet: FakeFleet, number: int, priority: int, at: float, brings: int = 0, **more: object
+) -> list[cmd.Command]:
     """Submits a job; what was granted starts at once. Returns the commands."""
     asked = job(number, "c", priority=priority, **{"steps": 1e5, **more})
-    return settled(fleet, fleet.tell(ev.JobSubmitted(at, asked)))
-
-
-def settled(fleet: FakeFleet, commands: list[cmd.Command], brings: int = 0) -> list[cmd.Command]:
-    """Answers solves as the policy would, and starts what was granted; `brings`: the job that does not get ready."""
-    while fleet.solves:
-        solve = fleet.solves.pop()
-        commands = commands + fleet.tell(ev.Solved(fleet.at, solve.request_id, run_solve(solve)))
-    for attempt in list(fleet.attempts.values()):
-        job_record = fleet.core.ledger.jobs[attempt.job_id]
-        if attempt.started and str(job_record.state) == "STARTING" and attempt.job_id != brings:
-            commands = commands + fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
-    return commands
+    return [*fleet.tell(ev.JobSubmitted(at, asked)), *settle(fleet, brings)]
 
 
 def revoked_until(fleet: FakeFleet, at: float, brings: int = 0) -> dict[int, float]:
     """Lets rounds end; who was asked to go, and when."""
     found: dict[int, float] = {}
     while fleet.wake_at <= at:
-        commands = settled(fleet, fleet.wake(), brings)
-        found |= {command.job_id: fleet.at for command in commands if isinstance(command, cmd.Revoke)}
+        found |= dict.fromkeys(revoked([*fleet.wake(), *settle(fleet, brings)]), fleet.at)
     fleet.at = at
     return found
 
@@ -74,9 +60,9 @@ def test_a_higher_class_waits_for_the_end_of_the_protection(policy: str, priorit
 def test_a_start_of_hours_is_no_protection(policy: str) -> None:
     """A job that brings what it needs for longer than ten minutes is protected from then on as if it ran."""
     fleet = protecting(policy)
-    settled(fleet, fleet.tell(ev.JobSubmitted(3.0, job(1, "c", priority=LOW, steps=1e5))), brings=1)
+    submit(fleet, 1, LOW, 3.0, brings=1)
     assert list(fleet.attempts) == [1]
-    settled(fleet, fleet.tell(ev.JobSubmitted(20.0, job(2, "c", priority=NORMAL, steps=50.0))), brings=1)
+    submit(fleet, 2, NORMAL, 20.0, brings=1, steps=50.0)
     assert revoked_until(fleet, 702.5, brings=1) == {}
     assert list(revoked_until(fleet, 725.0, brings=1)) == [1]
 
@@ -125,7 +111,8 @@ def test_who_is_protected_is_not_sent_elsewhere_to_learn_a_speed(policy: str) ->
     rules = replace(RULES, profiling_share=0.5, profiling_s=20)
     fleet = cluster(policy, rules=rules, machines="ac")
     fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
-    settled(fleet, fleet.tell(ev.JobSubmitted(3.0, job(1, steps=1e5))))
+    fleet.tell(ev.JobSubmitted(3.0, job(1, steps=1e5)))
+    settle(fleet)
     assert fleet.attempts[JobId(1)].placement.pool_id == "a"
     assert revoked_until(fleet, 102.5) == {}
     assert list(revoked_until(fleet, 125.0)) == [1]

@@ -1,4 +1,4 @@
-"""What `explain` names as a way out, and why a job that is over has ended."""
+"""What a waiting job is told, what `explain` names as a way out, and why a job that is over has ended."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +10,10 @@ from planned_fleet import measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.budget_limits import Budget
 from scheduler.core.events import JobReprioritised
 from scheduler.core.explain.feasibility import pool_text
-from scheduler.core.explain.job_conditions import believed_speeds
+from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
 from scheduler.core.explain.pending_reasons import dominant_reason, first_pending_reason, pending_reasons
 from scheduler.core.rules import RoundRules, StatedValue
 from scheduler.core.state.remaining_work import expected_end_at, remaining_here_s
@@ -26,10 +27,8 @@ QUICK = RoundRules(round_s=10, resolve_min_s=0, restart_default_s=0, profiling_s
 
 def held_up(machines: str = "a", **fields: object) -> FakeFleet:
     """Job 1 has two of the four accelerators of a; job 9 wants all four, under max-min fairness."""
-    fleet = cluster("max_min_fairness", rules=QUICK, machines=machines)
-    measured(fleet)
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2, **fields)))
-    fleet.tell(ev.AttemptStarted(0.0, J1, 1))
+    fleet = measured(cluster("max_min_fairness", rules=QUICK, machines=machines))
+    fleet.begin(job(1, "a", 2, **fields))
     fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
     while fleet.solves:
         fleet.answer({1: {"a": 0.5}, 9: {"a": 0.5}})
@@ -78,8 +77,7 @@ def test_a_quarantined_machine_is_named_with_the_command_that_brings_it_back() -
     fleet = cluster("fifo", rules=replace(QUICK, quarantine_jobs=1), machines="aa")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4)))
     fleet.end(J1, exit_code=1)
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
-    fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
+    fleet.submit(job(2, "a", 4), job(9, "a", 4))
     (line,) = pending_reasons(fleet.core, J9)
     assert "a1 is quarantined (1 distinct jobs failed here within 3600 s)" in line.detail
     assert line.fix == "see why jobs fail there, then: walras admin drain --off a1"
@@ -138,7 +136,7 @@ STOPS: dict[str, tuple[Stop, JobState, Reason]] = {
     "drain": (
         lambda f: f.tell(ev.NodeLeaving(1.0, NodeId("a1"), 60.0, Reason.HOLD_ADMIN)),
         JobState.PENDING,
-        Reason.HOLD_ADMIN,
+        Reason.POLICY_DRAINED,
     ),
     "policy": (
         lambda f: f.tell(ev.JobSubmitted(1.0, job(9, "a", 4, priority=100))),
@@ -152,8 +150,7 @@ CODES = [0, 1, 85, 143, None]
 def running() -> FakeFleet:
     """A job on the one machine, and another that waits for its success."""
     fleet = cluster(machines="a")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, max_runtime_s=100.0, steps=50.0)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 1, depends_on=(JOB,))))
+    fleet.submit(job(1, "a", 4, max_runtime_s=100.0, steps=50.0), job(2, "a", 1, depends_on=(JOB,)))
     fleet.tell(ev.AttemptStarted(0.0, JOB, 1))
     fleet.tell(ev.CheckpointRecorded(0.5, JOB, 1, 10.0, 0.1))
     return fleet
@@ -248,8 +245,7 @@ def test_who_was_stopped_by_its_machine_and_ends_with_0_is_queued_again() -> Non
 def test_who_waits_is_told_when_a_job_without_steps_ends(states: dict[str, float], told: str) -> None:
     """By its estimate, else by its limit; and nothing is said of speeds of which nothing is known."""
     fleet = cluster("fifo", rules=QUICK)
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, **states)))
-    fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
+    fleet.submit(job(1, "a", 4, **states), job(9, "a", 4))
     assert dominant_reason(fleet.core, J9).endswith(told)
     assert believed_speeds(fleet.core, J9) == ()
 
@@ -257,9 +253,7 @@ def test_who_waits_is_told_when_a_job_without_steps_ends(states: dict[str, float
 def test_the_first_of_them_is_named_only_where_all_state_when_they_end() -> None:
     """Job 2 tells nothing: it may be gone in a minute, and job 1 is not the first then."""
     fleet = cluster("fifo", rules=QUICK)
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 1, duration_s=180.0)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 3)))
-    fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
+    fleet.submit(job(1, "a", 1, duration_s=180.0), job(2, "a", 3), job(9, "a", 4))
     assert dominant_reason(fleet.core, J9).endswith("; job 1 ends in about 3m00s; when job 2 ends is not stated")
     all_known = cluster("fifo", rules=QUICK)
     for number, gang, seconds in ((1, 1, 180.0), (2, 3, 60.0), (9, 4, None)):
@@ -297,3 +291,69 @@ def test_a_guess_is_of_the_fastest_pool_and_who_asks_changes_nothing() -> None:
         record.ends_version = -1
         assert remaining_here_s(ledger, record) == pytest.approx(2000.0 - at)
         assert expected_end_at(ledger, record, ledger.policy.rules) == pytest.approx(2000.0)
+
+
+def full(**fields: object) -> FakeFleet:
+    """One job holds the only accelerators; another waits, with these fields."""
+    fleet = cluster("fifo", rules=RoundRules(round_s=10, restart_default_s=2), machines="c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c", steps=1e6)))
+    fleet.run(J1)
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "c", **fields)))
+    return fleet
+
+
+@pytest.mark.parametrize(("any_end", "until"), [(False, "succeed"), (True, "end")])
+def test_a_dependency_says_what_of_it_is_awaited_and_that_it_is_held(any_end: bool, until: str) -> None:
+    """A parent that is held holds up the whole pipeline: this stands with each of its children."""
+    fleet = full(depends_on=(J1,), depends_on_any_end=any_end)
+    line, *_ = pending_reasons(fleet.core, J2)
+    assert (line.reason, line.detail) == (Reason.WAIT_DEPENDENCY, f"job 1 to {until}")
+    fleet.tell(ev.JobHeld(1.0, J1, "ada"))
+    fleet.end(J1, 85)
+    assert pending_reasons(fleet.core, J2)[0].detail == f"job 1 to {until}; job 1 is held"
+    assert dominant_reason(fleet.core, J2).startswith(f"it waits for job 1 to {until}; job 1 is held")
+
+
+def test_a_start_that_is_far_is_told_as_a_length() -> None:
+    line, *_ = pending_reasons(full(not_before_at=7200.0).core, J2)
+    assert (line.reason, line.detail) == (Reason.WAIT_NOT_BEFORE, "not before 2h00m from now")
+
+
+def test_a_held_job_is_not_told_twice_that_it_is() -> None:
+    """The words of the reason say it."""
+    fleet = full(held=True)
+    (line,) = pending_reasons(fleet.core, J2)
+    assert (line.reason, line.detail, line.fix) == (Reason.HOLD_USER, "", "walras hold --off 2")
+    assert dominant_reason(fleet.core, J2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"steps": 1e6}, "its deadline cannot be met: it needs 11d13h more; has 10m00s left"),
+        ({"duration_s": 7200.0}, "its deadline cannot be met: it needs 2h00m more; has 10m00s left"),
+        ({"duration_s": 60.0}, ""),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_a_deadline_that_cannot_be_met_is_part_of_the_reason(fields: dict[str, object], told: str) -> None:
+    """By what it states itself, in steps or as a length; the condition says the same."""
+    fleet = full(deadline_at=600.0, **fields)
+    said = dominant_reason(fleet.core, J2)
+    assert said.startswith("job 1 ")
+    assert said.partition("; its deadline")[2] == told.removeprefix("its deadline")
+    assert [each.detail for each in job_conditions(fleet.core, J2) if each.type == "at_risk"] == [told] * bool(told)
+
+
+def test_a_small_budget_is_not_said_to_be_nothing() -> None:
+    """Nor are rates told where nothing runs."""
+    rules = RoundRules(round_s=10, budgets=(Budget(project="default", accelerator_h=0.001),))
+    fleet = cluster("fifo", rules=rules, machines="c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c", steps=1e6, project="default", user="ada")))
+    fleet.run(J1)
+    fleet.tell(ev.Woke(10.0))
+    fleet.end(J1, 85)
+    (line,) = pending_reasons(fleet.core, J1)
+    assert line.reason in (Reason.HOLD_BUDGET, Reason.WAIT_BUDGET)
+    assert "of 0.001 accelerator-hours used" in line.detail
+    assert " 0.00 " not in line.detail

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job, remembered_state
-from planned_fleet import carried_out, measured
+from planned_fleet import QUICK, carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
@@ -15,8 +15,7 @@ from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.placement.retry_waits import DELAY_MOST_S
 from scheduler.core.rules import RoundRules, parse_rules
 from scheduler.core.speed_events import ThroughputMeasured
-from scheduler.core.state.fleet import FleetMachine, MachineCondition
-from scheduler.core.state.standing import TRIAL_AFTER_S
+from scheduler.core.state.fleet import TRIAL_AFTER_S, FleetMachine, MachineCondition
 from scheduler.forecast.core_copy import snapshot_at_once
 from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError
@@ -36,25 +35,19 @@ def submit(fleet: FakeFleet, number: int, accelerator: str = "c", count: int = 1
     fleet.tell(ev.JobSubmitted(fleet.at, job(number, accelerator, count, retry=RetryRule(9))))
 
 
-def where(fleet: FakeFleet, job_id: JobId) -> list[str]:
-    """The machines on which the job runs; empty: it waits."""
-    attempt = fleet.attempts.get(job_id)
-    return [] if attempt is None else [str(part.node_id) for part in attempt.placement.parts]
-
-
 def test_a_retry_goes_to_another_machine_that_is_free() -> None:
     """It, and the gang, would start on the first machine again but for the failure."""
     fleet = fleet_of("cc")
     submit(fleet, 1)
-    assert where(fleet, J1) == ["c1"]
+    assert fleet.where(J1) == {"c1"}
     fleet.end(J1, exit_code=3)
-    assert where(fleet, J1) == ["c2"]
+    assert fleet.where(J1) == {"c2"}
     fleet = fleet_of("bbb")
     submit(fleet, 1, "b", 4)
     fleet.prepare_all(J1)
-    assert where(fleet, J1) == ["b1", "b2"]
+    assert fleet.where(J1) == {"b1", "b2"}
     fleet.end(J1, exit_code=3)
-    assert where(fleet, J1) == ["b2", "b3"]
+    assert fleet.where(J1) == {"b2", "b3"}
 
 
 def test_failures_of_the_world_count_and_stops_on_demand_do_not() -> None:
@@ -62,10 +55,10 @@ def test_failures_of_the_world_count_and_stops_on_demand_do_not() -> None:
     submit(fleet, 1)
     fleet.attempts.pop(J1)
     fleet.tell(ev.StartRefused(fleet.at, J1, 1, NodeId("c1"), "full disk"))
-    assert where(fleet, J1) == ["c2"]
+    assert fleet.where(J1) == {"c2"}
     fleet.attempts.pop(J1)
     fleet.tell(ev.AttemptEnded(fleet.at, J1, 2, ev.EndCause.LEASE_EXPIRED))
-    assert where(fleet, J1) == ["c3"]
+    assert fleet.where(J1) == {"c3"}
     fleet.tell(ev.JobHeld(fleet.at, J1))
     fleet.end(J1, exit_code=85)
     assert set(fleet.core.ledger.retries.failed[J1]) == {"c1", "c2"}
@@ -76,24 +69,24 @@ def test_it_waits_a_round_at_most_for_another_machine() -> None:
     fleet = fleet_of("cc")
     submit(fleet, 2)
     submit(fleet, 1)
-    assert (where(fleet, J2), where(fleet, J1)) == (["c1"], ["c2"])
+    assert (fleet.where(J2), fleet.where(J1)) == ({"c1"}, {"c2"})
     fleet.end(J1, exit_code=3)
-    assert where(fleet, J1) == []
+    assert not fleet.where(J1)
     told = pending_reasons(fleet.core, J1)[0]
     assert told.reason is Reason.WAIT_CAPACITY
     assert "but only on c2, where it failed: it waits for another machine, for 20s at most" in told.detail
     while fleet.at < ROUND_S:
-        assert where(fleet, J1) == []
+        assert not fleet.where(J1)
         fleet.wake()
-    assert (fleet.at, where(fleet, J1)) == (ROUND_S, ["c2"])
+    assert (fleet.at, fleet.where(J1)) == (ROUND_S, {"c2"})
     fleet = cluster(machines="cc", rules=RoundRules(round_s=3600.0, backoff_s=0.0))
     submit(fleet, 2)
     submit(fleet, 1)
     fleet.end(J1, exit_code=3)
     fleet.tell(ev.Woke(DELAY_MOST_S - 1.0))
-    assert where(fleet, J1) == []
+    assert not fleet.where(J1)
     fleet.tell(ev.Woke(DELAY_MOST_S))
-    assert where(fleet, J1) == ["c2"]
+    assert fleet.where(J1) == {"c2"}
 
 
 def test_after_two_failures_it_insists_on_another_machine() -> None:
@@ -103,15 +96,15 @@ def test_after_two_failures_it_insists_on_another_machine() -> None:
     submit(fleet, 1)
     fleet.end(J1, exit_code=3)
     fleet.tell(ev.Woke(ROUND_S))
-    assert where(fleet, J1) == ["c2"]
+    assert fleet.where(J1) == {"c2"}
     fleet.end(J1, exit_code=3)
     fleet.tell(ev.Woke(100 * ROUND_S))
-    assert where(fleet, J1) == []
+    assert not fleet.where(J1)
     assert "as long as there is one" in pending_reasons(fleet.core, J1)[0].detail
     submit(fleet, 3)
-    assert where(fleet, J3) == ["c2"]
+    assert fleet.where(J3) == {"c2"}
     fleet.end(J2)
-    assert where(fleet, J1) == ["c1"]
+    assert fleet.where(J1) == {"c1"}
 
 
 @pytest.mark.parametrize("gone", ["lost", "drained", "forbidden"])
@@ -121,18 +114,18 @@ def test_the_last_machine_is_good_enough(gone: str) -> None:
     submit(fleet, 2, "b", 2)
     fleet.tell(ev.JobSubmitted(fleet.at, job(1, "*", retry=RetryRule(9), project="p")))
     for _ in range(2):
-        while where(fleet, J1) == []:
+        while not fleet.where(J1):
             fleet.wake()
-        assert where(fleet, J1) == ["c1"]
+        assert fleet.where(J1) == {"c1"}
         fleet.end(J1, exit_code=3)
-    assert where(fleet, J1) == []
+    assert not fleet.where(J1)
     if gone == "lost":
         fleet.lose(NodeId("b2"))
     elif gone == "drained":
         fleet.tell(ev.NodeLeaving(fleet.at, NodeId("b2"), fleet.at + 900.0))
     else:
         fleet.tell(SharesDeclared(fleet.at, (EntityShare("p", limits=(ShareLimit("b", 0),)),)))
-    assert where(fleet, J1) == ["c1"]
+    assert fleet.where(J1) == {"c1"}
 
 
 def test_of_two_pools_the_other_is_taken() -> None:
@@ -140,12 +133,12 @@ def test_of_two_pools_the_other_is_taken() -> None:
     for policy in ("fifo", "max_min_fairness"):
         fleet = fleet_of("ab", policy)
         submit(fleet, 1, "*")
-        first = where(fleet, J1)
+        first = fleet.where(J1)
         fleet.end(J1, exit_code=3)
-        while where(fleet, J1) == [] and fleet.at < ROUND_S:
+        while not fleet.where(J1) and fleet.at < ROUND_S:
             fleet.wake()
-        assert len(where(fleet, J1)) == 1
-        assert where(fleet, J1) != first, policy
+        assert len(fleet.where(J1)) == 1
+        assert fleet.where(J1) != first, policy
 
 
 def test_a_checkpoint_clears_the_machine_and_a_restart_does_not() -> None:
@@ -157,16 +150,13 @@ def test_a_checkpoint_clears_the_machine_and_a_restart_does_not() -> None:
     fleet.restart(remembered_state(fleet.core.ledger))
     assert set(fleet.core.ledger.retries.failed[J1]) == {"c1", "c2"}
     fleet.tell(ev.Woke(fleet.at + ROUND_S))
-    (here,) = where(fleet, J1)
+    (here,) = fleet.where(J1)
     fleet.tell(ev.AttemptStarted(fleet.at, J1, 3))
     fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 3, 10.0, 0.1))
     assert here not in fleet.core.ledger.retries.failed[J1]
     commands = fleet.end(J1)
     assert [each.state for each in commands if isinstance(each, cmd.JobTransitioned)] == ["SUCCEEDED"]
     assert not fleet.core.ledger.retries.failed
-
-
-J1 = JobId(1)
 
 
 def lose(fleet: FakeFleet, *, witnessed: bool = True) -> list[cmd.Command]:
@@ -325,9 +315,6 @@ def test_a_machine_with_faulty_devices_takes_no_jobs_until_they_are_checked() ->
     fleet.tell(ev.NodeFit(fleet.at, node_id))  # said twice
 
 
-QUICK = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_share=0)
-
-
 def mixed_machines(fleet: FakeFleet, *names: str) -> FakeFleet:
     """Machines with four accelerators of pool a and two of pool b."""
     for name in names:
@@ -379,8 +366,7 @@ def test_a_success_on_one_part_clears_the_machine() -> None:
 def test_what_is_held_on_one_part_leaves_the_other_as_it_is() -> None:
     """A job that takes all processors of one's leaves all of the other's; a copy knows that they are one machine."""
     fleet = mixed_machines(cluster(machines=""), "m1")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, cpus_per_accelerator=4.0)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "b", 2, cpus_per_accelerator=4.0)))
+    fleet.submit(job(1, "a", 4, cpus_per_accelerator=4.0), job(2, "b", 2, cpus_per_accelerator=4.0))
     held = {int(job_id): [(p.node_id, p.devices) for p in a.placement.parts] for job_id, a in fleet.attempts.items()}
     assert held == {1: [("m1.a", (0, 1, 2, 3))], 2: [("m1.b", (0, 1))]}
     fleet = mixed_machines(cluster(machines="c"), "m1")

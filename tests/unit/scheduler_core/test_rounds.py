@@ -4,8 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from fake_fleet import FakeFleet, cluster, fleet_of, job, pool, revoked
-from planned_fleet import measured
+from fake_fleet import FakeFleet, cluster, fleet_of, job, pool, revoked, starts
+from planned_fleet import TURNS, measured, planning
 
 from optimizer.policy import Policy, PolicySpec
 from scheduler.core import commands as cmd
@@ -16,7 +16,7 @@ from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import FLEET, EntityShare, JobReprioritised, ShareLimit, SharesDeclared
 from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
 from scheduler.core.rules import Backfill, RoundRules, parse_rules
-from scheduler.core.state.working_set import Cycle, NoOrdering
+from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
@@ -24,21 +24,10 @@ from walras.states import Reason
 
 J1, J2, J3, J4 = JobId(1), JobId(2), JobId(3), JobId(4)
 SPOT = pool("s", market=Market.SPOT, quota=3)
-QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0)
 
 
-def starts(commands: list[cmd.Command]) -> list[int]:
-    return [c.job_id for c in commands if isinstance(c, cmd.Start)]
-
-
-def running(fleet: FakeFleet, job_id: JobId, at: float) -> None:
-    fleet.tell(ev.AttemptStarted(at, job_id, fleet.attempts[job_id].number))
-
-
-def shared(machines: str = "a", rules: RoundRules = QUICK) -> FakeFleet:
-    fleet = cluster("max_min_fairness", rules=rules, machines=machines)
-    measured(fleet)
-    return fleet
+def shared(machines: str = "a", rules: RoundRules = TURNS) -> FakeFleet:
+    return planning(machines, "max_min_fairness", rules)
 
 
 def test_strict_order_lets_nobody_pass_the_first_in_line() -> None:
@@ -46,40 +35,37 @@ def test_strict_order_lets_nobody_pass_the_first_in_line() -> None:
     fleet = cluster("fifo", strict=True)
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 3)))
     fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 4)))
-    assert starts(fleet.tell(ev.JobSubmitted(2.0, job(3, "a", 1)))) == []
-    assert starts(fleet.end(J1)) == [2]
+    assert not starts(fleet.tell(ev.JobSubmitted(2.0, job(3, "a", 1))))
+    assert list(starts(fleet.end(J1))) == [2]
 
 
 @pytest.mark.parametrize("states", ["steps", "duration_s", "max_runtime_s"])
 def test_backfill_never_delays_the_reservation_unless_it_is_free(states: str) -> None:
     """EASY: only a job that ends, by its work or its limit, before the first in line can start. FREE: whoever fits."""
-    fleet = cluster("fifo", rules=RoundRules(restart_default_s=0), strict=False)
-    measured(fleet)
+    fleet = measured(cluster("fifo", rules=RoundRules(restart_default_s=0), strict=False))
 
-    def submit(number: int, accelerators: int, seconds: float) -> list[int]:
+    def submit(number: int, accelerators: int, seconds: float) -> dict[int, str]:
         stated = {states: seconds * (4 * accelerators if states == "steps" else 1)}
         return starts(fleet.tell(ev.JobSubmitted(0.0, job(number, "a", accelerators, preemptible=False, **stated))))
 
     submit(1, 2, 100.0)
-    assert submit(2, 4, 50.0) == []  # needs everything: starts at 100
-    assert submit(3, 1, 200.0) == []
-    assert submit(4, 1, 50.0) == [4]
+    assert not submit(2, 4, 50.0)  # needs everything: starts at 100
+    assert not submit(3, 1, 200.0)
+    assert list(submit(4, 1, 50.0)) == [4]
     fleet.at = 50.0
     fleet.end(J4)
     fleet.at = 100.0
-    assert starts(fleet.end(J1)) == [2]
+    assert list(starts(fleet.end(J1))) == [2]
     fleet = cluster("fifo", rules=RoundRules(backfill=Backfill.FREE), strict=False)
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
-    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", 1)))) == [3]
+    fleet.submit(job(1, "a", 2), job(2, "a", 4))
+    assert list(starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", 1))))) == [3]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "max_min_fairness"])
 def test_a_newcomer_starts_at_once_on_the_fastest_pool_with_room(policy: str) -> None:
     """No solve is waited for; an order chooses the type for the job, too."""
-    fleet = cluster(policy, rules=QUICK, machines="ba")
-    measured(fleet)
-    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(1)))) == [1]
+    fleet = measured(cluster(policy, rules=TURNS, machines="ba"))
+    assert list(starts(fleet.tell(ev.JobSubmitted(0.0, job(1))))) == [1]
     assert fleet.attempts[J1].placement.pool_id == "a"
 
 
@@ -95,7 +81,7 @@ def test_one_solve_in_flight_and_old_answers_count() -> None:
     assert any(isinstance(c, cmd.Solve) for c in commands)
     fleet = shared("a")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
-    fleet.tell(ev.PolicyChanged(1.0, PolicySpec("max_min_fairness"), QUICK))
+    fleet.tell(ev.PolicyChanged(1.0, PolicySpec("max_min_fairness"), TURNS))
     commands = fleet.answer({1: {"a": 0.5}})
     assert fleet.core.ledger.policy.proposal is None
     assert any(isinstance(c, cmd.Solve) for c in commands)
@@ -104,8 +90,7 @@ def test_one_solve_in_flight_and_old_answers_count() -> None:
 def test_lost_capacity_scales_an_old_answer_down() -> None:
     """Entitlements never exceed what is there."""
     fleet = shared("aa")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
+    fleet.submit(job(1, "a", 4), job(2, "a", 4))
     fleet.answer({1: {"a": 1.0}})
     fleet.lose(NodeId("a2"))
     fleet.answer({1: {"a": 1.0}, 2: {"a": 1.0}})
@@ -116,7 +101,7 @@ def test_exchange_waits_until_it_pays_for_both_restarts() -> None:
     """Preempted iff owed_k - owed_i >= h gang_k (restart_i + restart_k): with half a share each, after 8 s."""
     fleet = shared("c")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
-    running(fleet, J1, 0.0)
+    fleet.run(1)
     fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
     fleet.answer({1: {"c": 0.5}, 2: {"c": 0.5}})
     while fleet.solves:
@@ -126,25 +111,24 @@ def test_exchange_waits_until_it_pays_for_both_restarts() -> None:
     assert revoked(fleet.wake()) == {1: Reason.POLICY_PREEMPTED}
     assert fleet.at == 10.0
     fleet.tell(ev.JobSubmitted(10.0, job(3, "c")))  # whoever comes meanwhile does not get the place
-    assert starts(fleet.end(J1, exit_code=85)) == [2]
+    assert list(starts(fleet.end(J1, exit_code=85))) == [2]
 
 
 def test_higher_class_takes_a_place_at_once() -> None:
     """A high-priority arrival need not wait for the round to end."""
     fleet = shared("c")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
-    running(fleet, J1, 0.0)
+    fleet.run(1)
     assert revoked(fleet.tell(ev.JobSubmitted(1.0, job(2, "c", priority=90)))) == {1: Reason.POLICY_PREEMPTED}
-    assert starts(fleet.end(J1, exit_code=85)) == [2]
+    assert list(starts(fleet.end(J1, exit_code=85))) == [2]
 
 
 def test_opportunist_leaves_for_the_entitled() -> None:
     """A job on a place where it has no share makes room for one that has, without hysteresis."""
     fleet = shared("bc")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "b", 2)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2)))
-    running(fleet, J1, 0.0)
-    running(fleet, J2, 0.0)
+    fleet.submit(job(1, "b", 2), job(2))
+    fleet.run(1)
+    fleet.run(2)
     fleet.tell(ev.JobSubmitted(0.0, job(3)))
     assert fleet.attempts[J1].placement.pool_id == "b"
     fleet.answer({2: {"b": 1.0}})
@@ -152,19 +136,19 @@ def test_opportunist_leaves_for_the_entitled() -> None:
         fleet.answer({2: {"b": 1.0}, 3: {"c": 1.0}})
     assert J2 in fleet.core.ledger.jobs
     assert fleet.attempts[J2].stopping  # it ran on c, where only job 3 has a share
-    assert starts(fleet.end(J2, exit_code=85)) == [3]
+    assert list(starts(fleet.end(J2, exit_code=85))) == [3]
 
 
 def test_job_moves_to_the_pool_where_it_is_owed_time() -> None:
     """A running job whose share lies elsewhere is moved when that pays for its restart."""
     fleet = shared("ac")
     fleet.tell(ev.JobSubmitted(0.0, job(1)))
-    running(fleet, J1, 0.0)
+    fleet.run(1)
     assert fleet.attempts[J1].placement.pool_id == "a"
     fleet.answer({1: {"c": 1.0}})
     commands = fleet.wake()
     assert revoked(commands) == {1: Reason.POLICY_MOVED}
-    assert starts(fleet.end(J1, exit_code=85)) == [1]
+    assert list(starts(fleet.end(J1, exit_code=85))) == [1]
     assert fleet.attempts[J1].placement.pool_id == "c"
 
 
@@ -173,14 +157,14 @@ def test_gang_collects_its_place_and_borrowers_leave() -> None:
     fleet = reserved_and_borrowed()
     assert J3 in fleet.attempts  # it borrows
     assert revoked(fleet.end(J1)) == {3: Reason.POLICY_PREEMPTED}
-    assert starts(fleet.end(J3, exit_code=85)) == [2]
+    assert list(starts(fleet.end(J3, exit_code=85))) == [2]
 
 
 def reserved_and_borrowed(**fields: object) -> FakeFleet:
     """Job 1 runs on half of a machine, which is reserved for job 2; job 3 borrows from that."""
     fleet = shared("a")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
-    running(fleet, J1, 0.0)
+    fleet.run(1)
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
     while fleet.solves:
         fleet.answer({1: {"a": 0.5}, 2: {"a": 0.5}})
@@ -188,7 +172,7 @@ def reserved_and_borrowed(**fields: object) -> FakeFleet:
     while fleet.solves:
         fleet.answer({1: {"a": 0.4}, 2: {"a": 0.4}, 3: {"a": 0.4}})
     assert J2 in fleet.core.cycle.reservations
-    running(fleet, J3, 1.0)
+    fleet.run(3)
     return fleet
 
 
@@ -200,8 +184,9 @@ def test_a_job_that_left_what_it_borrowed_is_not_asked_for_it() -> None:
         while fleet.solves:
             fleet.answer({job_id: {"a": 0.4, "c": 0.4} for job_id in fleet.core.ledger.jobs})
     assert set(fleet.core.cycle.reservations[J2].lent) == {J3, J4}
+    fleet.at = 1.0
     for job_id in (J3, J4):
-        running(fleet, job_id, 1.0)
+        fleet.run(job_id)
     fleet.end(JobId(5))
     fleet.end(J3, exit_code=85)
     assert fleet.attempts[J3].placement.pool_id == "c"
@@ -212,7 +197,7 @@ def test_a_borrower_of_a_higher_class_keeps_its_place() -> None:
     """A lower class stops no higher one, not even for a place that it has reserved: it waits for the borrower's end."""
     fleet = reserved_and_borrowed(priority=80)
     assert revoked(fleet.end(J1)) == {}
-    assert starts(fleet.end(J3)) == [2]
+    assert list(starts(fleet.end(J3))) == [2]
 
 
 def limits(*of: int) -> SharesDeclared:
@@ -225,7 +210,7 @@ def test_nobody_leaves_for_a_gang_above_its_limit() -> None:
     fleet.tell(limits(2))
     assert revoked(fleet.end(J1)) == {}
     fleet.tell(limits())
-    assert starts(fleet.end(J3)) == [2]
+    assert list(starts(fleet.end(J3))) == [2]
 
 
 @pytest.mark.parametrize("lifts", ["limit", "end"])
@@ -238,15 +223,15 @@ def test_a_complete_place_is_taken_once_the_limit_allows_it(lifts: str) -> None:
             fleet.answer({job_id: {"a": 0.4, "c": 0.4} for job_id in fleet.core.ledger.jobs})
     fleet.tell(limits(4))
     assert J2 in fleet.core.cycle.reservations
-    assert starts(fleet.end(J1)) == []
-    assert starts(fleet.tell(limits()) if lifts == "limit" else fleet.end(J4)) == [2]
+    assert not starts(fleet.end(J1))
+    assert list(starts(fleet.tell(limits()) if lifts == "limit" else fleet.end(J4))) == [2]
 
 
 def test_a_reserved_place_is_not_taken_while_one_of_its_machines_is_silent() -> None:
     """The gang starts when the machine is heard of again, not onto a machine that may be gone."""
     fleet = shared("aa")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
-    running(fleet, J1, 0.0)
+    fleet.run(1)
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 8)))
     while fleet.solves:
         fleet.answer({1: {"a": 0.5}, 2: {"a": 0.5}})
@@ -350,9 +335,7 @@ def test_explain_gives_numbers_and_what_to_change() -> None:
     fleet.tell(ev.JobCancelled(2.0, J3))
     assert pending_reasons(fleet.core, J3)[0].detail == "being cancelled: its attempt is stopping; no heartbeat from c1"
     fleet = shared("c")
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "c", 1, memory_bytes_per_accelerator=1 << 40)))
-    fleet.tell(ev.JobSubmitted(0.0, job(2, "c", 4, nodes=2)))
-    fleet.tell(ev.JobSubmitted(0.0, job(3, "a", 16)))
+    fleet.submit(job(1, "c", 1, memory_bytes_per_accelerator=1 << 40), job(2, "c", 4, nodes=2), job(3, "a", 16))
     for job_id, field in ((J1, "1 x c with 0 cpus and 1.02e+03 GiB"), (J2, "4 x c spread evenly over 2 machines")):
         (line,) = pending_reasons(fleet.core, job_id)
         assert line.reason is Reason.CONFIG_EXCEEDS_LARGEST_NODE
@@ -365,8 +348,7 @@ def test_explain_gives_numbers_and_what_to_change() -> None:
 @pytest.mark.parametrize("policy", ["max_min_fairness", "las"])
 def test_explain_counts_who_is_ahead_and_changes_nothing(policy: str) -> None:
     """The place in line is counted in the lines themselves; asking leaves every number of the ledger as it was."""
-    fleet = cluster(policy, rules=QUICK, machines="c")
-    measured(fleet)
+    fleet = measured(cluster(policy, rules=TURNS, machines="c"))
     for number in range(1, 6):
         fleet.tell(ev.JobSubmitted(0.0, job(number, "c")))
     fleet.tell(JobReprioritised(3.0, JobId(5), 90))
@@ -391,8 +373,7 @@ LATE = RoundRules(
 
 def due_at_the_round_end() -> FakeFleet:
     """Two jobs share one accelerator; at 20 s the one that waits is owed the place, and a solve is asked for."""
-    fleet = cluster("max_min_fairness", rules=LATE, machines="c")
-    measured(fleet)
+    fleet = measured(cluster("max_min_fairness", rules=LATE, machines="c"))
     fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
     fleet.tell(ev.AttemptStarted(0.0, J1, fleet.attempts[J1].number))
     fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
@@ -416,14 +397,13 @@ def test_a_round_that_asks_for_a_solve_compares_by_its_answer() -> None:
 
 
 #: h = 16, restarts 5 + 5, gang 4: 640 accelerator-seconds. It can be owed 240 at most, and those who run 60 too much.
-DEAR = replace(QUICK, restart_default_s=5, hysteresis=16, owed_limit_rounds=6)
+DEAR = replace(TURNS, restart_default_s=5, hysteresis=16, owed_limit_rounds=6)
 SINGLES = (1, 2, 3, 4)
 
 
 def stopped_for_a_gang(*, loses_work: bool = False) -> list[int]:
     """Four jobs that never end hold a machine of four; a gang of four waits for 400 s: whom it has stopped."""
-    fleet: FakeFleet = cluster("max_min_fairness", rules=DEAR)
-    measured(fleet)
+    fleet = measured(cluster("max_min_fairness", rules=DEAR))
     for number in SINGLES:
         fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 1)))
         fleet.tell(ev.AttemptStarted(0.0, JobId(number), 1))
@@ -493,10 +473,10 @@ def test_the_rules_name_the_mechanism_and_it_settles_every_event() -> None:
     core.handle(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(mechanism="counting")))
     core.handle(ev.JobSubmitted(1.0, JobRequest(JobId(1), Kind("net"), demands=(Demand("a100", 1),))))
     assert _Counting.calls == 2
-    assert isinstance(core.cycle.ordering, NoOrdering)
+    assert type(core.cycle.ordering) is JobOrdering
     core.handle(ev.PolicyChanged(2.0, PolicySpec("fifo"), RoundRules()))
     assert _Counting.calls == 2
-    assert not isinstance(core.cycle.ordering, NoOrdering)
+    assert type(core.cycle.ordering) is not JobOrdering
 
 
 @pytest.mark.parametrize("part", [-0.1, 1.5, float("nan"), float("inf")])

@@ -4,8 +4,8 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from fake_fleet import FakeFleet, cluster, job, remembered_state
-from planned_fleet import carried_out, measured
+from fake_fleet import FakeFleet, job, remembered_state
+from planned_fleet import QUICK, carried_out, planning
 
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
@@ -13,7 +13,6 @@ from scheduler.core import events as ev
 from scheduler.core.cycle.slow_pools import slow_machine_text
 from scheduler.core.events import Booking, BookingsDeclared, EntityShare, ShareLimit, SharesDeclared
 from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
-from scheduler.core.rules import RoundRules
 from scheduler.forecast.core_copy import CoreCopy, snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs
@@ -21,13 +20,7 @@ from tests.support.core_invariants import check_invariants
 from walras.cluster import NodeId
 from walras.job_request import JobId, Kind
 
-RULES = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_share=0)
 APART = "c~slow"
-
-
-def planning(machines: str = "cccc", policy: str = "walras", rules: RoundRules = RULES) -> FakeFleet:
-    """A fleet of one type that knows its speeds."""
-    return measured(cluster(policy, rules=rules, machines=machines))
 
 
 def reported(fleet: FakeFleet, paces: dict[str, float], first_job: int = 900) -> None:
@@ -54,7 +47,7 @@ def submitted(fleet: FakeFleet, *numbers: int, count: int = 1, **more: object) -
 
 def beside_a_slow_one(*numbers: int, count: int = 1) -> FakeFleet:
     """These jobs, on four machines of which c2 is found to be slow."""
-    fleet = planning()
+    fleet = planning("cccc")
     reported(fleet, {"c2": 0.6})
     submitted(fleet, *numbers, count=count)
     return fleet
@@ -112,7 +105,7 @@ def test_a_slow_machine_is_a_pool_with_its_speed_and_its_price() -> None:
 
 def test_a_job_that_is_on_a_machine_found_slow_is_moved_where_that_pays() -> None:
     """It runs on, counted there, until a better place is free; then it moves, as it would to any faster type."""
-    fleet = planning()
+    fleet = planning("cccc")
     submitted(fleet, 1, 2, 3, 4)
     (slow,) = (node for node, jobs in held_on(fleet).items() if jobs == [3])
     (other,) = (JobId(jobs[0]) for node, jobs in held_on(fleet).items() if jobs == [1])
@@ -159,16 +152,16 @@ def test_gangs_are_on_slow_machines_or_on_others() -> None:
 
 def test_an_order_has_no_prices_so_the_machines_stay_together() -> None:
     """Also where a policy with prices was in force before; and so do machines that are booked."""
-    fleet = planning(policy="fifo")
+    fleet = planning("cccc", policy="fifo")
     reported(fleet, {"c2": 0.6})
     submitted(fleet, 1, 2)
     assert capacities(fleet) == [4]
     fleet = beside_a_slow_one(1, 2, 3, 4)
-    fleet.tell(ev.PolicyChanged(fleet.at, PolicySpec("fifo"), RULES))
+    fleet.tell(ev.PolicyChanged(fleet.at, PolicySpec("fifo"), QUICK))
     settled(fleet)
     assert capacities(fleet) == [4, 0]
     assert sorted(jobs[0] for jobs in held_on(fleet).values()) == [1, 2, 3, 4]
-    fleet = planning()
+    fleet = planning("cccc")
     reported(fleet, {"c2": 0.6})
     booking = Booking(1, "web", (NodeId("c1"),), 5_000.0, 9_000.0)
     fleet.tell(BookingsDeclared(fleet.at, (booking,)))
@@ -178,7 +171,7 @@ def test_an_order_has_no_prices_so_the_machines_stay_together() -> None:
 
 def test_shares_are_of_both_pools() -> None:
     """Max-min fairness divides the time of the slow machine too, by its speed; a limit on the pool counts both."""
-    fleet = planning(policy="max_min_fairness")
+    fleet = planning("cccc", policy="max_min_fairness")
     reported(fleet, {"c2": 0.5})
     submitted(fleet, 1, 2, 3, 4)
     problem = settled(fleet)
@@ -188,7 +181,7 @@ def test_shares_are_of_both_pools() -> None:
     assert problem.pools.capacity.tolist() == [0.0, 0.0, 3.0, 1.0]
     shares = fleet.core.ledger.columns.entitled.sum(axis=0)[2:]
     assert shares == pytest.approx([3.0, 1.0])
-    fleet = planning()
+    fleet = planning("cccc")
     limits = (ShareLimit("c", 2),)
     fleet.tell(SharesDeclared(fleet.at, (EntityShare("web", limits=limits),)))
     reported(fleet, {"c2": 0.6})
@@ -222,7 +215,7 @@ def test_a_successor_has_the_pools_prices_and_jobs_of_slow_machines() -> None:
 
 def test_a_successor_counts_the_evidence_before_it() -> None:
     """One slow job then and one now make a machine slow; two at the usual pace take it back."""
-    fleet = planning()
+    fleet = planning("cccc")
     reported(fleet, {"c2": 0.6})
     known = fleet.core.ledger.slow_machines
     for number, speed in ((1, 0.6), (2, 1.0)):
@@ -255,7 +248,7 @@ def test_a_gang_that_took_both_kinds_since_then_is_restored_and_brings_them_toge
 
 def test_what_waiting_jobs_are_owed_is_remembered_by_pool() -> None:
     """Under shares: of the declared pool and of its slow machines."""
-    fleet = planning(policy="max_min_fairness")
+    fleet = planning("cccc", policy="max_min_fairness")
     reported(fleet, {"c2": 0.5})
     submitted(fleet, 1, 2, 3, 4, 5)
     fleet.tell(ev.Woke(fleet.at + 50.0))

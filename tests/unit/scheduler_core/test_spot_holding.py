@@ -127,8 +127,7 @@ def test_unsaved_work_beyond_its_slack_does_not_end_the_choice(how: str) -> None
     fleet = submitted(4.0, 5.0, replace(SPOT, notice_s=120.0), checkpoint_every_s=2 * HOUR_S)
     fleet.tell(ev.NodeJoined(fleet.at, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
     fleet.tell(ev.AttemptStarted(fleet.at, JobId(1), 1))
-    while fleet.wake_at <= 1.5 * HOUR_S:
-        fleet.tell(ev.Woke(fleet.wake_at))
+    fleet.until(1.5 * HOUR_S)
     if how == "is reclaimed":
         fleet.tell(ev.NodeLeaving(1.5 * HOUR_S, NodeId("s1"), 1.5 * HOUR_S + 120.0, Reason.INFRA_SPOT_RECLAIM))
     assert says(fleet)
@@ -160,8 +159,7 @@ def test_spot_that_has_become_dear_is_left_and_found_again() -> None:
     fleet.tell(ev.NodeJoined(60.0, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
     fleet.tell(ev.AttemptStarted(60.0, JobId(1), 1))
     fleet.tell(ev.PoolDeclared(120.0, replace(SPOT, usd_per_h=4.0)))
-    while fleet.wake_at <= 900.0:
-        fleet.tell(ev.Woke(fleet.wake_at))
+    fleet.until(900.0)
     assert not fleet.core.ledger.jobs[JobId(1)].is_secured
     assert SPENDS_SLACK not in {each.type for each in job_conditions(fleet.core, JobId(1))}
     fleet.tell(ev.NodeLost(900.0, NodeId("s1"), Reason.INFRA_SPOT_RECLAIM))

@@ -70,11 +70,6 @@ def save(fleet: FakeFleet, steps: float) -> None:
     fleet.tell(ev.CheckpointRecorded(fleet.at, ONE, fleet.attempts[ONE].number, steps, 1.0))
 
 
-def look(fleet: FakeFleet, until: float) -> None:
-    while fleet.wake_at <= until:
-        fleet.tell(ev.Woke(fleet.wake_at))
-
-
 @pytest.mark.parametrize(("in_hours", "machines"), [(30.0, 1), (8.0, 2), (4.2, 4), (2.9, 8)])
 def test_the_set_is_the_smallest_that_leaves_slack_enough(in_hours: float, machines: int) -> None:
     """Eight hours of work on one machine; more machines cost more for each step, and so does the end of slack."""
@@ -210,7 +205,7 @@ def test_a_solve_does_not_change_the_size_of_a_planned_gang() -> None:
     planned = record.class_row
     fleet.core.ledger.reclass(record, fleet.core.ledger.classes.options(planned)[0])
     if not fleet.solves:
-        look(fleet, fleet.at + 400.0)
+        fleet.until(fleet.at + 400.0)
     one = {1: {"spot": 1.0}}
     fleet.core.ledger.reclass(record, planned)
     fleet.answer(one)
@@ -224,7 +219,7 @@ def test_nothing_is_asked_for_while_it_is_on_its_way_to_a_gang_of_another_size()
     wait_for_plans(fleet)
     fleet.run(ONE)
     assert gang(fleet) == ("spot", 3)
-    look(fleet, 700.0)
+    fleet.until(700.0)
     assert asked(fleet) == ("spot", 1)
     give(fleet)
     assert fleet.attempts[ONE].stopping

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_fleet import FakeFleet, cluster, job, remembered_state
-from planned_fleet import carried_out, measured, submit
+from planned_fleet import QUICK, carried_out, measured, planning, submit
 
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
@@ -16,12 +16,8 @@ from scheduler.core.state.remaining_work import remaining_here_s
 from scheduler.core.state.statement_records import KEPT, LengthRecords, WeightRecords
 from walras.job_request import Demand, JobId
 
+RULES = replace(QUICK, restart_default_s=0)
 ADA, BOB = "p/ada", "p/bob"
-
-
-def planning(machines: str = "ab") -> FakeFleet:
-    rules = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=0, profiling_share=0)
-    return measured(cluster("walras", rules=rules, machines=machines))
 
 
 def ran(fleet: FakeFleet, number: int, user: str, stated: float, true: float) -> None:
@@ -41,12 +37,11 @@ def planned_steps(fleet: FakeFleet) -> dict[int, float]:
 
 def test_what_a_user_states_is_corrected_by_what_his_jobs_needed() -> None:
     """Jobs that needed twice what they stated make the next count twice as long; those of others do not."""
-    fleet = planning()
+    fleet = planning(rules=RULES)
     for number in range(1, 5):
         ran(fleet, number, "ada", 100.0, 200.0)
         ran(fleet, 10 + number, "bob", 100.0, 100.0 * KEPT)
-    fleet.tell(ev.JobSubmitted(fleet.at, job(20, steps=1000.0, user="ada", project="p")))
-    fleet.tell(ev.JobSubmitted(fleet.at, job(21, steps=1000.0, user="bob", project="p")))
+    fleet.submit(job(20, steps=1000.0, user="ada", project="p"), job(21, steps=1000.0, user="bob", project="p"))
     planned = planned_steps(fleet)
     assert 1900.0 < planned[20] < 2400.0
     assert planned[21] == 1000.0
@@ -77,7 +72,7 @@ def test_a_guess_came_true_on_a_slow_type_that_took_as_much_longer(stopped_at: f
 
 def test_a_job_that_outlives_its_statement_is_noticed_while_it_runs() -> None:
     """What it has left grows with what it has made, and what its user states elsewhere is believed less at once."""
-    fleet = planning()
+    fleet = planning(rules=RULES)
     for number in (1, 2):
         submit(fleet, 0.0, job(number, steps=400.0, user="ada", project="p"))
     fleet.tell(ev.AttemptStarted(0.0, JobId(1), 1))
@@ -96,7 +91,7 @@ def test_a_job_that_outlives_its_statement_is_noticed_while_it_runs() -> None:
 
 def test_records_survive_a_restart() -> None:
     """A fresh core corrects what is stated as the one before it did."""
-    fleet = planning()
+    fleet = planning(rules=RULES)
     for number in range(1, 4):
         ran(fleet, number, "ada", 100.0, 300.0)
     before = fleet.core.ledger.lengths.factor(ADA)
@@ -137,7 +132,7 @@ def test_nobody_is_shortened_and_errors_both_ways_cancel() -> None:
 
 def test_a_policy_file_may_believe_everybody() -> None:
     """With `use_records: false` neither lengths nor weights are corrected."""
-    fleet = planning()
+    fleet = planning(rules=RULES)
     ran(fleet, 1, "ada", 100.0, 400.0)
     assert fleet.core.ledger.lengths.factor(ADA) > 2.0
     rules = RoundRules(round_s=100, resolve_min_s=0, use_records=False)
@@ -153,7 +148,7 @@ def test_weights_count_against_those_of_the_same_user() -> None:
     records = WeightRecords()
     assert not len(records.ask((ADA,), np.zeros(2, dtype=np.int64), np.array([3.0, 1.0]), np.ones(2), 0.0))
     assert not len(records.ask((ADA, BOB), np.array([0, 1]), np.ones(2), np.ones(2), 0.0))
-    fleet = planning("a")
+    fleet = planning("a", rules=RULES)
     asked = np.array([0, 0, 1, 1])
     weight, needs_s = np.array([10.0, 10.0, 10.0, 1.0]), np.full(4, 100.0)
     usual = fleet.core.ledger.weights.ask((ADA, BOB), asked, weight, needs_s, 0.0)
@@ -187,7 +182,7 @@ def test_what_ended_jobs_stated_counts_by_the_time_they_had() -> None:
 
 def test_the_policy_is_asked_with_usual_weights_and_they_survive_a_restart() -> None:
     """Two users, one of whom says ten of his only job: it weighs what the other's does."""
-    fleet = planning("a")
+    fleet = planning("a", rules=RULES)
     submit(fleet, fleet.at, job(1, steps=400.0, user="ada", project="p", weight=10.0))
     fleet.tell(ev.JobSubmitted(fleet.at, job(2, steps=400.0, user="bob", project="p", weight=1.0)))
     np.testing.assert_allclose(fleet.solves[-1].problem.jobs.relative_weight, [1.0, 1.0])

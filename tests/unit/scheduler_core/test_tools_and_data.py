@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 from fake_fleet import FakeFleet, cluster, job, pool
-from planned_fleet import measured
+from planned_fleet import planning, think
 
 from scheduler.core import events as ev
-from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import FLEET, EntityShare, ShareLimit, SharesDeclared
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import Backfill, RoundRules
@@ -33,13 +32,7 @@ def submit(fleet: FakeFleet, *requests: JobRequest) -> None:
 
 def places(fleet: FakeFleet) -> dict[int, str]:
     """The first machine of each attempt, a minute later, every solve answered."""
-    until = fleet.at + 60.0
-    while fleet.solves or fleet.wake_at <= until:
-        if fleet.solves:
-            solve = fleet.solves.pop()
-            fleet.tell(ev.Solved(fleet.at, solve.request_id, run_solve(solve), 0.1))
-        else:
-            fleet.wake()
+    think(fleet, 60.0)
     return {int(job_id): str(each.placement.parts[0].node_id) for job_id, each in fleet.attempts.items()}
 
 
@@ -118,8 +111,7 @@ def test_it_takes_the_place_of_another_only_where_it_can_run(names: tuple[str, s
 
 def test_a_share_of_a_pool_that_lost_the_tool_moves_nobody() -> None:
     """It was computed when a machine there had the tool; the job stays where it runs."""
-    fleet = cluster("max_min_fairness", rules=RoundRules(round_s=10, min_runtime_s=1, profiling_share=0), machines="")
-    measured(fleet)
+    fleet = planning("", "max_min_fairness", RoundRules(round_s=10, min_runtime_s=1, profiling_share=0))
     joined(fleet, "slow", "uv", of="c")
     submit(fleet, job(1, "*", 1, tools=UV, steps=1e6))
     assert places(fleet) == {1: "slow"}

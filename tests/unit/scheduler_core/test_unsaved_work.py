@@ -3,8 +3,8 @@
 from math import inf
 
 import pytest
-from fake_fleet import FakeFleet, cluster, job
-from planned_fleet import carried_out, measured
+from fake_fleet import FakeFleet, cluster, job, revoked
+from planned_fleet import measured, settle
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
@@ -21,23 +21,7 @@ J1, J2 = JobId(1), JobId(2)
 
 def submit(fleet: FakeFleet, request: JobRequest) -> list[cmd.Command]:
     """Submit; what waits for a plan or for shares is answered, what starts runs."""
-    commands = fleet.tell(ev.JobSubmitted(fleet.at, request))
-    commands += settle(fleet)
-    return commands
-
-
-def settle(fleet: FakeFleet) -> list[cmd.Command]:
-    commands: list[cmd.Command] = []
-    if fleet.core.cycle.policy.plans:
-        commands += carried_out(fleet)
-    while fleet.solves:
-        asked = fleet.solves[0].problem.jobs.job_id.tolist()
-        commands += fleet.answer({job_id: {"a": 1.0 / len(asked)} for job_id in asked})
-    for attempt in list(fleet.attempts.values()):
-        record = fleet.core.ledger.jobs[attempt.job_id]
-        if attempt.started and record.running_at == inf:
-            commands += fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
-    return commands
+    return [*fleet.tell(ev.JobSubmitted(fleet.at, request)), *settle(fleet)]
 
 
 def revoked_until(fleet: FakeFleet, at: float) -> set[int]:
@@ -47,7 +31,7 @@ def revoked_until(fleet: FakeFleet, at: float) -> set[int]:
         commands += fleet.wake()
         commands += settle(fleet)
     fleet.at = at
-    return {int(each.job_id) for each in commands if isinstance(each, cmd.Revoke)}
+    return set(revoked(commands))
 
 
 def full(policy: str, after_s: float, **fields: object) -> FakeFleet:
@@ -187,13 +171,33 @@ def test_a_drain_with_a_deadline_or_at_once_stops_all() -> None:
     assert revoked_until(fleet, 8000.0) == set()
 
 
+@pytest.mark.parametrize("stop", ["at once", "when it saves", "at the end of its time"])
+def test_a_drain_is_no_hold_of_the_jobs_there(stop: str) -> None:
+    """They are told that their machine is drained, not that an operator holds them."""
+    fleet = drained(gone_at=7200.0, unproven=stop != "at once")
+    if stop == "when it saves":
+        fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 1, 10.0, 1.0))
+    revoked_until(fleet, 7201.0)
+    assert fleet.core.ledger.jobs[J1].revoked is Reason.POLICY_DRAINED
+    fleet.end(J1, 85)
+    assert fleet.states[J1][-1] == "PENDING"
+
+
+def test_the_loss_of_a_machine_that_an_operator_removes_is_no_hold() -> None:
+    fleet = measured(cluster("fifo", rules=QUICK))
+    submit(fleet, job(1, "a", 4, steps=1e8))
+    commands = fleet.tell(ev.NodeLost(fleet.at, NodeId("a1"), Reason.HOLD_ADMIN))
+    told = {c.reason for c in commands if isinstance(c, cmd.JobTransitioned | cmd.AttemptTransitioned)}
+    assert told == {Reason.INFRA_NODE_LOST}
+
+
 @pytest.mark.parametrize("policy", ["walras", "max_min_fairness"])
 def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(policy: str) -> None:
     """Its machine is no capacity any more, so it must not use up that of the other machine in a plan."""
     fleet = measured(cluster(policy, rules=QUICK, machines="aa"))
     submit(fleet, job(1, "a", 4, steps=1e8, unproven=True))
     fleet.at = 3600.0
-    where = fleet.attempts[J1].placement.parts[0].node_id
+    (where,) = fleet.where(J1)
     fleet.tell(ev.NodeLeaving(fleet.at, where, inf, Reason.HOLD_ADMIN, gentle=True))
     settle(fleet)
     submit(fleet, job(2, "a", 4, steps=100.0))
@@ -202,17 +206,12 @@ def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(p
     assert not fleet.attempts[J1].stopping
 
 
-def node_of(fleet: FakeFleet, job_id: JobId) -> NodeId:
-    placement = fleet.core.ledger.jobs[job_id].placement
-    return placement.parts[0].node_id
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_on_a_private_machine_keeps_its_place_though_it_saves(policy: str) -> None:
     """Nobody else can read what it saves there. Once the machine has shown that others can, it may leave."""
     fleet = measured(cluster(policy, rules=QUICK, **({"margin": 0.0} if policy == "srtf" else {})))
     submit(fleet, job(1, "a", 4, steps=1e8))
-    node_id = node_of(fleet, J1)
+    (node_id,) = fleet.where(J1)
     fleet.tell(ev.NodePrivate(fleet.at, node_id, private=True))
     fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 1, 5.0))
     assert revoked_until(fleet, 3600.0) == set()
@@ -230,7 +229,7 @@ def test_a_private_machine_that_is_drained_by_a_person_is_left() -> None:
     for gentle in (False, True):
         fleet = measured(cluster("srtf", rules=QUICK, margin=0.0))
         submit(fleet, job(1, "a", 4, steps=1e8))
-        node_id = node_of(fleet, J1)
+        (node_id,) = fleet.where(J1)
         fleet.tell(ev.NodePrivate(fleet.at, node_id, private=True))
         commands = fleet.tell(ev.NodeLeaving(fleet.at, node_id, inf, Reason.HOLD_ADMIN, gentle=gentle))
         assert any(isinstance(each, cmd.Revoke) for each in commands) is not gentle

@@ -91,6 +91,7 @@ const REASONS = {
   "POLICY:PREEMPTED": "made way for another job",
   "POLICY:MOVED": "moved to other accelerators",
   "POLICY:RELEASED": "its rented machine was given back",
+  "POLICY:DRAINED": "its machine is drained",
   "POLICY:MAX_RUNTIME": "reached its longest run time",
   "POLICY:MAX_QUEUE_TIME": "waited longer than it was to",
 };
