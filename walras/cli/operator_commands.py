@@ -520,6 +520,8 @@ def admin_restore_command(
 
     made = restore(backup, data, replace=replace)
     show_line(f"{data}: restored, with jobs up to number {made.last_job_id}; start the server")
+    if not made.keeps_revocations:
+        warn("tokens that were revoked since the backup open it again: see `walras admin list tokens`, and revoke them")
 
 
 def admin_check_command(

@@ -3,13 +3,13 @@
 A backup is a folder of the same layout, copied while the server runs: the database by SQLite's backup interface (as of
 one instant), and of the rest what `FOLDER_ENTRIES` says. A restore begins a new incarnation of the cluster and
 renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
-a number above those.
+a number above those. Tokens that were revoked there stay revoked, as far as it can be read: the backup may be older.
 """
 
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ class BackupReport:
     commits: int
     last_job_id: int
     files: tuple[str, ...]
+    #: Of a restore: whether all tokens that the database before it had revoked are revoked here too.
+    keeps_revocations: bool = False
 
 
 def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
@@ -84,15 +86,27 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
         former = _last_tip(data)
         if former is not None and not _is_same_cluster(backup, data):
             former = None
+        revoked = _revoked_tokens(data)
         database = (entry.name for entry in FOLDER_ENTRIES.values() if entry.in_backup is InBackup.DATABASE)
         put_aside(data, (*database, *_names(backup, _ALL_COPIED)))
         copied = _copy(backup, data, _ALL_COPIED)
         shutil.copy2(backup / "walras.db", data / "walras.db")
         os.chmod(data / "walras.db", 0o600)
-        _begin_incarnation(data, former, "restored")
+        _begin_incarnation(data, former, "restored", revoked or ())
     finally:
         lock.release()
-    return BackupReport(data, head.commits, head.last_job_id, ("walras.db", *copied))
+    files = "walras.db", *copied
+    return BackupReport(data, head.commits, head.last_job_id, files, keeps_revocations=revoked is not None)
+
+
+def _revoked_tokens(data: Path) -> list[tuple[float, str]] | None:
+    """Returns (Unix time, hash) of each revoked token of a folder's database; None where that cannot be read."""
+    try:
+        with _reading(data) as connection:
+            rows = connection.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL")
+            return rows.fetchall()
+    except (sqlite3.DatabaseError, UserError):
+        return None
 
 
 def _names(folder: Path, kinds: Set[InBackup]) -> list[str]:
@@ -168,8 +182,13 @@ def find_damage(data: Path) -> list[str]:
     return [each for each in found if each]
 
 
-def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
-    """Add an incarnation to the database; its chain counts on from the known end of the former database."""
+def _begin_incarnation(
+    data: Path, former: ChainHead | None, why: str, revoked: Iterable[tuple[float, str]] = ()
+) -> None:
+    """Add an incarnation to the database; its chain counts on from the known end of the former database.
+
+    `revoked`: (Unix time, hash) of tokens that open nothing any more.
+    """
     connection = sqlite3.connect(data / "walras.db", isolation_level=None)
     try:
         connection.execute("PRAGMA synchronous=FULL")
@@ -179,6 +198,7 @@ def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
             " SELECT cluster_id, ?, ?, ? FROM incarnations ORDER BY seq DESC LIMIT 1",
             [random_hex(None, 16), SYSTEM_CLOCKS.wall(), why],
         )
+        connection.executemany("UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL", revoked)
         head = accept_chain(connection, former)
         connection.execute("COMMIT")
     finally:

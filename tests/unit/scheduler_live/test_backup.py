@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scheduler.live.auth.access_control import caller_of_token
+from scheduler.live.auth.access_control import UserRole, caller_of_token, new_user_token
 from scheduler.live.store.backup import accept_loss, back_up, find_damage, restore
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.migrations import migrations
@@ -76,6 +76,29 @@ def test_a_backup_of_a_running_server_is_restored_as_a_new_incarnation(data: Pat
     store.close()
     assert len(list(data.glob("replaced-*/walras.db"))) == 1
     SqliteStore(data).close()
+
+
+def test_a_token_that_was_revoked_after_the_backup_stays_revoked(data: Path, tmp_path: Path) -> None:
+    """Where the database before it tells so; where none does, the restore says that such tokens open again."""
+    store = SqliteStore(data)
+    rows = [new_user_token(user, UserRole.USER, ("p",), "admin")[1] for user in ("ada", "bob")]
+    store.commit(WriteBatch(*rows))
+    back_up(data, tmp_path / "backup")
+    rows[0].revoked_at = 5.0
+    store.commit(WriteBatch(rows[0]))
+    store.close()
+
+    def opened(folder: Path, *words: str) -> tuple[list[str], bool]:
+        told = CliRunner().invoke(app, ["admin", "restore", str(tmp_path / "backup"), "--data", str(folder), *words])
+        assert told.exit_code == 0
+        with contextlib.closing(SqliteStore(folder)) as restored:
+            users = [row.user for row in restored.tokens() if row.revoked_at is None]
+        return users, "revoked since the backup" in told.output
+
+    assert opened(data, "--replace") == (["bob"], False)
+    assert opened(tmp_path / "new") == (["ada", "bob"], True)
+    (data / "walras.db").write_bytes(b"no database")
+    assert opened(data, "--replace") == (["ada", "bob"], True)
 
 
 def test_a_backup_ends_however_often_its_server_commits(data: Path, tmp_path: Path) -> None:
