@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from scheduler.live.auth.access_control import UserRole, new_user_token
+from scheduler.live.auth.access_control import UserCaller, UserRole, new_user_token
 from scheduler.live.http.web_application import make_app
 from tests.support.live_world import FIFO, World, world
 from tests.support.stores import STORE
@@ -24,7 +24,7 @@ class Face:
     admin: str
 
     def token(self, user: str, role: UserRole, *projects: str) -> str:
-        token, row = new_user_token(user, role, projects or ("default",), "test")
+        token, row = new_user_token(UserCaller(user, role, projects or ("default",)), "test")
         self.world.server.secrets.users[row.sha256] = row
         return token
 

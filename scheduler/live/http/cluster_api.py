@@ -415,14 +415,14 @@ class WebFace:
         if user is None:
             fix = f"an administrator adds it: walras admin add user {name} role=user projects=PROJECT"
             raise SignInRefused(f"there is no user {name!r}", fix=fix)
-        role, projects = UserRole[user.role.upper()], tuple(user.projects)
-        token, row = new_user_token(name, role, projects, "sign-on", SIGNED_IN_S, server.clocks, server.chance)
+        caller = UserCaller(name, UserRole[user.role.upper()], tuple(user.projects))
+        token, row = new_user_token(caller, "sign-on", SIGNED_IN_S, server.clocks, server.chance)
         action, subject = f"POST {_SIGN_ON_PATH}", f"token {row.prefix}"
 
         def keep(transaction: Transaction) -> None:
             transaction.batch.put(row)
             at, address = transaction.at, request.remote or ""
-            transaction.batch.put(AuditRow(at, name, role.word, address, action, subject, "", "null", "null"))
+            transaction.batch.put(AuditRow(at, name, caller.role.word, address, action, subject, "", "null", "null"))
 
         await server.loop.perform(keep)
         server.secrets.users[row.sha256] = row

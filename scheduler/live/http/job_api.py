@@ -41,7 +41,7 @@ from scheduler.live.services.job_submission import (
 from scheduler.live.services.job_watch import why_late
 from scheduler.live.services.views import QUEUE_ORDER, jobs_in_turn, target_conditions
 from scheduler.live.store.data_folder import LogPlace
-from scheduler.live.store.event_journal import dump_request, parse_request
+from scheduler.live.store.event_journal import dump_json, parse_request
 from scheduler.live.store.sql_store import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow, SpecRow
@@ -309,7 +309,7 @@ async def _changed_job(call: RequestContext, patch: Patch) -> JobDetail:
     stored = await call.server.read(call.server.store.spec, JobId(before.id))
     live = call.server.state.jobs.get(call.job_id) if may and patch.project != before.project else None
     if stored is not None and live is not None and patch.project is not None:
-        moved = changed_project(stored, live, patch.project, patch.priority, call.user, people)
+        moved = changed_project(stored, live, patch, call.user, people)
         stored = moved.stored
     if stored is not None:
         stored = changed_terms(stored, patch.priority, patch.budget_usd)
@@ -572,7 +572,7 @@ async def _redirected_job(call: RequestContext, asked: Redirection) -> JobDetail
         kept_defaults = [each for each in parse_defaults(job.row.defaults) if each.field != "value_usd_per_h"]
         job.row.defaults = dump_defaults([*kept_defaults, *([] if worth is None else [worth])])
         job.launch = call.server.admission.launch(job.row.job_id, job.row.project, spec, job.row.sweep)
-        kept = SpecRow(job.row.job_id, json.dumps(spec_mapping(spec)), dump_request(request))
+        kept = SpecRow(job.row.job_id, json.dumps(spec_mapping(spec)), dump_json(request))
         transaction.batch.put(kept)
         gang = request.gang_request
         emit(

@@ -351,7 +351,8 @@ async def create_token(call: RequestContext) -> TokenCreated:
     role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
     check_grant(call.user, role, projects)
     clocks, chance, people = call.server.clocks, call.server.chance, call.server.secrets.people
-    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s, clocks, chance)
+    holder = UserCaller(asked.user, role, projects)
+    token, row = new_user_token(holder, call.user.name, asked.expires_in_s, clocks, chance)
 
     def step(transaction: Transaction) -> None:
         known = None if people.is_removed(asked.user) else people.users.get(asked.user)

@@ -167,19 +167,15 @@ def _pool_view(server: Server, pool: Pool) -> PoolView:
     known = None if row is None else fleet.pools[row]
     is_refused = known is not None and known.rent_not_before > server.loop.clock.now()
     machines = [node for node in state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
-    here = {node.row.node_id for node in machines}
-    coming = 0
-    for rent in state.rents.values():
-        if rent.pool_id == pool.pool_id:
-            coming += max(0, rent.machines - sum(node.row.rent_token == rent.token for node in machines))
+    rents = (rent for rent in state.rents.values() if rent.pool_id == pool.pool_id)
     return view_of(
         PoolView,
         pool,
         shape=pool.shape.name,
         accelerator=pool.shape.accelerator,
         accelerators=pool.shape.accelerators,
-        machines=len(here),
-        coming=coming,
+        machines=len(machines),
+        coming=sum(max(0, rent.machines - state.here_of(rent.token)) for rent in rents),
         jobs=sorted(_jobs_in(state, pool.pool_id)),
         tools=_tools_in(machines),
         provider=server.providers.provider_name(pool.pool_id),

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
-from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller
+from scheduler.live.auth.access_control import Caller, UserCaller
 from scheduler.live.holder_shares import ShareTaken
 from scheduler.live.http.request_bodies import BodyTooLarge, Reader, holder_of, json_of_body, read_model
 from scheduler.live.loop.event_loop import Overloaded
@@ -124,9 +124,8 @@ class RequestContext:
     async def read(self, read: Reader[T], *, is_yaml: bool = False, body: bytes | None = None) -> T:
         """Returns what a reader makes of the body, or of these bytes. Raises what it raises, and BodyTooLarge."""
         taken = await self._received() if body is None else body
-        holder, of_machine = holder_of(self.caller, self.request.remote or ""), isinstance(self.caller, AgentCaller)
-        bodies, most = self.server.bodies, self.endpoint.body_values
-        return await bodies.read(read, taken, holder, of_machine=of_machine, most=most, is_yaml=is_yaml)
+        holder, most = holder_of(self.caller, self.request.remote or ""), self.endpoint.body_values
+        return await self.server.bodies.read(read, taken, holder, most=most, is_yaml=is_yaml)
 
     async def model(self, model: type[ModelT]) -> ModelT:
         """Returns the body as a validated message. Raises UserError naming the field."""

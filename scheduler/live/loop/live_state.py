@@ -414,6 +414,10 @@ class LiveState:
         """Returns the pool of a machine or request, which may have been removed since."""
         return self.pools.get(pool_id) or self.removed_pools[pool_id]
 
+    def here_of(self, token: str) -> int:
+        """Returns how many machines of a request are members of the fleet."""
+        return sum(node.row.rent_token == token and node.is_member for node in self.nodes.values())
+
     def end_rent(self, rent: RentRow) -> None:
         """Move a request to the past ones: it has failed, or all its machines are gone."""
         del self.rents[rent.token]

@@ -9,7 +9,7 @@ is dead: it becomes UNREACHABLE first.
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field
+from collections import defaultdict
 from functools import partial
 from itertools import islice
 from random import Random
@@ -84,13 +84,6 @@ _SEALED = "its secrets do not open with this server's secret.key: restore that f
 _STUCK_PACE_S = 1.0
 
 
-@dataclass(slots=True)
-class _LongPoll:
-    """The event that wakes an open heartbeat call when there is a command for its machine."""
-
-    event: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
@@ -110,7 +103,8 @@ class AgentGateway:
         self._life = f"{loop.clock.now():.6f} {random_token(chance)[:8]}"
         self._job_tokens = job_tokens
         self._speakers = MachineSpeakers()
-        self._long_polls: dict[NodeId, _LongPoll] = {}
+        #: By machine, what wakes its open heartbeat call when there is a command for it.
+        self._long_polls: defaultdict[NodeId, asyncio.Event] = defaultdict(asyncio.Event)
         self.sessions = SessionBroker(chance)
 
     # ---------------------------------------------------------------- registration
@@ -258,12 +252,12 @@ class AgentGateway:
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
             node = self._node(message.node_id)
-        long_poll = self._long_polls.setdefault(node.row.node_id, _LongPoll())
+        long_poll = self._long_polls[node.row.node_id]
         await self._loop.settled()
         if not self._must_answer(node, message) and message.wait_s > 0:
-            long_poll.event.clear()
+            long_poll.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(long_poll.event.wait(), message.wait_s)
+                await asyncio.wait_for(long_poll.wait(), message.wait_s)
             await self._loop.settled()
             node = self._node(message.node_id)
         return self._answer(node, message)
@@ -367,7 +361,7 @@ class AgentGateway:
 
     def wake(self, node_id: NodeId) -> None:
         """Have the machine's open heartbeat call answered."""
-        self._long_polls.setdefault(node_id, _LongPoll()).event.set()
+        self._long_polls[node_id].set()
 
     def _can_be_sent(self, command: AgentCommand, protocol: int) -> bool:
         return is_known_to(command, protocol) and self._secrets_for(command) is not None

@@ -201,50 +201,31 @@ class ClusterMetrics:
         self._running: dict[JobId, _RunningWork] = {}
         self.registry = registry = CollectorRegistry()
         self.gauges = ClusterGauges(loop, health, registry)
-        self._submitted = Counter("walras_jobs_submitted", "Jobs that were accepted.", registry=registry)
-        self._ended = Counter(
-            "walras_jobs_ended", "Jobs that ended, by their final state.", ["state"], registry=registry
-        )
-        self._attempts = Counter(
-            "walras_attempts_ended", "Attempts that ended, by state.", ["state"], registry=registry
-        )
-        self._queueing = Histogram(
-            "walras_job_queueing_seconds",
-            "From submission until all ranks first ran.",
-            ["accelerator"],
-            buckets=_QUEUE_BUCKETS,
-            registry=registry,
-        )
-        self._starting = Histogram(
-            "walras_attempt_start_seconds",
-            "From the grant of accelerators until all ranks ran.",
-            ["accelerator"],
-            buckets=_START_BUCKETS,
-            registry=registry,
-        )
-        self._preemptions = Counter(
-            "walras_preemptions", "Attempts that were asked to stop, by reason.", ["reason"], registry=registry
-        )
-        self._lost = Counter(
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(name, meaning, labels, registry=registry)
+
+        def seconds(name: str, meaning: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(name, meaning, labels, buckets=buckets, registry=registry)
+
+        self._submitted = counter("walras_jobs_submitted", "Jobs that were accepted.")
+        self._ended = counter("walras_jobs_ended", "Jobs that ended, by their final state.", "state")
+        self._attempts = counter("walras_attempts_ended", "Attempts that ended, by state.", "state")
+        queued = "From submission until all ranks first ran."
+        self._queueing = seconds("walras_job_queueing_seconds", queued, _QUEUE_BUCKETS, "accelerator")
+        started = "From the grant of accelerators until all ranks ran."
+        self._starting = seconds("walras_attempt_start_seconds", started, _START_BUCKETS, "accelerator")
+        self._preemptions = counter("walras_preemptions", "Attempts that were asked to stop, by reason.", "reason")
+        self._lost = counter(
             "walras_lost_work_accelerator_seconds",
             "Work done since the last checkpoint of attempts that ended without success.",
-            ["accelerator"],
-            registry=registry,
+            "accelerator",
         )
-        self._solves = Histogram(
-            "walras_solve_seconds", "Time of solves that were answered.", buckets=_SOLVE_BUCKETS, registry=registry
-        )
-        self._failed_solves = Counter(
-            "walras_solve_failures", "Solves that failed or took too long.", registry=registry
-        )
-        self._commits = Histogram(
-            "walras_store_commit_seconds",
-            "Time of transactions to the disk.",
-            buckets=_SHORT_BUCKETS,
-            registry=registry,
-        )
-        self._lag = Histogram("walras_event_loop_lag_seconds", "How much later than asked the event loop woke.",
-                              buckets=_SHORT_BUCKETS, registry=registry)  # fmt: skip
+        self._solves = seconds("walras_solve_seconds", "Time of solves that were answered.", _SOLVE_BUCKETS)
+        self._failed_solves = counter("walras_solve_failures", "Solves that failed or took too long.")
+        self._commits = seconds("walras_store_commit_seconds", "Time of transactions to the disk.", _SHORT_BUCKETS)
+        late = "How much later than asked the event loop woke."
+        self._lag = seconds("walras_event_loop_lag_seconds", late, _SHORT_BUCKETS)
 
     async def text(self) -> bytes:
         """Returns all metrics in the text format of Prometheus."""

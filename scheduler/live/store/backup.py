@@ -9,16 +9,23 @@ a number above those. Tokens that were revoked there stay revoked, as far as it 
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Set
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, InBackup
 from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
-from scheduler.live.store.sqlite_store import FolderLock, SqliteStore, find_page_damage, put_aside
+from scheduler.live.store.sqlite_store import (
+    FolderLock,
+    SqliteStore,
+    connect_read_only,
+    database_in,
+    find_page_damage,
+    put_aside,
+)
 from walras.clocks import SYSTEM_CLOCKS, random_hex
-from walras.errors import ConfigError, Conflict, NotFound, UserError
+from walras.errors import ConfigError, Conflict, UserError
 
 _ALL_COPIED = {InBackup.COPIED, InBackup.WITH_LOGS}
 #: A check reports less free disk space than this, bytes.
@@ -49,12 +56,8 @@ def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True, mode=0o700)
     try:
-        with _reading(data) as source:
-            target = sqlite3.connect(draft / "walras.db")
-            try:
-                source.backup(target)  # in one piece: each commit between two would begin it anew
-            finally:
-                target.close()
+        with _reading(data) as source, closing(sqlite3.connect(draft / "walras.db")) as target:
+            source.backup(target)  # in one piece: each commit between two would begin it anew
         os.chmod(draft / "walras.db", 0o600)
         head = _checked_head(draft)
         tip = TipFile(draft, SYSTEM_CLOCKS.monotonic)
@@ -189,8 +192,7 @@ def _begin_incarnation(
 
     `revoked`: (Unix time, hash) of tokens that open nothing any more.
     """
-    connection = sqlite3.connect(data / "walras.db", isolation_level=None)
-    try:
+    with closing(sqlite3.connect(data / "walras.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(
@@ -201,8 +203,6 @@ def _begin_incarnation(
         connection.executemany("UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL", revoked)
         head = accept_chain(connection, former)
         connection.execute("COMMIT")
-    finally:
-        connection.close()
     (data / "tip").unlink(missing_ok=True)
     tip = TipFile(data, SYSTEM_CLOCKS.monotonic)
     tip.write(head)
@@ -248,18 +248,9 @@ def _is_same_cluster(one: Path, other: Path) -> bool:
     return bool(found[0] == found[1])
 
 
-@contextmanager
-def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
+def _reading(folder: Path) -> closing[sqlite3.Connection]:
     """Opens a folder's database for reading, without taking its lock. Raises NotFound where there is none."""
-    path = folder / "walras.db"
-    if not path.is_file() or path.stat().st_size == 0:
-        fix = "name the folder given to `walras server --data`, or a backup of one"
-        raise NotFound(f"{folder} holds no walras.db", field="data", fix=fix)
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    try:
-        yield connection
-    finally:
-        connection.close()
+    return closing(connect_read_only(database_in(folder), isolation_level=None))
 
 
 def _force(folder: Path) -> None:
@@ -274,6 +265,5 @@ def _force(folder: Path) -> None:
 
 def open_stopped(data: Path) -> SqliteStore:
     """Opens the database of a stopped server for writing. Raises NotFound where there is none."""
-    with _reading(data):
-        pass
+    database_in(data)
     return SqliteStore(data)

@@ -59,16 +59,22 @@ GROUP BY job_id, attempt, accelerator, project, user ORDER BY job_id, attempt LI
 """
 
 
-def sum_usage(connection: SqlConnection, query: UsageQuery) -> list[AttemptUse]:
-    """Returns sums of written charges; of a charge that began before `since_at`, only the part after it counts."""
+def _chosen(query: "UsageQuery | HeldQuery") -> tuple[list[str], list[Any]]:
+    """Returns the conditions on charges of use that a query states, and the values in them and in `from_at`."""
     clauses = ["kind = 'use'", "until_at > ?", "until_at > since_at", "month >= ?", "charge_id < ?"]
     values: list[Any] = [query.since_at, query.since_at, query.since_month, query.before_id]
-    if query.accelerator:
-        clauses.append("accelerator = ?")
-        values.append(query.accelerator)
     if query.projects is not None:
         clauses.append(f"project IN ({', '.join('?' for _ in query.projects)})")
         values.extend(query.projects)
+    return clauses, values
+
+
+def sum_usage(connection: SqlConnection, query: UsageQuery) -> list[AttemptUse]:
+    """Returns sums of written charges; of a charge that began before `since_at`, only the part after it counts."""
+    clauses, values = _chosen(query)
+    if query.accelerator:
+        clauses.append("accelerator = ?")
+        values.append(query.accelerator)
     cursor = connection.execute(_SUMS.format(where=" AND ".join(clauses)), [*values, query.limit])
     return [AttemptUse(*row) for row in cursor]
 
@@ -167,11 +173,7 @@ _STEP = "CAST({at} - ? AS BIGINT) / ?"
 
 def read_held(connection: SqlConnection, query: HeldQuery) -> Iterator[HeldRow]:
     """Yields what projects held since the query's instant, as far as it is in the ledger."""
-    clauses = ["kind = 'use'", "until_at > ?", "until_at > since_at", "month >= ?", "charge_id < ?"]
-    values: list[Any] = [query.since_at, query.since_at, query.since_month, query.before_id]
-    if query.projects is not None:
-        clauses.append(f"project IN ({', '.join('?' for _ in query.projects)})")
-        values.extend(query.projects)
+    clauses, values = _chosen(query)
     rows = f"(SELECT *, max(since_at, ?) AS from_at FROM charges WHERE {' AND '.join(clauses)}) AS used"
     first, last = _STEP.format(at="from_at"), _STEP.format(at="until_at")
     step = [query.since_at, query.step_s]

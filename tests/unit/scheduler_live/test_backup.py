@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scheduler.live.auth.access_control import UserRole, caller_of_token, new_user_token
+from scheduler.live.auth.access_control import UserCaller, UserRole, caller_of_token, new_user_token
 from scheduler.live.store.backup import accept_loss, back_up, find_damage, restore
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.migrations import migrations
@@ -81,7 +81,7 @@ def test_a_backup_of_a_running_server_is_restored_as_a_new_incarnation(data: Pat
 def test_a_token_that_was_revoked_after_the_backup_stays_revoked(data: Path, tmp_path: Path) -> None:
     """Where the database before it tells so; where none does, the restore says that such tokens open again."""
     store = SqliteStore(data)
-    rows = [new_user_token(user, UserRole.USER, ("p",), "admin")[1] for user in ("ada", "bob")]
+    rows = [new_user_token(UserCaller(user, UserRole.USER, ("p",)), "admin")[1] for user in ("ada", "bob")]
     store.commit(WriteBatch(*rows))
     back_up(data, tmp_path / "backup")
     rows[0].revoked_at = 5.0
