@@ -1,8 +1,8 @@
 """The audit of writes: each change that a user makes through the API adds a row in the transaction of that change.
 
-A handler wraps its step with `audited`, or calls `note_write` inside it. The size of a row is bounded, and no row holds
-a secret: variables and secrets of jobs are left out, and tokens are named by their first characters. A request that is
-refused changes nothing and adds no row. Administrators see all rows, operators those of their projects.
+A handler wraps its step with `audited`, or calls `RequestContext.note_write` inside it. The size of a row is bounded,
+and no row holds a secret: variables and secrets of jobs are left out, and tokens are named by their first characters. A
+request that is refused changes nothing and adds no row. Administrators see all rows, operators those of their projects.
 """
 
 import json
@@ -16,47 +16,13 @@ from scheduler.live.loop.live_state import LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.views import view_of
 from scheduler.live.store.store_interface import AuditQuery
-from scheduler.live.store.table_rows import AuditRow
 from walras.errors import UserError
 from walras.resources.people import AuditView, PeopleCalls
 from walras.spec.field_types import parse_instant
 
 T = TypeVar("T")
 
-_LONGEST = 4000
-_LONGEST_SUBJECT = 300
 _PAGE, _PAGE_MOST = 100, 10_000
-
-
-def note_write(
-    call: RequestContext,
-    transaction: Transaction,
-    subject: str,
-    *,
-    before: Any = None,
-    after: Any = None,
-    project: str = "",
-) -> None:
-    """Add an audit row about what this request changes to the transaction."""
-    resource = call.request.match_info.route.resource
-    row = AuditRow(
-        at=transaction.at,
-        user=call.user.name,
-        role=call.user.role.word,
-        address=call.request.remote or "",
-        action=f"{call.request.method} {call.request.path if resource is None else resource.canonical}",
-        subject=subject[:_LONGEST_SUBJECT],
-        project=project,
-        before=_bounded(before),
-        after=_bounded(after),
-    )
-    transaction.batch.put(row)
-
-
-def _bounded(value: Any) -> str:
-    """Returns the value as JSON; of one that is too long its beginning, as text under the key `cut`."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= _LONGEST else json.dumps({"cut": text[:_LONGEST]})
 
 
 def audited(
@@ -71,7 +37,7 @@ def audited(
     def whole(transaction: Transaction) -> T:
         before = look(transaction)
         answer = step(transaction)
-        note_write(call, transaction, subject, before=before, after=look(transaction), project=project)
+        call.note_write(transaction, subject, before=before, after=look(transaction), project=project)
         return answer
 
     return whole

@@ -35,7 +35,7 @@ from scheduler.live.auth.access_control import (
     new_user_token,
 )
 from scheduler.live.auth.single_sign_on import SignInCode, SignInRefused
-from scheduler.live.http.audit_trail import audited, node_standing, note_write
+from scheduler.live.http.audit_trail import audited, node_standing
 from scheduler.live.http.requests import RequestContext, check_text, serves
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
@@ -160,7 +160,7 @@ async def forget_node(call: RequestContext) -> NodeView:
         for node in parts:
             before = node_standing(node)
             forget_machine(transaction, node.row.node_id, unreachable_s)
-            note_write(call, transaction, f"node {node.row.node_id}", before=before)
+            call.note_write(transaction, f"node {node.row.node_id}", before=before)
         return first
 
     return await call.server.loop.perform(step)
@@ -192,7 +192,7 @@ async def revoke_pool(call: RequestContext) -> Revoked:
     asked = await call.model(Revocation)
     # The audit row is committed first: a revocation cannot be undone and is no step of the loop.
     noted = {"notice_s": asked.notice_s}
-    await call.server.loop.perform(lambda turn: note_write(call, turn, f"pool {asked.pool_id}", after=noted))
+    await call.server.loop.perform(lambda turn: call.note_write(turn, f"pool {asked.pool_id}", after=noted))
     return Revoked(nodes=[*call.server.providers.revoke(PoolId(asked.pool_id), asked.notice_s)])
 
 
@@ -509,7 +509,7 @@ async def put_policy(call: RequestContext) -> PolicyView:
 
     def note(transaction: Transaction, replaced: PolicyInForce | None, chosen: PolicyInForce) -> None:
         was, now = (None if each is None else dump_policy(each.spec, each.rules) for each in (replaced, chosen))
-        note_write(call, transaction, f"policy, version {chosen.row.version}", before=was, after=now)
+        call.note_write(transaction, f"policy, version {chosen.row.version}", before=was, after=now)
 
     return _policy_view(call, await call.server.policies.change(data, wish, note))
 

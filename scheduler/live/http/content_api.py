@@ -15,7 +15,6 @@ from dataclasses import replace
 from aiohttp import web
 
 from scheduler.live.auth.access_control import AgentCaller, UserCaller
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.job_api import check_attempt_was_here, visible_job_row
 from scheduler.live.http.request_bodies import holder_of, is_reserved_for, read_tree, user_holder
 from scheduler.live.http.requests import RequestContext, serves
@@ -160,7 +159,7 @@ async def prune_content(call: RequestContext) -> ContentPruned:
         pruned.objects, pruned.unanswered = await drop_expired_objects(call.server, keep_s, ever_s, is_dry=is_dry)
     if not is_dry:
         told = {"size_bytes": pruned.size_bytes, "objects": pruned.objects}
-        await call.server.loop.perform(lambda transaction: note_write(call, transaction, "content", after=told))
+        await call.server.loop.perform(lambda transaction: call.note_write(transaction, "content", after=told))
     return pruned
 
 

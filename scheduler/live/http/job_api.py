@@ -15,7 +15,7 @@ from scheduler.core.explain.job_conditions import AT_RISK, believed_speeds, job_
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
-from scheduler.live.http.audit_trail import audited, job_standing, note_write
+from scheduler.live.http.audit_trail import audited, job_standing
 from scheduler.live.http.request_bodies import read_file_model
 from scheduler.live.http.requests import RequestContext, problem_detail_of, serves
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
@@ -319,7 +319,7 @@ async def _changed_job(call: RequestContext, patch: Patch) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         if moved is not None:
             told = reassign_job(transaction, job, moved, call.server.admission)
-            note_write(call, transaction, f"job {call.job_id}", **told, project=job.row.project)
+            call.note_write(transaction, f"job {call.job_id}", **told, project=job.row.project)
         if patch.priority is not None:
             job.row.priority = patch.priority
             kept = json.loads(job.row.defaults)

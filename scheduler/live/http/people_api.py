@@ -24,7 +24,6 @@ from scheduler.live.auth.access_control import (
     parse_role,
 )
 from scheduler.live.auth.people import PROJECT, ROLE, USER, People
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.request_bodies import validated
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
@@ -75,7 +74,7 @@ def _store(call: RequestContext, transaction: Transaction, row: PeopleRow, befor
         emit(transaction, SharesDeclared(transaction.at, people.shares()))
     after = None if row.removed else json.loads(row.body)
     project = row.name if row.kind == PROJECT else ""
-    note_write(call, transaction, f"{row.kind} {row.name}", before=before, after=after, project=project)
+    call.note_write(transaction, f"{row.kind} {row.name}", before=before, after=after, project=project)
 
 
 def _row(call: RequestContext, kind: str, name: str, settings: BaseModel, *, removed: bool = False) -> PeopleRow:
@@ -366,7 +365,7 @@ async def create_token(call: RequestContext) -> TokenCreated:
             _check_within_user(asked.user, known, role, projects)
         transaction.batch.put(row)
         granted = {"user": row.user, "role": row.role, "projects": projects, "expires_in_s": asked.expires_in_s}
-        note_write(call, transaction, f"token {row.prefix}", after=granted)
+        call.note_write(transaction, f"token {row.prefix}", after=granted)
 
     await call.server.loop.perform(step)
     call.server.secrets.users[row.sha256] = row
@@ -410,7 +409,7 @@ async def revoke_token(call: RequestContext) -> TokenView:
     def step(transaction: Transaction) -> None:
         for row in found:
             standing = {"user": row.user, "role": row.role, "revoked": row.revoked_at is not None}
-            note_write(call, transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
+            call.note_write(transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
             row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
             transaction.batch.put(row)
 
@@ -452,7 +451,7 @@ async def add_channel(call: RequestContext) -> ChannelCreated:
 
     def step(transaction: Transaction) -> tuple[ChannelRow, str]:
         row, key = service.add(transaction, call.user.name, address, asked.kinds)
-        note_write(call, transaction, f"channel {row.channel_id}", after=_standing(row))
+        call.note_write(transaction, f"channel {row.channel_id}", after=_standing(row))
         return row, key
 
     row, key = await call.server.loop.perform(step)
@@ -468,7 +467,7 @@ async def remove_channel(call: RequestContext) -> ChannelView:
         row = service.channel_of(call.user.name, number)
         view = _channel_view(call, row)
         transaction.state.notifications.remove_channels(transaction.batch, [row])
-        note_write(call, transaction, f"channel {number}", before=_standing(row))
+        call.note_write(transaction, f"channel {number}", before=_standing(row))
         return view
 
     return await call.server.loop.perform(step)
@@ -480,7 +479,7 @@ async def send_test(call: RequestContext) -> ChannelView:
     number, service = _number(call), call.server.notifications
 
     def note(transaction: Transaction, row: ChannelRow) -> None:
-        note_write(call, transaction, f"channel {number}", after=_standing(row))
+        call.note_write(transaction, f"channel {number}", after=_standing(row))
 
     problem = await service.test(call.user.name, number, note)
     return _channel_view(call, service.channel_of(call.user.name, number), problem=problem)

@@ -6,6 +6,7 @@ stable code, the field, and the fix.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,10 +22,12 @@ from scheduler.live.auth.access_control import Caller, UserCaller
 from scheduler.live.holder_shares import ShareTaken
 from scheduler.live.http.request_bodies import BodyTooLarge, Reader, holder_of, json_of_body, read_model
 from scheduler.live.loop.event_loop import Overloaded
+from scheduler.live.loop.transaction import Transaction
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
 from scheduler.live.store.content_store import SpaceTaken
 from scheduler.live.store.store_interface import StoreUnavailable
+from scheduler.live.store.table_rows import AuditRow
 from scheduler.live.web.page import WebSessions
 from walras.connection.body import ProblemDetail
 from walras.contract import SLOWEST_BYTES_PER_S
@@ -51,6 +54,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 #: A whole body must have arrived within this time, seconds, and a stated length by `SLOWEST_BYTES_PER_S`.
 BODY_S = 60.0
 _JOB_DIGITS = 18
+#: Characters of what an audit row holds of a subject, and of what it was before and after.
+_LONGEST_SUBJECT, _LONGEST_VALUE = 300, 4000
 #: Bytes that are read and dropped of a body that is too large, so that its sender reads the answer before it gives up.
 _DRAIN_BYTES = 64 * 1024 * 1024
 
@@ -90,6 +95,24 @@ class RequestContext:
         if len(text) > _JOB_DIGITS:
             raise NotFound("no such job")
         return JobId(int(text))
+
+    def note_write(
+        self, transaction: Transaction, subject: str, *, before: Any = None, after: Any = None, project: str = ""
+    ) -> None:
+        """Add an audit row about what this request changes to the transaction."""
+        resource = self.request.match_info.route.resource
+        row = AuditRow(
+            at=transaction.at,
+            user=self.user.name,
+            role=self.user.role.word,
+            address=self.request.remote or "",
+            action=f"{self.request.method} {self.request.path if resource is None else resource.canonical}",
+            subject=subject[:_LONGEST_SUBJECT],
+            project=project,
+            before=_bounded(before),
+            after=_bounded(after),
+        )
+        transaction.batch.put(row)
 
     async def body(self) -> bytes:
         """Returns the whole body. Raises BodyTooLarge, BodyTooSlow, ShareTaken."""
@@ -150,6 +173,12 @@ class RequestContext:
         if text not in ("true", "false", "1", "0"):
             raise UserError(f"{name}={text[:40]!r} is neither true nor false", field=name)
         return text in ("true", "1")
+
+
+def _bounded(value: Any) -> str:
+    """Returns the value as JSON; of one that is too long its beginning, as text under the key `cut`."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST_VALUE else json.dumps({"cut": text[:_LONGEST_VALUE]})
 
 
 def check_text(text: str, field: str) -> None:

@@ -22,7 +22,6 @@ from optimizer.problem import FloatArray
 from scheduler.core.budget_limits import BudgetOwner, BudgetUnit
 from scheduler.core.explain.share_standing import BudgetStanding, budget_standings
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.request_bodies import is_machine, user_holder
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
@@ -268,7 +267,7 @@ async def add_credit(call: RequestContext) -> CreditView:
         transaction.batch.put(row)
         emit(transaction, restate_spending(transaction))
         told = {"whose": owner.words, "unit": unit.value, "amount": amount, "reason": asked.reason}
-        note_write(call, transaction, f"credit {number}", after=told, project=owner.project)
+        call.note_write(transaction, f"credit {number}", after=told, project=owner.project)
         return _credit_view(call, row)
 
     return await call.server.loop.perform(step)

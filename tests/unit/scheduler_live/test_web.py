@@ -334,11 +334,11 @@ async def test_a_stream_ends_with_its_token(face: Face, monkeypatch: pytest.Monk
     async with asyncio.timeout(30.0):
         rest = await page.content.read()
     assert b"after" not in rest
-    lazy = event_stream._OpenPage()
+    lazy = event_stream._OpenPage(event_stream._UNREAD_MOST)
     for _ in range(event_stream._UNREAD_MOST):
-        lazy.unread.put_nowait(b"x")
+        lazy.put_nowait(b"x")
     event_stream._leave_behind(lazy)
-    assert await lazy.unread.get() is None
+    assert await lazy.get() is None
 
 
 @pytest.mark.parametrize("seed", range(4))
