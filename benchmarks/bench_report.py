@@ -20,7 +20,7 @@ from optimizer.bounds.hindsight import hindsight_bound
 from optimizer.registry import names
 from scheduler.live.services.past_report import ReportQuestion, report_past
 from scheduler.live.store.event_journal import dump_json
-from scheduler.live.store.report_rows import PastRows
+from scheduler.live.store.usage_sums import PastRows
 from tests.support.past_runs import past_of, run_of
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.resources.money import ClusterReport, RegretView

@@ -35,13 +35,12 @@ from scheduler.live.auth.access_control import (
     new_user_token,
 )
 from scheduler.live.auth.single_sign_on import SignInCode, SignInRefused
-from scheduler.live.http.audit_trail import audited, node_standing
 from scheduler.live.http.requests import RequestContext, check_text, serves
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.billing import spending_report, sum_charges
 from scheduler.live.loop.budget_sums import team_keys
-from scheduler.live.loop.departures import drain_lost, note_return
+from scheduler.live.loop.departures import departure_text, drain_lost, note_return
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.server import Server
@@ -147,6 +146,11 @@ async def resume_node(call: RequestContext) -> NodeView:
     return await _change_node(call, step, check)
 
 
+def _node_standing(node: LiveNode) -> dict[str, Any]:
+    """Returns what people can change of a machine, as audit rows show it before and after."""
+    return {"state": node.shown_state, "detail": departure_text(node)}
+
+
 @serves(FleetCalls.forget_node)
 async def forget_node(call: RequestContext) -> NodeView:
     name = call.request.match_info["node_id"]
@@ -158,7 +162,7 @@ async def forget_node(call: RequestContext) -> NodeView:
             check_may_be_forgotten(transaction, node, unreachable_s)
         first = next(each for each in call.server.views.nodes() if each.node_id == parts[0].row.node_id)
         for node in parts:
-            before = node_standing(node)
+            before = _node_standing(node)
             forget_machine(transaction, node.row.node_id, unreachable_s)
             call.note_write(transaction, f"node {node.row.node_id}", before=before)
         return first
@@ -184,7 +188,7 @@ async def _change_node(call: RequestContext, step: _NodeStep, check: _NodeStep =
 
 def _change_part(call: RequestContext, transaction: Transaction, node: LiveNode, step: _NodeStep) -> None:
     subject = f"node {node.row.node_id}"
-    audited(call, subject, lambda _: node_standing(node), lambda turn: step(turn, node))(transaction)
+    call.audited(subject, lambda _: _node_standing(node), lambda turn: step(turn, node))(transaction)
 
 
 @serves(FleetCalls.revoke_pool)

@@ -15,7 +15,6 @@ from scheduler.core.explain.job_conditions import AT_RISK, believed_speeds, job_
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
-from scheduler.live.http.audit_trail import audited, job_standing
 from scheduler.live.http.request_bodies import read_file_model
 from scheduler.live.http.requests import RequestContext, problem_detail_of, serves
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
@@ -227,6 +226,13 @@ async def explain_job(call: RequestContext) -> Explanation:
 # ------------------------------------------------------------------------------------------ change
 
 
+def _standing(job: LiveJob) -> dict[str, Any]:
+    """Returns what people can change of a job, as audit rows show it before and after."""
+    row = job.row
+    found: dict[str, Any] = {"state": row.state.value, "reason": None if row.reason is None else row.reason.value}
+    return found | {"priority": row.priority, "budget_usd": row.budget_usd, "project": row.project}
+
+
 @serves(CANCEL)
 async def cancel_job(call: RequestContext) -> JobDetail:
     """Ends the job, whether it waits or runs. Returns the job as it is then."""
@@ -268,7 +274,7 @@ def _cancel(call: RequestContext, transaction: Transaction, job_id: JobId, row: 
     def step(transaction: Transaction) -> None:
         emit(transaction, JobCancelled(transaction.at, job_id, call.user.name))
 
-    audited(call, f"job {job_id}", lambda _: job_standing(job), step, job.row.project)(transaction)
+    call.audited(f"job {job_id}", lambda _: _standing(job), step, job.row.project)(transaction)
     return job.row.state
 
 
@@ -345,7 +351,7 @@ async def change_live_job(
 ) -> JobDetail:
     """Apply a step to a job that has not ended, with an audit row.
 
-    `also`: what the row says besides `job_standing`, before and after. Raises NotFound, Forbidden, Conflict.
+    `also`: what the row says besides `_standing`, before and after. Raises NotFound, Forbidden, Conflict.
     """
     row = await visible_job_row(call)
     if not call.user.may_change(row.user, row.project):
@@ -356,10 +362,9 @@ async def change_live_job(
         if job is None:
             state = transaction.state.ended.get(call.job_id, row.state)
             raise Conflict(f"job {call.job_id} has ended: {state}", fix="submit it again as a new job")
-        audited(
-            call,
+        call.audited(
             f"job {call.job_id}",
-            lambda transaction: job_standing(job) | also(transaction),
+            lambda transaction: _standing(job) | also(transaction),
             lambda transaction: step(transaction, job),
             job.row.project,
         )(transaction)
@@ -500,7 +505,7 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
         known = transaction.core.ledger.facts.of(kind)
         return None if known is None else asdict(known)
 
-    await call.server.loop.perform(audited(call, f"facts of kind {kind}", look, step))
+    await call.server.loop.perform(call.audited(f"facts of kind {kind}", look, step))
     return _facts_view(call, kind)
 
 

@@ -6,6 +6,8 @@ be replaced. Weights, guarantees and limits between projects are set by administ
 
 Users add, list, test and remove the addresses to which their notifications are sent, and see no others. An address is a
 secret: answers and audit rows show only its host, or the kind of its service.
+
+The audit has a row for each change: administrators see all rows, operators those of their projects.
 """
 
 import json
@@ -29,6 +31,7 @@ from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.views import view_of
+from scheduler.live.store.store_interface import AuditQuery
 from scheduler.live.store.table_rows import ChannelRow, PeopleRow, TokenRow
 from walras.contract import pinned_token
 from walras.errors import Conflict, Forbidden, NotFound, UserError
@@ -42,6 +45,7 @@ from walras.resources.notifications import (
 )
 from walras.resources.people import (
     TOKENS,
+    AuditView,
     NewPerson,
     NewToken,
     PeopleCalls,
@@ -56,6 +60,7 @@ from walras.resources.people import (
     UserView,
     merged,
 )
+from walras.spec.field_types import parse_instant
 from walras.units import format_jobs
 
 ViewT = TypeVar("ViewT", bound=BaseModel)
@@ -508,3 +513,33 @@ def _channel_view(call: RequestContext, row: ChannelRow, **more: str) -> Channel
         delivered_at=clock.shown_or_none(row.delivered_at),
         **more,
     )
+
+
+# ------------------------------------------------------------------------------------------ the audit
+
+
+_PAGE, _PAGE_MOST = 100, 10_000
+
+
+@serves(PeopleCalls.audit)
+async def list_audit(call: RequestContext) -> list[AuditView]:
+    """Lists the audit rows that the caller may see, newest first. Raises UserError where `since` is no instant."""
+    clock, written = call.server.loop.clock, call.request.query.get("since", "")
+    since_at = 0.0
+    if written:
+        try:
+            since_at = parse_instant(written, now=clock.unix(clock.now())) - clock.unix(0.0)
+        except ValueError as error:
+            raise UserError(f"since: {error}", field="since", fix="write it as 2026-11-05T18:00:00Z") from None
+    query = AuditQuery(
+        user=call.request.query.get("user", ""),
+        since_at=since_at,
+        projects=call.user.visible_projects,
+        of_no_project=call.user.role is UserRole.ADMIN,
+        limit=call.number("limit", _PAGE, 1, _PAGE_MOST),
+    )
+    rows = await call.server.read(call.server.store.audit, query)
+    return [
+        view_of(AuditView, row, at=clock.shown(row.at), before=json.loads(row.before), after=json.loads(row.after))
+        for row in rows
+    ]

@@ -3,6 +3,11 @@
 Each `Endpoint` that a handler serves says its path, who may call it, what goes in and what comes out; it drives
 dispatch, authorisation and OpenAPI. A handler receives a `RequestContext`. Errors become problem+json (RFC 9457): a
 stable code, the field, and the fix.
+
+The audit: each change that a user makes through the API adds a row in the transaction of that change. A handler has its
+step `audited`, or calls `note_write` inside it. The size of a row is bounded, and no row holds a secret: variables and
+secrets of jobs are left out, and tokens are named by their first characters. A request that is refused changes nothing
+and adds no row.
 """
 
 import asyncio
@@ -113,6 +118,19 @@ class RequestContext:
             after=_bounded(after),
         )
         transaction.batch.put(row)
+
+    def audited(
+        self, subject: str, look: Callable[[Transaction], Any], step: Callable[[Transaction], T], project: str = ""
+    ) -> Callable[[Transaction], T]:
+        """Returns a step that runs `step` and adds an audit row with what `look` sees before and after it."""
+
+        def whole(transaction: Transaction) -> T:
+            before = look(transaction)
+            answer = step(transaction)
+            self.note_write(transaction, subject, before=before, after=look(transaction), project=project)
+            return answer
+
+        return whole
 
     async def body(self) -> bytes:
         """Returns the whole body. Raises BodyTooLarge, BodyTooSlow, ShareTaken."""

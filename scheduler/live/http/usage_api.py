@@ -33,7 +33,6 @@ from scheduler.live.loop.worker_process import ask_worker_process
 from scheduler.live.services.agent_identity import nodes_named
 from scheduler.live.services.past_report import ReportQuestion, report_past
 from scheduler.live.services.views import view_of
-from scheduler.live.store.report_rows import PastQuery, PastRentRow, PastRows, PastUseRow
 from scheduler.live.store.retention import shares_of_ended_jobs
 from scheduler.live.store.store_interface import PriceQuery
 from scheduler.live.store.table_rows import ChargeKind, ChargeRow, CreditRow, PriceRow
@@ -42,6 +41,10 @@ from scheduler.live.store.usage_sums import (
     HeldQuery,
     HeldRow,
     NodeAttemptRow,
+    PastQuery,
+    PastRentRow,
+    PastRows,
+    PastUseRow,
     UsageQuery,
     use_of_charge,
 )

@@ -16,7 +16,7 @@ import numpy as np
 from optimizer.bounds.hindsight import PastCapacity, PastJob, hindsight_bound
 from optimizer.bounds.instance import FloatArray
 from scheduler.live.store.event_journal import parse_request
-from scheduler.live.store.report_rows import (
+from scheduler.live.store.usage_sums import (
     INTERRUPTED,
     PastAttemptRow,
     PastJobRow,

@@ -46,11 +46,10 @@ from sqlite_utils import Database
 
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, load_head
-from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.migrations import SQL_FOR_BOTH, lend_functions, migrations
 from scheduler.live.store.retention import Ages, PruneReport, prune_store
 from scheduler.live.store.sql_dialect import SqlCursor, postgres_sql, postgres_value, postgres_values
-from scheduler.live.store.sql_store import META_SQL, Store, write_rows
+from scheduler.live.store.sql_store import META_SQL, Absence, Store, write_rows
 from scheduler.live.store.sqlite_store import connect_read_only
 from scheduler.live.store.store_interface import EXIT_NOT_LEADING, LeadershipLost, StoreUnavailable, WriteBatch
 from scheduler.live.store.table_declaration import TABLES, Table

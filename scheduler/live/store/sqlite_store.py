@@ -24,9 +24,8 @@ from sqlite_utils import Database
 
 from scheduler.live.store.data_folder import FOLDER_ENTRIES
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, find_chain_damage, load_head
-from scheduler.live.store.last_alive import store_last_alive
 from scheduler.live.store.migrations import lend_functions, migrations
-from scheduler.live.store.sql_store import Store, write_rows
+from scheduler.live.store.sql_store import Store, store_last_alive, write_rows
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from scheduler.live.store.table_declaration import TABLES, Table
 from scheduler.live.store.table_rows import JournalRow

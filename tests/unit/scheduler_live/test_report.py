@@ -15,7 +15,7 @@ from scheduler.live.http.usage_api import ReportDesk
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.services.past_report import ReportQuestion, _count_interrupted, _Sums, report_past
 from scheduler.live.store.event_journal import dump_json
-from scheduler.live.store.report_rows import PastAttemptRow, PastRows
+from scheduler.live.store.usage_sums import PastAttemptRow, PastRows
 from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent
 from walras.client import Client
