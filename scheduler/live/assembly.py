@@ -76,7 +76,7 @@ from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.store_access import StoreAccessDesk, StoreProofs
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
-from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
+from scheduler.live.store.data_folder import LOG_BYTES, DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.sql_store import Store
 from scheduler.live.store.store_interface import LoadedState
@@ -348,7 +348,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         views=ApiViews(clock, loop, start_forecasts.view),
         metrics=metrics,
         notifications=notifications,
-        logs=LogStore(folder.logs, settings.log_limit_bytes),
+        logs=LogStore(folder.logs, LOG_BYTES),
         content=ContentStore(folder.content),
         store_access=_store_access(config, state, gateway.proofs),
         version=walras.__version__,

@@ -115,7 +115,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "if job is None or job.attempt is None:",
     ),
     PlantedBug(
-        "lost_before_leases_end", _GATEWAY, "now > node.leased_until + settings.lease_margin_s)",
+        "lost_before_leases_end", _GATEWAY, "now > node.leased_until + LEASE_MARGIN_S)",
         "now > node.heard_at + settings.unreachable_s + 1.0)",
     ),
     PlantedBug(

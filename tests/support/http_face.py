@@ -42,11 +42,15 @@ class Face:
         response = await self.call(method, path, body, **more)
         return response.status, await response.json(content_type=None)
 
+    async def done(self, method: str, path: str, body: Any = None, status: int = 200, **more: Any) -> Any:
+        """What a call answers that is answered with this status."""
+        told, answer = await self.json(method, path, body, **more)
+        assert told == status, answer
+        return answer
+
     async def got(self, path: str, **more: Any) -> Any:
         """What a path of the API answers to whoever may ask."""
-        status, body = await self.json("GET", f"/api/v1{path}", **more)
-        assert status == 200, body
-        return body
+        return await self.done("GET", f"/api/v1{path}", **more)
 
 
 @asynccontextmanager

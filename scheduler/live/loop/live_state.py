@@ -48,6 +48,8 @@ from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, Heartbeat, Pr
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
 
 
+#: Waited beyond its leases before a silent machine is declared lost, seconds: clocks differ, and answers travel.
+LEASE_MARGIN_S = 5.0
 #: How many starts of an agent are remembered.
 _STARTS_KEPT = 8
 #: After so many new calls in a row of a seemingly earlier start, and none of the other, that start is the live one.

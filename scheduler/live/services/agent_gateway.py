@@ -23,7 +23,7 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.departures import inherit_drain, note_joining
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.launches import launch_joined
-from scheduler.live.loop.live_state import LiveNode
+from scheduler.live.loop.live_state import LEASE_MARGIN_S, LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.agent_identity import (
     MachineSpeakers,
@@ -121,7 +121,7 @@ class AgentGateway:
 
         def step(transaction: Transaction) -> None:
             if only_rent is not None:
-                check_enrolment(transaction, message, only_rent, self._loop.settings.enrol_s)
+                check_enrolment(transaction, message, only_rent)
             self._register(transaction, message, token_hash(credential))
 
         await self._loop.perform(step)
@@ -420,7 +420,7 @@ class AgentGateway:
     def _overdue(self, node: LiveNode) -> bool:
         now, settings = self._loop.clock.now(), self._loop.settings
         silent = node.row.state == "up" and now - node.heard_at > settings.unreachable_s
-        return silent or (node.row.state == "unreachable" and now > node.leased_until + settings.lease_margin_s)
+        return silent or (node.row.state == "unreachable" and now > node.leased_until + LEASE_MARGIN_S)
 
     def notice_silence(self, transaction: Transaction) -> None:
         """Mark silent machines as unreachable, and as lost once every lease there has run out; those that outlived the

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -31,6 +30,7 @@ from scheduler.core.events import (
 from scheduler.core.explain.pending_reasons import first_pending_reason
 from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.live.loop.event_loop import CooperativeYield, ServerLoop
+from scheduler.live.loop.solver_pool import SolverPool
 from scheduler.live.loop.transaction import TransactionEffects
 from scheduler.live.store.store_interface import StoreUnavailable
 from walras.cluster import Placement
@@ -49,16 +49,10 @@ _LOOK_AT_LAG_EVERY_S = 0.5
 _FRESH_S = 2.0
 
 
-class ServerHealth(Protocol):
-    """The state of the solver's pool, as text."""
-
-    state: str
-
-
 class ClusterGauges:
     """The gauges of one server."""
 
-    def __init__(self, loop: ServerLoop, solver: ServerHealth, registry: CollectorRegistry) -> None:
+    def __init__(self, loop: ServerLoop, solver: SolverPool, registry: CollectorRegistry) -> None:
         self._loop = loop
         self._solver = solver
         self._gathered_at = -inf
@@ -196,11 +190,11 @@ class _RunningWork:
 class ClusterMetrics:
     """An effect handler of the loop that keeps the metrics, and what `/metrics` answers."""
 
-    def __init__(self, loop: ServerLoop, health: ServerHealth) -> None:
+    def __init__(self, loop: ServerLoop, solver: SolverPool) -> None:
         self._loop = loop
         self._running: dict[JobId, _RunningWork] = {}
         self.registry = registry = CollectorRegistry()
-        self.gauges = ClusterGauges(loop, health, registry)
+        self.gauges = ClusterGauges(loop, solver, registry)
 
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(name, meaning, labels, registry=registry)

@@ -11,10 +11,10 @@ it also shows which speeds the server believed before it measured them.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -180,12 +180,6 @@ def _update_digest(digest: Any, value: Any) -> None:
 _LISTED_DIFFERENCES = 20
 
 
-class ReplayedCore(Protocol):
-    """Something that turns events into commands, as a core does."""
-
-    def handle(self, event: Event) -> list[Command]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayDifference:
     """The first command in which the replay of one event differs from the record."""
@@ -211,19 +205,16 @@ class ReplayReport:
         return self.different == 0
 
 
-def replay_journal(
-    rows: Iterable[JournalRow],
-    make_core: Callable[[], ReplayedCore] = SchedulerCore,
-) -> ReplayReport:
+def replay_journal(rows: Iterable[JournalRow]) -> ReplayReport:
     """Feed recorded events through fresh cores and compare the commands one by one.
 
     An event that a core cannot take (of a journal that was tampered with) counts as a difference and ends the replay.
     """
     report = ReplayReport()
-    core: ReplayedCore | None = None
+    core: SchedulerCore | None = None
     for event_row, recorded in _grouped_by_event(rows):
         if core is None or event_row.kind == GENERATION:
-            core = make_core()
+            core = SchedulerCore()
             report.generations += 1
         if event_row.kind == GENERATION:
             continue

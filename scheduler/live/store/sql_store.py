@@ -492,15 +492,12 @@ class Store(ABC):
         """Returns the trees of all results that are kept."""
         return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
-    def policies(self, limit: int = 100) -> list[PolicyRow]:
-        """Returns the newest versions of the policy, newest first."""
-        return self._select(PolicyRow, "TRUE ORDER BY version DESC LIMIT ?", limit)
+    def policies(self) -> list[PolicyRow]:
+        """Returns the newest hundred versions of the policy, newest first."""
+        return self._select(PolicyRow, "TRUE ORDER BY version DESC LIMIT 100")
 
     def answer(self, user: str, key: str) -> AnswerRow | None:
         return self._first(self._select(AnswerRow, "user = ? AND key = ?", user, key))
-
-    def token(self, sha256: str) -> TokenRow | None:
-        return self._first(self._select(TokenRow, "sha256 = ?", sha256))
 
     def tokens(self) -> list[TokenRow]:
         return self._select(TokenRow, "TRUE ORDER BY created_at")

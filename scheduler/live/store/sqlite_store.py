@@ -76,17 +76,16 @@ def begin_new_cluster(folder: Path) -> None:
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
 
 
-def put_aside(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """Move these files of the folder into a new folder inside it; returns that, or None where no file exists."""
+def put_aside(folder: Path, names: tuple[str, ...]) -> None:
+    """Move those of these files that there are into a new folder inside their folder."""
     there = [name for name in names if (folder / name).exists()]
     if not there:
-        return None
+        return
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     aside = next(path for number in range(1000) if not (path := folder / f"replaced-{stamp}-{number}").exists())
     aside.mkdir(mode=0o700)
     for name in there:
         os.replace(folder / name, aside / name)
-    return aside
 
 
 def _has_tables(path: Path) -> bool:

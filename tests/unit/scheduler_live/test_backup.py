@@ -233,11 +233,16 @@ def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
+def first_release_in(folder: Path) -> tuple[Path, dict[str, list[tuple[object, ...]]]]:
+    """A database of the first release in this folder, and its rows."""
+    path = folder / "walras.db"
+    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    return path, rows_of(path)
+
+
 def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Path) -> None:
     """And the file as it was lies beside it; the second start copies nothing anew."""
-    path = tmp_path / "walras.db"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
-    before = rows_of(path)
+    path, before = first_release_in(tmp_path)
     assert len(before["journal"]) > 100
     assert all(before[table] for table in before)
     for _ in range(2):
@@ -256,8 +261,7 @@ def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Pat
 
 def test_the_way_back_from_an_upgrade_is_of_the_last_one(tmp_path: Path) -> None:
     """Whoever went back by the copy and upgrades again later must not get the rows of the first time."""
-    path, copy = tmp_path / "walras.db", tmp_path / "walras.db.before-name_cluster"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    (path, _), copy = first_release_in(tmp_path), tmp_path / "walras.db.before-name_cluster"
     SqliteStore(tmp_path).close()
     for name in ("walras.db", "walras.db-wal", "walras.db-shm", "tip"):
         (tmp_path / name).unlink(missing_ok=True)
@@ -271,9 +275,7 @@ def test_the_way_back_from_an_upgrade_is_of_the_last_one(tmp_path: Path) -> None
 
 
 def test_an_upgrade_that_fails_at_its_end_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "walras.db"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
-    before = rows_of(path)
+    path, before = first_release_in(tmp_path)
     monkeypatch.setattr(migrations._migrations[-1], "fn", lambda db: db.execute("DROP TABLE absent"))
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         open_database(path)
@@ -282,9 +284,7 @@ def test_an_upgrade_that_fails_at_its_end_changes_nothing(tmp_path: Path, monkey
 
 def test_an_upgrade_without_room_for_a_copy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is changed."""
-    path = tmp_path / "walras.db"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
-    before = rows_of(path)
+    path, before = first_release_in(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(ConfigError, match="too little to copy"):
         SqliteStore(tmp_path)

@@ -23,8 +23,7 @@ API = "/api/v1"
 
 async def _token(face: Face, user: str, role: str, *projects: str, by: str | None = None) -> str:
     body = {"user": user, "role": role, "projects": list(projects)}
-    status, made = await face.json("POST", f"{API}/tokens", body, token=by)
-    assert status == 201, made
+    made = await face.done("POST", f"{API}/tokens", body, token=by, status=201)
     return str(made["token"])
 
 
