@@ -13,7 +13,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -78,7 +78,7 @@ class OpenedStore:
     #: `retention.prune` for this store.
     prune: Callable[..., PruneReport]
     #: Waits for ever; raises LeadershipLost once this process may not write any more.
-    wait_until_lost: Callable[[], Awaitable[None]]
+    wait_until_lost: Callable[[], Coroutine[Any, Any, None]]
     #: To be called after every turn of the loop, because the right to write is lost without; None: it is not.
     note_turn: Callable[[], None] | None = None
 
@@ -231,7 +231,7 @@ async def _serve(
     assembled = await loop.run_in_executor(None, assemble_server, config, opened.store)
     server = assembled.server
     tasks = [asyncio.create_task(server.loop.run(), name="loop")]
-    tasks.append(asyncio.create_task(_until_lost(opened), name="leadership"))
+    tasks.append(asyncio.create_task(opened.wait_until_lost(), name="leadership"))
     runner: web.AppRunner | None = None
     try:
         await _until_crash(tasks, restore_and_configure(assembled, config))
@@ -374,10 +374,6 @@ async def _until_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any
         task.cancel()
         raise _Crashed
     await task
-
-
-async def _until_lost(opened: OpenedStore) -> None:
-    await opened.wait_until_lost()
 
 
 async def _note_turns(server: Server, note_turn: Callable[[], None]) -> None:

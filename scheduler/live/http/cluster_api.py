@@ -54,7 +54,7 @@ from scheduler.live.web.overview import OverviewStream
 from scheduler.live.web.page import CSRF_HEADER, SIGNED_IN_S, PageFiles, WebSessions, small_body
 from walras.cluster import NodeId, PoolId
 from walras.contract import SECONDS_PER_HOUR, pinned_token
-from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.errors import Conflict, Forbidden, UserError
 from walras.resources.fleet import HEARTBEAT, REGISTER, Drain, FleetCalls, NodeView, Revocation, Revoked
 from walras.resources.money import MoneyCalls, MoneyReport
 from walras.resources.overview import (
@@ -159,12 +159,15 @@ async def forget_node(call: RequestContext) -> NodeView:
     def step(transaction: Transaction) -> NodeView:
         parts = [transaction.state.nodes[node_id] for node_id in nodes_named(transaction.state, name)]
         for node in parts:  # checked before the first is forgotten: all parts or none
-            check_may_be_forgotten(transaction, node, unreachable_s)
+            _check_may_be_forgotten(transaction, node, unreachable_s)
         first = next(each for each in call.server.views.nodes() if each.node_id == parts[0].row.node_id)
         for node in parts:
-            before = _node_standing(node)
-            forget_machine(transaction, node.row.node_id, unreachable_s)
-            call.note_write(transaction, f"node {node.row.node_id}", before=before)
+            before, node_id = _node_standing(node), node.row.node_id
+            if node.is_member:
+                declare_node_lost(transaction, node_id, Reason.HOLD_ADMIN)
+            transaction.node_forgotten(node)
+            log.info("%s is forgotten", node_id)
+            call.note_write(transaction, f"node {node_id}", before=before)
         return first
 
     return await call.server.loop.perform(step)
@@ -319,19 +322,7 @@ def _share_view(call: RequestContext, standing: ShareStanding, half_life_s: floa
 log = logging.getLogger(__name__)
 
 
-def forget_machine(transaction: Transaction, node_id: NodeId, unreachable_s: float) -> None:
-    """Remove a machine. Raises NotFound for an unknown machine, Conflict where something may still be alive on it."""
-    node = transaction.state.nodes.get(node_id)
-    if node is None:
-        raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
-    check_may_be_forgotten(transaction, node, unreachable_s)
-    if node.is_member:
-        declare_node_lost(transaction, node_id, Reason.HOLD_ADMIN)
-    transaction.node_forgotten(node)
-    log.info("%s is forgotten", node_id)
-
-
-def check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable_s: float) -> None:
+def _check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable_s: float) -> None:
     """Raise Conflict where something may be alive on the machine; the error says what to do first."""
     node_id, state = node.row.node_id, transaction.state
     kept = [
@@ -498,7 +489,7 @@ async def show_current_policy(call: RequestContext) -> PolicyView:
 async def list_policy_versions(call: RequestContext) -> list[PolicyView]:
     """Lists the versions of the policy, newest first, those included that this release cannot run any more."""
     rows = await call.server.read(call.server.store.policies)
-    return [_row_view(call, row) for row in rows]
+    return [call.server.views.policy(row, json.loads(row.body)) for row in rows]
 
 
 @serves(PolicyCalls.set_policy)
@@ -531,7 +522,3 @@ def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
     written: dict[str, Any] = dump_policy(in_force.spec, in_force.rules)
     said = {"put_back": in_force.put_back, "reason": in_force.reason}
     return call.server.views.policy(in_force.row, written | said)
-
-
-def _row_view(call: RequestContext, row: PolicyRow) -> PolicyView:
-    return call.server.views.policy(row, json.loads(row.body))

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from functools import partial
 from itertools import islice
 from random import Random
 
@@ -390,12 +389,15 @@ class AgentGateway:
 
     def deliver(self, effects: TransactionEffects) -> None:
         """Queue the commands of a transaction, and wake the heartbeat calls that wait for them."""
+        unheard: list[int] = []
         for node_id, command in effects.posts:
             node = self._loop.state.nodes.get(node_id)
             if node is not None and node.is_member:
                 node.outbox[command.command_id] = command
             else:  # it was lost meanwhile: nobody is left there to carry it out
-                self._loop.perform_soon(partial(_forget_command, command.command_id))
+                unheard.append(command.command_id)
+        if unheard:
+            self._loop.perform_soon(lambda transaction: transaction.batch.delete(OutboxRow, *unheard))
         for node_id in {*effects.woken, *(node_id for node_id, _ in effects.posts)}:
             self.wake(node_id)
 
@@ -444,10 +446,6 @@ class AgentGateway:
                 declare_node_lost(transaction, node.row.node_id, Reason.INFRA_NODE_LOST)
                 if was_awaited:
                     settle_machines(transaction, self._loop.settings.unreachable_s)
-
-
-def _forget_command(command_id: int, transaction: Transaction) -> None:
-    transaction.batch.delete(OutboxRow, command_id)
 
 
 def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason) -> None:
