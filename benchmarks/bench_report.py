@@ -19,8 +19,8 @@ from benchmarks.tables import Measured
 from optimizer.bounds.hindsight import hindsight_bound
 from optimizer.registry import names
 from scheduler.live.services.past_report import ReportQuestion, report_past
-from scheduler.live.store.event_journal import dump_request
-from scheduler.live.store.report_rows import PastRows
+from scheduler.live.store.event_journal import dump_json
+from scheduler.live.store.usage_sums import PastRows
 from tests.support.past_runs import past_of, run_of
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.resources.money import ClusterReport, RegretView
@@ -55,7 +55,7 @@ def tables(seed: int, load: float, jobs: int = JOBS) -> ReportQuestion:
             heapq.heapreplace(free[name], ends[name])
         began = ends[name] - length * scale / _FLEET[name][1]
         kind, project = f"k{number % 20}", f"p{number % 7}"
-        request = dump_request(JobRequest(JobId(number), Kind(kind), demands=(Demand("*", gang),)))
+        request = dump_json(JobRequest(JobId(number), Kind(kind), demands=(Demand("*", gang),)))
         rows.append([number, project, kind, "SUCCEEDED", at, ends[name], length * scale, None, request])
         place = json.dumps([name, number])
         attempts.append([number, 1, "SUCCEEDED", name, gang, began, began, ends[name], place, None, None])

@@ -30,7 +30,6 @@ from scheduler.core.budget_limits import users_with_budgets
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import (
     BookingsDeclared,
-    EntityShare,
     JobRestored,
     NodeLeaving,
     NodeQuarantined,
@@ -41,7 +40,14 @@ from scheduler.core.events import (
 )
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.core.state.throughput import ScoredBelief
-from scheduler.live.auth.access_control import ALL_PROJECTS, EnrolmentTokens, JobTokens, UserRole, new_user_token
+from scheduler.live.auth.access_control import (
+    ALL_PROJECTS,
+    EnrolmentTokens,
+    JobTokens,
+    UserCaller,
+    UserRole,
+    new_user_token,
+)
 from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.auth.people import USER, People, adopt_token_owners
 from scheduler.live.auth.single_sign_on import SingleSignOn
@@ -70,7 +76,7 @@ from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.store_access import StoreAccessDesk, StoreProofs
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
-from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
+from scheduler.live.store.data_folder import LOG_BYTES, DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.sql_store import Store
 from scheduler.live.store.store_interface import LoadedState
@@ -107,15 +113,21 @@ class PriorUsage:
     held_s: float = 0.0
 
 
-def restore_core(
-    transaction: Transaction,
-    in_force: PolicyInForce,
-    loaded: LoadedState,
-    requests: dict[JobId, JobRequest],
-    used: dict[JobId, PriorUsage],
-    shares: tuple[EntityShare, ...] = (),
-) -> None:
+@dataclass(slots=True)
+class AssembledServer:
+    """A server, with what only its owner needs."""
+
+    server: Server
+    #: Providers by name; the server's owner attaches, watches and closes them.
+    providers: dict[str, LiveProvider]
+    loaded: LoadedState
+    requests: dict[JobId, JobRequest]
+    used: dict[JobId, PriorUsage]
+
+
+def restore_core(transaction: Transaction, in_force: PolicyInForce, assembled: AssembledServer) -> None:
     """Begin a generation with a fresh core, and give it what the tables have."""
+    loaded, requests, used = assembled.loaded, assembled.requests, assembled.used
     # Charges are written first, so that the fresh core's books contain all use until now.
     transaction.state.users_with_budgets = users_with_budgets(in_force.rules.budgets)
     transaction.state.budgets.put_in_force(in_force.rules)
@@ -124,7 +136,7 @@ def restore_core(
     transaction.state.scores_stored = 0
     emit(transaction, in_force.changed(transaction.at))
     emit(transaction, spent)
-    if shares:
+    if shares := assembled.server.secrets.people.shares():
         emit(transaction, SharesDeclared(transaction.at, shares))
     for pool in list(transaction.state.pools.values()):
         emit(transaction, PoolDeclared(transaction.at, pool))
@@ -148,9 +160,9 @@ def restore_core(
     for kept in loaded.rows(CoreStateRow):
         emit(transaction, replace(parse_state(kept.body), at=transaction.at))
     for rent in list(transaction.state.rents.values()):
-        here = sum(node.row.rent_token == rent.token and node.is_member for node in transaction.state.nodes.values())
-        if rent.machines > here:
-            emit(transaction, RentRestored(transaction.at, rent.token, rent.pool_id, rent.machines - here))
+        coming = rent.machines - transaction.state.here_of(rent.token)
+        if coming > 0:
+            emit(transaction, RentRestored(transaction.at, rent.token, rent.pool_id, coming))
     # Jobs that hold machines come first, because a waiting job may start as soon as the core gets it.
     for job in sorted(transaction.state.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
         emit(
@@ -276,18 +288,6 @@ def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
     )
 
 
-@dataclass(slots=True)
-class AssembledServer:
-    """A server, with what only its owner needs."""
-
-    server: Server
-    #: Providers by name; the server's owner attaches, watches and closes them.
-    providers: dict[str, LiveProvider]
-    loaded: LoadedState
-    requests: dict[JobId, JobRequest]
-    used: dict[JobId, PriorUsage]
-
-
 def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     """Returns the server, built on what the tables hold. Blocks on the disk."""
     folder, settings = config.folder, config.settings
@@ -348,7 +348,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         views=ApiViews(clock, loop, start_forecasts.view),
         metrics=metrics,
         notifications=notifications,
-        logs=LogStore(folder.logs, settings.log_limit_bytes),
+        logs=LogStore(folder.logs, LOG_BYTES),
         content=ContentStore(folder.content),
         store_access=_store_access(config, state, gateway.proofs),
         version=walras.__version__,
@@ -425,8 +425,7 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
     chosen = await policies.choose(config.policy, trial_of)
 
     def begin(transaction: Transaction) -> None:
-        shares = server.secrets.people.shares()
-        restore_core(transaction, chosen, assembled.loaded, assembled.requests, assembled.used, shares)
+        restore_core(transaction, chosen, assembled)
         policies.store_if_new(transaction)
 
     await server.loop.perform(begin)
@@ -455,10 +454,10 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     if any(caller is not None and caller.role is UserRole.ADMIN for caller in callers):
         return
     clocks, chance = server.clocks, server.chance
-    projects = (ALL_PROJECTS,)
-    body = UserSettings(role=UserRole.ADMIN.word, projects=list(projects)).model_dump_json()
-    owner = PeopleRow(USER, "admin", body, unix_s, "first start")
-    token, row = new_user_token("admin", UserRole.ADMIN, projects, "first start", clocks=clocks, chance=chance)
+    admin = UserCaller("admin", UserRole.ADMIN, (ALL_PROJECTS,))
+    body = UserSettings(role=admin.role.word, projects=list(admin.projects)).model_dump_json()
+    owner = PeopleRow(USER, admin.name, body, unix_s, "first start")
+    token, row = new_user_token(admin, "first start", clocks=clocks, chance=chance)
 
     def step(transaction: Transaction) -> None:
         transaction.batch.put(row)

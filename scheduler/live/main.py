@@ -13,7 +13,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -78,7 +78,7 @@ class OpenedStore:
     #: `retention.prune` for this store.
     prune: Callable[..., PruneReport]
     #: Waits for ever; raises LeadershipLost once this process may not write any more.
-    wait_until_lost: Callable[[], Awaitable[None]]
+    wait_until_lost: Callable[[], Coroutine[Any, Any, None]]
     #: To be called after every turn of the loop, because the right to write is lost without; None: it is not.
     note_turn: Callable[[], None] | None = None
 
@@ -231,7 +231,7 @@ async def _serve(
     assembled = await loop.run_in_executor(None, assemble_server, config, opened.store)
     server = assembled.server
     tasks = [asyncio.create_task(server.loop.run(), name="loop")]
-    tasks.append(asyncio.create_task(_until_lost(opened), name="leadership"))
+    tasks.append(asyncio.create_task(opened.wait_until_lost(), name="leadership"))
     runner: web.AppRunner | None = None
     try:
         await _until_crash(tasks, restore_and_configure(assembled, config))
@@ -271,48 +271,44 @@ async def _start_parts(
     assembled: AssembledServer, config: ServerConfig, tasks: list[asyncio.Task[None]], url: str, port: int
 ) -> None:
     """Start machines, background tasks and the solver, and announce that the server is ready."""
-    server, providers = assembled.server, assembled.providers
+    server, providers, cluster = assembled.server, assembled.providers, config.cluster
+
+    def begin(name: str, work: Coroutine[Any, Any, None]) -> None:
+        tasks.append(asyncio.create_task(work, name=name))
+
+    def keep_up(name: str, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        begin(name, through_full_disks(watch))
+
     for provider in providers.values():
         provider.attach(url, server.providers.gone)
     await server.providers.reconcile()
-    tasks.append(asyncio.create_task(through_full_disks(server.gateway.watch), name="leases"))
-    tasks += [
-        asyncio.create_task(through_full_disks(each.watch), name=f"machines of {name}")
-        for name, each in providers.items()
-    ]
-    priced = [provider for provider in providers.values() if isinstance(provider, PricedProvider)]
-    if priced:
-        market = MarketWatch(server.loop, priced)
-        tasks.append(asyncio.create_task(through_full_disks(market.watch), name="prices"))
-    queueing = [provider for provider in providers.values() if isinstance(provider, QueueingProvider)]
-    if queueing:
-        queues = QueueWatch(server.loop, queueing)
-        tasks.append(asyncio.create_task(through_full_disks(queues.watch), name="queues"))
-    tasks.append(asyncio.create_task(through_full_disks(server.providers.janitor.watch), name="janitor"))
-    tasks.append(asyncio.create_task(through_full_disks(lambda: watch_months(server.loop)), name="months"))
-    tasks.append(asyncio.create_task(through_full_disks(lambda: watch_prices(server.loop)), name="prices"))
-    tasks.append(asyncio.create_task(through_full_disks(server.loop.note_clocks), name="clocks"))
-    tasks.append(asyncio.create_task(server.metrics.watch_lag(), name="lag"))
-    keep = None if config.cluster is None else config.cluster.keep
-    sweep = sweep_for_ever(server, None if keep is None else keep.checkpoints)
-    tasks.append(asyncio.create_task(sweep, name="content"))
-    tasks.append(asyncio.create_task(through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
+    keep_up("leases", server.gateway.watch)
+    for name, each in providers.items():
+        keep_up(f"machines of {name}", each.watch)
+    if priced := [provider for provider in providers.values() if isinstance(provider, PricedProvider)]:
+        keep_up("market prices", MarketWatch(server.loop, priced).watch)
+    if queueing := [provider for provider in providers.values() if isinstance(provider, QueueingProvider)]:
+        keep_up("queues", QueueWatch(server.loop, queueing).watch)
+    keep_up("janitor", server.providers.janitor.watch)
+    keep_up("months", partial(watch_months, server.loop))
+    keep_up("prices", partial(watch_prices, server.loop))
+    keep_up("clocks", server.loop.note_clocks)
+    begin("lag", server.metrics.watch_lag())
+    keep = None if cluster is None else cluster.keep
+    begin("content", sweep_for_ever(server, None if keep is None else keep.checkpoints))
+    keep_up("core state", partial(watch_core_state, server.loop))
     await server.solver.start(rents=any(provider.pools for provider in providers.values()))
-    forecasting = through_full_disks(server.start_forecasts.watch)
-    tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
-    telling = through_full_disks(server.notifications.watch)
-    tasks.append(asyncio.create_task(telling, name="notifications"))
-    stuck_after_s = (NotifyEntry() if config.cluster is None else config.cluster.notify).stuck_after
-    late_jobs = LateJobNotifications(server.loop, server.start_forecasts.view, stuck_after_s)
-    tasks.append(asyncio.create_task(through_full_disks(late_jobs.watch), name="late jobs"))
-    if config.cluster is not None and config.cluster.idle_job is not None:
-        idle_jobs = IdleJobs(server.loop, config.cluster.idle_job)
-        tasks.append(asyncio.create_task(through_full_disks(idle_jobs.watch), name="idle jobs"))
+    keep_up("start forecasts", server.start_forecasts.watch)
+    keep_up("notifications", server.notifications.watch)
+    stuck_after_s = (NotifyEntry() if cluster is None else cluster.notify).stuck_after
+    keep_up("late jobs", LateJobNotifications(server.loop, server.start_forecasts.view, stuck_after_s).watch)
+    if cluster is not None and cluster.idle_job is not None:
+        keep_up("idle jobs", IdleJobs(server.loop, cluster.idle_job).watch)
     freeze_gc()
-    tasks += [asyncio.create_task(collect(), name="sweep") for collect in (collect_young, collect_all_hourly)]
-    if config.cluster is not None and config.cluster.market:
-        script = play_market_script(server.loop, server.providers, config.cluster.market)
-        tasks.append(asyncio.create_task(script, name="market"))
+    begin("sweep", collect_young())
+    begin("sweep", collect_all_hourly())
+    if cluster is not None and cluster.market:
+        begin("market", play_market_script(server.loop, server.providers, cluster.market))
     server.is_ready = True
     config.folder.announce(url, port)
     log.info("ready at %s with %d active jobs", url, len(server.state.jobs))
@@ -378,10 +374,6 @@ async def _until_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any
         task.cancel()
         raise _Crashed
     await task
-
-
-async def _until_lost(opened: OpenedStore) -> None:
-    await opened.wait_until_lost()
 
 
 async def _note_turns(server: Server, note_turn: Callable[[], None]) -> None:

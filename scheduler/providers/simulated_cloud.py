@@ -52,8 +52,9 @@ class SpotRevocation:
 class SimulatedCloud:
     """Machines by the hour: billed from the moment they are ready until they are returned or reclaimed."""
 
-    def __init__(self, terms: Mapping[PoolId, RentalTerms]) -> None:
-        self._terms = dict(terms)
+    def __init__(self, terms: Mapping[PoolId, RentalTerms], taken: Container[NodeId] = ()) -> None:
+        """`taken`: the names of all machines, which change with them; no machine gets one of these."""
+        self._terms, self._taken = dict(terms), taken
         self._tokens: set[str] = set()
         #: Machines held, in order of request.
         self._held: dict[PoolId, dict[NodeId, _Rented]] = {}
@@ -61,18 +62,12 @@ class SimulatedCloud:
         self._settled_usd: dict[PoolId, float] = {}
 
     def request(
-        self,
-        at: float,
-        token: str,
-        pool: Pool,
-        machines: int,
-        boot_s: float | None = None,
-        taken: Container[NodeId] = (),
+        self, at: float, token: str, pool: Pool, machines: int, boot_s: float | None = None
     ) -> tuple[NodeJoined | RentFailed, ...]:
         """Rents machines. Returns a `NodeJoined` for each that is available, and one `RentFailed` for the others.
 
-        `boot_s` are the seconds until these are ready, if other than the terms state; `taken` are names of others. A
-        token that is known already rents nothing more and returns nothing.
+        `boot_s` are the seconds until these are ready, if other than the terms state. A token that is known already
+        rents nothing more and returns nothing.
         """
         if token in self._tokens:
             return ()
@@ -83,7 +78,7 @@ class SimulatedCloud:
         ready_at = at + (terms.boot_s if boot_s is None else boot_s)
         granted = int(max(0, min(machines, quota - len(held), terms.capacity - len(held))))
         answers: list[NodeJoined | RentFailed] = []
-        names = (name for index in count() if (name := NodeId(f"{token}-{index}")) not in taken)
+        names = (name for index in count() if (name := NodeId(f"{token}-{index}")) not in self._taken)
         for name in islice(names, granted):
             machine = _Rented(name, pool, token, ready_at)
             held[machine.node_id] = machine

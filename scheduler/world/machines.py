@@ -107,7 +107,7 @@ class SimulatedMachines:
     @cached_property
     def cloud(self) -> SimulatedCloud:
         """The provider of rented machines; a fleet that is owned never asks for it."""
-        return SimulatedCloud({pool_id: model.terms for pool_id, model in self.pools.items()})
+        return SimulatedCloud({pool_id: model.terms for pool_id, model in self.pools.items()}, self.nodes)
 
     def begin(self, at: float) -> None:
         """Declares the pools, and lets the owned machines join."""
@@ -221,7 +221,7 @@ class SimulatedMachines:
         boot_s = model.boots_s[former] if former < len(model.boots_s) else model.terms.boot_s
         if model.boot_noise and self._boots is not None:
             boot_s *= self._boots.lognormvariate(0.0, model.boot_noise)
-        for answer in self.cloud.request(now, command.token, model.pool, command.machines, boot_s, self.nodes):
+        for answer in self.cloud.request(now, command.token, model.pool, command.machines, boot_s):
             if isinstance(answer, NodeJoined):
                 self.engine.schedule(answer.at, self._ready, answer)
             else:

@@ -115,7 +115,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "if job is None or job.attempt is None:",
     ),
     PlantedBug(
-        "lost_before_leases_end", _GATEWAY, "now > node.leased_until + settings.lease_margin_s)",
+        "lost_before_leases_end", _GATEWAY, "now > node.leased_until + LEASE_MARGIN_S)",
         "now > node.heard_at + settings.unreachable_s + 1.0)",
     ),
     PlantedBug(
@@ -277,7 +277,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "machine_that_never_boots_is_kept", _RENTING,
-        "        if missing <= 0 or not self._is_late(rent):\n            return\n",
+        "        if missing <= 0 or self._loop.clock.now() - rent.asked_at <= limit_s:\n            return\n",
         "        if True:\n            return\n",
     ),
     PlantedBug(
@@ -450,8 +450,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "restored_chain_counts_anew", "scheduler/live/store/backup.py",
-        '        _begin_incarnation(data, former, "restored")\n',
-        '        _begin_incarnation(data, None, "restored")\n',
+        '        _begin_incarnation(data, former, "restored",', '        _begin_incarnation(data, None, "restored",',
     ),
     PlantedBug(
         "content_of_other_projects_told_of", "scheduler/live/store/content_store.py",

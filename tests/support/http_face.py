@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from scheduler.live.auth.access_control import UserRole, new_user_token
+from scheduler.live.auth.access_control import UserCaller, UserRole, new_user_token
 from scheduler.live.http.web_application import make_app
 from tests.support.live_world import FIFO, World, world
 from tests.support.stores import STORE
@@ -24,7 +24,7 @@ class Face:
     admin: str
 
     def token(self, user: str, role: UserRole, *projects: str) -> str:
-        token, row = new_user_token(user, role, projects or ("default",), "test")
+        token, row = new_user_token(UserCaller(user, role, projects or ("default",)), "test")
         self.world.server.secrets.users[row.sha256] = row
         return token
 
@@ -42,11 +42,15 @@ class Face:
         response = await self.call(method, path, body, **more)
         return response.status, await response.json(content_type=None)
 
+    async def done(self, method: str, path: str, body: Any = None, status: int = 200, **more: Any) -> Any:
+        """What a call answers that is answered with this status."""
+        told, answer = await self.json(method, path, body, **more)
+        assert told == status, answer
+        return answer
+
     async def got(self, path: str, **more: Any) -> Any:
         """What a path of the API answers to whoever may ask."""
-        status, body = await self.json("GET", f"/api/v1{path}", **more)
-        assert status == 200, body
-        return body
+        return await self.done("GET", f"/api/v1{path}", **more)
 
 
 @asynccontextmanager

@@ -109,23 +109,21 @@ def equal_in_constant_time(one: str, other: str) -> bool:
 
 
 def new_user_token(
-    user: str,
-    role: UserRole,
-    projects: tuple[str, ...],
+    user: UserCaller,
     created_by: str,
     expires_in_s: float | None = None,
     clocks: Clocks = SYSTEM_CLOCKS,
     chance: Random | None = None,
 ) -> tuple[str, TokenRow]:
-    """Returns a new token and the row that is stored of it."""
+    """Returns a new token that identifies this user, and the row that is stored of it."""
     token = f"wlr_u_{random_token(chance)}"
     now = clocks.wall()
     row = TokenRow(
         sha256=token_hash(token),
         prefix=token[:PREFIX_LENGTH],
-        user=user,
-        role=role.word,
-        projects=json.dumps(list(projects)),
+        user=user.name,
+        role=user.role.word,
+        projects=json.dumps(list(user.projects)),
         created_at=now,
         created_by=created_by,
         expires_at=None if expires_in_s is None else now + expires_in_s,

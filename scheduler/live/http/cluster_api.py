@@ -35,13 +35,12 @@ from scheduler.live.auth.access_control import (
     new_user_token,
 )
 from scheduler.live.auth.single_sign_on import SignInCode, SignInRefused
-from scheduler.live.http.audit_trail import audited, node_standing, note_write
 from scheduler.live.http.requests import RequestContext, check_text, serves
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.billing import spending_report, sum_charges
 from scheduler.live.loop.budget_sums import team_keys
-from scheduler.live.loop.departures import drain_lost, note_return
+from scheduler.live.loop.departures import departure_text, drain_lost, note_return
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.server import Server
@@ -55,7 +54,7 @@ from scheduler.live.web.overview import OverviewStream
 from scheduler.live.web.page import CSRF_HEADER, SIGNED_IN_S, PageFiles, WebSessions, small_body
 from walras.cluster import NodeId, PoolId
 from walras.contract import SECONDS_PER_HOUR, pinned_token
-from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.errors import Conflict, Forbidden, UserError
 from walras.resources.fleet import HEARTBEAT, REGISTER, Drain, FleetCalls, NodeView, Revocation, Revoked
 from walras.resources.money import MoneyCalls, MoneyReport
 from walras.resources.overview import (
@@ -147,6 +146,11 @@ async def resume_node(call: RequestContext) -> NodeView:
     return await _change_node(call, step, check)
 
 
+def _node_standing(node: LiveNode) -> dict[str, Any]:
+    """Returns what people can change of a machine, as audit rows show it before and after."""
+    return {"state": node.shown_state, "detail": departure_text(node)}
+
+
 @serves(FleetCalls.forget_node)
 async def forget_node(call: RequestContext) -> NodeView:
     name = call.request.match_info["node_id"]
@@ -155,12 +159,15 @@ async def forget_node(call: RequestContext) -> NodeView:
     def step(transaction: Transaction) -> NodeView:
         parts = [transaction.state.nodes[node_id] for node_id in nodes_named(transaction.state, name)]
         for node in parts:  # checked before the first is forgotten: all parts or none
-            check_may_be_forgotten(transaction, node, unreachable_s)
+            _check_may_be_forgotten(transaction, node, unreachable_s)
         first = next(each for each in call.server.views.nodes() if each.node_id == parts[0].row.node_id)
         for node in parts:
-            before = node_standing(node)
-            forget_machine(transaction, node.row.node_id, unreachable_s)
-            note_write(call, transaction, f"node {node.row.node_id}", before=before)
+            before, node_id = _node_standing(node), node.row.node_id
+            if node.is_member:
+                declare_node_lost(transaction, node_id, Reason.HOLD_ADMIN)
+            transaction.node_forgotten(node)
+            log.info("%s is forgotten", node_id)
+            call.note_write(transaction, f"node {node_id}", before=before)
         return first
 
     return await call.server.loop.perform(step)
@@ -184,7 +191,7 @@ async def _change_node(call: RequestContext, step: _NodeStep, check: _NodeStep =
 
 def _change_part(call: RequestContext, transaction: Transaction, node: LiveNode, step: _NodeStep) -> None:
     subject = f"node {node.row.node_id}"
-    audited(call, subject, lambda _: node_standing(node), lambda turn: step(turn, node))(transaction)
+    call.audited(subject, lambda _: _node_standing(node), lambda turn: step(turn, node))(transaction)
 
 
 @serves(FleetCalls.revoke_pool)
@@ -192,7 +199,7 @@ async def revoke_pool(call: RequestContext) -> Revoked:
     asked = await call.model(Revocation)
     # The audit row is committed first: a revocation cannot be undone and is no step of the loop.
     noted = {"notice_s": asked.notice_s}
-    await call.server.loop.perform(lambda turn: note_write(call, turn, f"pool {asked.pool_id}", after=noted))
+    await call.server.loop.perform(lambda turn: call.note_write(turn, f"pool {asked.pool_id}", after=noted))
     return Revoked(nodes=[*call.server.providers.revoke(PoolId(asked.pool_id), asked.notice_s)])
 
 
@@ -315,19 +322,7 @@ def _share_view(call: RequestContext, standing: ShareStanding, half_life_s: floa
 log = logging.getLogger(__name__)
 
 
-def forget_machine(transaction: Transaction, node_id: NodeId, unreachable_s: float) -> None:
-    """Remove a machine. Raises NotFound for an unknown machine, Conflict where something may still be alive on it."""
-    node = transaction.state.nodes.get(node_id)
-    if node is None:
-        raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
-    check_may_be_forgotten(transaction, node, unreachable_s)
-    if node.is_member:
-        declare_node_lost(transaction, node_id, Reason.HOLD_ADMIN)
-    transaction.node_forgotten(node)
-    log.info("%s is forgotten", node_id)
-
-
-def check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable_s: float) -> None:
+def _check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable_s: float) -> None:
     """Raise Conflict where something may be alive on the machine; the error says what to do first."""
     node_id, state = node.row.node_id, transaction.state
     kept = [
@@ -415,14 +410,14 @@ class WebFace:
         if user is None:
             fix = f"an administrator adds it: walras admin add user {name} role=user projects=PROJECT"
             raise SignInRefused(f"there is no user {name!r}", fix=fix)
-        role, projects = UserRole[user.role.upper()], tuple(user.projects)
-        token, row = new_user_token(name, role, projects, "sign-on", SIGNED_IN_S, server.clocks, server.chance)
+        caller = UserCaller(name, UserRole[user.role.upper()], tuple(user.projects))
+        token, row = new_user_token(caller, "sign-on", SIGNED_IN_S, server.clocks, server.chance)
         action, subject = f"POST {_SIGN_ON_PATH}", f"token {row.prefix}"
 
         def keep(transaction: Transaction) -> None:
             transaction.batch.put(row)
             at, address = transaction.at, request.remote or ""
-            transaction.batch.put(AuditRow(at, name, role.word, address, action, subject, "", "null", "null"))
+            transaction.batch.put(AuditRow(at, name, caller.role.word, address, action, subject, "", "null", "null"))
 
         await server.loop.perform(keep)
         server.secrets.users[row.sha256] = row
@@ -494,7 +489,7 @@ async def show_current_policy(call: RequestContext) -> PolicyView:
 async def list_policy_versions(call: RequestContext) -> list[PolicyView]:
     """Lists the versions of the policy, newest first, those included that this release cannot run any more."""
     rows = await call.server.read(call.server.store.policies)
-    return [_row_view(call, row) for row in rows]
+    return [call.server.views.policy(row, json.loads(row.body)) for row in rows]
 
 
 @serves(PolicyCalls.set_policy)
@@ -509,7 +504,7 @@ async def put_policy(call: RequestContext) -> PolicyView:
 
     def note(transaction: Transaction, replaced: PolicyInForce | None, chosen: PolicyInForce) -> None:
         was, now = (None if each is None else dump_policy(each.spec, each.rules) for each in (replaced, chosen))
-        note_write(call, transaction, f"policy, version {chosen.row.version}", before=was, after=now)
+        call.note_write(transaction, f"policy, version {chosen.row.version}", before=was, after=now)
 
     return _policy_view(call, await call.server.policies.change(data, wish, note))
 
@@ -527,7 +522,3 @@ def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
     written: dict[str, Any] = dump_policy(in_force.spec, in_force.rules)
     said = {"put_back": in_force.put_back, "reason": in_force.reason}
     return call.server.views.policy(in_force.row, written | said)
-
-
-def _row_view(call: RequestContext, row: PolicyRow) -> PolicyView:
-    return call.server.views.policy(row, json.loads(row.body))

@@ -9,12 +9,12 @@ only trees that are its results, and the chunks of these trees.
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from aiohttp import web
 
 from scheduler.live.auth.access_control import AgentCaller, UserCaller
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.job_api import check_attempt_was_here, visible_job_row
 from scheduler.live.http.request_bodies import holder_of, is_reserved_for, read_tree, user_holder
 from scheduler.live.http.requests import RequestContext, serves
@@ -82,31 +82,27 @@ def content_holder(call: RequestContext) -> Holder:
 
 @serves(PUT_CHUNK)
 async def put_chunk(call: RequestContext) -> None:
-    body, holder = await call.body(), content_holder(call)
-    name, encoding = call.request.match_info["name"], call.request.query.get("encoding", "plain")
-
-    def keep() -> None:
-        try:
-            call.server.content.put(name, unpack_chunk(body, encoding), holder)
-        except OSError as error:
-            raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
-
-    await asyncio.to_thread(keep)  # it waits for the disk, so it must not take one of the few reader threads
+    name = call.request.match_info["name"]
+    await _keep(call, lambda content, holder: call.server.content.put(name, content, holder))
 
 
 @serves(PUT_PACK)
 async def put_pack(call: RequestContext) -> None:
     """Takes many small chunks at once: a folder of 100,000 files would take as many requests."""
-    body, holder = await call.body(), content_holder(call)
-    encoding = call.request.query.get("encoding", "plain")
+    await _keep(call, lambda content, holder: call.server.content.put_many(split_chunks(content), holder))
+
+
+async def _keep(call: RequestContext, put: Callable[[bytes, Holder], None]) -> None:
+    """Unpack the body and store it. Raises what `put` raises, and ClusterError where the disk refuses."""
+    body, holder, encoding = await call.body(), content_holder(call), call.request.query.get("encoding", "plain")
 
     def keep() -> None:
         try:
-            call.server.content.put_many(split_chunks(unpack_chunk(body, encoding)), holder)
+            put(unpack_chunk(body, encoding), holder)
         except OSError as error:
             raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
 
-    await asyncio.to_thread(keep)
+    await asyncio.to_thread(keep)  # it waits for the disk, so it must not take one of the few reader threads
 
 
 @serves(GET_PACK)
@@ -163,7 +159,7 @@ async def prune_content(call: RequestContext) -> ContentPruned:
         pruned.objects, pruned.unanswered = await drop_expired_objects(call.server, keep_s, ever_s, is_dry=is_dry)
     if not is_dry:
         told = {"size_bytes": pruned.size_bytes, "objects": pruned.objects}
-        await call.server.loop.perform(lambda transaction: note_write(call, transaction, "content", after=told))
+        await call.server.loop.perform(lambda transaction: call.note_write(transaction, "content", after=told))
     return pruned
 
 

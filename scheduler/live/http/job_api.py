@@ -15,7 +15,6 @@ from scheduler.core.explain.job_conditions import AT_RISK, believed_speeds, job_
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
-from scheduler.live.http.audit_trail import audited, job_standing, note_write
 from scheduler.live.http.request_bodies import read_file_model
 from scheduler.live.http.requests import RequestContext, problem_detail_of, serves
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
@@ -41,7 +40,7 @@ from scheduler.live.services.job_submission import (
 from scheduler.live.services.job_watch import why_late
 from scheduler.live.services.views import QUEUE_ORDER, jobs_in_turn, target_conditions
 from scheduler.live.store.data_folder import LogPlace
-from scheduler.live.store.event_journal import dump_request, parse_request
+from scheduler.live.store.event_journal import dump_json, parse_request
 from scheduler.live.store.sql_store import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow, SpecRow
@@ -227,6 +226,13 @@ async def explain_job(call: RequestContext) -> Explanation:
 # ------------------------------------------------------------------------------------------ change
 
 
+def _standing(job: LiveJob) -> dict[str, Any]:
+    """Returns what people can change of a job, as audit rows show it before and after."""
+    row = job.row
+    found: dict[str, Any] = {"state": row.state.value, "reason": None if row.reason is None else row.reason.value}
+    return found | {"priority": row.priority, "budget_usd": row.budget_usd, "project": row.project}
+
+
 @serves(CANCEL)
 async def cancel_job(call: RequestContext) -> JobDetail:
     """Ends the job, whether it waits or runs. Returns the job as it is then."""
@@ -268,7 +274,7 @@ def _cancel(call: RequestContext, transaction: Transaction, job_id: JobId, row: 
     def step(transaction: Transaction) -> None:
         emit(transaction, JobCancelled(transaction.at, job_id, call.user.name))
 
-    audited(call, f"job {job_id}", lambda _: job_standing(job), step, job.row.project)(transaction)
+    call.audited(f"job {job_id}", lambda _: _standing(job), step, job.row.project)(transaction)
     return job.row.state
 
 
@@ -309,7 +315,7 @@ async def _changed_job(call: RequestContext, patch: Patch) -> JobDetail:
     stored = await call.server.read(call.server.store.spec, JobId(before.id))
     live = call.server.state.jobs.get(call.job_id) if may and patch.project != before.project else None
     if stored is not None and live is not None and patch.project is not None:
-        moved = changed_project(stored, live, patch.project, patch.priority, call.user, people)
+        moved = changed_project(stored, live, patch, call.user, people)
         stored = moved.stored
     if stored is not None:
         stored = changed_terms(stored, patch.priority, patch.budget_usd)
@@ -319,7 +325,7 @@ async def _changed_job(call: RequestContext, patch: Patch) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         if moved is not None:
             told = reassign_job(transaction, job, moved, call.server.admission)
-            note_write(call, transaction, f"job {call.job_id}", **told, project=job.row.project)
+            call.note_write(transaction, f"job {call.job_id}", **told, project=job.row.project)
         if patch.priority is not None:
             job.row.priority = patch.priority
             kept = json.loads(job.row.defaults)
@@ -345,7 +351,7 @@ async def change_live_job(
 ) -> JobDetail:
     """Apply a step to a job that has not ended, with an audit row.
 
-    `also`: what the row says besides `job_standing`, before and after. Raises NotFound, Forbidden, Conflict.
+    `also`: what the row says besides `_standing`, before and after. Raises NotFound, Forbidden, Conflict.
     """
     row = await visible_job_row(call)
     if not call.user.may_change(row.user, row.project):
@@ -356,10 +362,9 @@ async def change_live_job(
         if job is None:
             state = transaction.state.ended.get(call.job_id, row.state)
             raise Conflict(f"job {call.job_id} has ended: {state}", fix="submit it again as a new job")
-        audited(
-            call,
+        call.audited(
             f"job {call.job_id}",
-            lambda transaction: job_standing(job) | also(transaction),
+            lambda transaction: _standing(job) | also(transaction),
             lambda transaction: step(transaction, job),
             job.row.project,
         )(transaction)
@@ -500,7 +505,7 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
         known = transaction.core.ledger.facts.of(kind)
         return None if known is None else asdict(known)
 
-    await call.server.loop.perform(audited(call, f"facts of kind {kind}", look, step))
+    await call.server.loop.perform(call.audited(f"facts of kind {kind}", look, step))
     return _facts_view(call, kind)
 
 
@@ -572,7 +577,7 @@ async def _redirected_job(call: RequestContext, asked: Redirection) -> JobDetail
         kept_defaults = [each for each in parse_defaults(job.row.defaults) if each.field != "value_usd_per_h"]
         job.row.defaults = dump_defaults([*kept_defaults, *([] if worth is None else [worth])])
         job.launch = call.server.admission.launch(job.row.job_id, job.row.project, spec, job.row.sweep)
-        kept = SpecRow(job.row.job_id, json.dumps(spec_mapping(spec)), dump_request(request))
+        kept = SpecRow(job.row.job_id, json.dumps(spec_mapping(spec)), dump_json(request))
         transaction.batch.put(kept)
         gang = request.gang_request
         emit(

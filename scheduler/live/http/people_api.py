@@ -6,6 +6,8 @@ be replaced. Weights, guarantees and limits between projects are set by administ
 
 Users add, list, test and remove the addresses to which their notifications are sent, and see no others. An address is a
 secret: answers and audit rows show only its host, or the kind of its service.
+
+The audit has a row for each change: administrators see all rows, operators those of their projects.
 """
 
 import json
@@ -24,12 +26,12 @@ from scheduler.live.auth.access_control import (
     parse_role,
 )
 from scheduler.live.auth.people import PROJECT, ROLE, USER, People
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.request_bodies import validated
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.views import view_of
+from scheduler.live.store.store_interface import AuditQuery
 from scheduler.live.store.table_rows import ChannelRow, PeopleRow, TokenRow
 from walras.contract import pinned_token
 from walras.errors import Conflict, Forbidden, NotFound, UserError
@@ -43,6 +45,7 @@ from walras.resources.notifications import (
 )
 from walras.resources.people import (
     TOKENS,
+    AuditView,
     NewPerson,
     NewToken,
     PeopleCalls,
@@ -57,6 +60,7 @@ from walras.resources.people import (
     UserView,
     merged,
 )
+from walras.spec.field_types import parse_instant
 from walras.units import format_jobs
 
 ViewT = TypeVar("ViewT", bound=BaseModel)
@@ -75,7 +79,7 @@ def _store(call: RequestContext, transaction: Transaction, row: PeopleRow, befor
         emit(transaction, SharesDeclared(transaction.at, people.shares()))
     after = None if row.removed else json.loads(row.body)
     project = row.name if row.kind == PROJECT else ""
-    note_write(call, transaction, f"{row.kind} {row.name}", before=before, after=after, project=project)
+    call.note_write(transaction, f"{row.kind} {row.name}", before=before, after=after, project=project)
 
 
 def _row(call: RequestContext, kind: str, name: str, settings: BaseModel, *, removed: bool = False) -> PeopleRow:
@@ -351,7 +355,8 @@ async def create_token(call: RequestContext) -> TokenCreated:
     role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
     check_grant(call.user, role, projects)
     clocks, chance, people = call.server.clocks, call.server.chance, call.server.secrets.people
-    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s, clocks, chance)
+    holder = UserCaller(asked.user, role, projects)
+    token, row = new_user_token(holder, call.user.name, asked.expires_in_s, clocks, chance)
 
     def step(transaction: Transaction) -> None:
         known = None if people.is_removed(asked.user) else people.users.get(asked.user)
@@ -365,7 +370,7 @@ async def create_token(call: RequestContext) -> TokenCreated:
             _check_within_user(asked.user, known, role, projects)
         transaction.batch.put(row)
         granted = {"user": row.user, "role": row.role, "projects": projects, "expires_in_s": asked.expires_in_s}
-        note_write(call, transaction, f"token {row.prefix}", after=granted)
+        call.note_write(transaction, f"token {row.prefix}", after=granted)
 
     await call.server.loop.perform(step)
     call.server.secrets.users[row.sha256] = row
@@ -409,7 +414,7 @@ async def revoke_token(call: RequestContext) -> TokenView:
     def step(transaction: Transaction) -> None:
         for row in found:
             standing = {"user": row.user, "role": row.role, "revoked": row.revoked_at is not None}
-            note_write(call, transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
+            call.note_write(transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
             row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
             transaction.batch.put(row)
 
@@ -451,7 +456,7 @@ async def add_channel(call: RequestContext) -> ChannelCreated:
 
     def step(transaction: Transaction) -> tuple[ChannelRow, str]:
         row, key = service.add(transaction, call.user.name, address, asked.kinds)
-        note_write(call, transaction, f"channel {row.channel_id}", after=_standing(row))
+        call.note_write(transaction, f"channel {row.channel_id}", after=_standing(row))
         return row, key
 
     row, key = await call.server.loop.perform(step)
@@ -467,7 +472,7 @@ async def remove_channel(call: RequestContext) -> ChannelView:
         row = service.channel_of(call.user.name, number)
         view = _channel_view(call, row)
         transaction.state.notifications.remove_channels(transaction.batch, [row])
-        note_write(call, transaction, f"channel {number}", before=_standing(row))
+        call.note_write(transaction, f"channel {number}", before=_standing(row))
         return view
 
     return await call.server.loop.perform(step)
@@ -479,7 +484,7 @@ async def send_test(call: RequestContext) -> ChannelView:
     number, service = _number(call), call.server.notifications
 
     def note(transaction: Transaction, row: ChannelRow) -> None:
-        note_write(call, transaction, f"channel {number}", after=_standing(row))
+        call.note_write(transaction, f"channel {number}", after=_standing(row))
 
     problem = await service.test(call.user.name, number, note)
     return _channel_view(call, service.channel_of(call.user.name, number), problem=problem)
@@ -508,3 +513,33 @@ def _channel_view(call: RequestContext, row: ChannelRow, **more: str) -> Channel
         delivered_at=clock.shown_or_none(row.delivered_at),
         **more,
     )
+
+
+# ------------------------------------------------------------------------------------------ the audit
+
+
+_PAGE, _PAGE_MOST = 100, 10_000
+
+
+@serves(PeopleCalls.audit)
+async def list_audit(call: RequestContext) -> list[AuditView]:
+    """Lists the audit rows that the caller may see, newest first. Raises UserError where `since` is no instant."""
+    clock, written = call.server.loop.clock, call.request.query.get("since", "")
+    since_at = 0.0
+    if written:
+        try:
+            since_at = parse_instant(written, now=clock.unix(clock.now())) - clock.unix(0.0)
+        except ValueError as error:
+            raise UserError(f"since: {error}", field="since", fix="write it as 2026-11-05T18:00:00Z") from None
+    query = AuditQuery(
+        user=call.request.query.get("user", ""),
+        since_at=since_at,
+        projects=call.user.visible_projects,
+        of_no_project=call.user.role is UserRole.ADMIN,
+        limit=call.number("limit", _PAGE, 1, _PAGE_MOST),
+    )
+    rows = await call.server.read(call.server.store.audit, query)
+    return [
+        view_of(AuditView, row, at=clock.shown(row.at), before=json.loads(row.before), after=json.loads(row.after))
+        for row in rows
+    ]

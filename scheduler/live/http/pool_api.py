@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from scheduler.core.events import NodeUncordoned, PoolDeclared, PoolRemoved
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.request_bodies import read_file_model
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
@@ -61,7 +60,7 @@ async def add_pool(call: RequestContext) -> PoolView:
         emit(transaction, PoolDeclared(transaction.at, pool))
         state.expect(pool.pool_id, entry.machines)
         call.server.providers.take_up(pool)
-        note_write(call, transaction, f"pool {pool.pool_id}", after=_standing(pool))
+        call.note_write(transaction, f"pool {pool.pool_id}", after=_standing(pool))
         return _pool_view(call.server, pool)
 
     return await call.server.loop.perform(step)
@@ -87,7 +86,7 @@ async def change_pool(call: RequestContext) -> PoolView:
             call.server.providers.take_up(pool)
         if before.drained and not pool.drained:
             _take_jobs_again(transaction, pool.pool_id)
-        note_write(call, transaction, f"pool {pool.pool_id}", before=_standing(before), after=_standing(pool))
+        call.note_write(transaction, f"pool {pool.pool_id}", before=_standing(before), after=_standing(pool))
         return _pool_view(call.server, pool)
 
     return await call.server.loop.perform(step)
@@ -130,7 +129,7 @@ async def remove_pool(call: RequestContext) -> PoolRemoval:
         stranded = _stranded_jobs(call, pool)
         emit(transaction, PoolRemoved(transaction.at, pool.pool_id))
         after = {"stranded_jobs": stranded} if stranded else None
-        note_write(call, transaction, f"pool {pool.pool_id}", before=_standing(pool), after=after)
+        call.note_write(transaction, f"pool {pool.pool_id}", before=_standing(pool), after=after)
         return PoolRemoval(pool_id=pool.pool_id, stranded_jobs=stranded)
 
     return await call.server.loop.perform(step)
@@ -167,19 +166,15 @@ def _pool_view(server: Server, pool: Pool) -> PoolView:
     known = None if row is None else fleet.pools[row]
     is_refused = known is not None and known.rent_not_before > server.loop.clock.now()
     machines = [node for node in state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
-    here = {node.row.node_id for node in machines}
-    coming = 0
-    for rent in state.rents.values():
-        if rent.pool_id == pool.pool_id:
-            coming += max(0, rent.machines - sum(node.row.rent_token == rent.token for node in machines))
+    rents = (rent for rent in state.rents.values() if rent.pool_id == pool.pool_id)
     return view_of(
         PoolView,
         pool,
         shape=pool.shape.name,
         accelerator=pool.shape.accelerator,
         accelerators=pool.shape.accelerators,
-        machines=len(here),
-        coming=coming,
+        machines=len(machines),
+        coming=sum(max(0, rent.machines - state.here_of(rent.token)) for rent in rents),
         jobs=sorted(_jobs_in(state, pool.pool_id)),
         tools=_tools_in(machines),
         provider=server.providers.provider_name(pool.pool_id),

@@ -178,7 +178,6 @@ class BodyReaders:
         body: bytes | bytearray,
         holder: str,
         *,
-        of_machine: bool,
         most: int,
         is_yaml: bool = False,
     ) -> T:
@@ -186,7 +185,7 @@ class BodyReaders:
         values = 0 if is_yaml else await count_values(body, most)
         if len(body) <= (_LOOP_YAML_BYTES if is_yaml else _LOOP_BYTES) and values <= _LOOP_VALUES:
             return read(body)
-        own = self._own_turns[holder]
+        own, of_machine = self._own_turns[holder], is_machine(holder)
         try:
             async with own, self._turns[of_machine]:
                 pieces = await asyncio.to_thread(self._workers[of_machine].ask, read, body)

@@ -3,9 +3,15 @@
 Each `Endpoint` that a handler serves says its path, who may call it, what goes in and what comes out; it drives
 dispatch, authorisation and OpenAPI. A handler receives a `RequestContext`. Errors become problem+json (RFC 9457): a
 stable code, the field, and the fix.
+
+The audit: each change that a user makes through the API adds a row in the transaction of that change. A handler has its
+step `audited`, or calls `note_write` inside it. The size of a row is bounded, and no row holds a secret: variables and
+secrets of jobs are left out, and tokens are named by their first characters. A request that is refused changes nothing
+and adds no row.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,14 +23,16 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
-from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller
+from scheduler.live.auth.access_control import Caller, UserCaller
 from scheduler.live.holder_shares import ShareTaken
 from scheduler.live.http.request_bodies import BodyTooLarge, Reader, holder_of, json_of_body, read_model
 from scheduler.live.loop.event_loop import Overloaded
+from scheduler.live.loop.transaction import Transaction
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
 from scheduler.live.store.content_store import SpaceTaken
 from scheduler.live.store.store_interface import StoreUnavailable
+from scheduler.live.store.table_rows import AuditRow
 from scheduler.live.web.page import WebSessions
 from walras.connection.body import ProblemDetail
 from walras.contract import SLOWEST_BYTES_PER_S
@@ -51,6 +59,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 #: A whole body must have arrived within this time, seconds, and a stated length by `SLOWEST_BYTES_PER_S`.
 BODY_S = 60.0
 _JOB_DIGITS = 18
+#: Characters of what an audit row holds of a subject, and of what it was before and after.
+_LONGEST_SUBJECT, _LONGEST_VALUE = 300, 4000
 #: Bytes that are read and dropped of a body that is too large, so that its sender reads the answer before it gives up.
 _DRAIN_BYTES = 64 * 1024 * 1024
 
@@ -91,6 +101,37 @@ class RequestContext:
             raise NotFound("no such job")
         return JobId(int(text))
 
+    def note_write(
+        self, transaction: Transaction, subject: str, *, before: Any = None, after: Any = None, project: str = ""
+    ) -> None:
+        """Add an audit row about what this request changes to the transaction."""
+        resource = self.request.match_info.route.resource
+        row = AuditRow(
+            at=transaction.at,
+            user=self.user.name,
+            role=self.user.role.word,
+            address=self.request.remote or "",
+            action=f"{self.request.method} {self.request.path if resource is None else resource.canonical}",
+            subject=subject[:_LONGEST_SUBJECT],
+            project=project,
+            before=_bounded(before),
+            after=_bounded(after),
+        )
+        transaction.batch.put(row)
+
+    def audited(
+        self, subject: str, look: Callable[[Transaction], Any], step: Callable[[Transaction], T], project: str = ""
+    ) -> Callable[[Transaction], T]:
+        """Returns a step that runs `step` and adds an audit row with what `look` sees before and after it."""
+
+        def whole(transaction: Transaction) -> T:
+            before = look(transaction)
+            answer = step(transaction)
+            self.note_write(transaction, subject, before=before, after=look(transaction), project=project)
+            return answer
+
+        return whole
+
     async def body(self) -> bytes:
         """Returns the whole body. Raises BodyTooLarge, BodyTooSlow, ShareTaken."""
         return bytes(await self._received())
@@ -124,9 +165,8 @@ class RequestContext:
     async def read(self, read: Reader[T], *, is_yaml: bool = False, body: bytes | None = None) -> T:
         """Returns what a reader makes of the body, or of these bytes. Raises what it raises, and BodyTooLarge."""
         taken = await self._received() if body is None else body
-        holder, of_machine = holder_of(self.caller, self.request.remote or ""), isinstance(self.caller, AgentCaller)
-        bodies, most = self.server.bodies, self.endpoint.body_values
-        return await bodies.read(read, taken, holder, of_machine=of_machine, most=most, is_yaml=is_yaml)
+        holder, most = holder_of(self.caller, self.request.remote or ""), self.endpoint.body_values
+        return await self.server.bodies.read(read, taken, holder, most=most, is_yaml=is_yaml)
 
     async def model(self, model: type[ModelT]) -> ModelT:
         """Returns the body as a validated message. Raises UserError naming the field."""
@@ -151,6 +191,12 @@ class RequestContext:
         if text not in ("true", "false", "1", "0"):
             raise UserError(f"{name}={text[:40]!r} is neither true nor false", field=name)
         return text in ("true", "1")
+
+
+def _bounded(value: Any) -> str:
+    """Returns the value as JSON; of one that is too long its beginning, as text under the key `cut`."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST_VALUE else json.dumps({"cut": text[:_LONGEST_VALUE]})
 
 
 def check_text(text: str, field: str) -> None:

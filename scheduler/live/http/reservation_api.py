@@ -13,7 +13,6 @@ from typing import Any
 from scheduler.core.events import NOBODY, Booking, BookingsDeclared
 from scheduler.core.handlers.booking_windows import BookingOutlook, booking_outlooks, check_machines, choose_machines
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
@@ -58,7 +57,7 @@ async def make_reservation(call: RequestContext) -> ReservationView:
         row = booking_row(made, transaction.at, call.user.name)
         _keep(transaction, row)
         _keep_moved(transaction, core.cycle.bookings.declared)
-        note_write(call, transaction, f"reservation {number}", after=_standing(row), project=project)
+        call.note_write(transaction, f"reservation {number}", after=_standing(row), project=project)
         return _views(call, [row])[0]
 
     return await call.server.loop.perform(step)
@@ -134,8 +133,7 @@ async def cancel_reservation(call: RequestContext) -> ReservationView:
         emit(transaction, BookingsDeclared(transaction.at, left))
         gone = replace(row, cancelled=True)
         _keep(transaction, gone)
-        note_write(
-            call,
+        call.note_write(
             transaction,
             f"reservation {row.booking_id}",
             before=_standing(row),

@@ -12,7 +12,6 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, UserCaller
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.job_api import visible_job_row
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.transaction import Transaction
@@ -67,7 +66,7 @@ async def open_session(call: RequestContext) -> web.StreamResponse:
     told = asked.model_dump(mode="json", exclude_defaults=True)
 
     def step(transaction: Transaction) -> None:
-        note_write(call, transaction, f"session with job {row.job_id}", after=told, project=row.project)
+        call.note_write(transaction, f"session with job {row.job_id}", after=told, project=row.project)
 
     await call.server.loop.perform(step)
     session = gateway.sessions.ask(node_id, attempt.row, asked, call.user.name)

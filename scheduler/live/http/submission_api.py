@@ -13,7 +13,6 @@ from typing import Any, Self
 from aiohttp import web
 
 from scheduler.core.events import JobSubmitted
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.content_api import content_holder
 from scheduler.live.http.request_bodies import read_batch, read_spec, read_yaml_spec
 from scheduler.live.http.requests import RequestContext, check_text, problem_detail_of, serves
@@ -71,7 +70,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
         if (again := key.recall(transaction)) is not None:
             return 200, again
         job_id = call.server.admission.admit(transaction, draft, needs, call.user.name)
-        note_write(call, transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
+        call.note_write(transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
         answer = submit_result(transaction.core, job_id, draft).model_dump_json()
         key.remember(transaction, answer)
         return 201, answer
@@ -187,7 +186,7 @@ class _SweepSubmission:
                 return
             told = _draft_facts(self._draft) | {"admitted": len(self._ids)}
             subject = f"jobs {self._ids[0]}-{self._ids[-1]}"
-            note_write(call, transaction, subject, after=told, project=self._draft.project)
+            call.note_write(transaction, subject, after=told, project=self._draft.project)
             result = submit_result(transaction.core, self._ids[0], self._draft)
             self._answer = result.model_copy(update={"jobs": len(self._ids)}).model_dump_json()
             key.remember(transaction, self._answer)
@@ -288,7 +287,7 @@ class _BatchSubmission:
         self._admitted.clear()
         for project, ids in by_project.items():
             subject = f"jobs {min(ids)}-{max(ids)}"
-            note_write(self._call, transaction, subject, after={"admitted": len(ids)}, project=project)
+            self._call.note_write(transaction, subject, after={"admitted": len(ids)}, project=project)
 
     def answer(self) -> str:
         return BatchResult(items=self._results).model_dump_json()

@@ -22,7 +22,6 @@ from optimizer.problem import FloatArray
 from scheduler.core.budget_limits import BudgetOwner, BudgetUnit
 from scheduler.core.explain.share_standing import BudgetStanding, budget_standings
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.request_bodies import is_machine, user_holder
 from scheduler.live.http.requests import RequestContext, serves
 from scheduler.live.loop.apply_commands import emit
@@ -34,7 +33,6 @@ from scheduler.live.loop.worker_process import ask_worker_process
 from scheduler.live.services.agent_identity import nodes_named
 from scheduler.live.services.past_report import ReportQuestion, report_past
 from scheduler.live.services.views import view_of
-from scheduler.live.store.report_rows import PastQuery, PastRentRow, PastRows, PastUseRow
 from scheduler.live.store.retention import shares_of_ended_jobs
 from scheduler.live.store.store_interface import PriceQuery
 from scheduler.live.store.table_rows import ChargeKind, ChargeRow, CreditRow, PriceRow
@@ -43,6 +41,10 @@ from scheduler.live.store.usage_sums import (
     HeldQuery,
     HeldRow,
     NodeAttemptRow,
+    PastQuery,
+    PastRentRow,
+    PastRows,
+    PastUseRow,
     UsageQuery,
     use_of_charge,
 )
@@ -268,7 +270,7 @@ async def add_credit(call: RequestContext) -> CreditView:
         transaction.batch.put(row)
         emit(transaction, restate_spending(transaction))
         told = {"whose": owner.words, "unit": unit.value, "amount": amount, "reason": asked.reason}
-        note_write(call, transaction, f"credit {number}", after=told, project=owner.project)
+        call.note_write(transaction, f"credit {number}", after=told, project=owner.project)
         return _credit_view(call, row)
 
     return await call.server.loop.perform(step)

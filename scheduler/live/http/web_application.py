@@ -18,7 +18,6 @@ from pydantic.json_schema import models_json_schema
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
 from scheduler.live.holder_shares import ShareTaken
 from scheduler.live.http import (
-    audit_trail,
     cluster_api,
     content_api,
     job_api,
@@ -55,7 +54,7 @@ from walras.resources.overview import OPENAPI
 #: Modules whose handlers say which endpoints they serve.
 _SERVING = (
     submission_api, job_api, session_api, content_api, cluster_api, pool_api, what_if_api,
-    usage_api, reservation_api, people_api, audit_trail,
+    usage_api, reservation_api, people_api,
 )  # fmt: skip
 _REF = "#/components/schemas/{model}"
 #: The words of the OpenAPI description for who is not a user alone.

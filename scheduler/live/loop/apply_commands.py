@@ -50,7 +50,7 @@ from scheduler.live.loop.departures import leave_with_pool, note_leaving, note_l
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, accelerators_text, placement_json
 from scheduler.live.loop.notification_events import note_command, note_event
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.event_journal import dump_facts, dump_pool
+from scheduler.live.store.event_journal import dump_json
 from scheduler.live.store.table_rows import (
     AttemptRow,
     CheckpointRow,
@@ -294,7 +294,7 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
         billing.machine_joined(transaction, state.nodes[event.node_id])
     elif isinstance(event, RentFailed) and event.token in state.rents:
         rent = state.rents[event.token]
-        here = sum(node.row.rent_token == event.token and node.is_member for node in state.nodes.values())
+        here = state.here_of(event.token)
         rent.machines = here if event.machines is None else max(here, rent.machines - event.machines)
         if not rent.machines:
             rent.state = "failed"
@@ -316,7 +316,7 @@ def _apply_pool_declared(transaction: Transaction, pool: Pool) -> None:
     """Keep the pool. If it is newly drained, drain its machines too, except those that are taken out already."""
     before = transaction.state.pools.get(pool.pool_id)
     billing.pool_repriced(transaction, pool)
-    transaction.batch.put(PoolRow(pool.pool_id, dump_pool(pool)))
+    transaction.batch.put(PoolRow(pool.pool_id, dump_json(pool)))
     transaction.batch.keep(PoolRow, pool.pool_id)
     if before is None or before.drained or not pool.drained:
         return
@@ -529,4 +529,4 @@ def record_kind_facts(transaction: Transaction, kind: Kind, facts: ModelFacts, u
     is_counted = not user
     if not transaction.core.ledger.facts.has(kind, facts, counted=is_counted):
         emit(transaction, FactsTold(transaction.at, kind, facts, is_counted))
-        transaction.batch.put(FactsRow(kind, is_counted, dump_facts(facts), transaction.at, user))
+        transaction.batch.put(FactsRow(kind, is_counted, dump_json(facts), transaction.at, user))

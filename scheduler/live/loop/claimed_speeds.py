@@ -12,7 +12,8 @@ from functools import cache
 
 from optimizer.planning.machine_recommendation import specs_by_accelerator
 from optimizer.prediction.predictor import AcceleratorSpecs
-from scheduler.core.state.throughput import REPUBLISH_BAND, MeasuredCell, ThroughputTable, allowed_speeds
+from scheduler.core.state.ledger import Ledger
+from scheduler.core.state.throughput import REPUBLISH_BAND, MeasuredCell, allowed_speeds
 from walras.job_request import Kind
 from walras.spec.catalog import load_catalog
 
@@ -60,17 +61,16 @@ class StepEvidence:
     #: What counts of the newest claim, steps per second; None as long as nothing vouches for it.
     speed: float | None = None
 
-    def believed(
-        self, claim: float, kind: Kind, accelerator: str, count: int, table: ThroughputTable, nominal: dict[str, float]
-    ) -> float | None:
-        """Returns what counts of a claim, as `speed` does."""
+    def believed(self, claim: float, kind: Kind, gang: tuple[str, int], ledger: Ledger) -> float | None:
+        """Returns what counts of a claim, as `speed` does. `gang`: accelerator type and count."""
+        (accelerator, count), table = gang, ledger.table
         bound = most_by_data_sheet(table.cells_of(kind), accelerator, count, data_sheets())
         if self.saved.windows:
             bound = min(bound, FACTOR * self.saved.fastest)
         if self.reported.windows >= WINDOWS:
             return min(bound, max(self.reported.mean / FACTOR, min(claim, FACTOR * self.reported.fastest)))
         if table.is_measured(kind):
-            known = table.speed(kind, accelerator, count, nominal).steps_per_s
+            known = table.speed(kind, accelerator, count, ledger.classes.nominal).steps_per_s
             if abs(claim - known) > REPUBLISH_BAND * known:
                 return None
         return min(bound, claim)

@@ -57,26 +57,16 @@ class LiveSettings:
 
     #: How long an attempt may run after the last contact between agent and server, by market.
     lease_s: dict[str, float] = field(default_factory=_lease_s)
-    #: Waited in addition before a silent machine is declared lost: clocks differ a little, and answers travel.
-    lease_margin_s: float = 5.0
     #: Longest interval of heartbeats while there is nothing to report; agents draw theirs between half of it and this.
     heartbeat_s: float = 5.0
     #: Silence after which a machine is shown as unreachable and gets no new jobs.
     unreachable_s: float = 15.0
     #: What happens to attempts that still run when the database was restored: "go_on", or "stop" (their jobs are held).
     after_restore: str = "go_on"
-    #: How long after a request its machines may enrol with the request's own token.
-    enrol_s: float = 1800.0
     #: A solve that takes longer is cancelled, and the policy keeps its last answer.
     solve_timeout_s: float = 120.0
-    #: The most steps that may wait for the loop; requests beyond that are refused with 429.
-    inbox_limit: int = 10_000
-    #: The most steps in one transaction.
-    batch_limit: int = 500
     #: The most requests under way at once, not counting those that wait for something to happen.
     concurrency: int = 256
-    #: The most bytes kept of one rank's log; later ones are dropped, and the log says so.
-    log_limit_bytes: int = 256 * 1024 * 1024
 
 
 class Clock:
@@ -123,6 +113,8 @@ class Clock:
         return None if at is None else self.shown(at)
 
 
+#: The most steps that may wait for the loop (requests beyond that are refused with 429), and those of one transaction.
+_INBOX_MOST, _BATCH_MOST = 10_000, 500
 _YIELD_AFTER_S = 0.004
 #: A refused commit is repeated after these waits, s, doubling up to the most; callers get the error at this try.
 _RETRY_FIRST_S, _RETRY_MOST_S, _TRIES_UNTOLD = 0.025, 5.0, 3
@@ -224,7 +216,7 @@ class ServerLoop:
         self.progress_interval_s = 60.0
         self._store = store
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
-        self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(settings.inbox_limit)
+        self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(_INBOX_MOST)
         self._settled = asyncio.Event()
         self._settled.set()
         #: True while a batch is being taken or written: nothing of it is durable yet.
@@ -318,7 +310,7 @@ class ServerLoop:
         """Run the loop until it is cancelled, or until an AssertionError shows a bug."""
         while True:
             waiting = [await self._inbox.get()]
-            while len(waiting) < self.settings.batch_limit and not self._inbox.empty():
+            while len(waiting) < _BATCH_MOST and not self._inbox.empty():
                 waiting.append(self._inbox.get_nowait())
             await self._take([item for item in waiting if not _was_refused(item.done)])
             # Callers of this batch, and of `settled`, read the state before the next batch changes it: under steady

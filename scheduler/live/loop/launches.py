@@ -76,8 +76,7 @@ def launch_gone(transaction: Transaction, token: str, node_id: NodeId) -> None:
     if was_paid is False:
         billing.launch_ended(transaction, rent, node_id)
         emit(transaction, billing.restate_spending(transaction))
-    nodes = transaction.state.nodes
-    here = sum(node.row.rent_token == token and node.is_member for node in nodes.values())
+    here = transaction.state.here_of(token)
     if token in transaction.state.rents and here + list(launched.values()).count(False) < rent.machines:
         emit(transaction, RentFailed(transaction.at, token, f"{node_id} did not come up", 1))
 

@@ -48,6 +48,8 @@ from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, Heartbeat, Pr
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
 
 
+#: Waited beyond its leases before a silent machine is declared lost, seconds: clocks differ, and answers travel.
+LEASE_MARGIN_S = 5.0
 #: How many starts of an agent are remembered.
 _STARTS_KEPT = 8
 #: After so many new calls in a row of a seemingly earlier start, and none of the other, that start is the live one.
@@ -413,6 +415,10 @@ class LiveState:
     def pool_of(self, pool_id: PoolId) -> Pool:
         """Returns the pool of a machine or request, which may have been removed since."""
         return self.pools.get(pool_id) or self.removed_pools[pool_id]
+
+    def here_of(self, token: str) -> int:
+        """Returns how many machines of a request are members of the fleet."""
+        return sum(node.row.rent_token == token and node.is_member for node in self.nodes.values())
 
     def end_rent(self, rent: RentRow) -> None:
         """Move a request to the past ones: it has failed, or all its machines are gone."""

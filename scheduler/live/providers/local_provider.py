@@ -122,16 +122,8 @@ class AgentLauncher:
 
     def start(self, server_url: str, machine: RentedMachine, pool: Pool, folder: Path) -> "subprocess.Popen[bytes]":
         """Start the agent in a session of its own, so that it survives the server, and the next server finds it."""
-        token_file = folder / "rent.token"
-        token_file.write_text(machine.token, encoding="utf-8")
-        line = agent_command_line(
-            self.command,
-            server_url,
-            pool,
-            state=folder,
-            join_token_file=self.join_token_file,
-            rent_token_file=token_file,
-        )
+        (folder / "rent.token").write_text(machine.token, encoding="utf-8")
+        line = agent_command_line(self.command, server_url, pool, state=folder, join_token_file=self.join_token_file)
         line += ["--node", machine.node_id]
         if pool.shape.emulated and self.speeds_file is not None:
             line += ["--speeds", str(self.speeds_file)]

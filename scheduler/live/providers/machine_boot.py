@@ -100,9 +100,11 @@ def agent_command_line(
     *,
     state: PurePath,
     join_token_file: PurePath,
-    rent_token_file: PurePath,
 ) -> list[str]:
-    """Returns the agent's command line without the machine's name, which the caller adds (`--node`)."""
+    """Returns the agent's command line without the machine's name, which the caller adds (`--node`).
+
+    `state`: the agent's folder, where `rent.token` has the token of the machine's request.
+    """
     shape = pool.shape
     arguments = {
         "--server": server_url,
@@ -116,7 +118,7 @@ def agent_command_line(
         "--market": pool.market.value,
         "--zone": pool.zone,
         "--nominal-speed": f"{shape.nominal_speed:g}",
-        "--rent-token-file": str(rent_token_file),
+        "--rent-token-file": str(state / "rent.token"),
     }
     line = [*command, "agent", *(word for pair in arguments.items() for word in pair)]
     return [*line, "--emulated"] if shape.emulated else line
@@ -204,14 +206,9 @@ def _from_wheel(requirement: str, place: str) -> str:
 
 def boot_script(settings: AwsSettings, pool: Pool, rent_token: str, enrolment_token: str) -> str:
     """Returns the user-data of the machines of one request. Raises ConfigError where no release is installed here."""
-    line = agent_command_line(
-        [str(_HOME / "bin" / "walras")],
-        settings.server_url,
-        pool,
-        state=_STATE,
-        join_token_file=_STATE / "enrolment.token",
-        rent_token_file=_STATE / "rent.token",
-    )
+    command = [str(_HOME / "bin" / "walras")]
+    enrolment = _STATE / "enrolment.token"
+    line = agent_command_line(command, settings.server_url, pool, state=_STATE, join_token_file=enrolment)
     if pool.market is Market.SPOT:
         line.append("--spot-notices")
     install = _install_lines(settings, packed_wheel()) if settings.install else ""

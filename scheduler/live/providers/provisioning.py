@@ -25,8 +25,9 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scheduler.core.events import PoolDeclared, RentFailed
 from scheduler.live.loop import billing
@@ -59,6 +60,7 @@ from walras.states import Reason
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+ProviderT = TypeVar("ProviderT")
 #: Seconds after which a call of a provider counts as unanswered.
 PROVIDER_CALL_S = 120.0
 JANITOR_SWEEP_S = 30.0
@@ -163,7 +165,7 @@ class Janitor:
                 why = "it answers no request that is open"
             elif node is not None:
                 why = "it was given back before"
-            elif coming[machine.token] > rent.machines - self._here(rent):
+            elif coming[machine.token] > rent.machines - state.here_of(rent.token):
                 why = "more came than were asked for"
             else:
                 continue
@@ -183,23 +185,15 @@ class Janitor:
 
     async def _give_up(self, rent: RentRow, listed: int) -> None:
         """Report machines of a request as failed that have not joined within `boot_limit_s`."""
-        missing = rent.machines - self._here(rent)
-        if missing <= 0 or not self._is_late(rent):
-            return
+        missing = rent.machines - self._loop.state.here_of(rent.token)
         limit_s = boot_limit_s(self._loop.state.pool_of(rent.pool_id))
+        if missing <= 0 or self._loop.clock.now() - rent.asked_at <= limit_s:
+            return
         what = "came up but did not join" if listed else "never came"
         reason = f"{ProviderProblemKind.UNAVAILABLE}: {missing} of the machines asked for {what} within {limit_s:g} s"
         await self._loop.perform(
             lambda transaction: emit(transaction, RentFailed(transaction.at, rent.token, reason, missing))
         )
-
-    def _here(self, rent: RentRow) -> int:
-        nodes = self._loop.state.nodes.values()
-        return sum(node.row.rent_token == rent.token and node.is_member for node in nodes)
-
-    def _is_late(self, rent: RentRow) -> bool:
-        pool = self._loop.state.pool_of(rent.pool_id)
-        return self._loop.clock.now() - rent.asked_at > boot_limit_s(pool)
 
 
 def _charge_given_back(transaction: Transaction, machine: RentedMachine) -> None:
@@ -375,6 +369,27 @@ def _is_plausible(offer: RentalOffer) -> bool:
     return False
 
 
+async def _ask_for_ever(
+    providers: Sequence[ProviderT], look: Callable[[ProviderT], Awaitable[None]], every_s: float, what: str
+) -> None:
+    """Look at each provider every so often; one that does not answer changes nothing."""
+    while True:
+        for provider in providers:
+            try:
+                await look(provider)
+            except ProviderProblem as problem:
+                log.warning("%s are not known: %s", what, problem)
+        await asyncio.sleep(every_s)
+
+
+def _declare_again(transaction: Transaction, pool_id: PoolId, term: str, value: float) -> None:
+    """Declare a pool with another price or boot time; nothing where it has that, or was removed meanwhile."""
+    pool, changed = transaction.state.pools.get(pool_id), dict[str, Any]({term: value})
+    if pool is not None and getattr(pool, term) != value:
+        log.info("%s of %s is %g, no longer %g", term, pool_id, value, getattr(pool, term))
+        emit(transaction, PoolDeclared(transaction.at, replace(pool, **changed)))
+
+
 class MarketWatch:
     """Asks providers for their market prices every few minutes."""
 
@@ -384,13 +399,7 @@ class MarketWatch:
 
     async def watch(self) -> None:
         """Ask for ever. A pool keeps its last price while its market does not answer."""
-        while True:
-            for provider in self._providers:
-                try:
-                    await self.look(provider)
-                except ProviderProblem as problem:
-                    log.warning("prices are not known: %s", problem)
-            await asyncio.sleep(_POLL_EVERY_S)
+        await _ask_for_ever(self._providers, self.look, _POLL_EVERY_S, "prices")
 
     async def look(self, provider: CloudProvider) -> None:
         """Ask once, and declare pools whose price has changed. Raises ProviderProblem."""
@@ -405,10 +414,7 @@ class MarketWatch:
     @staticmethod
     def _declare(transaction: Transaction, offers: Sequence[RentalOffer]) -> None:
         for offer in offers:
-            pool = transaction.state.pools.get(offer.pool_id)
-            if pool is not None and pool.usd_per_h != offer.usd_per_h:
-                log.info("%s costs %g USD/h, no longer %g", pool.pool_id, offer.usd_per_h, pool.usd_per_h)
-                emit(transaction, PoolDeclared(transaction.at, replace(pool, usd_per_h=offer.usd_per_h)))
+            _declare_again(transaction, offer.pool_id, "usd_per_h", offer.usd_per_h)
 
 
 async def play_market_script(loop: ServerLoop, provisioner: Provisioner, steps: Sequence[MarketStep]) -> None:
@@ -418,17 +424,11 @@ async def play_market_script(loop: ServerLoop, provisioner: Provisioner, steps: 
         await asyncio.sleep(max(0.0, began_at + step.at - loop.clock.now()))
         pool_id = PoolId(step.pool)
         if step.usd_per_h is not None:
-            await loop.perform(lambda transaction, p=pool_id, usd=step.usd_per_h: _reprice(transaction, p, usd))  # type: ignore[misc]
+            await loop.perform(partial(_declare_again, pool_id=pool_id, term="usd_per_h", value=step.usd_per_h))
         if step.revoke is not None:
             taken = provisioner.revoke(pool_id, step.revoke)
             log.info("market script: %s takes %s back", pool_id, ", ".join(taken) or "nothing")
     await asyncio.Event().wait()
-
-
-def _reprice(transaction: Transaction, pool_id: PoolId, usd_per_h: float) -> None:
-    pool = transaction.state.pools.get(pool_id)
-    if pool is not None and pool.usd_per_h != usd_per_h:
-        emit(transaction, PoolDeclared(transaction.at, replace(pool, usd_per_h=usd_per_h)))
 
 
 # ------------------------------------------------------------------------------------------ waits in queues
@@ -454,13 +454,7 @@ class QueueWatch:
 
     async def watch(self) -> None:
         """Ask for ever. A pool keeps its last wait while its queue is not known."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            for provider in self._providers:
-                try:
-                    await self.look(provider)
-                except ProviderProblem as problem:
-                    log.warning("queues are not known: %s", problem)
+        await _ask_for_ever(self._providers, self.look, _LOOK_EVERY_S, "queues")
 
     async def look(self, provider: QueueingProvider) -> None:
         """Ask once, and declare pools whose boot time has changed. Raises ProviderProblem."""
@@ -489,7 +483,4 @@ class QueueWatch:
     @staticmethod
     def _declare(transaction: Transaction, boots: Mapping[PoolId, float]) -> None:
         for pool_id, boot_s in boots.items():
-            pool = transaction.state.pools.get(pool_id)
-            if pool is not None:
-                log.info("machines of %s take %.0f s to come, no longer %.0f s", pool_id, boot_s, pool.boot_s)
-                emit(transaction, PoolDeclared(transaction.at, replace(pool, boot_s=boot_s)))
+            _declare_again(transaction, pool_id, "boot_s", boot_s)

@@ -469,16 +469,9 @@ class SlurmProvider:
 
     def _script(self, token: str, pool: Pool) -> str:
         """Returns the batch script, which holds tokens: Slurm shows a job's script to its owner only."""
-        python = self._settings.python or sys.executable
-        here = PurePosixPath("@state@")
-        line = agent_command_line(
-            [python, "-c", _WALRAS],
-            self._server_url,
-            pool,
-            state=here,
-            join_token_file=here / "enrolment.token",
-            rent_token_file=here / "rent.token",
-        )
+        python, here = self._settings.python or sys.executable, PurePosixPath("@state@")
+        command, enrolment = [python, "-c", _WALRAS], here / "enrolment.token"
+        line = agent_command_line(command, self._server_url, pool, state=here, join_token_file=enrolment)
         if pool.shape.emulated and self._settings.speeds:
             line += ["--speeds", self._settings.speeds]
         return _PILOT.format(

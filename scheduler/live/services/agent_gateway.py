@@ -9,8 +9,7 @@ is dead: it becomes UNREACHABLE first.
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field
-from functools import partial
+from collections import defaultdict
 from itertools import islice
 from random import Random
 
@@ -23,7 +22,7 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.departures import inherit_drain, note_joining
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.launches import launch_joined
-from scheduler.live.loop.live_state import LiveNode
+from scheduler.live.loop.live_state import LEASE_MARGIN_S, LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.agent_identity import (
     MachineSpeakers,
@@ -84,13 +83,6 @@ _SEALED = "its secrets do not open with this server's secret.key: restore that f
 _STUCK_PACE_S = 1.0
 
 
-@dataclass(slots=True)
-class _LongPoll:
-    """The event that wakes an open heartbeat call when there is a command for its machine."""
-
-    event: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
@@ -110,7 +102,8 @@ class AgentGateway:
         self._life = f"{loop.clock.now():.6f} {random_token(chance)[:8]}"
         self._job_tokens = job_tokens
         self._speakers = MachineSpeakers()
-        self._long_polls: dict[NodeId, _LongPoll] = {}
+        #: By machine, what wakes its open heartbeat call when there is a command for it.
+        self._long_polls: defaultdict[NodeId, asyncio.Event] = defaultdict(asyncio.Event)
         self.sessions = SessionBroker(chance)
 
     # ---------------------------------------------------------------- registration
@@ -127,7 +120,7 @@ class AgentGateway:
 
         def step(transaction: Transaction) -> None:
             if only_rent is not None:
-                check_enrolment(transaction, message, only_rent, self._loop.settings.enrol_s)
+                check_enrolment(transaction, message, only_rent)
             self._register(transaction, message, token_hash(credential))
 
         await self._loop.perform(step)
@@ -258,12 +251,12 @@ class AgentGateway:
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
             node = self._node(message.node_id)
-        long_poll = self._long_polls.setdefault(node.row.node_id, _LongPoll())
+        long_poll = self._long_polls[node.row.node_id]
         await self._loop.settled()
         if not self._must_answer(node, message) and message.wait_s > 0:
-            long_poll.event.clear()
+            long_poll.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(long_poll.event.wait(), message.wait_s)
+                await asyncio.wait_for(long_poll.wait(), message.wait_s)
             await self._loop.settled()
             node = self._node(message.node_id)
         return self._answer(node, message)
@@ -367,7 +360,7 @@ class AgentGateway:
 
     def wake(self, node_id: NodeId) -> None:
         """Have the machine's open heartbeat call answered."""
-        self._long_polls.setdefault(node_id, _LongPoll()).event.set()
+        self._long_polls[node_id].set()
 
     def _can_be_sent(self, command: AgentCommand, protocol: int) -> bool:
         return is_known_to(command, protocol) and self._secrets_for(command) is not None
@@ -396,12 +389,15 @@ class AgentGateway:
 
     def deliver(self, effects: TransactionEffects) -> None:
         """Queue the commands of a transaction, and wake the heartbeat calls that wait for them."""
+        unheard: list[int] = []
         for node_id, command in effects.posts:
             node = self._loop.state.nodes.get(node_id)
             if node is not None and node.is_member:
                 node.outbox[command.command_id] = command
             else:  # it was lost meanwhile: nobody is left there to carry it out
-                self._loop.perform_soon(partial(_forget_command, command.command_id))
+                unheard.append(command.command_id)
+        if unheard:
+            self._loop.perform_soon(lambda transaction: transaction.batch.delete(OutboxRow, *unheard))
         for node_id in {*effects.woken, *(node_id for node_id, _ in effects.posts)}:
             self.wake(node_id)
 
@@ -426,7 +422,7 @@ class AgentGateway:
     def _overdue(self, node: LiveNode) -> bool:
         now, settings = self._loop.clock.now(), self._loop.settings
         silent = node.row.state == "up" and now - node.heard_at > settings.unreachable_s
-        return silent or (node.row.state == "unreachable" and now > node.leased_until + settings.lease_margin_s)
+        return silent or (node.row.state == "unreachable" and now > node.leased_until + LEASE_MARGIN_S)
 
     def notice_silence(self, transaction: Transaction) -> None:
         """Mark silent machines as unreachable, and as lost once every lease there has run out; those that outlived the
@@ -450,10 +446,6 @@ class AgentGateway:
                 declare_node_lost(transaction, node.row.node_id, Reason.INFRA_NODE_LOST)
                 if was_awaited:
                     settle_machines(transaction, self._loop.settings.unreachable_s)
-
-
-def _forget_command(command_id: int, transaction: Transaction) -> None:
-    transaction.batch.delete(OutboxRow, command_id)
 
 
 def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason) -> None:

@@ -30,8 +30,10 @@ from walras.wire import ClusterIdentity, Heartbeat, Register, ShapeFacts, is_lik
 
 log = logging.getLogger(__name__)
 
-#: A machine may enrol until this many times its pool's boot time after the request.
-_ENROL_BOOTS = 3.0
+#: A machine may enrol until this many seconds after its request, or so many times its pool's boot time if longer.
+_ENROL_S, _ENROL_BOOTS = 1800.0, 3.0
+#: A job number that is told is believed up to so many above the newest one known here.
+_NUMBERS_AHEAD = 10_000_000
 #: The first protocol version in which agents name themselves and the cluster.
 _NAMES_ITSELF = 2
 
@@ -120,7 +122,7 @@ def check_has_left(transaction: Transaction, node: LiveNode, message: Register) 
         )
 
 
-def check_enrolment(transaction: Transaction, message: Register, rent_token: str, enrol_s: float) -> None:
+def check_enrolment(transaction: Transaction, message: Register, rent_token: str) -> None:
     """Raise Forbidden unless the machine is of the request's pool, comes in time, and is not one too many."""
     state, facts = transaction.state, message.facts
     rent = state.rents.get(rent_token)
@@ -128,7 +130,7 @@ def check_enrolment(transaction: Transaction, message: Register, rent_token: str
     if rent is None or message.rent_token != rent_token or not is_of_pool:
         raise Forbidden("this token admits machines of another request", field="rent_token")
     # For machines from a queue, the boot time includes the waits that were seen in that queue.
-    limit_s = max(enrol_s, _ENROL_BOOTS * state.pool_of(rent.pool_id).boot_s)
+    limit_s = max(_ENROL_S, _ENROL_BOOTS * state.pool_of(rent.pool_id).boot_s)
     if transaction.at - rent.asked_at > limit_s:
         raise Forbidden("this token admits no machine any more", field="rent_token")
     others = sum(
@@ -177,9 +179,9 @@ def note_speaker(transaction: Transaction, node: LiveNode, message: Heartbeat) -
     transaction.node_changed(node)
 
 
-def highest_number_told(state: LiveState, message: Heartbeat, most: int = 10_000_000) -> int:
+def highest_number_told(state: LiveState, message: Heartbeat) -> int:
     """Returns the highest job number that the agent reports this cluster to have given out, up to a plausible bound."""
-    return min(message.highest_job_id, state.next_job_id + most)
+    return min(message.highest_job_id, state.next_job_id + _NUMBERS_AHEAD)
 
 
 # ------------------------------------------------------------------------------------------ the machine it is

@@ -229,12 +229,10 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
 
 
 def _believed_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, claim: float | None) -> float | None:
-    row, ledger = attempt.row, transaction.core.ledger
     if claim is None:
         return None
-    return attempt.evidence.believed(
-        claim, job.kind, row.accelerator, row.accelerators, ledger.table, ledger.classes.nominal
-    )
+    gang = attempt.row.accelerator, attempt.row.accelerators
+    return attempt.evidence.believed(claim, job.kind, gang, transaction.core.ledger)
 
 
 def _take_word_on_saving(report: ProgressReport) -> tuple[bool, bool]:

@@ -84,21 +84,19 @@ def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedRep
     return row
 
 
-def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, digest: str, why: str) -> bool:
+def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, digest: str, why: str) -> None:
     """Fall back to the earlier checkpoint, because the one that this attempt began with is lost.
 
-    `digest`: of the lost one, or empty. Returns False where the attempt began with no such checkpoint: then nothing is
-    lost.
+    `digest`: of the lost one, or empty. Where the attempt began with no such checkpoint, nothing is lost.
     """
     lost = job.checkpoint
     if lost is None or lost.attempt >= attempt.row.attempt or digest not in ("", lost.digest):
-        return False
+        return
     log.error("job %d: its checkpoint at step %g is lost: %s", job.row.job_id, lost.step, why)
     transaction.batch.put(replace(lost, lost=True))
     job.checkpoint, job.earlier_checkpoint = job.earlier_checkpoint, None
     steps = 0.0 if job.checkpoint is None else job.checkpoint.step
     emit(transaction, CheckpointRecorded(transaction.at, job.row.job_id, attempt.row.attempt, steps, lost=True))
-    return True
 
 
 def is_inside(job: LiveJob, report: CommittedReport) -> bool:

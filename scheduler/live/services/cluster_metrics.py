@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -31,6 +30,7 @@ from scheduler.core.events import (
 from scheduler.core.explain.pending_reasons import first_pending_reason
 from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.live.loop.event_loop import CooperativeYield, ServerLoop
+from scheduler.live.loop.solver_pool import SolverPool
 from scheduler.live.loop.transaction import TransactionEffects
 from scheduler.live.store.store_interface import StoreUnavailable
 from walras.cluster import Placement
@@ -49,16 +49,10 @@ _LOOK_AT_LAG_EVERY_S = 0.5
 _FRESH_S = 2.0
 
 
-class ServerHealth(Protocol):
-    """The state of the solver's pool, as text."""
-
-    state: str
-
-
 class ClusterGauges:
     """The gauges of one server."""
 
-    def __init__(self, loop: ServerLoop, solver: ServerHealth, registry: CollectorRegistry) -> None:
+    def __init__(self, loop: ServerLoop, solver: SolverPool, registry: CollectorRegistry) -> None:
         self._loop = loop
         self._solver = solver
         self._gathered_at = -inf
@@ -196,55 +190,36 @@ class _RunningWork:
 class ClusterMetrics:
     """An effect handler of the loop that keeps the metrics, and what `/metrics` answers."""
 
-    def __init__(self, loop: ServerLoop, health: ServerHealth) -> None:
+    def __init__(self, loop: ServerLoop, solver: SolverPool) -> None:
         self._loop = loop
         self._running: dict[JobId, _RunningWork] = {}
         self.registry = registry = CollectorRegistry()
-        self.gauges = ClusterGauges(loop, health, registry)
-        self._submitted = Counter("walras_jobs_submitted", "Jobs that were accepted.", registry=registry)
-        self._ended = Counter(
-            "walras_jobs_ended", "Jobs that ended, by their final state.", ["state"], registry=registry
-        )
-        self._attempts = Counter(
-            "walras_attempts_ended", "Attempts that ended, by state.", ["state"], registry=registry
-        )
-        self._queueing = Histogram(
-            "walras_job_queueing_seconds",
-            "From submission until all ranks first ran.",
-            ["accelerator"],
-            buckets=_QUEUE_BUCKETS,
-            registry=registry,
-        )
-        self._starting = Histogram(
-            "walras_attempt_start_seconds",
-            "From the grant of accelerators until all ranks ran.",
-            ["accelerator"],
-            buckets=_START_BUCKETS,
-            registry=registry,
-        )
-        self._preemptions = Counter(
-            "walras_preemptions", "Attempts that were asked to stop, by reason.", ["reason"], registry=registry
-        )
-        self._lost = Counter(
+        self.gauges = ClusterGauges(loop, solver, registry)
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(name, meaning, labels, registry=registry)
+
+        def seconds(name: str, meaning: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(name, meaning, labels, buckets=buckets, registry=registry)
+
+        self._submitted = counter("walras_jobs_submitted", "Jobs that were accepted.")
+        self._ended = counter("walras_jobs_ended", "Jobs that ended, by their final state.", "state")
+        self._attempts = counter("walras_attempts_ended", "Attempts that ended, by state.", "state")
+        queued = "From submission until all ranks first ran."
+        self._queueing = seconds("walras_job_queueing_seconds", queued, _QUEUE_BUCKETS, "accelerator")
+        started = "From the grant of accelerators until all ranks ran."
+        self._starting = seconds("walras_attempt_start_seconds", started, _START_BUCKETS, "accelerator")
+        self._preemptions = counter("walras_preemptions", "Attempts that were asked to stop, by reason.", "reason")
+        self._lost = counter(
             "walras_lost_work_accelerator_seconds",
             "Work done since the last checkpoint of attempts that ended without success.",
-            ["accelerator"],
-            registry=registry,
+            "accelerator",
         )
-        self._solves = Histogram(
-            "walras_solve_seconds", "Time of solves that were answered.", buckets=_SOLVE_BUCKETS, registry=registry
-        )
-        self._failed_solves = Counter(
-            "walras_solve_failures", "Solves that failed or took too long.", registry=registry
-        )
-        self._commits = Histogram(
-            "walras_store_commit_seconds",
-            "Time of transactions to the disk.",
-            buckets=_SHORT_BUCKETS,
-            registry=registry,
-        )
-        self._lag = Histogram("walras_event_loop_lag_seconds", "How much later than asked the event loop woke.",
-                              buckets=_SHORT_BUCKETS, registry=registry)  # fmt: skip
+        self._solves = seconds("walras_solve_seconds", "Time of solves that were answered.", _SOLVE_BUCKETS)
+        self._failed_solves = counter("walras_solve_failures", "Solves that failed or took too long.")
+        self._commits = seconds("walras_store_commit_seconds", "Time of transactions to the disk.", _SHORT_BUCKETS)
+        late = "How much later than asked the event loop woke."
+        self._lag = seconds("walras_event_loop_lag_seconds", late, _SHORT_BUCKETS)
 
     async def text(self) -> bytes:
         """Returns all metrics in the text format of Prometheus."""

@@ -27,10 +27,11 @@ from scheduler.live.services.job_submission import (
     paying_project,
     with_standing,
 )
-from scheduler.live.store.event_journal import dump_request, parse_request
+from scheduler.live.store.event_journal import dump_json, parse_request
 from scheduler.live.store.table_rows import SpecRow
 from walras.errors import Conflict, Forbidden, JobSpecError
 from walras.job_request import JobRequest, Kind, kind_within
+from walras.resources.jobs import Patch
 from walras.spec.field_types import parse_instant
 from walras.spec.job_spec import parse_spec, spec_mapping
 from walras.states import JobState
@@ -48,7 +49,7 @@ def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
     spec, request = json.loads(stored.spec), parse_request(stored.request)
     if written.strip().lower() == NO_DEADLINE:
         spec.pop("deadline", None)
-        return replace(stored, spec=json.dumps(spec), request=dump_request(replace(request, deadline_at=inf)))
+        return replace(stored, spec=json.dumps(spec), request=dump_json(replace(request, deadline_at=inf)))
     now, epoch = clock.now(), clock.unix(0.0)
     try:
         instant = parse_instant(written, now=epoch + now)
@@ -65,7 +66,7 @@ def changed_deadline(stored: SpecRow, written: str, clock: Clock) -> SpecRow:
             "deadline: it is beyond the calendar", field="deadline", fix="choose an earlier one"
         ) from None
     parse_spec(spec)
-    return replace(stored, spec=json.dumps(spec), request=dump_request(replace(request, deadline_at=deadline_at)))
+    return replace(stored, spec=json.dumps(spec), request=dump_json(replace(request, deadline_at=deadline_at)))
 
 
 def changed_terms(stored: SpecRow, priority: int | None, budget_usd: float | None) -> SpecRow:
@@ -109,17 +110,15 @@ class ProjectChange:
     stored: SpecRow
 
 
-def changed_project(
-    stored: SpecRow, job: LiveJob, wanted: str, priority: int | None, caller: UserCaller, people: People
-) -> ProjectChange:
-    """Returns the job as it will be in the project `wanted`; `priority`: the new one, None: as now.
+def changed_project(stored: SpecRow, job: LiveJob, patch: Patch, caller: UserCaller, people: People) -> ProjectChange:
+    """Returns the job as it will be in the project of the patch, with its priority; without one, with that of now.
 
     Raises JobSpecError for an invalid project name, Forbidden where caller or owner have no such project or a field is
     beyond its cap, Conflict for a job that holds machines or whose checkpoints lie in a folder of its project.
     """
-    row, given = job.row, {**json.loads(stored.spec), "project": wanted}
-    if priority is not None or "priority" not in json.loads(row.defaults):
-        given["priority"] = row.priority if priority is None else priority
+    row, given = job.row, {**json.loads(stored.spec), "project": patch.project}
+    if patch.priority is not None or "priority" not in json.loads(row.defaults):
+        given["priority"] = row.priority if patch.priority is None else patch.priority
     spec = parse_spec(given)
     project = paying_project(spec.project, caller)
     _check_waits(job)
@@ -139,7 +138,7 @@ def changed_project(
         weight=draft.spec.weight,
         value_usd_per_h=draft.spec.value_usd_per_h,
     )
-    kept = SpecRow(row.job_id, json.dumps(spec_mapping(spec)), dump_request(request))
+    kept = SpecRow(row.job_id, json.dumps(spec_mapping(spec)), dump_json(request))
     return ProjectChange(row.project, draft, request, kept)
 
 

@@ -43,7 +43,7 @@ from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveS
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.checkpoint_records import CheckpointPlaces
 from scheduler.live.services.machine_facts import tools_note
-from scheduler.live.store.event_journal import dump_request
+from scheduler.live.store.event_journal import dump_json
 from scheduler.live.store.table_rows import ANSWER_KEPT_S, AnswerRow, JobRow, SecretRow, SpecRow
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_needs import JobNeeds
@@ -359,7 +359,7 @@ class JobAdmission:
         state.jobs[job_id] = job
         transaction.job_changed(job)
         transaction.target_changed(job)
-        transaction.batch.put(SpecRow(job_id, json.dumps(spec_mapping(draft.written or spec)), dump_request(request)))
+        transaction.batch.put(SpecRow(job_id, json.dumps(spec_mapping(draft.written or spec)), dump_json(request)))
         if draft.secrets:
             state.secrets[job_id] = self._box.seal(job_id, draft.secrets)
             transaction.batch.put(SecretRow(job_id, state.secrets[job_id]))

@@ -16,7 +16,7 @@ import numpy as np
 from optimizer.bounds.hindsight import PastCapacity, PastJob, hindsight_bound
 from optimizer.bounds.instance import FloatArray
 from scheduler.live.store.event_journal import parse_request
-from scheduler.live.store.report_rows import (
+from scheduler.live.store.usage_sums import (
     INTERRUPTED,
     PastAttemptRow,
     PastJobRow,
@@ -82,7 +82,9 @@ def report_past(question: ReportQuestion) -> bytes:
     sharing = _co_located(each for those in attempts.values() for each in those)
     for job in jobs:
         those = attempts.get(job.job_id, [])
-        past = _past_job(job, those, speeds, sharing, question.since_at, fleet.capacity.types)
+        past: PastJob | str = "submitted before"
+        if job.submitted_at >= question.since_at:
+            past = _past_job(job, those, speeds, sharing, fleet.capacity.types)
         for sums in (projects[job.project], total):
             sums.jobs.append(job)
             if isinstance(past, PastJob):
@@ -139,12 +141,9 @@ def _past_job(
     attempts: Sequence[PastAttemptRow],
     speeds: _Speeds,
     sharing: set[int],
-    since_at: float,
     types: Sequence[str],
 ) -> PastJob | str:
     """Returns the job as the bound takes it, or the reason why it is left out."""
-    if job.submitted_at < since_at:
-        return "submitted before"
     if job.state != JobState.SUCCEEDED:
         return "not ended" if job.ended_at is None else "ended without success"
     if job.request is None or not attempts:

@@ -154,7 +154,7 @@ class PolicyService:
             else:
                 found = await self._tried(trial_of(spec))
                 if not isinstance(found, PolicyFault):
-                    return self._chosen(replace(self._version(spec, rules, "policy file"), traits=found))
+                    return self._chosen(replace(self._version(spec, rules, PolicyWish("policy file")), traits=found))
                 fault, failed = found, self._last_version + 1
                 self._failed.append((spec, rules))
         for row, known in enumerate(self._history):
@@ -169,7 +169,7 @@ class PolicyService:
                 fault, failed = found, known.row.version
         spec, rules = self.check(DEFAULT_POLICY)
         if fault is None:
-            return self._chosen(self._version(spec, rules, "default"))
+            return self._chosen(self._version(spec, rules, PolicyWish("default")))
         default = PolicyInForce(PolicyRow(0, "", 0.0, "default"), spec, rules)
         return self._chosen(self._version_put_back(default, failed, fault))
 
@@ -238,7 +238,7 @@ class PolicyService:
                 return self.in_force  # the answer to this change was lost
             self._check_version(wish)
             before = self._in_force
-            version = self._version(spec, rules, wish.by, transaction.at, reason=wish.reason)
+            version = self._version(spec, rules, wish, transaction.at)
             changed = replace(version, traits=traits)
             self._put_in_force(transaction, changed)
             if note is not None:
@@ -305,25 +305,19 @@ class PolicyService:
         return found
 
     def _version(
-        self,
-        spec: PolicySpec,
-        rules: RoundRules,
-        by: str,
-        at: float | None = None,
-        put_back: str = "",
-        reason: str = "",
+        self, spec: PolicySpec, rules: RoundRules, wish: PolicyWish, at: float | None = None, put_back: str = ""
     ) -> PolicyInForce:
-        said = {name: text for name, text in ((_PUT_BACK, put_back), (_REASON, reason)) if text}
+        said = {name: text for name, text in ((_PUT_BACK, put_back), (_REASON, wish.reason)) if text}
         body = dump_policy(spec, rules) | said
         at = self._loop.clock.now() if at is None else at
-        row = PolicyRow(self._last_version + 1, json.dumps(body), at, by)
-        return PolicyInForce(row, spec, rules, put_back, reason)
+        row = PolicyRow(self._last_version + 1, json.dumps(body), at, wish.by)
+        return PolicyInForce(row, spec, rules, put_back, wish.reason)
 
     def _version_put_back(
         self, good: PolicyInForce, failed: int, fault: PolicyFault, at: float | None = None
     ) -> PolicyInForce:
         rules = self._with_organisation(good.rules, ROUND_TIMES)
-        version = self._version(good.spec, rules, "walras", at, f"version {failed} failed: {fault}")
+        version = self._version(good.spec, rules, PolicyWish("walras"), at, f"version {failed} failed: {fault}")
         return replace(version, traits=good.traits)
 
     def _put_in_force(self, transaction: Transaction, changed: PolicyInForce) -> None:

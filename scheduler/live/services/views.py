@@ -24,7 +24,7 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.live.loop import billing
 from scheduler.live.loop.departures import departure_text
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
-from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
+from scheduler.live.loop.live_state import LEASE_MARGIN_S, JobTarget, LiveJob, LiveNode, LiveState, parse_target
 from scheduler.live.services.job_submission import parse_defaults, value_owner
 from scheduler.live.store.store_interface import JobQuery, JobUsage
 from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, JobRow, PolicyRow
@@ -286,7 +286,7 @@ class ApiViews:
             node.has_told or not node.must_meet
         ) and self._clock.now() - node.heard_at <= self._loop.settings.unreachable_s:
             return "waits until every machine has said what it runs, as the database was restored"
-        left_s = max(0.0, node.leased_until + self._loop.settings.lease_margin_s - self._clock.now())
+        left_s = max(0.0, node.leased_until + LEASE_MARGIN_S - self._clock.now())
         return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
 
     def _free(self, node: LiveNode) -> int:

@@ -3,22 +3,29 @@
 A backup is a folder of the same layout, copied while the server runs: the database by SQLite's backup interface (as of
 one instant), and of the rest what `FOLDER_ENTRIES` says. A restore begins a new incarnation of the cluster and
 renumbers nothing; where the database that it replaces is known to have given out higher job numbers, the next job gets
-a number above those.
+a number above those. Tokens that were revoked there stay revoked, as far as it can be read: the backup may be older.
 """
 
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Set
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, InBackup
 from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
-from scheduler.live.store.sqlite_store import FolderLock, SqliteStore, find_page_damage, put_aside
+from scheduler.live.store.sqlite_store import (
+    FolderLock,
+    SqliteStore,
+    connect_read_only,
+    database_in,
+    find_page_damage,
+    put_aside,
+)
 from walras.clocks import SYSTEM_CLOCKS, random_hex
-from walras.errors import ConfigError, Conflict, NotFound, UserError
+from walras.errors import ConfigError, Conflict, UserError
 
 _ALL_COPIED = {InBackup.COPIED, InBackup.WITH_LOGS}
 #: A check reports less free disk space than this, bytes.
@@ -33,6 +40,8 @@ class BackupReport:
     commits: int
     last_job_id: int
     files: tuple[str, ...]
+    #: Of a restore: whether all tokens that the database before it had revoked are revoked here too.
+    keeps_revocations: bool = False
 
 
 def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
@@ -47,12 +56,8 @@ def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True, mode=0o700)
     try:
-        with _reading(data) as source:
-            target = sqlite3.connect(draft / "walras.db")
-            try:
-                source.backup(target)  # in one piece: each commit between two would begin it anew
-            finally:
-                target.close()
+        with _reading(data) as source, closing(sqlite3.connect(draft / "walras.db")) as target:
+            source.backup(target)  # in one piece: each commit between two would begin it anew
         os.chmod(draft / "walras.db", 0o600)
         head = _checked_head(draft)
         tip = TipFile(draft, SYSTEM_CLOCKS.monotonic)
@@ -84,15 +89,27 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
         former = _last_tip(data)
         if former is not None and not _is_same_cluster(backup, data):
             former = None
+        revoked = _revoked_tokens(data)
         database = (entry.name for entry in FOLDER_ENTRIES.values() if entry.in_backup is InBackup.DATABASE)
         put_aside(data, (*database, *_names(backup, _ALL_COPIED)))
         copied = _copy(backup, data, _ALL_COPIED)
         shutil.copy2(backup / "walras.db", data / "walras.db")
         os.chmod(data / "walras.db", 0o600)
-        _begin_incarnation(data, former, "restored")
+        _begin_incarnation(data, former, "restored", revoked or ())
     finally:
         lock.release()
-    return BackupReport(data, head.commits, head.last_job_id, ("walras.db", *copied))
+    files = "walras.db", *copied
+    return BackupReport(data, head.commits, head.last_job_id, files, keeps_revocations=revoked is not None)
+
+
+def _revoked_tokens(data: Path) -> list[tuple[float, str]] | None:
+    """Returns (Unix time, hash) of each revoked token of a folder's database; None where that cannot be read."""
+    try:
+        with _reading(data) as connection:
+            rows = connection.execute("SELECT revoked_at, sha256 FROM tokens WHERE revoked_at IS NOT NULL")
+            return rows.fetchall()
+    except (sqlite3.DatabaseError, UserError):
+        return None
 
 
 def _names(folder: Path, kinds: Set[InBackup]) -> list[str]:
@@ -168,10 +185,14 @@ def find_damage(data: Path) -> list[str]:
     return [each for each in found if each]
 
 
-def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
-    """Add an incarnation to the database; its chain counts on from the known end of the former database."""
-    connection = sqlite3.connect(data / "walras.db", isolation_level=None)
-    try:
+def _begin_incarnation(
+    data: Path, former: ChainHead | None, why: str, revoked: Iterable[tuple[float, str]] = ()
+) -> None:
+    """Add an incarnation to the database; its chain counts on from the known end of the former database.
+
+    `revoked`: (Unix time, hash) of tokens that open nothing any more.
+    """
+    with closing(sqlite3.connect(data / "walras.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(
@@ -179,10 +200,9 @@ def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
             " SELECT cluster_id, ?, ?, ? FROM incarnations ORDER BY seq DESC LIMIT 1",
             [random_hex(None, 16), SYSTEM_CLOCKS.wall(), why],
         )
+        connection.executemany("UPDATE tokens SET revoked_at = ? WHERE sha256 = ? AND revoked_at IS NULL", revoked)
         head = accept_chain(connection, former)
         connection.execute("COMMIT")
-    finally:
-        connection.close()
     (data / "tip").unlink(missing_ok=True)
     tip = TipFile(data, SYSTEM_CLOCKS.monotonic)
     tip.write(head)
@@ -228,18 +248,9 @@ def _is_same_cluster(one: Path, other: Path) -> bool:
     return bool(found[0] == found[1])
 
 
-@contextmanager
-def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
+def _reading(folder: Path) -> closing[sqlite3.Connection]:
     """Opens a folder's database for reading, without taking its lock. Raises NotFound where there is none."""
-    path = folder / "walras.db"
-    if not path.is_file() or path.stat().st_size == 0:
-        fix = "name the folder given to `walras server --data`, or a backup of one"
-        raise NotFound(f"{folder} holds no walras.db", field="data", fix=fix)
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    try:
-        yield connection
-    finally:
-        connection.close()
+    return closing(connect_read_only(database_in(folder), isolation_level=None))
 
 
 def _force(folder: Path) -> None:
@@ -254,6 +265,5 @@ def _force(folder: Path) -> None:
 
 def open_stopped(data: Path) -> SqliteStore:
     """Opens the database of a stopped server for writing. Raises NotFound where there is none."""
-    with _reading(data):
-        pass
+    database_in(data)
     return SqliteStore(data)

@@ -255,6 +255,8 @@ CUT_NOTE = b"\n[walras: output is left out here: the logs of this job's user fil
 _LOGS_FIX = "an administrator deletes old ones: `walras admin prune --logs 7d`, or `keep: {logs: 30d}`"
 
 
+#: The most bytes kept of one rank's log; later ones are dropped, and the log says so.
+LOG_BYTES = 256 * 1024 * 1024
 #: Files and folders of one rank's log at most, and how many of the disk's are left to others.
 _FILES_OF_LOG, _FILES_LEFT = 4, 4096
 

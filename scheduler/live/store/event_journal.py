@@ -11,10 +11,10 @@ it also shows which speeds the server believed before it measured them.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -31,9 +31,6 @@ from walras.model_facts import ModelFacts
 
 _EVENTS: Mapping[str, type] = {event.__name__: event for event in get_args(Event)}
 _COMMANDS: Mapping[str, type] = {command.__name__: command for command in get_args(Command)}
-_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
-_FACTS: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
-_POOL: TypeAdapter[Pool] = TypeAdapter(Pool)
 #: Commands of which only a digest is kept.
 _QUESTIONS = (Solve, RankJobs)
 #: The kind of rows from which on a fresh core decides.
@@ -41,12 +38,14 @@ GENERATION = "generation"
 
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
-    row_type: TypeAdapter(row_type) for row_type in (*get_args(Event), *get_args(Command)) if row_type not in _QUESTIONS
+    stored: TypeAdapter(stored)
+    for stored in (*get_args(Event), *get_args(Command), JobRequest, ModelFacts, Pool)
+    if stored not in _QUESTIONS
 }
 
 
 def encode_event(event: Event) -> JournalRow:
-    payload = _dump(event)
+    payload = dump_json(event)
     if isinstance(event, Solved):  # empty fields are left out, so that older journals still read the same
         if not event.proposal.worth_usd:
             payload = payload.replace(',"worth_usd":[]', "")
@@ -63,7 +62,7 @@ def encode_event(event: Event) -> JournalRow:
 
 
 def encode_command(at: float, command: Command) -> JournalRow:
-    payload = _digest_of(command) if isinstance(command, _QUESTIONS) else _dump(command)
+    payload = _digest_of(command) if isinstance(command, _QUESTIONS) else dump_json(command)
     if isinstance(command, Start) and command.checkpoint_every_s is None:
         # An empty field is left out, so that journals from before it existed still read the same.
         payload = payload.replace(',"checkpoint_every_s":null', "")
@@ -92,22 +91,20 @@ def decode_command(row: JournalRow) -> Command | None:
     return command
 
 
-def dump_request(request: JobRequest) -> str:
-    return json.dumps(_REQUEST.dump_python(request, mode="json"), separators=(",", ":"))
+def dump_json(value: Event | Command | JobRequest | ModelFacts | Pool) -> str:
+    """Returns a value as it is stored."""
+    return json.dumps(_ADAPTERS[type(value)].dump_python(value, mode="json"), separators=(",", ":"))
 
 
 def parse_request(text: str) -> JobRequest:
     """Returns a stored request; those of releases before had kinds that all projects shared."""
-    request: JobRequest = _REQUEST.validate_python(json.loads(text))
+    request: JobRequest = _ADAPTERS[JobRequest].validate_python(json.loads(text))
     return replace(request, kind=kind_within(request.project, request.kind))
 
 
-def dump_facts(facts: ModelFacts) -> str:
-    return json.dumps(_FACTS.dump_python(facts, mode="json"), separators=(",", ":"))
-
-
 def parse_facts(text: str) -> ModelFacts:
-    return _FACTS.validate_python(json.loads(text))
+    facts: ModelFacts = _ADAPTERS[ModelFacts].validate_python(json.loads(text))
+    return facts
 
 
 #: How many jobs are encoded at once: meanwhile no other thread of the process runs.
@@ -128,21 +125,14 @@ def parse_state(text: str) -> StateRestored:
     return state
 
 
-def dump_pool(pool: Pool) -> str:
-    return json.dumps(_POOL.dump_python(pool, mode="json"), separators=(",", ":"))
-
-
 def parse_pool(text: str) -> Pool:
-    return _POOL.validate_python(json.loads(text))
+    pool: Pool = _ADAPTERS[Pool].validate_python(json.loads(text))
+    return pool
 
 
 def as_journaled(event: Event) -> Event:
     """Returns the event as a reader of the journal will see it (tuples inside free-form values become lists)."""
     return decode_event(encode_event(event))
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(_ADAPTERS[type(value)].dump_python(value, mode="json"), separators=(",", ":"))
 
 
 def _digest_of(question: Solve | RankJobs) -> str:
@@ -190,12 +180,6 @@ def _update_digest(digest: Any, value: Any) -> None:
 _LISTED_DIFFERENCES = 20
 
 
-class ReplayedCore(Protocol):
-    """Something that turns events into commands, as a core does."""
-
-    def handle(self, event: Event) -> list[Command]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayDifference:
     """The first command in which the replay of one event differs from the record."""
@@ -221,19 +205,16 @@ class ReplayReport:
         return self.different == 0
 
 
-def replay_journal(
-    rows: Iterable[JournalRow],
-    make_core: Callable[[], ReplayedCore] = SchedulerCore,
-) -> ReplayReport:
+def replay_journal(rows: Iterable[JournalRow]) -> ReplayReport:
     """Feed recorded events through fresh cores and compare the commands one by one.
 
     An event that a core cannot take (of a journal that was tampered with) counts as a difference and ends the replay.
     """
     report = ReplayReport()
-    core: ReplayedCore | None = None
+    core: SchedulerCore | None = None
     for event_row, recorded in _grouped_by_event(rows):
         if core is None or event_row.kind == GENERATION:
-            core = make_core()
+            core = SchedulerCore()
             report.generations += 1
         if event_row.kind == GENERATION:
             continue

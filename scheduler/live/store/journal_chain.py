@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -184,19 +184,30 @@ def find_chain_damage(connection: SqlConnection, tip: ChainHead | None, *, whole
             f" written {tip.commits} (jobs up to number {tip.last_job_id})"
         )
     before = head.seq if tip is None else min(tip.seq, head.seq)
-    mark = connection.execute(
-        "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [before]
-    ).fetchone()
+    mark = _newest_mark(connection, before)
     seq, digest = chain_beginning(connection) if whole or mark is None else mark
     marks = dict(connection.execute("SELECT seq, digest FROM chain_marks WHERE seq > ?", [seq]).fetchall())
-    rows = connection.execute("SELECT seq, at, kind, type, payload FROM journal WHERE seq > ? ORDER BY seq", [seq])
-    for row_seq, *values in rows:
-        digest, seq = next_digest(digest, JournalRow(*values)), row_seq
+    for row_seq, row in _rows_after(connection, seq):
+        digest, seq = next_digest(digest, row), row_seq
         if marks.get(seq, digest) != digest or (tip is not None and seq == tip.seq and digest != tip.digest):
             return f"the journal differs from what was written, at or before row {seq}"
     if (seq, digest) != (head.seq, head.digest):
         return f"the journal ends at row {seq}, and row {head.seq} was written"
     return ""
+
+
+def _newest_mark(connection: SqlConnection, seq: int) -> tuple[int, str] | None:
+    """Returns row and digest of the newest mark up to a row; None without one."""
+    sql = "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
+    mark: tuple[int, str] | None = connection.execute(sql, [seq]).fetchone()
+    return mark
+
+
+def _rows_after(connection: SqlConnection, seq: int, last: int = 2**62) -> Iterator[tuple[int, JournalRow]]:
+    """Yields the rows of the journal behind one row up to another, in order, with their numbers."""
+    sql = "SELECT seq, at, kind, type, payload FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq"
+    for row_seq, *values in connection.execute(sql, [seq, last]):
+        yield row_seq, JournalRow(*values)
 
 
 def journal_cut(connection: SqlConnection) -> int:
@@ -214,16 +225,9 @@ def chain_beginning(connection: SqlConnection) -> tuple[int, str]:
 
 def cut_chain(connection: SqlConnection, seq: int) -> None:
     """Let the journal begin behind this row, whose digest is kept. Raises ConfigError where the row is missing."""
-    known = connection.execute(
-        "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [seq]
-    ).fetchone()
-    since, digest = known or (0, "")
-    found = since
-    rows = connection.execute(
-        "SELECT seq, at, kind, type, payload FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq", [since, seq]
-    )
-    for row_seq, *values in rows:
-        digest, found = next_digest(digest, JournalRow(*values)), row_seq
+    found, digest = _newest_mark(connection, seq) or (0, "")
+    for row_seq, row in _rows_after(connection, found, seq):
+        digest, found = next_digest(digest, row), row_seq
     if found != seq:
         raise ConfigError(f"the journal has no row {seq}", field="data", fix="run `walras admin check --data DIR`")
     connection.execute("DELETE FROM chain_marks WHERE seq <= ?", [seq])
@@ -252,9 +256,9 @@ def chain_existing_rows(connection: SqlConnection) -> ChainHead:
     """Return a chain over the existing journal of a database, and store its marks."""
     head = ChainHead(last_job_id=connection.execute("SELECT coalesce(max(job_id), 0) FROM jobs").fetchone()[0])
     marks: list[tuple[int, str]] = []
-    for seq, *values in connection.execute("SELECT seq, at, kind, type, payload FROM journal ORDER BY seq"):
+    for seq, row in _rows_after(connection, 0):
         unmarked = head.unmarked + 1
-        digest = next_digest(head.digest, JournalRow(*values))
+        digest = next_digest(head.digest, row)
         if unmarked >= _ROWS_PER_MARK:
             marks.append((seq, digest))
             unmarked = 0

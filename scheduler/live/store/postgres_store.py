@@ -36,7 +36,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -46,11 +46,11 @@ from sqlite_utils import Database
 
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, load_head
-from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.migrations import SQL_FOR_BOTH, lend_functions, migrations
 from scheduler.live.store.retention import Ages, PruneReport, prune_store
 from scheduler.live.store.sql_dialect import SqlCursor, postgres_sql, postgres_value, postgres_values
-from scheduler.live.store.sql_store import META_SQL, Store, write_rows
+from scheduler.live.store.sql_store import META_SQL, Absence, Store, write_rows
+from scheduler.live.store.sqlite_store import connect_read_only
 from scheduler.live.store.store_interface import EXIT_NOT_LEADING, LeadershipLost, StoreUnavailable, WriteBatch
 from scheduler.live.store.table_declaration import TABLES, Table
 from walras.clocks import SYSTEM_CLOCKS, Clocks
@@ -456,8 +456,7 @@ def copy_into_postgres(data: Path, leadership: Leadership) -> int:
     connection = leadership.connection
     empty = fresh_database(SYSTEM_CLOCKS, None)
     shapes = read_tables(empty)
-    source = sqlite3.connect(f"{(data / 'walras.db').absolute().as_uri()}?mode=ro", uri=True)
-    try:
+    with closing(connect_read_only(data / "walras.db")) as source:
         with suppress(sqlite3.OperationalError):
             made = {name for (name,) in source.execute("SELECT name FROM _sqlite_migrations")}
             if made != {name for (name,) in empty.conn.execute("SELECT name FROM _sqlite_migrations")}:
@@ -473,8 +472,6 @@ def copy_into_postgres(data: Path, leadership: Leadership) -> int:
             connection.executemany(META_SQL, ((f"last_{name}", given.get(name, 0)) for name in _named("is_numbered")))
             leadership.claim_folder(DataFolder(data).key_digest())
             return copied
-    finally:
-        source.close()
 
 
 # ------------------------------------------------------------------------------------------ tables

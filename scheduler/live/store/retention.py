@@ -27,9 +27,9 @@ from scheduler.live.holder_shares import HolderShares
 from scheduler.live.store.data_folder import FOLDER_ENTRIES, DataFolder, FolderEntry
 from scheduler.live.store.journal_chain import cut_chain, journal_cut
 from scheduler.live.store.sql_dialect import SqlConnection
-from scheduler.live.store.sqlite_store import FolderLock
+from scheduler.live.store.sqlite_store import FolderLock, database_in
 from scheduler.live.store.table_declaration import TABLES, Kept
-from walras.errors import Conflict, NotFound
+from walras.errors import Conflict
 
 #: Jobs, and journal rows, that are deleted in one transaction, for which the server waits some milliseconds.
 _JOBS_IN_A_BITE, _ROWS_IN_A_BITE = 200, 5000
@@ -62,12 +62,7 @@ class Ages(TypedDict):
 
 def prune(data: Path, **ages: Unpack[Ages]) -> PruneReport:
     """Delete what is older than these ages. Raises NotFound where there is no database."""
-    path = data / "walras.db"
-    if not path.is_file():
-        raise NotFound(
-            f"{data} holds no walras.db", field="data", fix="name the folder given to `walras server --data`"
-        )
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_S)) as connection:
+    with closing(sqlite3.connect(database_in(data), isolation_level=None, timeout=_PATIENCE_S)) as connection:
         told = prune_store(connection, lambda: _transaction(connection), data, **ages)
         _shrink(connection, data)
         return told

@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,9 +24,8 @@ from sqlite_utils import Database
 
 from scheduler.live.store.data_folder import FOLDER_ENTRIES
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, find_chain_damage, load_head
-from scheduler.live.store.last_alive import store_last_alive
 from scheduler.live.store.migrations import lend_functions, migrations
-from scheduler.live.store.sql_store import Store, write_rows
+from scheduler.live.store.sql_store import Store, store_last_alive, write_rows
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from scheduler.live.store.table_declaration import TABLES, Table
 from scheduler.live.store.table_rows import JournalRow
@@ -40,6 +39,21 @@ _WHOLE_CHECK_BYTES = 64 << 20
 _RESTORE = "restore a backup with `walras admin restore BACKUP --data DIR --replace`"
 
 log = logging.getLogger(__name__)
+
+
+def connect_read_only(path: Path, **options: Any) -> sqlite3.Connection:
+    """Returns a connection that reads a database, whoever holds its folder's lock; `options` are those of sqlite3."""
+    connection: sqlite3.Connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, **options)
+    return connection
+
+
+def database_in(folder: Path) -> Path:
+    """Returns the file of a folder's database. Raises NotFound where there is none."""
+    path = folder / "walras.db"
+    if not path.is_file() or path.stat().st_size == 0:
+        fix = "name the folder given to `walras server --data`, or a backup of one"
+        raise NotFound(f"{folder} holds no walras.db", field="data", fix=fix)
+    return path
 
 
 def check_database_is_there(folder: Path, *, new_cluster: bool) -> None:
@@ -62,30 +76,27 @@ def begin_new_cluster(folder: Path) -> None:
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
 
 
-def put_aside(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """Move these files of the folder into a new folder inside it; returns that, or None where no file exists."""
+def put_aside(folder: Path, names: tuple[str, ...]) -> None:
+    """Move those of these files that there are into a new folder inside their folder."""
     there = [name for name in names if (folder / name).exists()]
     if not there:
-        return None
+        return
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     aside = next(path for number in range(1000) if not (path := folder / f"replaced-{stamp}-{number}").exists())
     aside.mkdir(mode=0o700)
     for name in there:
         os.replace(folder / name, aside / name)
-    return aside
 
 
 def _has_tables(path: Path) -> bool:
     """Returns whether the file has a server's tables; True also if it cannot be read."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone())
+        with closing(connect_read_only(path)) as connection:
+            return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone())
     except sqlite3.DatabaseError:
         return True
-    finally:
-        connection.close()
 
 
 def open_database(path: Path, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> Database:
@@ -154,12 +165,9 @@ def _copy_before_migrations(database: Database, path: Path) -> None:
             field="--data",
             fix="free some space (twice the size of walras.db)",
         )
-    target = sqlite3.connect(draft)
-    try:
+    with closing(sqlite3.connect(draft)) as target:
         os.chmod(draft, 0o600)
         database.conn.backup(target)
-    finally:
-        target.close()
     os.replace(draft, copy)
     log.info("kept the database as it was in %s", copy)
 
@@ -293,7 +301,7 @@ class SqliteStore(Store):
 
     def _connect_reader(self) -> sqlite3.Connection:
         # close() may run in another thread; only the thread that asked for it reads.
-        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        return connect_read_only(self._path, check_same_thread=False)
 
     def _last_number(self, table: Table[Any]) -> int:
         return int(self._value("SELECT seq FROM sqlite_sequence WHERE name = ?", table.name) or 0)
@@ -301,17 +309,8 @@ class SqliteStore(Store):
 
 def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
     """Yields the journal of a data folder as far as it is kept, without taking its lock. Raises NotFound."""
-    path = folder / "walras.db"
-    if not path.is_file():
-        raise NotFound(
-            f"{folder} holds no walras.db", field="data", fix="name the folder given to `walras server --data`"
-        )
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    try:
+    with closing(connect_read_only(database_in(folder))) as connection:
         kept = "seq > coalesce((SELECT value FROM meta WHERE name = 'journal_cut'), 0)"
-        for values in connection.execute(
-            f"SELECT {TABLES[JournalRow].column_list} FROM journal WHERE {kept} ORDER BY seq"
-        ):
+        columns = TABLES[JournalRow].column_list
+        for values in connection.execute(f"SELECT {columns} FROM journal WHERE {kept} ORDER BY seq"):
             yield JournalRow(*values)
-    finally:
-        connection.close()

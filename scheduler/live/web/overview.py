@@ -217,11 +217,8 @@ class TooManyPages(ClusterError):
     """More pages are open than the server is willing to serve."""
 
 
-@dataclass(slots=True, eq=False)
-class _OpenPage:
-    """One open page: its messages that are not sent yet; None ends the stream."""
-
-    unread: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_UNREAD_MOST))
+#: One open page: its messages that are not sent yet; None ends the stream.
+_OpenPage = asyncio.Queue[bytes | None]
 
 
 @dataclass(slots=True)
@@ -252,9 +249,9 @@ class OverviewStream:
         """Yields the messages for one page until it reads too slowly or the server stops. Raises TooManyPages."""
         if self.pages >= _STREAMS_MOST:
             raise TooManyPages("too many pages are open")
-        page, audience = _OpenPage(), self._audiences.setdefault(projects, _Audience())
+        page, audience = _OpenPage(_UNREAD_MOST), self._audiences.setdefault(projects, _Audience())
         if audience.sent:
-            page.unread.put_nowait(_message(audience.sent))
+            page.put_nowait(_message(audience.sent))
         if not (audience.sent and audience.pages):
             self._is_awaited.set()
         audience.pages.add(page)
@@ -314,7 +311,7 @@ class OverviewStream:
         message = _message(changed)
         for page in audience.pages:
             try:
-                page.unread.put_nowait(message)
+                page.put_nowait(message)
             except asyncio.QueueFull:
                 _leave_behind(page)
 
@@ -333,13 +330,13 @@ def _message(fields: Mapping[str, str]) -> bytes:
 
 async def _next_message(page: _OpenPage) -> bytes | None:
     try:
-        return await asyncio.wait_for(page.unread.get(), _QUIET_S)
+        return await asyncio.wait_for(page.get(), _QUIET_S)
     except TimeoutError:
         return _HEARTBEAT
 
 
 def _leave_behind(page: _OpenPage) -> None:
     """Drop the messages that the page has not read, and end its stream."""
-    while not page.unread.empty():
-        page.unread.get_nowait()
-    page.unread.put_nowait(None)
+    while not page.empty():
+        page.get_nowait()
+    page.put_nowait(None)

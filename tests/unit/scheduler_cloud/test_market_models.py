@@ -139,7 +139,7 @@ def test_a_request_boots_machines_and_a_repeated_token_rents_nothing() -> None:
     rented = cloud(boot_s=30.0)
     assert rented.request(10.0, "t1", SPOT, 1) == (NodeJoined(40.0, NodeId("t1-0"), SPOT.pool_id, "t1"),)
     assert rented.request(11.0, "t1", SPOT, 1) == ()
-    (answer,) = cloud().request(10.0, "t1", SPOT, 1, taken={NodeId("t1-0")})
+    (answer,) = SimulatedCloud({}, {NodeId("t1-0")}).request(10.0, "t1", SPOT, 1)
     assert isinstance(answer, NodeJoined)
     assert answer.node_id == "t1-1"
     (answer,) = cloud().request(0.0, "t1", OWNED, 1)

@@ -11,7 +11,7 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.feasibility import PoolLimit, infeasibility
 from scheduler.core.explain.pending_reasons import dominant_reason, pending_reasons
-from scheduler.live.store.event_journal import dump_request, parse_request
+from scheduler.live.store.event_journal import dump_json, parse_request
 from walras.cluster import NodeId
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, group_fields
 from walras.machines.topology import Topology
@@ -48,7 +48,7 @@ def test_roles_start_at_once_on_the_machines_of_their_types_the_leading_one_firs
     assert dominant_reason(fleet.core, J1) == f"has {where}, planned at 5 steps/s"
     fleet.tell(ev.AttemptProgressed(50.0, J1, 1, 100.0, 2.0, 5))
     assert ledger.rate_of(ledger.jobs[J1]) == 2.0
-    assert parse_request(dump_request(ledger.jobs[J1].request)) == ledger.jobs[J1].request
+    assert parse_request(dump_json(ledger.jobs[J1].request)) == ledger.jobs[J1].request
     fleet.tell(ev.Woke(500.0))
     assert not revoked(carried_out(fleet)), "the next plan knows it where it is"
 

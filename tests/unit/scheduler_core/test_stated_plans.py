@@ -16,7 +16,7 @@ from scheduler.core.explain.pending_reasons import dominant_reason, pending_reas
 from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.core.state.job_classes import GANGS_MAX, POOLS_MAX, gangs_over_pools
 from scheduler.core.state.remaining_work import remaining_here_s
-from scheduler.live.store.event_journal import dump_request, parse_request
+from scheduler.live.store.event_journal import dump_json, parse_request
 from walras.cluster import Market, NodeId, PoolId
 from walras.job_request import Demand, GangPlan, JobId, JobRequest, Kind
 from walras.states import Reason
@@ -50,7 +50,7 @@ def test_a_plan_holds_its_accelerators_in_every_pool_at_its_rate() -> None:
     assert ledger.rate_of(ledger.jobs[J1]) == 14.0
     assert dominant_reason(fleet.core, J1) == "has 4 x a + 2 x b: plans[1] of 4, which states 14 steps/s"
     record = fleet.core.ledger.jobs[J1]
-    request = parse_request(dump_request(record.request))
+    request = parse_request(dump_json(record.request))
     assert request == record.request
     fresh = planning()
     told = JobRestored(10.0, request, 0.0, record.state, 1, placement=record.placement, leased_at=0.0, running_at=1.0)
@@ -85,7 +85,7 @@ def test_the_menu_is_in_the_problem_with_what_each_plan_takes() -> None:
     found = sorted(zip(columns.steps_per_s.tolist(), map(str, uses), strict=True))
     assert found == [(5.0, "{0: 2.0}"), (8.0, "{0: 2.0, 1: 2.0}"), (9.0, "{0: 4.0}"), (14.0, "{0: 4.0, 1: 2.0}")]
     assert problem.jobs.gang.tolist() == [2.0]
-    stored = json.loads(dump_request(menu_job()))
+    stored = json.loads(dump_json(menu_job()))
     stored.pop("plans")
     assert parse_request(json.dumps(stored)).plans == ()
 

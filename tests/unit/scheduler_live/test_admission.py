@@ -68,8 +68,7 @@ async def test_one_impossible_job_of_a_batch_takes_no_number_and_harms_no_other(
         wanting("a:1", name="first"), wanting("h900:1", name="never"),
         wanting("a:1", name="after", depends_on=["never"]), wanting("a:1", name="last"),
     ]  # fmt: skip
-    status, answer = await declared.json("POST", f"{API}/jobs:batch", {"jobs": jobs})
-    assert status == 200
+    answer = await declared.done("POST", f"{API}/jobs:batch", {"jobs": jobs})
     assert [item["id"] for item in answer["items"]] == [1, None, None, 2]
     assert answer["items"][1]["error"]["field"] == "resources.accelerators"
     assert answer["items"][2]["error"]["field"] == "depends_on"
@@ -87,12 +86,10 @@ async def test_a_family_is_a_choice_of_the_sizes_that_the_fleet_has(declared: Fa
     for number, name in enumerate(("h100-80gb", "h100-94gb", "a100-40gb"), start=1):
         await FakeAgent(declared.world, f"n{number}", shape=name, accelerator=name).register()
     job = wanting("NVIDIA H100:1", throughput={"h100": 4, "h100-94gb": 5}, steps=100)
-    status, told = await declared.json("POST", f"{API}/jobs:dryrun", job)
-    assert status == 200
+    told = await declared.done("POST", f"{API}/jobs:dryrun", job)
     ways = {each["accelerator"]: (each["steps_per_s"], each["source"]) for each in told["configurations"]}
     assert ways == {"h100-80gb": (4.0, "declared"), "h100-94gb": (5.0, "declared")}
-    status, quoted = await declared.json("POST", f"{API}/jobs:quote", job)
-    assert status == 200
+    quoted = await declared.done("POST", f"{API}/jobs:quote", job)
     assert {each["way"] for each in quoted["ways"] if each["way"]} == {"1 x h100-80gb", "1 x h100-94gb"}
     _, problem = await declared.json("POST", f"{API}/jobs", wanting("h100-40gb:1"))
     assert "did you mean 'h100-" in problem["fix"]
@@ -191,8 +188,7 @@ async def test_a_batch_that_was_interrupted_goes_on_under_its_key(declared: Face
     body = {"jobs": [*jobs, {"run": 7}]}
 
     async def send() -> list[int | None]:
-        status, answer = await declared.json("POST", f"{API}/jobs:batch", body, key="one")
-        assert status == 200
+        answer = await declared.done("POST", f"{API}/jobs:batch", body, key="one")
         return [each["id"] for each in answer["items"]]
 
     first = asyncio.create_task(send())

@@ -22,6 +22,8 @@ from walras.spec.file_model import check_model
 from walras.states import Reason
 from walras.wire import StartCommand
 
+pytestmark = pytest.mark.sqlite_file
+
 _WHOLE = {"resources": {"accelerators": "a:2"}}
 _STOP = LiveSettings(lease_s=dict.fromkeys(("owned", "on_demand", "spot"), 20.0), after_restore="stop")
 
@@ -61,7 +63,6 @@ def _ended(start: StartCommand, exit_code: int = 0) -> dict[str, Any]:
     return {"type": "ended", **known, "cause": "exited", "exit_code": exit_code}
 
 
-@pytest.mark.sqlite_file
 async def test_what_runs_goes_on_and_what_ended_is_told_again(tmp_path: Path) -> None:
     """Of two jobs that run at the backup the one that ended since ends again, once; the other is undisturbed."""
     async with world(tmp_path) as w:
@@ -84,7 +85,6 @@ async def test_what_runs_goes_on_and_what_ended_is_told_again(tmp_path: Path) ->
         assert again.state(going) == "SUCCEEDED"
 
 
-@pytest.mark.sqlite_file
 async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_path: Path) -> None:
     """It waited at the time of the backup, started and finished after it: held with the reason, its checkpoint kept."""
     async with world(tmp_path) as w:
@@ -106,7 +106,6 @@ async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_pa
         assert await agent.start_all() == []
 
 
-@pytest.mark.sqlite_file
 @pytest.mark.parametrize(
     "its_end",
     [{"exit_code": None, "signal": 15}, *({"unfinished": True, "exit_code": code} for code in (0, 1, 85, 143))],
@@ -129,7 +128,6 @@ async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(
         assert again.state(asked) in ("PENDING", "STARTING")
 
 
-@pytest.mark.sqlite_file
 async def test_a_job_whose_start_was_withdrawn_after_the_backup_has_not_failed(tmp_path: Path) -> None:
     """Its machine tells an end with neither exit code nor signal: nothing of that attempt ever ran."""
     async with world(tmp_path) as w:
@@ -144,7 +142,6 @@ async def test_a_job_whose_start_was_withdrawn_after_the_backup_has_not_failed(t
         assert (attempt.state.value, again.state(job_id)) == ("START_FAILED", "PENDING")
 
 
-@pytest.mark.sqlite_file
 async def test_the_end_of_an_earlier_attempt_that_is_told_again_says_nothing(tmp_path: Path) -> None:
     """Attempt 1 was asked to stop and ended well; attempt 2, which the backup knows, goes on."""
     async with world(tmp_path) as w:
@@ -162,7 +159,6 @@ async def test_the_end_of_an_earlier_attempt_that_is_told_again_says_nothing(tmp
         assert (again.state(job_id), len(agent.here)) == ("RUNNING", 1)
 
 
-@pytest.mark.sqlite_file
 async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_path: Path) -> None:
     """The job that waited at the backup runs on the machine heard last: nobody else gets it before that has ended."""
     async with world(tmp_path) as w:
@@ -191,7 +187,6 @@ async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_pat
         assert [node.shown_state for node in again.live_state.nodes.values()] == ["up", "up"]
 
 
-@pytest.mark.sqlite_file
 async def test_a_machine_that_never_comes_back_holds_the_others_up_for_a_lease_only(tmp_path: Path) -> None:
     """Its leases run out, it is lost, and the rest take jobs."""
     async with world(tmp_path) as w:
@@ -209,7 +204,6 @@ async def test_a_machine_that_never_comes_back_holds_the_others_up_for_a_lease_o
         assert [start.job_id for start in await one.start_all()] == [job_id]
 
 
-@pytest.mark.sqlite_file
 async def test_attempts_that_the_tables_do_not_know_are_stopped(tmp_path: Path) -> None:
     """Submitted and started after the backup: fenced, and their numbers are not given out again."""
     async with world(tmp_path) as w:
@@ -225,7 +219,6 @@ async def test_attempts_that_the_tables_do_not_know_are_stopped(tmp_path: Path) 
         assert await again.submit({}, user="bob") == lost + 1
 
 
-@pytest.mark.sqlite_file
 async def test_a_number_given_out_again_is_another_attempt(tmp_path: Path) -> None:
     """Nobody told of job 1 in time, and it is given out again: the old ranks are fenced, their reports do not count."""
     async with world(tmp_path) as w:
@@ -246,7 +239,6 @@ async def test_a_number_given_out_again_is_another_attempt(tmp_path: Path) -> No
         assert again.state(job_id) == "RUNNING"
 
 
-@pytest.mark.sqlite_file
 async def test_files_of_a_lost_job_keep_its_number_and_its_log(tmp_path: Path) -> None:
     """Numbers with logs or checkpoints beside the database are skipped; a log lies under its incarnation."""
     async with world(tmp_path) as w:
@@ -272,7 +264,6 @@ def _remove_all_but_checkpoints(folder: Path) -> None:
     (folder / "checkpoints" / "jobs" / "7").mkdir(parents=True)
 
 
-@pytest.mark.sqlite_file
 async def test_a_restored_fleet_can_be_told_to_stop(tmp_path: Path) -> None:
     """`after_restore: stop`: what ran on is stopped with a checkpoint, and its job is held until it is released."""
     async with world(tmp_path) as w:
@@ -286,7 +277,6 @@ async def test_a_restored_fleet_can_be_told_to_stop(tmp_path: Path) -> None:
         assert again.state(job_id) == "HELD"
 
 
-@pytest.mark.sqlite_file
 async def test_a_start_of_the_backup_that_was_carried_out_is_not_carried_out_again(tmp_path: Path) -> None:
     """It lies in the restored outbox under the incarnation that granted it: the agent knows that attempt."""
     async with world(tmp_path) as w:
@@ -310,7 +300,6 @@ def test_the_cluster_file_says_what_becomes_of_the_fleet() -> None:
     assert settings_for_cluster(None).after_restore == "go_on"
 
 
-@pytest.mark.sqlite_file
 async def test_a_job_of_a_life_before_a_restore_says_which(tmp_path: Path) -> None:
     """And one of this life says nothing; machines say what speaks for them, once they are heard."""
     async with world(tmp_path) as w:
@@ -335,7 +324,6 @@ async def test_a_job_of_a_life_before_a_restore_says_which(tmp_path: Path) -> No
         assert (node.version, node.boot, node.protocol, node.problem) == ("2.0", "boot-7", PROTOCOL, "")
 
 
-@pytest.mark.sqlite_file
 @pytest.mark.parametrize("is_restored", [False, True])
 async def test_an_elastic_job_keeps_the_speeds_that_others_measured(tmp_path: Path, is_restored: bool) -> None:
     """Two projects run one program: by what one measured, the other's elastic job has its size. A server that is

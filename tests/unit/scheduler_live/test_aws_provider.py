@@ -229,8 +229,6 @@ def test_a_pool_of_aws_needs_to_know_where() -> None:
 
 def test_without_boto3_the_fix_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An optional part that is missing is named with the command that brings it."""
-    import sys
-
     from scheduler.live.providers.aws_provider import make_ec2_client
 
     monkeypatch.setitem(sys.modules, "boto3", None)
@@ -243,15 +241,7 @@ RENTING = {
     "policy": {"name": "throughput_per_dollar"},
     "rules": {"round_s": 10.0, "resolve_min_s": 1.0, "delay_usd_per_h": 100.0, "rent_keep_s": 5.0, "profiling_s": 1.0},
 }
-CLUSTER = {
-    "pools": [
-        {
-            "shape": "g4dn.xlarge", "accelerator": "t4", "accelerators": 1, "cpus": 4, "memory": "16GiB",
-            "market": "spot", "zone": "us-east-1a", "provider": "aws", "quota": 4, "usd_per_h": 0.19,
-        }
-    ],
-    "aws": {"region": "us-east-1", "image": IMAGE, "server_url": "https://walras.example"},
-}  # fmt: skip
+CLUSTER = {"pools": [POOL], "aws": {**AWS, "image": IMAGE}}
 FACTS = {
     "shape": "g4dn.xlarge", "accelerator": "t4", "accelerators": 1, "cpus": 4.0, "memory_bytes": 16 << 30,
     "market": "spot", "zone": "us-east-1a",

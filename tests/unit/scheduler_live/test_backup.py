@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scheduler.live.auth.access_control import caller_of_token
+from scheduler.live.auth.access_control import UserCaller, UserRole, caller_of_token, new_user_token
 from scheduler.live.store.backup import accept_loss, back_up, find_damage, restore
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.migrations import migrations
@@ -76,6 +76,29 @@ def test_a_backup_of_a_running_server_is_restored_as_a_new_incarnation(data: Pat
     store.close()
     assert len(list(data.glob("replaced-*/walras.db"))) == 1
     SqliteStore(data).close()
+
+
+def test_a_token_that_was_revoked_after_the_backup_stays_revoked(data: Path, tmp_path: Path) -> None:
+    """Where the database before it tells so; where none does, the restore says that such tokens open again."""
+    store = SqliteStore(data)
+    rows = [new_user_token(UserCaller(user, UserRole.USER, ("p",)), "admin")[1] for user in ("ada", "bob")]
+    store.commit(WriteBatch(*rows))
+    back_up(data, tmp_path / "backup")
+    rows[0].revoked_at = 5.0
+    store.commit(WriteBatch(rows[0]))
+    store.close()
+
+    def opened(folder: Path, *words: str) -> tuple[list[str], bool]:
+        told = CliRunner().invoke(app, ["admin", "restore", str(tmp_path / "backup"), "--data", str(folder), *words])
+        assert told.exit_code == 0
+        with contextlib.closing(SqliteStore(folder)) as restored:
+            users = [row.user for row in restored.tokens() if row.revoked_at is None]
+        return users, "revoked since the backup" in told.output
+
+    assert opened(data, "--replace") == (["bob"], False)
+    assert opened(tmp_path / "new") == (["ada", "bob"], True)
+    (data / "walras.db").write_bytes(b"no database")
+    assert opened(data, "--replace") == (["ada", "bob"], True)
 
 
 def test_a_backup_ends_however_often_its_server_commits(data: Path, tmp_path: Path) -> None:
@@ -210,11 +233,16 @@ def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
+def first_release_in(folder: Path) -> tuple[Path, dict[str, list[tuple[object, ...]]]]:
+    """A database of the first release in this folder, and its rows."""
+    path = folder / "walras.db"
+    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    return path, rows_of(path)
+
+
 def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Path) -> None:
     """And the file as it was lies beside it; the second start copies nothing anew."""
-    path = tmp_path / "walras.db"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
-    before = rows_of(path)
+    path, before = first_release_in(tmp_path)
     assert len(before["journal"]) > 100
     assert all(before[table] for table in before)
     for _ in range(2):
@@ -233,8 +261,7 @@ def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Pat
 
 def test_the_way_back_from_an_upgrade_is_of_the_last_one(tmp_path: Path) -> None:
     """Whoever went back by the copy and upgrades again later must not get the rows of the first time."""
-    path, copy = tmp_path / "walras.db", tmp_path / "walras.db.before-name_cluster"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    (path, _), copy = first_release_in(tmp_path), tmp_path / "walras.db.before-name_cluster"
     SqliteStore(tmp_path).close()
     for name in ("walras.db", "walras.db-wal", "walras.db-shm", "tip"):
         (tmp_path / name).unlink(missing_ok=True)
@@ -248,9 +275,7 @@ def test_the_way_back_from_an_upgrade_is_of_the_last_one(tmp_path: Path) -> None
 
 
 def test_an_upgrade_that_fails_at_its_end_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "walras.db"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
-    before = rows_of(path)
+    path, before = first_release_in(tmp_path)
     monkeypatch.setattr(migrations._migrations[-1], "fn", lambda db: db.execute("DROP TABLE absent"))
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         open_database(path)
@@ -259,9 +284,7 @@ def test_an_upgrade_that_fails_at_its_end_changes_nothing(tmp_path: Path, monkey
 
 def test_an_upgrade_without_room_for_a_copy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is changed."""
-    path = tmp_path / "walras.db"
-    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
-    before = rows_of(path)
+    path, before = first_release_in(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(ConfigError, match="too little to copy"):
         SqliteStore(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from scheduler.live.assembly import discount_unproved_time
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.live.store.last_alive import LastAlive, absence_since
+from scheduler.live.store.sql_store import LastAlive, absence_since
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import WriteBatch
 from scheduler.live.store.table_rows import JobRow, JournalRow

@@ -106,8 +106,7 @@ async def test_many_jobs_are_cancelled_in_one_call_and_each_is_answered(face: Fa
 
 async def test_tokens_are_granted_listed_and_revoked(face: Face) -> None:
     """Shown once, stored as a hash, gone at once when revoked."""
-    status, made = await face.json("POST", f"{API}/tokens", {"user": "ada", "role": "user", "projects": ["p"]})
-    assert status == 201
+    made = await face.done("POST", f"{API}/tokens", {"user": "ada", "role": "user", "projects": ["p"]}, status=201)
     assert made["token"].startswith("wlr_u_")
     assert (await face.call("GET", f"{API}/jobs", token=made["token"])).status == 200
     _, listed = await face.json("GET", f"{API}/tokens")

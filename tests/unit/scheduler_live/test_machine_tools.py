@@ -86,8 +86,7 @@ async def test_a_dry_run_refuses_it_too(face: Face) -> None:
     other.identity["tools"] = ["docker"]
     await other.register()
     spec = {"run": "true", "image": "pytorch:2", "resources": {"accelerators": "any"}}
-    status, answer = await face.json("POST", "/api/v1/jobs:dryrun", spec)
-    assert status == 200, answer
+    answer = await face.done("POST", "/api/v1/jobs:dryrun", spec)
     assert [each["pool"] for each in answer["configurations"]] == ["bx2/owned/default"]
 
 

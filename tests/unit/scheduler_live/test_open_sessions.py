@@ -27,15 +27,13 @@ CALLERS = {"ada": "user"} | dict.fromkeys(("gone", "revoked", "lowered", "elsewh
 
 async def _token(face: Face, user: str, role: str) -> str:
     asked = {"user": user, "role": role, "projects": ["vision", "speech"]}
-    status, made = await face.json("POST", f"{API}/tokens", asked)
-    assert status == 201, made
+    made = await face.done("POST", f"{API}/tokens", asked, status=201)
     return str(made["token"])
 
 
 async def _running_job(face: Face, token: str) -> FakeAgent:
     agent = await FakeAgent(face.world, "n1").register()
-    status, _ = await face.json("POST", f"{API}/jobs", {"run": "true", "project": "vision"}, token=token)
-    assert status == 201
+    await face.done("POST", f"{API}/jobs", {"run": "true", "project": "vision"}, token=token, status=201)
     await agent.start_all()
     return agent
 

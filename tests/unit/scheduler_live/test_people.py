@@ -23,8 +23,7 @@ API = "/api/v1"
 
 async def _token(face: Face, user: str, role: str, *projects: str, by: str | None = None) -> str:
     body = {"user": user, "role": role, "projects": list(projects)}
-    status, made = await face.json("POST", f"{API}/tokens", body, token=by)
-    assert status == 201, made
+    made = await face.done("POST", f"{API}/tokens", body, token=by, status=201)
     return str(made["token"])
 
 
@@ -263,10 +262,10 @@ async def test_people_outlive_the_server(tmp_path: Path) -> None:
 def test_an_earlier_releases_tokens_keep_what_they_opened() -> None:
     """No cap is put on anybody; a recovered token, of a user who was removed or is less, opens everything."""
     tokens = [
-        new_user_token("ada", UserRole.USER, ("vision",), "admin")[1],
-        new_user_token("ada", UserRole.OPERATOR, ("speech", "*"), "admin")[1],
-        new_user_token("bob", UserRole.VIEWER, ("vision",), "admin")[1],
-        new_user_token("eve", UserRole.ADMIN, ("*",), "admin")[1],
+        new_user_token(UserCaller("ada", UserRole.USER, ("vision",)), "admin")[1],
+        new_user_token(UserCaller("ada", UserRole.OPERATOR, ("speech", "*")), "admin")[1],
+        new_user_token(UserCaller("bob", UserRole.VIEWER, ("vision",)), "admin")[1],
+        new_user_token(UserCaller("eve", UserRole.ADMIN, ("*",)), "admin")[1],
     ]
     tokens[3].revoked_at = 1.0
     people, now = People(), tokens[0].created_at + 10.0
@@ -279,7 +278,7 @@ def test_an_earlier_releases_tokens_keep_what_they_opened() -> None:
     assert adopt_token_owners(People.of(rows), tokens, now) == []
     removed = PeopleRow("user", "admin", '{"role": "viewer", "projects": ["p"]}', 1.0, "x", removed=True)
     people = People.of([removed])
-    token = new_user_token("admin", UserRole.ADMIN, ("*",), RECOVERED)[1]
+    token = new_user_token(UserCaller("admin", UserRole.ADMIN, ("*",)), RECOVERED)[1]
     assert people.caller(token, token.created_at) is None
     assert len(adopt_token_owners(people, [token], token.created_at + 1)) == 1
     caller = people.caller(token, token.created_at + 1)

@@ -28,8 +28,7 @@ def at(pool_id: str) -> str:
 
 
 async def shown(face: Face, pool_id: str) -> dict[str, Any]:
-    status, pools = await face.json("GET", API)
-    assert status == 200
+    pools = await face.done("GET", API)
     return next((each for each in pools if each["pool_id"] == pool_id), {})
 
 

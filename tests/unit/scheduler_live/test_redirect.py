@@ -29,8 +29,7 @@ async def face(tmp_path: Path) -> AsyncIterator[Face]:
 
 
 async def submitted(face: Face, **changes: Any) -> int:
-    status, answer = await face.json("POST", API, JOB | changes)
-    assert status == 201, answer
+    answer = await face.done("POST", API, JOB | changes, status=201)
     return int(answer["id"])
 
 
@@ -39,8 +38,7 @@ async def test_a_held_job_is_another_gang_from_then_on(face: Face, tmp_path: Pat
     """In the core, in what is shown, in what is kept; its deadline and its kind stay; the journal replays."""
     job_id = await submitted(face)
     before = face.world.loop.core.ledger.jobs[JobId(job_id)].request
-    status, shown = await face.json("POST", f"{API}/{job_id}/redirect", THERE)
-    assert status == 200, shown
+    shown = await face.done("POST", f"{API}/{job_id}/redirect", THERE)
     assert shown["spec"]["resources"] == THERE["resources"]
     assert (shown["kind"], shown["accelerators"]) == (before.kind, 2)
     now = face.world.loop.core.ledger.jobs[JobId(job_id)].request
@@ -86,8 +84,7 @@ async def test_the_worth_that_its_project_states_stays(face: Face) -> None:
     there = {name: each for name, each in THERE.items() if name != "value_usd_per_h"}
     ada = face.token("admin", UserRole.USER, "vision")
     for token, value, by in ((None, 9.0, "project vision"), (ada, 5.0, "your cap"), (None, 9.0, "project vision")):
-        status, shown = await face.json("POST", f"{API}/{job_id}/redirect", there, token=token)
-        assert status == 200, shown
+        shown = await face.done("POST", f"{API}/{job_id}/redirect", there, token=token)
         assert face.world.loop.core.ledger.jobs[JobId(job_id)].request.value_usd_per_h == value
         assert {"field": "value_usd_per_h", "value": value, "by": by} in shown["defaults"]
         assert "value_usd_per_h" not in shown["spec"]

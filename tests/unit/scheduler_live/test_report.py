@@ -14,8 +14,8 @@ from scheduler.live.http import usage_api
 from scheduler.live.http.usage_api import ReportDesk
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.services.past_report import ReportQuestion, _count_interrupted, _Sums, report_past
-from scheduler.live.store.event_journal import dump_request
-from scheduler.live.store.report_rows import PastAttemptRow, PastRows
+from scheduler.live.store.event_journal import dump_json
+from scheduler.live.store.usage_sums import PastAttemptRow, PastRows
 from tests.support.http_face import Face
 from tests.support.live_world import FakeAgent
 from walras.client import Client
@@ -175,7 +175,7 @@ def generated(seed: int) -> ReportQuestion:
         true = speed.get((kind, accelerator), 1.0)
         steps = 0.0 if chance.random() < 0.3 else length_s * true
         demand = Demand("*" if chance.random() < 0.5 else accelerator, gang)
-        request = dump_request(JobRequest(JobId(job_id), Kind(kind), demands=(demand,)))
+        request = dump_json(JobRequest(JobId(job_id), Kind(kind), demands=(demand,)))
         told = chance.choice([None, true])
         jobs.append([job_id, chance.choice("pq"), kind, state, at, ends_at, steps, told, request])
     until_at = max(row[5] for row in jobs)

@@ -29,8 +29,7 @@ async def face(tmp_path: Path) -> AsyncIterator[Face]:
 
 
 async def make(face: Face, **more: Any) -> dict[str, Any]:
-    status, found = await face.json("POST", API, WANTED | more)
-    assert status == 201, found
+    found = await face.done("POST", API, WANTED | more, status=201)
     return dict(found)
 
 
@@ -126,8 +125,7 @@ async def test_maintenance_by_name_begins_and_ends_by_itself(face: Face) -> None
 async def test_a_waiting_job_is_told_which_reservation_keeps_it_off(face: Face) -> None:
     for name in ("n1", "n2"):
         await make(face, accelerator=None, accelerators=0, nodes=[name], starts="+0s")
-    status, job = await face.json("POST", "/api/v1/jobs", {"run": "true", "resources": {"accelerators": "a:1"}})
-    assert status == 201, job
+    await face.done("POST", "/api/v1/jobs", {"run": "true", "resources": {"accelerators": "a:1"}}, status=201)
     explained = (await face.json("GET", "/api/v1/jobs/1/explain"))[1]
     assert explained["reasons"][0]["reason"] == "WAIT:BOOKED"
     assert "reservation 1 of project vision (demo) keeps 2 accelerators" in explained["reasons"][0]["detail"]

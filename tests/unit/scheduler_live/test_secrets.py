@@ -33,8 +33,7 @@ def _dump(folder: Path) -> str:
 @pytest.mark.sqlite_file
 async def test_the_running_attempt_alone_gets_the_value(face: Face, agent: FakeAgent, tmp_path: Path) -> None:
     """Not the tables, the outbox, the journal, the remembered answer, or anybody who asks; and it goes with the job."""
-    status, _ = await face.json("POST", f"{API}/jobs", JOB, key="k1")
-    assert status == 201
+    await face.done("POST", f"{API}/jobs", JOB, key="k1", status=201)
     (start,) = await agent.start_all()
     assert start.env == {"PLAIN": "seen-by-few", "TOKEN": VALUE, "WALRAS_ACCELERATORS": "a:1"}
     written = _dump(tmp_path / "data")
@@ -43,7 +42,7 @@ async def test_the_running_attempt_alone_gets_the_value(face: Face, agent: FakeA
     assert VALUE.encode().hex() not in written.lower()
     guess = hashlib.sha256(b"jobs\n" + json.dumps(JOB).encode()).hexdigest()
     assert guess not in written, "a body that holds secrets can be guessed from its digest"
-    status, shown = await face.json("GET", f"{API}/jobs/1")
+    shown = await face.got("/jobs/1")
     assert shown["spec"]["secrets"] == {"TOKEN": {}}
     _, own = await face.json("GET", f"{API}/jobs/1", token=start.job_token)
     _, again = await face.json("POST", f"{API}/jobs", JOB, key="k1")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.live.auth.access_control import JobTokens, UserRole, caller_of_token, new_user_token
+from scheduler.live.auth.access_control import JobTokens, UserCaller, UserRole, caller_of_token, new_user_token
 from scheduler.live.holder_shares import FREE_LEAST_BYTES
 from scheduler.live.http.web_application import BadTokenLimit
 from scheduler.live.loop import billing, live_state
@@ -40,7 +40,7 @@ from walras.wire import ShapeFacts
 
 def test_a_token_expires_and_is_not_kept() -> None:
     """Only its hash and its prefix are in the row."""
-    token, row = new_user_token("ada", UserRole.USER, ("p",), "admin", expires_in_s=60.0)
+    token, row = new_user_token(UserCaller("ada", UserRole.USER, ("p",)), "admin", expires_in_s=60.0)
     assert token not in repr(row)
     assert token.startswith(row.prefix)
     caller = caller_of_token(row, row.created_at)

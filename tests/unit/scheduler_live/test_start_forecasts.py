@@ -404,8 +404,7 @@ async def test_with_another_machine_the_job_that_waits_is_told_to_end_sooner(
     face: Face, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await _busy(face)
-    status, answer = await face.json("POST", f"{API}/whatif", {"add": [{"accelerator": "a", "accelerators": 2}]})
-    assert status == 200, answer
+    answer = await face.done("POST", f"{API}/whatif", {"add": [{"accelerator": "a", "accelerators": 2}]})
     found = WhatIfView.model_validate(answer)
     (second,) = found.jobs
     assert second.name == "second"
@@ -428,8 +427,7 @@ async def test_a_comparison_without_time_says_that_it_is_not_known_yet(
     await _busy(face)
     async with face.world.server.start_forecasts._turn:
         asked = {"remove": ["n1"], "submit": [{"run": ["true"], **LONG}]}
-        status, answer = await face.json("POST", f"{API}/whatif", asked)
-    assert status == 200, answer
+        answer = await face.done("POST", f"{API}/whatif", asked)
     found = WhatIfView.model_validate(answer)
     assert found.draws == 0
     show_what_if(found)
@@ -457,8 +455,7 @@ async def test_a_refresh_gives_way_to_a_question_for_which_somebody_waits(w: Wor
 
 async def test_a_job_is_quoted_for_each_type_that_it_may_have(face: Face, capsys: pytest.CaptureFixture[str]) -> None:
     await _busy(face)
-    status, answer = await face.json("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG})
-    assert status == 200, answer
+    answer = await face.done("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG})
     (way,) = QuoteView.model_validate(answer).ways
     assert way.way == "2 x a"
     assert way.delayed_jobs == 0
@@ -501,8 +498,7 @@ async def test_a_quote_without_time_tells_what_is_known(
     monkeypatch.setattr(what_if_api, "QUOTED_WITHIN_S", 0.2)
     forecasts = face.world.server.start_forecasts
     async with forecasts._turn:
-        status, answer = await face.json("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG})
-        assert status == 200, answer
+        answer = await face.done("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG})
         assert QuoteView.model_validate(answer).ways[0].forecast is None, "no machine, and nobody waits"
     await _busy(face)
     await forecasts.refresh()
@@ -528,8 +524,7 @@ async def test_a_job_without_a_machine_is_promised_nothing_and_told_why(face: Fa
     await _busy(face)
     await face.json("POST", f"{API}/nodes/n1/drain", {})
     await face.world.quiet()
-    status, answer = await face.json("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG})
-    assert status == 200, answer
+    answer = await face.done("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG})
     (way,) = QuoteView.model_validate(answer).ways
     assert (way.forecast, way.promised_by) == (None, None)
     assert way.no_promise.startswith("half of the futures do not reach its end within 14 days")

@@ -235,6 +235,12 @@ async def test_the_overview_says_who_holds_what_and_who_is_next(face: Face) -> N
     assert found["machines"][0]["cells"] == [5, 2]
 
 
+def stream_quickly(monkeypatch: pytest.MonkeyPatch, pace_s: float = 0.02) -> None:
+    """Build overviews often: a busy machine would else wait for 20 times as long as its builds took."""
+    monkeypatch.setattr(event_stream, "_PACE_S", pace_s)
+    monkeypatch.setattr(event_stream, "_PART", 1.0)
+
+
 async def next_event(stream: Any, queue: list[int] | None = None) -> dict[str, Any]:
     """The next event; with `queue` the next one that tells this queue."""
     async with asyncio.timeout(30.0):
@@ -248,8 +254,7 @@ async def next_event(stream: Any, queue: list[int] | None = None) -> dict[str, A
 
 async def test_pages_get_everything_once_and_then_what_changed(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many pages are open, the overview is built once for all who see the same."""
-    monkeypatch.setattr(event_stream, "_PACE_S", 3600.0)  # nothing is built but because somebody came
-    monkeypatch.setattr(event_stream, "_PART", 1.0)  # or a busy machine waits as long as its builds took, 20 times
+    stream_quickly(monkeypatch, 3600.0)  # nothing is built but because somebody came
     await busy(face)
     builder, built = face.client.app[STREAM].builder, 0  # type: ignore[index]
     build = builder.build
@@ -264,7 +269,7 @@ async def test_pages_get_everything_once_and_then_what_changed(face: Face, monke
     first = [await next_event(page) for page in pages]
     assert all({"machines", "queue", "pools"} <= event.keys() for event in first)
     assert built <= 2
-    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
+    stream_quickly(monkeypatch)
     await face.call("POST", f"{API}/jobs/5/hold")
     face.client.app[STREAM]._is_awaited.set()  # type: ignore[index]
     changes = [await next_event(page, [4, 3, 5]) for page in pages]
@@ -277,8 +282,7 @@ async def test_a_page_that_is_loaded_again_shows_at_once_what_was_sent_last(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a wait for the next overview, which follows; after a while nothing is kept, and nothing is built."""
-    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
-    monkeypatch.setattr(event_stream, "_PART", 1.0)
+    stream_quickly(monkeypatch)
     await busy(face)
     stream: OverviewStream = face.client.app[STREAM]  # type: ignore[index]
     before = await face.call("GET", f"{API}/overview/events")
@@ -303,8 +307,7 @@ async def test_a_page_that_is_loaded_again_shows_at_once_what_was_sent_last(
 async def test_a_page_goes_on_after_an_overview_that_the_database_refused(
     face: Face, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
-    monkeypatch.setattr(event_stream, "_PART", 1.0)
+    stream_quickly(monkeypatch)
     await busy(face)
     page = await face.call("GET", f"{API}/overview/events")
     await next_event(page)
@@ -324,8 +327,7 @@ async def test_a_page_goes_on_after_an_overview_that_the_database_refused(
 
 async def test_a_stream_ends_with_its_token(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """Revoked while the page is open: nothing more is sent. A page that reads nothing is left behind."""
-    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
-    monkeypatch.setattr(event_stream, "_PART", 1.0)  # or a busy machine waits as long as its builds took, 20 times
+    stream_quickly(monkeypatch)
     _, made = await face.json("POST", f"{API}/tokens", {"user": "ada", "role": "viewer", "projects": ["*"]})
     page = await face.call("GET", f"{API}/overview/events", token=made["token"])
     await next_event(page)
@@ -334,11 +336,11 @@ async def test_a_stream_ends_with_its_token(face: Face, monkeypatch: pytest.Monk
     async with asyncio.timeout(30.0):
         rest = await page.content.read()
     assert b"after" not in rest
-    lazy = event_stream._OpenPage()
+    lazy = event_stream._OpenPage(event_stream._UNREAD_MOST)
     for _ in range(event_stream._UNREAD_MOST):
-        lazy.unread.put_nowait(b"x")
+        lazy.put_nowait(b"x")
     event_stream._leave_behind(lazy)
-    assert await lazy.unread.get() is None
+    assert await lazy.get() is None
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -54,8 +54,7 @@ async def test_a_place_that_a_job_waits_for_is_worth_what_the_job_says(tmp_path:
     async with facing(tmp_path, policy=WALRAS) as f:
         await queue_of(f, 3, value_usd_per_h=3.0)
         await watched(f.world, 600.0)
-        status, body = await f.json("GET", "/api/v1/worth")
-        assert status == 200
+        body = await f.done("GET", "/api/v1/worth")
         (row, *more) = body["items"]
         assert (row["pool"], row["unit"], more) == (POOL, "worth of one accelerator", [])
         assert row["price"] > 0
@@ -177,8 +176,7 @@ API = "/api/v1"
 
 
 async def _shares(face: Face, token: str | None = None) -> dict[str, dict[str, object]]:
-    status, found = await face.json("GET", f"{API}/share", token=token)
-    assert status == 200, found
+    found = await face.done("GET", f"{API}/share", token=token)
     return {each["name"]: each for each in found}
 
 
