@@ -10,18 +10,16 @@ next arrival.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from optimizer.policy import Policy, PolicySpec
 from scheduler.core.commands import BeginRound
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
 from scheduler.world.engine import RandomStreams
 from scheduler.world.machines import PoolModel, SimulatedMachines
+from scheduler.world.world import MakeAttemptSimulator
 from simulator.experiment import speeds_path_of, trace_experiment
 from simulator.ground_truth import GroundTruth
 from simulator.simulation import Scenario, SchedulerWiring
@@ -47,9 +45,10 @@ from simulator.worlds.gavel.program_policies import (
     solve_cone_program,
     with_cone_solver,
 )
+from simulator.worlds.stepped_mechanism import own_wiring
 from simulator.worlds.world_registry import WorldRequest, WorldRun, owned_pools
 from walras.contract import EXIT_CHECKPOINTED
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import JobId
 
 
@@ -285,33 +284,29 @@ def gavel_scenario(
     rules: RoundRules = GAVEL_RULES,
     solver: ConeSolver = solve_cone_program,
 ) -> Scenario:
-    """Returns a run of Gavel's simulator. Each pool becomes one machine, because Gavel does not model which machine
-    runs a job.
+    """Returns a run of Gavel's simulator under one of `GAVEL_POLICIES`.
 
-    Raises UnknownPolicyError.
+    Each pool becomes one machine, because Gavel does not model which machine runs a job.
     """
-    entry = GAVEL_POLICIES.get(policy)
-    if entry is None:
-        raise UnknownPolicyError(
-            f"Gavel has no policy '{policy}'; known: {', '.join(GAVEL_POLICIES)}", field="policy.name"
-        )
+    entry = GAVEL_POLICIES[policy]
     gavel = GavelRules(
         shuffle_seed=seed + _SHUFFLE if entry.shuffles else None,
         only_shares=entry.only_shares,
         pairs=truth if entry.packs else None,
     )
-    answering = with_cone_solver(entry.make(seed, truth), solver)
+    wiring = gavel_wiring(with_cone_solver(entry.make(seed, truth), solver), gavel)
+    return Scenario(tuple(map(merge_machines, pools)), truth, PolicySpec(policy), rules, seed=seed, wiring=wiring)
 
-    def make(spec: PolicySpec) -> GavelPolicy:
-        return answering
+
+def gavel_wiring(
+    policy: GavelPolicy, gavel: GavelRules, mechanism: str = GAVEL, pace: MakeAttemptSimulator = LockstepAttempts
+) -> SchedulerWiring:
+    """Returns the parts of a run in which this policy decides and Gavel's rounds carry its shares out."""
 
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
         return GavelRounds(cycle, rules, gavel)
 
-    wiring = SchedulerWiring(
-        partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), gavel_solver(make), LockstepAttempts
-    )
-    return Scenario(tuple(map(merge_machines, pools)), truth, PolicySpec(policy), rules, seed=seed, wiring=wiring)
+    return own_wiring(mechanism, lambda spec: policy, rounds, pace, gavel_solver(policy))
 
 
 def merge_machines(model: PoolModel) -> PoolModel:

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from optimizer.decision import Certificate, Memory, Quote, Shares, Status
-from optimizer.policy import Newcomer, PolicySpec
+from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
 from scheduler.core.commands import Solve
 from scheduler.core.cycle.problem_snapshot import build_problem
@@ -93,13 +93,13 @@ class GavelPolicy(ABC):
         return np.zeros(len(newcomer.steps_per_s))
 
 
-def gavel_solver(make: Callable[[PolicySpec], GavelPolicy]) -> Callable[[Solve], Proposal]:
-    """Returns a function that answers `Solve` with these policies."""
+def gavel_solver(policy: GavelPolicy) -> Callable[[Solve], Proposal]:
+    """Returns a function that answers `Solve` with this policy."""
 
     def solve(command: Solve) -> Proposal:
         problem = command.problem
         assert isinstance(problem, GavelProblem), "Gavel's policies are asked by Gavel's mechanism"
-        allocation, memory = make(command.policy).allocate(problem, command.memory)
+        allocation, memory = policy.allocate(problem, command.memory)
         return _gavel_proposal(problem, allocation, memory)
 
     return solve

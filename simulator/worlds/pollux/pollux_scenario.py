@@ -34,11 +34,8 @@ from math import ceil, inf
 from optimizer.policy import OrderFacts, Policy, PolicySpec
 from optimizer.problem import FloatArray
 from scheduler.core.commands import BeginRound
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import (
@@ -54,6 +51,7 @@ from scheduler.world.engine import RandomStreams
 from scheduler.world.machines import PoolModel, SimulatedMachines
 from simulator.goodput.application import (
     Application,
+    BatchSplit,
     GangLayout,
     OutsideProfileError,
     goodput,
@@ -62,21 +60,23 @@ from simulator.goodput.application import (
     update_time_s,
 )
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.simulation import Scenario, SchedulerWiring
+from simulator.simulation import Scenario
 from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.stepped_mechanism import (
-    Move,
     Reallocation,
     StepConfiguration,
     admit_arrivals,
+    fill_emptiest,
+    free_room,
+    jobs_in_place,
     keep_in_place,
+    own_wiring,
     plan_wiring,
-    reject_solve,
 )
 from simulator.worlds.world_registry import WorldRequest, WorldRun, only_pool, required_speeds
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.spec.file_model import nearest_or_all
 
@@ -89,7 +89,8 @@ class PolluxTraining:
     def __init__(self, application: Application, accelerator: str, batch: int) -> None:
         self.application = application
         self.batch = batch
-        self._accelerator = accelerator
+        #: The accelerator type on which it trains.
+        self.accelerator = accelerator
         self._marks = application.learning.work
         self._goodput: dict[tuple[GangLayout, int], float] = {}
         self._predicted_s: dict[tuple[int, int], float] = {}
@@ -98,12 +99,7 @@ class PolluxTraining:
     @property
     def local_least(self) -> int:
         """Returns the smallest batch per accelerator."""
-        return self.application.on[self._accelerator].local_least
-
-    @property
-    def accelerator(self) -> str:
-        """Returns the accelerator type on which it trains."""
-        return self._accelerator
+        return self.application.on[self.accelerator].local_least
 
     def epoch(self, steps: float) -> int:
         """Returns the epoch (from 0) of a job after `steps` steps; the number of epochs if it is done."""
@@ -124,15 +120,21 @@ class PolluxTraining:
         return steps, time_s
 
     def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
-        """Returns the goodput in this epoch, with the batch split anew over the gang."""
         found = self._goodput.get((placement, epoch))
         if found is None:
-            application, count = self.application, placement.accelerators
-            least = 1 if count == 1 and self.batch > application.batch_initial else 0
-            split = split_batch(application, self._accelerator, count, self.batch, accumulated_least=least)
-            found = goodput(application, self._accelerator, placement, split, epoch)
-            self._goodput[placement, epoch] = found
+            found = self._goodput[placement, epoch] = self._trained_goodput(placement, epoch)
         return found
+
+    def _trained_goodput(self, placement: GangLayout, epoch: int) -> float:
+        """Returns the goodput in this epoch, with the batch split anew over the gang."""
+        split = self._split(placement, self.batch)
+        return goodput(self.application, self.accelerator, placement, split, epoch)
+
+    def _split(self, placement: GangLayout, batch: int) -> BatchSplit:
+        """Splits a batch: above the initial one, a single accelerator needs two passes to estimate the noise."""
+        application, count = self.application, placement.accelerators
+        least = 1 if count == 1 and batch > application.batch_initial else 0
+        return split_batch(application, self.accelerator, count, batch, accumulated_least=least)
 
     def speed_at(self, placement: GangLayout, steps: float) -> float:
         """Returns steps per second on this placement, in the epoch of a job after `steps` steps."""
@@ -144,9 +146,9 @@ class PolluxTraining:
         found = self._predicted_s.get(key)
         if found is None:
             least = 1 if accelerators == 1 else 0
-            split = split_batch(self.application, self._accelerator, accelerators, self.batch, accumulated_least=least)
+            split = split_batch(self.application, self.accelerator, accelerators, self.batch, accumulated_least=least)
             placement = packed_layout(accelerators, machine_size)
-            found = update_time_s(self.application, self._accelerator, placement, split)
+            found = update_time_s(self.application, self.accelerator, placement, split)
             self._predicted_s[key] = found
         return found
 
@@ -492,23 +494,15 @@ class PolluxRounds:
         self._reallocation.advance(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
-        ledger = cycle.ledger
+        jobs = cycle.ledger.jobs
         admit_arrivals(cycle)
-        fleet = _fleet_of(cycle)
-        active = [self._active(cycle, job) for _, job in sorted(ledger.jobs.items()) if job.holds or job.waits]
-        decided = self._policy.allocate(active, fleet) if active else []
+        active = [self._active(cycle, job) for _, job in sorted(jobs.items()) if job.holds or job.waits]
+        decided = self._policy.allocate(active, _fleet_of(cycle)) if active else []
         count = {job.job_id: accelerators for job, accelerators in decided}
-        stopping: list[JobRecord] = []
-        kept: set[JobId] = set()
-        for job in ledger:
-            if not job.holds:
-                continue
-            if sum(part for _, part in job.place) == count.get(job.job_id, 0):
-                kept.add(job.job_id)
-            else:
-                stopping.append(job)
+        kept = jobs_in_place(cycle, {job_id: (0, accelerators) for job_id, accelerators in count.items()})
         placing = [(job_id, accelerators) for job_id, accelerators in count.items() if job_id not in kept]
-        self._reallocation.begin(cycle, stopping, self._moves(cycle, placing))
+        moves = ((jobs[job_id], 0, fill_emptiest(free_room(cycle, 0), wanted)) for job_id, wanted in placing)
+        self._reallocation.begin(cycle, kept, moves)
 
     def _active(self, cycle: Cycle, job: JobRecord) -> PolluxJob:
         columns, request = cycle.ledger.columns, job.request
@@ -521,29 +515,10 @@ class PolluxRounds:
             float(columns.attained_s[job.slot]),
         )
 
-    def _moves(self, cycle: Cycle, placing: list[tuple[JobId, int]]) -> Iterator[Move]:
-        for job_id, accelerators in placing:
-            yield cycle.ledger.jobs[job_id], 0, place_on_emptiest(cycle.ledger.fleet.machines, accelerators)
-
 
 def _fleet_of(cycle: Cycle) -> PolluxFleet:
     (pool,) = cycle.ledger.fleet.pools
     return PolluxFleet(pool.capacity, pool.pool.shape.accelerators)
-
-
-def place_on_emptiest(machines: list[FleetMachine | None], accelerators: int) -> Place:
-    """Returns free accelerators of the emptiest machines, one machine after the other."""
-    free = {
-        machine.row: len(machine.free) for machine in machines if machine and machine.condition is MachineCondition.UP
-    }
-    place: list[tuple[int, int]] = []
-    while accelerators:
-        row = max(free, key=free.__getitem__)  # the first of the emptiest
-        taken = min(accelerators, free.pop(row))
-        assert taken, "the policy gives away more accelerators than there are"
-        place.append((row, taken))
-        accelerators -= taken
-    return tuple(place)
 
 
 #: The mechanism's name in `RoundRules`, and its parameters.
@@ -586,25 +561,15 @@ class PackedGangSpeeds(Mapping[SpeedKey, float]):
 
 
 def pollux_scenario(workload: PolluxWorkload, policy: str, *, pool: PoolModel = T4_POOL) -> Scenario:
-    """Returns a run of the artifact's simulator over these jobs, on the pool for which they were made.
-
-    Raises UnknownPolicyError.
-    """
-    if policy not in POLLUX_POLICIES:
-        raise UnknownPolicyError(
-            f"'{policy}' of the Pollux artifact is not known; known: {', '.join(POLLUX_POLICIES)}", field="policy.name"
-        )
+    """Returns a run of the artifact's simulator, under one of `POLLUX_POLICIES`, on the pool of these jobs."""
     trainings = dict(workload.trainings)
-
-    def make(spec: PolicySpec) -> PolluxPolicy:
-        return POLLUX_POLICIES[spec.name]()
 
     def rounds(cycle: Cycle, chosen: Policy, rules: RoundRules) -> PolluxRounds:
         assert isinstance(chosen, PolluxPolicy), "the artifact's mechanism runs the artifact's policies"
         return PolluxRounds(rules, chosen, trainings)
 
     pace = partial(SteppedAttempts, trainings=trainings, step_s=POLLUX_RULES.round_s)
-    wiring = SchedulerWiring(partial(SchedulerCore, make, {**MECHANISMS, POLLUX: rounds}), reject_solve, pace)
+    wiring = own_wiring(POLLUX, lambda spec: POLLUX_POLICIES[spec.name](), rounds, pace)
     truth = GroundTruth(PackedGangSpeeds(trainings, pool), default_costs=AttemptCosts(start_s=RESTART_S))
     return Scenario((pool,), truth, PolicySpec(policy), POLLUX_RULES, wiring=wiring)
 
@@ -616,29 +581,19 @@ _FIXED = {"ncf": 32_768}
 class AdaptivePolluxTraining(PolluxTraining):
     """An application that trains with the batch of largest goodput, in every epoch and on every placement."""
 
-    def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
-        found = self._goodput.get((placement, epoch))
-        if found is None:
-            application = self.application
-            first, last = (
-                max(application.batch_initial, self.local_least * placement.accelerators),
-                application.batch_most,
-            )
-            if application.name in _FIXED:
-                first = last = _FIXED[application.name]
-            found = best_goodput(first, last, partial(self._with, placement=placement, epoch=epoch))
-            self._goodput[placement, epoch] = found
-        return found
+    def _trained_goodput(self, placement: GangLayout, epoch: int) -> float:
+        application = self.application
+        first, last = max(application.batch_initial, self.local_least * placement.accelerators), application.batch_most
+        if application.name in _FIXED:
+            first = last = _FIXED[application.name]
+        return best_goodput(first, last, partial(self._with, placement=placement, epoch=epoch))
 
     def _with(self, batch: int, placement: GangLayout, epoch: int) -> float:
         """Returns the goodput with this batch; 0 where a rank would have too few samples or too many."""
-        application, count = self.application, placement.accelerators
-        least = 1 if count == 1 and batch > application.batch_initial else 0
-        split = split_batch(application, self._accelerator, count, batch, accumulated_least=least)
-        profile = application.on[self._accelerator]
+        split, profile = self._split(placement, batch), self.application.on[self.accelerator]
         if not profile.local_least <= split.local <= profile.local_most:
             return 0.0
-        return goodput(application, self._accelerator, placement, split, epoch)
+        return goodput(self.application, self.accelerator, placement, split, epoch)
 
 
 def with_adaptive_batches(workload: PolluxWorkload) -> PolluxWorkload:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.rules import parse_policy
 from scheduler.world.attempts import SimulatedJob
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
@@ -14,7 +13,7 @@ from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.trace_binding import read_pair_speeds, read_throughput_table
 from simulator.worlds.gavel.gavel_scenario import GAVEL_POLICIES, gavel_scenario
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("net")
@@ -45,14 +44,6 @@ def test_every_policy_finishes_every_job(policy: str) -> None:
     jobs = [(number * 200.0, 500.0 + 130.0 * number) for number in range(12)]
     result = _run(policy, jobs, {"v100": 1, "k80": 2})
     assert len(result.jobs) == 12
-
-
-def test_the_profile_is_not_for_servers_and_has_gavels_names_only() -> None:
-    """A policy file cannot ask for a mechanism that a server does not know."""
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "gavel"}})
-    with pytest.raises(UnknownPolicyError, match="fifo_perf"):
-        gavel_scenario((), GroundTruth({}), "nonesuch")
 
 
 A, B = "('net', 1)", "('other', 1)"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scheduler.core.rules import parse_policy
 from scheduler.world.attempts import SimulatedJob
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
@@ -20,7 +19,7 @@ from simulator.worlds.shockwave.shockwave_scenario import (
     shockwave_scenario,
 )
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 POOL = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 1.0, 1)), machines=2)
@@ -58,14 +57,6 @@ def test_every_policy_finishes_every_job(policy: str) -> None:
     """More jobs than accelerators, arriving one by one, under all that the profile has."""
     result = _run([(number * 100.0, 500.0 + 130.0 * number) for number in range(9)], policy)
     assert len(result.jobs) == 9
-
-
-def test_the_profile_is_not_for_servers_and_has_shockwaves_names_only() -> None:
-    """A policy file cannot ask for a mechanism that a server does not know."""
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "shockwave-nsdi23"}})
-    with pytest.raises(UnknownPolicyError, match="gandiva_fair"):
-        shockwave_scenario(POOL, GroundTruth({}), "nonesuch", {})
 
 
 def test_a_job_larger_than_the_pool_is_refused() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from training import SteadyLearning
 
-from scheduler.core.rules import parse_policy
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
 from simulator.goodput.application import (
@@ -33,7 +32,7 @@ from simulator.worlds.sia.sia_scenario import (
     sia_workload,
 )
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import JobId
 
 A, B, C = JobId(1), JobId(2), JobId(3)
@@ -185,7 +184,3 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
             sia_workload([row], known, POOLS)
     with pytest.raises(ConfigError, match="no application's profile"):
         read_sia_applications(tmp_path, tmp_path)
-    with pytest.raises(UnknownPolicyError, match="gavel"):
-        sia_scenario(sia_workload([], known, POOLS), "sia")
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "sia-sosp23"}})

@@ -8,11 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
+from scheduler.core.rules import parse_policy
+from simulator.worlds.arena.arena_scenario import ARENA
 from simulator.worlds.gavel.gavel_scenario import GAVEL_POLICIES
-from simulator.worlds.pollux.pollux_scenario import POLLUX_POLICIES
-from simulator.worlds.shockwave.shockwave_scenario import SHOCKWAVE_POLICIES
+from simulator.worlds.pollux.pollux_scenario import POLLUX, POLLUX_POLICIES
+from simulator.worlds.shockwave.shockwave_scenario import SHOCKWAVE, SHOCKWAVE_POLICIES
+from simulator.worlds.sia.sia_scenario import SIA
 from simulator.worlds.world_registry import WORLDS
 from walras.cli.main import app
+from walras.errors import ConfigError
 
 GAVEL = ("three-types", "--cluster", "gavel-12-12-12", "--set", "world=gavel")
 POLLUX_JOBS = "name,time,application,num_replicas,batch_size\none,0,bert,1,12\ntwo,70,bert,2,12\n"
@@ -252,3 +256,10 @@ def test_a_gang_is_refused_by_line_under_a_policy_without_gangs(tmp_path: Path) 
     assert done.exit_code == 2, done.output
     assert "line 3: job 'b' is a gang of 2, which policy 'allox' of world 'gavel' does not know" in done.stderr
     assert _simulate("run", path, *GAVEL[1:], "--policy", "fifo").exit_code == 0
+
+
+@pytest.mark.parametrize("mechanism", ["gavel", POLLUX, SIA, SHOCKWAVE, ARENA])
+def test_no_server_gets_the_rounds_of_another_world(mechanism: str) -> None:
+    """A policy file cannot ask for a mechanism that a server does not know."""
+    with pytest.raises(ConfigError, match="mechanism"):
+        parse_policy({"policy": "fifo", "rules": {"mechanism": mechanism}})
