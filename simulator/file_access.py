@@ -18,7 +18,7 @@ def bounded_bytes(path: Path, most: int, *, refused: str, too_large: str, field:
         return path.read_bytes()
 
 
-def damaged(path: object, error: object, told: str, fix: str) -> ConfigError:
+def damaged_file(path: object, error: object, told: str, fix: str) -> ConfigError:
     """Returns the error of a file whose content is refused; `told` stands between the path and what is wrong."""
     message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
     return ConfigError(f"{path}{told}: {message}", fix=fix)

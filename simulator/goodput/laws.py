@@ -44,9 +44,9 @@ class GoodputLaw:
     def __init__(self, application: Application, batch: int | None = None, most: int | None = None) -> None:
         self._application = application
         if batch is None:
-            self._batches = _geometric_batches(application.batch_initial, application.batch_most)
+            self._batches = geometric_batches(application.batch_initial, application.batch_most)
         else:
-            self._batches = _geometric_batches(batch, batch if most is None else most)
+            self._batches = geometric_batches(batch, batch if most is None else most)
         self._best: dict[tuple[str, tuple[int, ...], int], float] = {}
 
     def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
@@ -75,7 +75,8 @@ class GoodputLaw:
             return 0.0
 
 
-def _geometric_batches(first: int, last: int) -> tuple[int, ...]:
+def geometric_batches(first: int, last: int) -> tuple[int, ...]:
+    """Returns the batches that are tried from the first to the last, at equal ratios."""
     ratio = (last / first) ** (1.0 / (_BATCHES_TRIED - 1))
     return tuple(sorted({min(last, round(first * ratio**step)) for step in range(_BATCHES_TRIED)}))
 

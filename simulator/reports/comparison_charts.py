@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 
 from optimizer.bounds.instance import FloatArray
 from optimizer.registry import is_policy_file, name_in_file
-from simulator.file_access import bounded_bytes, damaged
+from simulator.file_access import bounded_bytes, damaged_file
 from simulator.reports.charts import (
     CHART_COLORS,
     CHART_HEIGHT_IN,
@@ -217,7 +217,7 @@ def read_figures(folder: Path) -> FigureBook:
             raise ValueError(f"it is not of schema {FIGURES_SCHEMA}")
         return _BOOK.validate_python(none_to_nan(body, {"levels"}))
     except (ValueError, RecursionError) as error:
-        raise damaged(path, error, " is not what a comparison left", "compare again with --out") from None
+        raise damaged_file(path, error, " is not what a comparison left", "compare again with --out") from None
 
 
 #: Largest number of curves in one chart: more are hard to tell apart.

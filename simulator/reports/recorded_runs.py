@@ -51,7 +51,7 @@ from scheduler.world.engine import SolveClock, SolveTime
 from scheduler.world.machines import PoolModel
 from simulator.experiment import Experiment, workload_experiment
 from simulator.faults import PoolRevocation
-from simulator.file_access import bounded_bytes, damaged, written_whole
+from simulator.file_access import bounded_bytes, damaged_file, written_whole
 from simulator.ground_truth import ANY_COUNT, GroundTruth, PredictionSettings, SpeedKey
 from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
 from simulator.reports.run_summary import nonfinite_to_none
@@ -248,7 +248,7 @@ def _parsed(adapter: TypeAdapter[T], line: str, path: Path, number: int) -> T:
         data: Any = json.loads(line)
         return adapter.validate_python(data)
     except (ValueError, RecursionError) as error:
-        raise damaged(f"{path}:{number}", error, "", "give a file made by --export") from None
+        raise damaged_file(f"{path}:{number}", error, "", "give a file made by --export") from None
 
 
 RESIMULATION_SEEDS = 9

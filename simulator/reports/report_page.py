@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulator.file_access import bounded_bytes, damaged
+from simulator.file_access import bounded_bytes, damaged_file
 from simulator.metrics import JobMetrics
 from simulator.reports import charts
 from simulator.reports.baselines import LowerBounds
@@ -458,7 +458,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _malformed(path: Path, error: object) -> ConfigError:
-    return damaged(path, error, " is not what a run left", "run it again with --out")
+    return damaged_file(path, error, " is not what a run left", "run it again with --out")
 
 
 _EVENT_TITLES = ("at", "what", "job", "attempt", "where", "detail")

@@ -104,25 +104,29 @@ def _row_times(row: TraceRow) -> tuple[float, float]:
 
 
 #: Epochs of each application: a job is done after them, whatever its validation shows.
-_EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
+EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 #: Largest batch per accelerator, where it is not the largest that was measured.
 _LOCAL_MOST = {"yolov3": 8}
 
 
-def read_pollux_applications(folder: str | Path, accelerator: str = "t4") -> dict[str, Application]:
-    """Reads the applications whose profiles are in the folder, by name. Raises ConfigError."""
-    root = Path(folder)
-    names = [name for name in _EPOCHS if (root / name).is_dir()]
+def applications_in(folder: str | Path) -> list[str]:
+    """Returns the names of the applications that have a folder there. Raises ConfigError if none has."""
+    names = [name for name in EPOCHS if (Path(folder) / name).is_dir()]
     if not names:
-        raise ConfigError(f"{root}: no application's profile; known are {', '.join(_EPOCHS)}", fix="check the path")
-    return {name: _read_application(name, root / name, accelerator) for name in names}
+        raise ConfigError(f"{folder}: no application's profile; known are {', '.join(EPOCHS)}", fix="check the path")
+    return names
 
 
-def _read_application(name: str, folder: Path, accelerator: str) -> Application:
+def read_pollux_applications(folder: str | Path) -> dict[str, Application]:
+    """Reads the applications whose profiles are in the folder, by name. Raises ConfigError."""
+    return {name: _read_application(name, Path(folder) / name) for name in applications_in(folder)}
+
+
+def _read_application(name: str, folder: Path) -> Application:
     placements = folder / "placements.csv"
-    learning = read_learning_curve(name, folder, _EPOCHS[name])
+    learning = read_learning_curve(name, folder, EPOCHS[name])
     least, most = local_batch_range(placements)
     profile = AcceleratorProfile(
         read_step_times(name, placements, folder / "scalability.csv"), least, min(most, _LOCAL_MOST.get(name, most))
     )
-    return Application(name, learning.batches[0], learning.batches[-1], learning, {accelerator: profile})
+    return Application(name, learning.batches[0], learning.batches[-1], learning, {"t4": profile})

@@ -12,7 +12,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -275,6 +275,13 @@ class TraceRow:
                 column, f"is {_quote_cell(text)}", f"give a whole number from {least} to {most}, or leave the row out"
             )
         return int(digits)
+
+    def one_of(self, column: str, words: Collection[str]) -> str:
+        """Returns the cell, which must be one of these words."""
+        word = self.text(column)
+        if word not in words:
+            raise self.error(column, f"is {word[:40]!r}", f"write one of {', '.join(words)}")
+        return intern(word)
 
     def gang(self, column: str) -> int:
         """Accelerators of a gang: at least 1."""

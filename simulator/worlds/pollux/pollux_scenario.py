@@ -59,6 +59,7 @@ from simulator.goodput.application import (
     split_batch,
     update_time_s,
 )
+from simulator.goodput.laws import geometric_batches
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario
 from simulator.workloads.application_profiles import read_pollux_applications
@@ -170,17 +171,11 @@ class PolluxTraining:
         return learning.updates(batch, application.epochs) - learning.updates(batch, epoch + 1)
 
 
-#: Number of batches that are tried, at equal ratios.
-_BATCHES = 50
-
-
 def best_goodput(first: int, last: int, goodput_of: Callable[[int], float]) -> float:
     """Returns the largest goodput among batches from the first to the last; 0 where no batch can be used."""
     if first > last:
         return 0.0
-    ratio = (last / first) ** (1.0 / (_BATCHES - 1))
-    batches = sorted({min(last, round(first * ratio**step)) for step in range(_BATCHES)})
-    return max(_goodput_or_zero(goodput_of, batch) for batch in batches)
+    return max(_goodput_or_zero(goodput_of, batch) for batch in geometric_batches(first, last))
 
 
 def _goodput_or_zero(goodput_of: Callable[[int], float], batch: int) -> float:

@@ -47,7 +47,13 @@ from simulator.goodput.application import (
 )
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario
-from simulator.workloads.application_profiles import local_batch_range, read_learning_curve, read_step_times
+from simulator.workloads.application_profiles import (
+    EPOCHS,
+    applications_in,
+    local_batch_range,
+    read_learning_curve,
+    read_step_times,
+)
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.gavel.heuristic_policies import (
     GavelAllocation,
@@ -169,20 +175,14 @@ def largest_local_batch(steps: MeasuredStepTimes, placement: GangLayout) -> int:
     return max(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownApplication:
-    epochs: int
-    slow_down: float
-    restart_s: float
-
-
+#: By application: the divisor of its speeds, and the seconds of a restart.
 _APPLICATIONS = {
-    "bert": _KnownApplication(2, 1.2, 120.0),
-    "cifar10": _KnownApplication(100, 1.8, 50.0),
-    "deepspeech2": _KnownApplication(80, 1.2, 25.0),
-    "imagenet": _KnownApplication(90, 1.2, 250.0),
-    "ncf": _KnownApplication(10, 1.5, 15.0),
-    "yolov3": _KnownApplication(50, 1.2, 80.0),
+    "bert": (1.2, 120.0),
+    "cifar10": (1.8, 50.0),
+    "deepspeech2": (1.2, 25.0),
+    "imagenet": (1.2, 250.0),
+    "ncf": (1.5, 15.0),
+    "yolov3": (1.2, 80.0),
 }
 
 
@@ -201,24 +201,19 @@ def read_sia_applications(
 
     Pollux's profiles below `learning` say how they learn. Raises ConfigError.
     """
-    names = [name for name in _APPLICATIONS if (Path(steps) / name).is_dir()]
-    if not names:
-        raise ConfigError(
-            f"{steps}: no application's profile; known are {', '.join(_APPLICATIONS)}", fix="check the path"
-        )
+    names = applications_in(steps)
     return {name: _read_application(name, Path(learning) / name, Path(steps) / name, tuple(types)) for name in names}
 
 
 def _read_application(name: str, learning: Path, steps: Path, types: tuple[str, ...]) -> SiaApplication:
-    known = _APPLICATIONS[name]
-    learned = read_learning_curve(name, learning, known.epochs)
+    learned = read_learning_curve(name, learning, EPOCHS[name])
     laws, profiles = {}, {}
     for type_ in types:
         placements = steps / f"placements-{type_}.csv.gz"
         laws[type_] = read_step_times(f"{name} on {type_}", placements, steps / f"scalability-{type_}.csv.gz")
         profiles[type_] = AcceleratorProfile(laws[type_], *local_batch_range(placements))
     application = Application(name, learned.batches[0], learned.batches[-1], learned, profiles)
-    return SiaApplication(application, laws, known.slow_down, known.restart_s)
+    return SiaApplication(application, laws, *_APPLICATIONS[name])
 
 
 @dataclass(frozen=True, slots=True)
