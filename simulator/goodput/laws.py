@@ -75,10 +75,10 @@ class GoodputLaw:
             return 0.0
 
 
-def geometric_batches(first: int, last: int) -> tuple[int, ...]:
+def geometric_batches(first: int, last: int, tried: int = _BATCHES_TRIED) -> tuple[int, ...]:
     """Returns the batches that are tried from the first to the last, at equal ratios."""
-    ratio = (last / first) ** (1.0 / (_BATCHES_TRIED - 1))
-    return tuple(sorted({min(last, round(first * ratio**step)) for step in range(_BATCHES_TRIED)}))
+    ratio = (last / first) ** (1.0 / (tried - 1))
+    return tuple(sorted({min(last, round(first * ratio**step)) for step in range(tried)}))
 
 
 class StatedStepTimes:

@@ -171,11 +171,15 @@ class PolluxTraining:
         return learning.updates(batch, application.epochs) - learning.updates(batch, epoch + 1)
 
 
+#: Number of batches that are tried.
+_BATCHES = 50
+
+
 def best_goodput(first: int, last: int, goodput_of: Callable[[int], float]) -> float:
     """Returns the largest goodput among batches from the first to the last; 0 where no batch can be used."""
     if first > last:
         return 0.0
-    return max(_goodput_or_zero(goodput_of, batch) for batch in geometric_batches(first, last))
+    return max(_goodput_or_zero(goodput_of, batch) for batch in geometric_batches(first, last, _BATCHES))
 
 
 def _goodput_or_zero(goodput_of: Callable[[int], float], batch: int) -> float:
