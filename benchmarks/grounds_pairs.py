@@ -15,8 +15,7 @@ from optimizer.problem import Pairs
 from simulator.ground_truth import GroundTruth
 from simulator.simulation import Scenario
 from simulator.workloads.trace_binding import read_pair_speeds
-from simulator.worlds.gavel.gavel_rounds import GavelRules
-from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, gavel_wiring, merge_machines
+from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, GavelRules, gavel_wiring, merge_machines
 from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)

@@ -12,8 +12,7 @@ import numpy as np
 from optimizer.decision import Memory
 from optimizer.policies.walras import Walras
 from simulator.simulation import Scenario
-from simulator.worlds.gavel.gavel_rounds import GavelRules
-from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, gavel_wiring, merge_machines
+from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, GavelRules, gavel_wiring, merge_machines
 from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)

@@ -15,7 +15,14 @@ from scheduler.providers.simulated_cloud import RentalTerms
 from scheduler.world.attempts import PlannedFailure, SimulatedJob
 from scheduler.world.machines import PoolModel
 from simulator.faults import PoolRevocation
-from simulator.goodput.laws import GoodputLaws, goodput_laws, is_law_file, law_name, read_goodput_laws
+from simulator.goodput import (
+    GoodputLaws,
+    goodput_laws,
+    is_law_file,
+    law_name,
+    read_goodput_laws,
+    read_pollux_applications,
+)
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.measured_costs import MeasuredCosts
 from simulator.workloads.formats import WORKLOAD_FILE, detect_format, find_format, read_trace
@@ -182,8 +189,6 @@ def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
     if path is None:
         return None
     if Path(path).is_dir():
-        from simulator.workloads.application_profiles import read_pollux_applications
-
         applications = read_pollux_applications(path)
         return GoodputLaws(applications, {name: application.work for name, application in applications.items()})
     return read_goodput_laws(path) if is_law_file(path) else None

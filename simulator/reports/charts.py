@@ -19,7 +19,7 @@ import numpy as np
 
 from optimizer.bounds.instance import FloatArray
 from simulator.reports.run_summary import ProjectSummary
-from simulator.reports.timeline import PoolTrack, StepSeries, Timeline
+from simulator.reports.timeline import PoolTrack, StepSeries, Timeline, binned_means, series_means
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, system_refusals
 
@@ -129,7 +129,6 @@ def _inline(svg: str, key: str) -> str:
 #: Largest numbers of jobs and of attempts for which the Gantt chart is drawn.
 GANTT_JOBS_MAX, GANTT_SPANS_MAX = 120, 4000
 _BARS_MAX, _NAME_MAX = 30, 28
-_BINS = 400
 #: Colours of curves, in order of use.
 CHART_COLORS = (
     "#3b6fb6", "#d1762d", "#4c9a5a", "#b5483f", "#7d62a8", "#8a6d5a", "#c774a8", "#6f6f6f", "#9a9a2f", "#3aa0ad",
@@ -271,23 +270,6 @@ def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float) -
 
 
 # ---------------------------------------------------------------------------------------------------------- the parts
-
-
-def series_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
-    """Returns the series itself if it has few changes, else exact means over equal intervals: (begin, value)."""
-    if len(level.at) > _BINS:
-        return binned_means(level, until_at)
-    at = np.array([*level.at, max(until_at, level.at[-1] if level.at else 0.0)])
-    return at, np.array([*level.value, level.now])
-
-
-def binned_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
-    """Returns exact means over equal intervals of the run: (begin, mean); 0 before the first value."""
-    until_at = max(until_at, 1e-9)
-    at = np.array([0.0, *level.at, max(until_at, level.at[-1] if level.at else 0.0)])
-    passed = np.concatenate([[0.0], np.cumsum(np.array([0.0, *level.value]) * np.diff(at))])
-    edges = np.linspace(0.0, until_at, _BINS + 1)
-    return edges[:-1], np.diff(np.interp(edges, at, passed)) / np.diff(edges)
 
 
 def pool_style(row: int) -> dict[str, Any]:

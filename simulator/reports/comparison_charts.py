@@ -55,10 +55,10 @@ from simulator.reports.policy_comparison import (
 )
 from simulator.reports.repeated_runs import MeanEstimate, RunMetrics, estimate_mean
 from simulator.reports.report_page import RUN_FIGURES, SUMMARY_FILE, read_report
-from simulator.reports.run_detail import SPREADS, LevelCurve, RunLevels, spread_of
 from simulator.reports.run_spec import RunSpec
 from simulator.reports.run_summary import RUN_METRICS, MetricDefinition, none_to_nan, nonfinite_to_none
 from simulator.reports.sweep import SweepResult, runs_by_setting
+from simulator.reports.timeline import SPREADS, LevelCurve, RunLevels, spread_of
 from simulator.worlds.world_registry import WALRAS
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, system_refusals

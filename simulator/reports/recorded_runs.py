@@ -18,9 +18,9 @@ another policy replaces them, so the past is simulated, not copied.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import mean, median
@@ -108,6 +108,13 @@ class UserActions:
     moved: tuple[JobProjectChanged, ...] = ()
 
 
+#: The event of each action.
+_ACTS: dict[str, Any] = {
+    "held": JobHeld, "released": JobReleased, "reprioritised": JobReprioritised, "rebudgeted": JobBudgetChanged,
+    "redated": JobDeadlineChanged, "moved": JobProjectChanged,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class RecordingHeader:
     """A recording without its jobs."""
@@ -158,19 +165,17 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
     if not (jobs and pools and policies):
         raise ConfigError("the record holds no job that ended, no pool or no policy", fix="let a job end first")
     owned = {pool_id: len(nodes.get(pool_id, ())) * (pool.market is Market.OWNED) for pool_id, pool in pools.items()}
-    acts = UserActions(
-        tuple(event for event, _ in recorded if isinstance(event, JobHeld)),
-        tuple(event for event, _ in recorded if isinstance(event, JobReleased)),
-        tuple(event for event, _ in recorded if isinstance(event, JobReprioritised)),
-        tuple(event for event, _ in recorded if isinstance(event, JobBudgetChanged)),
-        tuple(event for event, _ in recorded if isinstance(event, JobDeadlineChanged)),
-        tuple(event for event, _ in recorded if isinstance(event, JobProjectChanged)),
-    )
+    acts = {name: tuple(each for each, _ in recorded if isinstance(each, kind)) for name, kind in _ACTS.items()}
     fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
     # Each job carries its own measurements; a reader would count separate rows twice.
     return Recording(
         RecordingHeader(
-            RECORDING_VERSION, fleet, policies, costs.model_copy(update={"jobs": ()}), acts, tuple(left_out)
+            RECORDING_VERSION,
+            fleet,
+            policies,
+            costs.model_copy(update={"jobs": ()}),
+            UserActions(**acts),
+            tuple(left_out),
         ),
         tuple(jobs),
     )
@@ -376,9 +381,7 @@ def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: floa
     )
 
 
-ReplayedEvent = (
-    PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged | JobDeadlineChanged | JobProjectChanged
-)
+UserAction = JobHeld | JobReleased | JobReprioritised | JobBudgetChanged | JobDeadlineChanged | JobProjectChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,10 +453,8 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
         forecasts=recorded_predictions(costs),
     )
     simulation = Simulation(scenario)
-    acts = header.acts
-    changed: tuple[ReplayedEvent, ...] = (*acts.reprioritised, *acts.rebudgeted, *acts.redated, *acts.moved)
-    happened: tuple[ReplayedEvent, ...] = (*later, *acts.held, *acts.released, *changed)
-    for event in happened:
+    acts: Iterable[PolicyChanged | UserAction] = chain(later, *(getattr(header.acts, name) for name in _ACTS))
+    for event in acts:
         simulation.engine.send_later(event)
     return simulation.run(job.simulated() for job in recording.jobs)
 

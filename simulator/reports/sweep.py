@@ -29,9 +29,9 @@ from simulator.reports.repeated_runs import (
     execute_runs,
     parse_seeds,
 )
-from simulator.reports.run_detail import SPREADS, RunDepth, RunLevels
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, StudySettings, WorkloadSource, describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
+from simulator.reports.timeline import SPREADS, RunDepth, RunLevels
 from simulator.workloads.trace_source import GeneratedSettings, ReadOptions, ReadSettings
 from walras.errors import ConfigError, system_refusals
 

@@ -31,7 +31,7 @@ from typing import TypeGuard
 from scheduler.core.state.fleet import split_gang
 from scheduler.world.attempts import PlannedFailure, SimulatedJob
 from scheduler.world.engine import RandomStreams
-from simulator.goodput.laws import GoodputLaws, goodput_laws
+from simulator.goodput import GoodputLaws, goodput_laws
 from simulator.ground_truth import SpeedKey
 from simulator.workloads.trace_source import TraceJob, complete_file, open_text
 from walras.errors import ConfigError

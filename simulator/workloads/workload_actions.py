@@ -23,7 +23,7 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from simulator.goodput.laws import GoodputLaws, is_law_file, read_goodput_laws
+from simulator.goodput import GoodputLaws, is_law_file, read_goodput_laws
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.shipped_configs import find_cluster, find_workload
 from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, check_convertible, read_trace, write_trace

@@ -294,14 +294,13 @@ class ArenaAttempts(AttemptSimulator):
         model: WorldParameters,
         streams: RandomStreams,
         *,
-        places: PlaceTable,
-        models: Mapping[Kind, ArenaModel],
+        workload: "ArenaWorkload",
         tuning: TuningCost,
     ) -> None:
         super().__init__(machines, model, streams)
         machines.engine.on_command[BeginRound] = self._begin_round
-        self._places = places
-        self._models = models
+        self._places = workload.places
+        self._models = workload.models
         self._tuning = tuning
         #: Running attempts, in order of start.
         self._live: dict[JobId, _Run] = {}
@@ -550,7 +549,7 @@ def arena_scenario(workload: ArenaWorkload, *, pools: tuple[PoolModel, ...]) -> 
 
 
 def _pace(workload: ArenaWorkload, tuning: TuningCost) -> "partial[ArenaAttempts]":
-    return partial(ArenaAttempts, places=workload.places, models=workload.models, tuning=tuning)
+    return partial(ArenaAttempts, workload=workload, tuning=tuning)
 
 
 def _truth(workload: ArenaWorkload, restart_s: float) -> GroundTruth:

@@ -3,7 +3,7 @@
 Its third policy, Pollux itself, is not reproduced, because it searches at random without a seed.
 
 Under our policies jobs change their batch with their gang: in every epoch a job trains with the batch of largest
-goodput for its gang, as `simulator.goodput.laws` computes it. Step times and the gradient noise of the present epoch
+goodput for its gang, as `simulator.goodput` computes it. Step times and the gradient noise of the present epoch
 are known, later epochs are not. Applications that do not adapt in the artifact do not adapt here: ncf has one
 accelerator and one batch.
 
@@ -49,20 +49,20 @@ from scheduler.world.attempts import (
 )
 from scheduler.world.engine import RandomStreams
 from scheduler.world.machines import PoolModel, SimulatedMachines
-from simulator.goodput.application import (
+from simulator.goodput import (
     Application,
     BatchSplit,
     GangLayout,
     OutsideProfileError,
+    geometric_batches,
     goodput,
     packed_layout,
+    read_pollux_applications,
     split_batch,
     update_time_s,
 )
-from simulator.goodput.laws import geometric_batches
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario
-from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.stepped_mechanism import (
     Reallocation,

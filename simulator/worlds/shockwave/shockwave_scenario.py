@@ -41,8 +41,7 @@ from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario
 from simulator.workloads.trace_binding import TraceBinding, nominal_speeds, read_throughput_table
 from simulator.workloads.trace_source import TraceJob, batch_in_kind
-from simulator.worlds.gavel.gavel_rounds import GavelRules
-from simulator.worlds.gavel.gavel_scenario import LockstepAttempts, gavel_wiring, merge_machines
+from simulator.worlds.gavel.gavel_scenario import GavelRules, LockstepAttempts, gavel_wiring, merge_machines
 from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem
 from simulator.worlds.gavel.program_policies import (
     ConeSolver,

@@ -34,26 +34,24 @@ from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import AttemptCosts, SimAttempt, SimulatedJob, WorldParameters
 from scheduler.world.engine import RandomStreams
 from scheduler.world.machines import PoolModel, SimulatedMachines
-from simulator.goodput.application import (
+from simulator.goodput import (
+    EPOCHS,
     AcceleratorProfile,
     Application,
     BatchSplit,
     GangLayout,
     MeasuredStepTimes,
+    applications_in,
     goodput,
+    local_batch_range,
     packed_layout,
+    read_learning_curve,
+    read_step_times,
     split_batch,
     update_time_s,
 )
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario
-from simulator.workloads.application_profiles import (
-    EPOCHS,
-    applications_in,
-    local_batch_range,
-    read_learning_curve,
-    read_step_times,
-)
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.gavel.heuristic_policies import (
     GavelAllocation,

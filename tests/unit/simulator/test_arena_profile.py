@@ -173,7 +173,6 @@ def test_parts_are_halved_where_no_machine_has_room() -> None:
 
 
 def test_what_the_table_does_not_have_is_refused(places: PlaceTable) -> None:
-    """By line, before anything runs."""
     bad = {
         "no place of 'gpt 1T'": TraceJob(0.0, "a", "gpt 1T", 1, ("a100",), steps=10.0, line=7),
         "line 7: 'a' names no type": TraceJob(0.0, "a", SMALL.kind, 1, ("h100",), steps=10.0, line=7),

@@ -181,7 +181,6 @@ def test_a_revocation_of_the_pool_takes_every_machine_that_is_ready(bench: Make,
 
 
 def test_an_administrator_puts_a_cordoned_machine_back(bench: Make, job: Make) -> None:
-    """After the time the model says."""
     b = bench(faults=FaultModel(uncordon_s=50.0))
     b.submit(job())
     b.at(10.0, NodeCordoned(NodeId("own-2"), "three jobs failed"))
@@ -282,7 +281,6 @@ def test_prices_move_around_the_pools_own(bench: Make) -> None:
 
 
 def test_boots_vary_and_are_paid_from_when_the_machine_is_there(bench: Make) -> None:
-    """Around what the pool's terms say."""
     b = bench()
     pool = PoolModel(market_pool(), terms=RentalTerms(boot_s=100.0), boot_noise=0.5)
     machines = SimulatedMachines(b.engine, [pool], Random(1))

@@ -68,13 +68,11 @@ def test_each_member_of_a_pair_has_its_own_speed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entries", [{"null": -1.0}, {B: [1.0, 1.0]}, {"null": "fast"}])
 def test_a_speed_that_is_none_is_refused_by_place(tmp_path: Path, entries: object) -> None:
-    """Negative, missing, or not a number."""
     with pytest.raises(ConfigError, match=r"v100: \('net', 1\)"):
         read_throughput_table(_table(tmp_path, entries))
 
 
 @pytest.mark.parametrize("both", [[1.0], [1.0, -2.0], "fast"])
 def test_a_pair_needs_two_speeds(tmp_path: Path, both: object) -> None:
-    """One for each member."""
     with pytest.raises(ConfigError, match="speeds of both"):
         read_pair_speeds(_table(tmp_path, {"null": 1.0, B: both}), ["v100"])

@@ -7,7 +7,7 @@ import pytest
 from training import steady
 
 from scheduler.world.engine import RunOutcome
-from simulator.goodput.application import Application, OutsideProfileError
+from simulator.goodput import Application, OutsideProfileError
 from simulator.ground_truth import SpeedKey
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.trace_source import TraceJob

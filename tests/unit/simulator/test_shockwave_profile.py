@@ -45,7 +45,6 @@ def _run(jobs: list[tuple[float, float]], policy: str = "gandiva_fair", rule: st
 
 
 def test_a_job_that_nobody_describes_keeps_its_batch() -> None:
-    """Epochs pass, the batch stays."""
     truth = GroundTruth({SpeedKey(Kind("LM (batch size 10)"), "v100", 1): 2.0})
     request = JobRequest(JobId(1), Kind("LM (batch size 10)"), demands=(Demand("v100", 1),), steps=14 * 5968.0)
     result = simulate([SimulatedJob(0.0, request, 14 * 5968.0)], shockwave_scenario(POOL, truth, "gandiva_fair", {}))
@@ -60,7 +59,6 @@ def test_every_policy_finishes_every_job(policy: str) -> None:
 
 
 def test_a_job_larger_than_the_pool_is_refused() -> None:
-    """Before the run, not by a job that never starts."""
     with pytest.raises(ConfigError, match="job 7 wants 4 accelerators, 2 are there"):
         shockwave_scenario(
             POOL, GroundTruth({}), "gandiva_fair", {JobId(7): batch_schedule_of("LM (batch size 10)", 4, "static")}
@@ -90,7 +88,6 @@ def _after(batching: BatchSchedule, epochs: int) -> StepCount:
     ],
 )  # fmt: skip
 def test_critical_epochs_are_those_of_the_network(name: str, batch: int, epochs: int, critical: bool) -> None:
-    """In a critical epoch the job keeps its original batch."""
     assert (_after(BatchSchedule(name, batch, 1, BatchRule.ACCORDION), epochs).next_batch is None) is critical
 
 

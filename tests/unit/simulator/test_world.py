@@ -145,7 +145,6 @@ def test_a_job_saves_by_itself_at_its_interval(bench: Make, job: Make) -> None:
 
 
 def test_a_planned_failure_exits_with_its_code_at_its_step(bench: Make, job: Make) -> None:
-    """It fails as often as planned, then passes the place."""
     b = bench()
     b.submit(job(steps=100.0, failures=(PlannedFailure(at_steps=40.0, exit_code=3, times=1),)))
     b.start(0.0, 1, 1, {"own-1": (0,)})
@@ -156,7 +155,6 @@ def test_a_planned_failure_exits_with_its_code_at_its_step(bench: Make, job: Mak
 
 
 def test_a_gang_is_prepared_on_every_machine_and_the_first_tells_where_to_meet(bench: Make, job: Make) -> None:
-    """One answer per machine, after the time it takes."""
     b = bench(model=WorldParameters(prepare_s=0.5))
     b.submit(job())
     b.prepare(1.0, 1, 1, {"own-1": (0, 1), "own-2": (0, 1)})
@@ -179,7 +177,6 @@ def test_a_gang_that_is_revoked_while_machines_are_held_for_it_is_told_to_be_ove
 
 
 def test_machines_may_refuse(bench: Make, job: Make) -> None:
-    """A refusal names the machine, and no rank runs."""
     b = bench(model=WorldParameters(refused=1.0))
     b.submit(job())
     b.start(0.0, 1, 1, {"own-2": (0,)})
@@ -224,7 +221,6 @@ def test_jobs_are_submitted_when_their_time_comes_and_read_one_ahead(bench: Make
 
 
 def test_a_user_cancels_only_what_is_still_there(bench: Make, job: Make) -> None:
-    """A job that has ended before is left in peace."""
     b = bench()
     b.submit(job(1, cancel_at=50.0), job(2, cancel_at=50.0), job(3, at=60.0))
     b.transition(10.0, 1, JobState.SUCCEEDED)
@@ -233,7 +229,6 @@ def test_a_user_cancels_only_what_is_still_there(bench: Make, job: Make) -> None
 
 
 def test_a_run_ends_with_its_last_job(bench: Make, job: Make) -> None:
-    """Whatever else would still happen."""
     b = bench()
     b.submit(job(1, cancel_at=inf), job(2, at=5.0))
     b.transition(10.0, 1, JobState.CANCELLED)

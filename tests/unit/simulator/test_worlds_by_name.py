@@ -83,7 +83,6 @@ def test_the_worlds_are_listed() -> None:
 
 
 def test_the_registry_names_the_policies_that_each_world_has() -> None:
-    """The registry names them without importing the worlds."""
     assert {name: list(world.policies) for name, world in WORLDS.items()} == {
         "gavel": list(GAVEL_POLICIES), "pollux": list(POLLUX_POLICIES), "sia": ["gavel"],
         "shockwave": list(SHOCKWAVE_POLICIES), "arena": ["fcfs"],
@@ -120,7 +119,6 @@ def test_policies_of_one_world_are_compared_and_swept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_report_says_which_world(tmp_path: Path) -> None:
-    """Written with the run, and again from its folder."""
     out = tmp_path / "run"
     done = _simulate("run", *GAVEL, "--policy", "fifo", "--out", out)
     assert done.exit_code == 0, done.output
@@ -232,7 +230,6 @@ def test_jobs_train_in_arenas_world(tmp_path: Path, policy: str, jct_s: float) -
     ],
 )
 def test_what_does_not_fit_a_world_is_told_with_what_does(args: tuple[object, ...], told: str) -> None:
-    """Exit code 2 before anything runs."""
     done = _simulate("run", *args)
     assert done.exit_code == 2, done.output
     assert told in done.stderr
