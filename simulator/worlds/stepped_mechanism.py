@@ -13,19 +13,20 @@ from functools import partial
 
 import numpy as np
 
-from optimizer.policy import Policy, PolicySpec
-from optimizer.problem import Columns, Problem
+from optimizer.policy import OrderFacts, Policy, PolicySpec
+from optimizer.problem import Columns, FloatArray, Problem
 from scheduler.core.commands import BeginRound, Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
-from scheduler.core.events import Proposal
+from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, Proposal
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt, start_attempt
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
+from scheduler.world.attempts import AttemptSimulator, SimAttempt, SimAttemptPhase
 from scheduler.world.world import MakeAttemptSimulator
 from simulator.simulation import SchedulerWiring
 from walras.job_request import JobId
@@ -71,6 +72,32 @@ class Reallocation:
             cycle.commands.append(BeginRound(self._step_s))
 
 
+class WholeStepAttempts(AttemptSimulator):
+    """Simulates attempts whose steps are counted at the ends of rounds only.
+
+    Reports, noise, periodic checkpoints and planned failures are not modelled.
+    """
+
+    def _settle(self, at: float, attempt: SimAttempt) -> None:
+        """Does nothing: a killed attempt loses what it made since the last round."""
+
+    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        attempt.phase = SimAttemptPhase.RUNNING
+        return (AttemptStarted(at, attempt.job_id, attempt.number),)
+
+    def _credit(self, attempt: SimAttempt, steps: float) -> None:
+        """Sets the job's steps."""
+        attempt.job.worked_steps += steps - attempt.job.steps
+        attempt.job.steps = steps
+
+    def _succeeded(self, at: float, attempt: SimAttempt) -> AttemptEnded:
+        """Ends an attempt that has done all of its job's steps."""
+        self._credit(attempt, attempt.job.plan.steps)
+        attempt.phase = SimAttemptPhase.STOPPING
+        self.release(attempt)
+        return AttemptEnded(at, attempt.job_id, attempt.number, EndCause.EXITED, 0, steps=attempt.job.steps)
+
+
 def admit_arrivals(cycle: Cycle) -> list[JobId]:
     """Lets jobs that arrived since the last step be chosen, and returns them."""
     arrived, cycle.backlog.arrived = cycle.backlog.arrived, []
@@ -80,21 +107,46 @@ def admit_arrivals(cycle: Cycle) -> list[JobId]:
     return active
 
 
-class SteppedMechanism(ABC):
-    """A `RoundMechanism` that solves at the end of every step. Subclasses decide which jobs run where."""
+class OrderBySubmission:
+    """A rank policy without solves, where a world's mechanism decides and the core needs a policy."""
+
+    preemptive = True
+    strict = False
+    aware = False
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Orders jobs by submission."""
+        return (jobs.submitted_at,)
+
+
+class StepEndMechanism(ABC):
+    """A `RoundMechanism` that acts when a step has ended, and then until its reallocation is complete."""
 
     def __init__(self, step_s: float) -> None:
-        self._is_solving = False
         self.reallocation = Reallocation(step_s)
 
     def settle(self, cycle: Cycle) -> None:
-        """Acts when a step has ended, when a solve was answered, and while a reallocation is in progress."""
+        """Acts when a step has ended, and while a reallocation is in progress."""
         if cycle.due.lockstep_round is not None:
             self.step_ended(cycle)
+        self.reallocation.advance(cycle)
+
+    @abstractmethod
+    def step_ended(self, cycle: Cycle) -> None:
+        """Admits newcomers, and begins the reallocation or asks for a solve."""
+
+
+class SteppedMechanism(StepEndMechanism):
+    """Solves at the end of every step. Subclasses decide which jobs run where."""
+
+    _is_solving = False
+
+    def settle(self, cycle: Cycle) -> None:
+        """Acts when a solve was answered, too."""
         if self._is_solving and not cycle.solves.in_flight:
             self._is_solving = False
             self.decide(cycle)
-        self.reallocation.advance(cycle)
+        super().settle(cycle)
 
     def request_solve(self, cycle: Cycle, problem_of: Callable[[], Problem]) -> None:
         """Requests a solve for the active jobs; without jobs, begins the next step."""
@@ -103,10 +155,6 @@ class SteppedMechanism(ABC):
             solve_requests.request_solve(cycle, problem_of())
         else:
             self.reallocation.begin(cycle, (), ())
-
-    @abstractmethod
-    def step_ended(self, cycle: Cycle) -> None:
-        """Admits newcomers, and calls `request_solve`."""
 
     @abstractmethod
     def decide(self, cycle: Cycle) -> None:

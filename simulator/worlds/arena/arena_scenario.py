@@ -35,13 +35,9 @@ from functools import partial
 from math import ceil, floor
 from pathlib import Path
 
-from optimizer.policy import OrderFacts, Policy, PolicySpec
-from optimizer.problem import FloatArray
+from optimizer.policy import Policy, PolicySpec
 from scheduler.core.commands import BeginRound
 from scheduler.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    EndCause,
     Event,
     RoundEnded,
 )
@@ -51,7 +47,6 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import (
     AttemptCosts,
-    AttemptSimulator,
     SimAttempt,
     SimAttemptPhase,
     SimulatedJob,
@@ -65,9 +60,11 @@ from simulator.simulation import Scenario
 from simulator.workloads.trace_source import ReadOptions, TraceJob, TraceRow, TraceSource, header_row_format
 from simulator.worlds.stepped_mechanism import (
     Move,
-    Reallocation,
+    OrderBySubmission,
     Room,
     StepConfiguration,
+    StepEndMechanism,
+    WholeStepAttempts,
     admit_arrivals,
     fill_emptiest,
     free_room,
@@ -285,8 +282,8 @@ class _Run:
         return self.base_steps + floor(max(0.0, at - self.counts_from) / self.iteration_s)
 
 
-class ArenaAttempts(AttemptSimulator):
-    """Simulates attempts in whole rounds. Noise, reports and planned failures are not modelled."""
+class ArenaAttempts(WholeStepAttempts):
+    """Simulates attempts in whole rounds: iterations are counted at their starts."""
 
     def __init__(
         self,
@@ -343,9 +340,6 @@ class ArenaAttempts(AttemptSimulator):
         self._take_off(attempt)
         super().kill(at, attempt)
 
-    def _settle(self, at: float, attempt: SimAttempt) -> None:
-        """Does nothing: iterations are counted at the starts of rounds."""
-
     # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
@@ -356,10 +350,6 @@ class ArenaAttempts(AttemptSimulator):
     def _begin_round(self, now: float, command: BeginRound) -> None:
         """Does nothing: the next report comes with the next end or arrival."""
 
-    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        attempt.phase = SimAttemptPhase.RUNNING
-        return (AttemptStarted(at, attempt.job_id, attempt.number),)
-
     def _due(self, at: float, _: object) -> Iterable[Event]:
         """Schedules the report of this instant after its other events."""
         if at > self._report_at:
@@ -369,59 +359,38 @@ class ArenaAttempts(AttemptSimulator):
 
     def _report_round(self, at: float, _: object) -> Iterable[Event]:
         ended = [run.attempt for run in self._live.values() if run.ends_at <= at]
-        events: list[Event] = [self._completed(at, attempt) for attempt in ended]
+        for attempt in ended:
+            self._take_off(attempt)
+        events = [self._succeeded(at, attempt) for attempt in ended]
         for run in self._live.values():
             self._credit(run.attempt, run.steps_at(at))
             run.attempt.job.saved_steps = run.attempt.job.steps
         steps = [run.attempt.job.steps for run in self._live.values()]
         return (*events, RoundEnded(at, list(self._live), steps, [at] * len(steps)))
 
-    def _completed(self, at: float, attempt: SimAttempt) -> AttemptEnded:
-        self._take_off(attempt)
-        self._credit(attempt, attempt.job.plan.steps)
-        attempt.phase = SimAttemptPhase.STOPPING
-        self.release(attempt)
-        return AttemptEnded(at, attempt.job_id, attempt.number, EndCause.EXITED, 0, steps=attempt.job.steps)
-
     def _take_off(self, attempt: SimAttempt) -> _Run:
         run = self._live.pop(attempt.job_id)
         self._engine.cancel(run.timer)
         return run
 
-    def _credit(self, attempt: SimAttempt, steps: float) -> None:
-        attempt.job.worked_steps += steps - attempt.job.steps
-        attempt.job.steps = steps
 
-
-class ArenaFcfs:
-    """A rank policy without solves, because the core needs a policy; `ArenaRounds` makes the decisions."""
+class ArenaFcfs(OrderBySubmission):
+    """First come, first served: `ArenaRounds` makes the decisions."""
 
     preemptive = False
-    strict = False
-    aware = False
-
-    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Orders jobs by submission."""
-        return (jobs.submitted_at,)
 
 
-class ArenaRounds:
-    """A `RoundMechanism`: first come, first served at the starts of rounds."""
+class ArenaRounds(StepEndMechanism):
+    """First come, first served at the starts of rounds."""
 
     def __init__(self, rules: RoundRules, places: PlaceTable) -> None:
+        super().__init__(rules.round_s)
         self._places = places
-        self._reallocation = Reallocation(rules.round_s)
         #: Waiting jobs in order of submission, and running jobs.
         self._waiting: list[JobId] = []
         self._running: set[JobId] = set()
 
-    def settle(self, cycle: Cycle) -> None:
-        """Decides when a round has begun, and then acts until the jobs that start are prepared."""
-        if cycle.due.lockstep_round is not None:
-            self._decide(cycle)
-        self._reallocation.advance(cycle)
-
-    def _decide(self, cycle: Cycle) -> None:
+    def step_ended(self, cycle: Cycle) -> None:
         ledger, arrived = cycle.ledger, admit_arrivals(cycle)
         running = {job.job_id for job in ledger if job.holds}
         rooms = {state.pool.shape.accelerator: free_room(cycle, state.row) for state in ledger.fleet.pools}
@@ -431,7 +400,7 @@ class ArenaRounds:
         types = {ledger.jobs[job_id].request.demands[0].accelerator for job_id in self._waiting}
         self._waiting += self._start_in_order(cycle, arrived, rooms, types, started)
         self._running = running | {job.job_id for job, _, _ in started}
-        self._reallocation.begin(cycle, running, started)
+        self.reallocation.begin(cycle, running, started)
 
     def _start_in_order(
         self, cycle: Cycle, job_ids: Sequence[JobId], rooms: dict[str, Room], blocked: set[str], started: list[Move]

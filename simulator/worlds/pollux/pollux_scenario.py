@@ -31,16 +31,14 @@ from functools import partial
 from heapq import heapify, heapreplace
 from math import ceil, inf
 
-from optimizer.policy import OrderFacts, Policy, PolicySpec
-from optimizer.problem import FloatArray
+from optimizer.policy import Policy, PolicySpec
 from scheduler.core.commands import BeginRound
-from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
+from scheduler.core.events import Event, RoundEnded
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import (
     AttemptCosts,
-    AttemptSimulator,
     SimAttempt,
     SimAttemptPhase,
     SimulatedJob,
@@ -65,8 +63,10 @@ from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.simulation import Scenario
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.stepped_mechanism import (
-    Reallocation,
+    OrderBySubmission,
     StepConfiguration,
+    StepEndMechanism,
+    WholeStepAttempts,
     admit_arrivals,
     fill_emptiest,
     free_room,
@@ -263,8 +263,8 @@ def _training_kind(
     return kind
 
 
-class SteppedAttempts(AttemptSimulator):
-    """Simulates attempts in steps. Reports, noise, periodic checkpoints and planned failures are not modelled."""
+class SteppedAttempts(WholeStepAttempts):
+    """Simulates attempts in steps."""
 
     def __init__(
         self,
@@ -306,9 +306,6 @@ class SteppedAttempts(AttemptSimulator):
         self._live.pop(attempt.job_id, None)
         super().kill(at, attempt)
 
-    def _settle(self, at: float, attempt: SimAttempt) -> None:
-        """Does nothing: steps are counted at the ends of steps, so a killed attempt loses those since the last one."""
-
     # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
@@ -318,10 +315,6 @@ class SteppedAttempts(AttemptSimulator):
         return ()
 
     # -- called by timers and the scheduler
-
-    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        attempt.phase = SimAttemptPhase.RUNNING
-        return (AttemptStarted(at, attempt.job_id, attempt.number),)
 
     def _begin_step(self, now: float, command: BeginRound) -> None:
         if not self._live:
@@ -347,19 +340,11 @@ class SteppedAttempts(AttemptSimulator):
     def _training(self, attempt: SimAttempt) -> PolluxTraining:
         return self._trainings[attempt.job.plan.request.kind]
 
-    def _credit(self, attempt: SimAttempt, steps: float) -> None:
-        attempt.job.worked_steps += steps - attempt.job.steps
-        attempt.job.steps = steps
-
     def _completed(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        job, job_id = attempt.job, attempt.job_id
-        if self._live.get(job_id) is not attempt:
+        if self._live.get(attempt.job_id) is not attempt:
             return ()
-        self._credit(attempt, job.plan.steps)
-        attempt.phase = SimAttemptPhase.STOPPING
-        del self._live[job_id]
-        self.release(attempt)
-        return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, 0, steps=job.steps),)
+        del self._live[attempt.job_id]
+        return (self._succeeded(at, attempt),)
 
     def _due(self, at: float, _: object) -> Iterable[Event]:
         """Schedules the end of the step after all other events of this instant."""
@@ -402,16 +387,8 @@ class PolluxFleet:
     machine_size: int
 
 
-class PolluxPolicy(ABC):
-    """A policy of the artifact. The core runs it as a rank policy without solves; `allocate` makes the decisions."""
-
-    preemptive = True
-    strict = False
-    aware = False
-
-    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Orders jobs by submission."""
-        return (jobs.submitted_at,)
+class PolluxPolicy(OrderBySubmission, ABC):
+    """A policy of the artifact: `allocate` makes the decisions."""
 
     @abstractmethod
     def allocate(self, jobs: Sequence[PolluxJob], fleet: PolluxFleet) -> list[tuple[PolluxJob, int]]:
@@ -478,21 +455,15 @@ def _optimus_gain(training: PolluxTraining, count: int, updates: float, machine_
     return (training.predicted_s(count, machine_size) - training.predicted_s(count + 1, machine_size)) * updates
 
 
-class PolluxRounds:
-    """A `RoundMechanism`: at the end of a step it decides, stops and starts jobs, and begins the next step."""
+class PolluxRounds(StepEndMechanism):
+    """At the end of a step it decides, stops and starts jobs, and begins the next step."""
 
     def __init__(self, rules: RoundRules, policy: PolluxPolicy, trainings: dict[Kind, PolluxTraining]) -> None:
+        super().__init__(rules.round_s)
         self._policy = policy
         self._trainings = trainings
-        self._reallocation = Reallocation(rules.round_s)
 
-    def settle(self, cycle: Cycle) -> None:
-        """Decides when a step has ended, and then acts until the reallocation is complete."""
-        if cycle.due.lockstep_round is not None:
-            self._decide(cycle)
-        self._reallocation.advance(cycle)
-
-    def _decide(self, cycle: Cycle) -> None:
+    def step_ended(self, cycle: Cycle) -> None:
         jobs = cycle.ledger.jobs
         admit_arrivals(cycle)
         active = [self._active(cycle, job) for _, job in sorted(jobs.items()) if job.holds or job.waits]
@@ -501,7 +472,7 @@ class PolluxRounds:
         kept = jobs_in_place(cycle, {job_id: (0, accelerators) for job_id, accelerators in count.items()})
         placing = [(job_id, accelerators) for job_id, accelerators in count.items() if job_id not in kept]
         moves = ((jobs[job_id], 0, fill_emptiest(free_room(cycle, 0), wanted)) for job_id, wanted in placing)
-        self._reallocation.begin(cycle, kept, moves)
+        self.reallocation.begin(cycle, kept, moves)
 
     def _active(self, cycle: Cycle, job: JobRecord) -> PolluxJob:
         columns, request = cycle.ledger.columns, job.request
