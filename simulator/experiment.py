@@ -26,12 +26,18 @@ from simulator.goodput import (
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.measured_costs import MeasuredCosts
 from simulator.workloads.formats import WORKLOAD_FILE, detect_format, find_format, read_trace
-from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nominal_speeds, read_throughput_table
+from simulator.workloads.trace_binding import (
+    TraceBinding,
+    machine_sizes,
+    most_machines,
+    nominal_speeds,
+    read_throughput_table,
+)
 from simulator.workloads.trace_source import ReadOptions, SkippedRows, Trace
-from walras.cluster import Market, PoolId
+from walras.cluster import PoolId
 from walras.errors import ConfigError
 from walras.job_request import JobId, JobRequest, Kind, plain_kind
-from walras.spec.cluster_file import ClusterConfig, PoolEntry
+from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec
@@ -208,7 +214,7 @@ def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> list[Sim
 
 def _unplaceable(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> dict[int, str]:
     """Returns what each job that could never run lacks, by its place among the jobs."""
-    pools = [PoolLimit(entry.pool(), float(_most_machines(entry) * entry.accelerators)) for entry in cluster.pools]
+    pools = [PoolLimit(entry.pool(), float(most_machines(entry) * entry.accelerators)) for entry in cluster.pools]
     known: dict[tuple[object, ...], str] = {}
     found: dict[int, str] = {}
     for place, job in enumerate(jobs):
@@ -221,10 +227,6 @@ def _unplaceable(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> dict[i
         if lack:
             found[place] = f"job {request.job_id} ({job.name or request.kind}) {lack}"
     return found
-
-
-def _most_machines(entry: PoolEntry) -> int:
-    return entry.machines if entry.market is Market.OWNED else entry.quota
 
 
 def _lack(request: JobRequest, pools: Sequence[PoolLimit]) -> str:

@@ -52,7 +52,7 @@ from scheduler.world.machines import PoolModel
 from simulator.experiment import Experiment, workload_experiment
 from simulator.faults import PoolRevocation
 from simulator.file_access import bounded_bytes, damaged_file, written_whole
-from simulator.ground_truth import ANY_COUNT, GroundTruth, PredictionSettings, SpeedKey
+from simulator.ground_truth import ANY_COUNT, GroundTruth, PredictionSettings, SpeedKey, largest_by_type
 from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
 from simulator.reports.run_summary import nonfinite_to_none
 from simulator.simulation import Scenario, Simulation, SimulationResult, simulate
@@ -466,10 +466,8 @@ def completed_truth(recording: Recording) -> GroundTruth:
     is the median if the kind was measured in several places.
     """
     truth = recording.header.costs.truth()
-    nominal: dict[str, float] = {}
-    for each in recording.header.pools:
-        shape = each.pool.shape
-        nominal[shape.accelerator] = max(shape.nominal_speed, nominal.get(shape.accelerator, 0.0))
+    shapes = (each.pool.shape for each in recording.header.pools)
+    nominal = largest_by_type((shape.accelerator, shape.nominal_speed) for shape in shapes)
     measured: dict[Kind, list[SpeedKey]] = {}
     for key in truth.speeds:
         if key.accelerator in nominal and key.count != ANY_COUNT:

@@ -32,12 +32,13 @@ from scheduler.core.state.fleet import split_gang
 from scheduler.world.attempts import PlannedFailure, SimulatedJob
 from scheduler.world.engine import RandomStreams
 from simulator.goodput import GoodputLaws, goodput_laws
-from simulator.ground_truth import SpeedKey
+from simulator.ground_truth import SpeedKey, largest_by_type
 from simulator.workloads.trace_source import TraceJob, complete_file, open_text
+from walras.cluster import Market
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobIdentity, JobLimits, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.accelerator_names import named_type
-from walras.spec.cluster_file import ClusterConfig
+from walras.spec.cluster_file import ClusterConfig, PoolEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +271,19 @@ class TraceBinding:
         return f"{place}: {row.kind!r} x {row.gang}"
 
 
+def most_machines(entry: PoolEntry) -> int:
+    """Returns the machines that a pool may have: owned ones, or the quota of rented ones."""
+    return entry.machines if entry.market is Market.OWNED else entry.quota
+
+
 def machine_sizes(cluster: ClusterConfig) -> dict[str, int]:
     """Returns accelerators of the largest machine by type."""
-    sizes: dict[str, int] = {}
-    for entry in cluster.pools:
-        sizes[entry.accelerator] = max(entry.accelerators, sizes.get(entry.accelerator, 0))
-    return sizes
+    return largest_by_type((entry.accelerator, entry.accelerators) for entry in cluster.pools)
 
 
 def nominal_speeds(cluster: ClusterConfig) -> dict[str, float]:
     """Returns nominal speeds by accelerator type; the highest where pools of one type differ."""
-    nominal: dict[str, float] = {}
-    for entry in cluster.pools:
-        nominal[entry.accelerator] = max(entry.nominal_speed, nominal.get(entry.accelerator, 0.0))
-    return nominal
+    return largest_by_type((entry.accelerator, entry.nominal_speed) for entry in cluster.pools)
 
 
 #: Largest number of characters; a longer table is cut off here and is then no valid JSON.

@@ -183,19 +183,15 @@ class TraceClock:
     is_dated: bool | None = None
 
 
+@dataclass(slots=True, eq=False)
 class TraceRow:
     """One row of a file: cells by the name of their column."""
 
-    __slots__ = ("_cells", "_clock", "_columns", "_where", "line")
-
-    def __init__(
-        self, cells: Sequence[str], columns: Mapping[str, int], path: str, line: int, clock: TraceClock
-    ) -> None:
-        self._cells = cells
-        self._columns = columns
-        self._where = path
-        self._clock = clock
-        self.line = line
+    _cells: Sequence[str]
+    _columns: Mapping[str, int]
+    _path: str
+    line: int
+    _clock: TraceClock
 
     def text(self, column: str) -> str:
         """Returns the cell without surrounding blanks; "" where the file has no such column."""
@@ -302,7 +298,7 @@ class TraceRow:
 
     def error(self, column: str, problem: str, fix: str) -> ConfigError:
         """Returns the error about a cell, for the caller to raise."""
-        return ConfigError(f"{self._where}:{self.line}: {column} {problem}", field=column, fix=fix)
+        return ConfigError(f"{self._path}:{self.line}: {column} {problem}", field=column, fix=fix)
 
 
 def epoch_seconds(text: str) -> float:
