@@ -1,31 +1,25 @@
-"""Training applications whose batch size and gang may change, and their goodput.
+"""Training applications whose batch size and gang may change: their goodput, its laws, and measured profiles.
 
     goodput = throughput x statistical efficiency
 
 Throughput is samples per second, by layout of the gang and batch. Efficiency is the value of a sample of a large batch
 relative to one of the initial batch; it follows from the gradient noise. Goodput is measured in steps at the initial
-batch per second, so that work and progress have one unit whatever batches a job uses.
+batch per second, so that work and progress have one unit whatever batches a job uses. Callers choose batch and gang,
+and charge restarts.
 
-Callers choose batch and gang, and charge restarts.
+Measured step times are linear between local batches where the layout itself was measured, and are interpolated between
+layouts elsewhere (the points lie on a grid, so the triangulation depends on their order, which is kept as given).
+Learning is linear between the batch sizes that were run. Nothing is extrapolated: outside of the measurements
+`OutsideProfileError` is raised.
 
-Measured profiles of applications, interpolated: step times by layout and batch, learning curves by batch.
+A goodput law is the progress of a job with its gang. The speed is constant within an epoch, because the gradient noise,
+and with it the efficiency of a large batch, is known per epoch. The scheduler gives the job its gang; the job splits
+its batch optimally. `StatedStepTimes` and `StatedLearningCurve` are the laws of a workload file; `GoodputLaws` finds
+the law of a job by its kind.
 
-Step times are linear between local batches where the layout itself was measured, and are interpolated between layouts
-elsewhere (the points lie on a grid, so the triangulation depends on their order, which is kept as given). Learning is
-linear between the batch sizes that were run. Nothing is extrapolated: outside of the measurements `OutsideProfileError`
-is raised.
-
-Goodput laws: the progress of a job with its gang, epoch by epoch.
-
-A step is one at the initial batch, whatever batch the job uses. The speed is constant within an epoch, because the
-gradient noise, and with it the efficiency of a large batch, is known per epoch. The scheduler gives the job its gang;
-the job splits its batch optimally. `StatedStepTimes` and `StatedLearningCurve` are the laws of a workload file;
-`GoodputLaws` finds the law of a job by its kind.
-
-Profiles of training applications in the format of the Pollux artifact (OSDI 2021), which Sia shares.
-
-A folder for each application: `placements.csv` (`placement` has a digit for each machine), `scalability.csv`, and
-`validation-B.csv` for every batch B that was run, a row for each epoch. Columns are checked; errors name file and line.
+Profiles are read in the format of the Pollux artifact (OSDI 2021), which Sia shares: a folder for each application with
+`placements.csv` (`placement` has a digit for each machine), `scalability.csv`, and `validation-B.csv` for every batch B
+that was run, a row for each epoch. Columns are checked; errors name file and line.
 """
 
 import re

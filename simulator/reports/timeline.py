@@ -3,9 +3,7 @@
 A `Timeline` is the recorder of a simulation: it receives each event with its commands. Memory is linear in the number
 of events, so one is made only on request. Attempts are kept up to a limit; further ones are only counted.
 
-The jobs of a run one by one, and its levels over time, which figures and resampling use.
-
-They are computed on request, because a comparison of metrics needs neither.
+The jobs of a run one by one, and its levels over time, which figures and resampling use, are computed on request too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

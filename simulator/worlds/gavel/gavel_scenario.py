@@ -1,6 +1,7 @@
-"""Gavel's round mechanism: priority is share over received time, and each type is filled in one greedy pass.
+"""Gavel's simulator as a scenario: its policies by name, its round mechanism and its time model.
 
-It follows `GavelScheduler._update_priorities` and `_schedule_jobs_on_workers` as they behave, defects included:
+In the round mechanism priority is share over received time, and each type is filled in one greedy pass. It follows
+`GavelScheduler._update_priorities` and `_schedule_jobs_on_workers` as they behave, defects included:
 
 * a solve waits until `RoundRules.resolve_min_s` have passed since the last one, and newcomers wait for the solve;
 * after an idle gap the time since the last round counts as received;
@@ -10,11 +11,7 @@ The world moves in lockstep: decisions are made only at `RoundEnded`. `ServiceTa
 for each pair of jobs that may share accelerators. Rows are in order of creation (a job's own, then its pairs with the
 jobs then active, by id), which breaks ties; the arrays have one column per pool.
 
-Gavel's simulator as a scenario: its policies by name, its round mechanism and its time model.
-
-Attempts that run in lockstep: each makes whole steps in a round, and then all wait for the next round.
-
-This is the time model of round-based simulators. In a round an attempt makes as many whole steps as fit into the
+Attempts run in lockstep, as in round-based simulators: in a round an attempt makes as many whole steps as fit into the
 round's length, or as are left. The round ends with its last attempt, so its length differs from the configured one. A
 job that completes ends at its own instant. Starts and stops cost nothing. While nothing runs, the clock jumps to the
 next arrival.

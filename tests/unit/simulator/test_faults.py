@@ -109,9 +109,8 @@ def test_a_machine_that_was_cut_off_tells_everything_when_it_is_back(bench: Make
 
 def test_a_machine_out_of_contact_longer_than_its_lease_is_lost(bench: Make, job: Make) -> None:
     """Its ranks end with the lease, and it joins again later."""
-    b = bench(
-        faults=FaultModel(cut_off_every_s=100.0, cut_off_s=1e12, lease_s=30.0, repair_s=10.0, until_at=1000.0)
-    ).started(job(steps=1e6))
+    faults = FaultModel(cut_off_every_s=100.0, cut_off_s=1e12, lease_s=30.0, repair_s=10.0, until_at=1000.0)
+    b = bench(faults=faults).started(job(steps=1e6))
     b.run()
     silent, lost = (next(e for e in b.told(kind) if e.node_id == "own-1") for kind in (NodeUnreachable, NodeLost))
     assert lost.at == pytest.approx(silent.at + 30.0)

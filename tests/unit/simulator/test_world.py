@@ -65,9 +65,8 @@ def test_the_first_report_comes_with_the_machines_next_beat(
     bench: Make, job: Make, first_s: float | None, at: tuple[float, ...]
 ) -> None:
     """Beats are the machine's: the first after the first step brings a report, the others follow at their interval."""
-    b = bench(AttemptCosts(start_s=3.0, warm_up_s=2.0, first_report_s=first_s), WorldParameters(report_s=20.0)).started(
-        job(steps=100.0)
-    )
+    costs = AttemptCosts(start_s=3.0, warm_up_s=2.0, first_report_s=first_s)
+    b = bench(costs, WorldParameters(report_s=20.0)).started(job(steps=100.0))
     b.run()
     assert tuple(r.at for r in b.told(AttemptProgressed)) == (*at, 55.0)
 
