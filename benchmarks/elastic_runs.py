@@ -20,10 +20,9 @@ import numpy as np
 from optimizer.policy import PolicySpec
 from scheduler.world.attempts import SimulatedJob
 from scheduler.world.machines import PoolModel
-from simulator.goodput.application import Application
+from simulator.goodput import Application, read_pollux_applications
 from simulator.ground_truth import GroundTruth
 from simulator.simulation import Scenario, SimulationResult, simulate
-from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.formats import read_trace
 from simulator.workloads.trace_binding import TraceBinding, read_throughput_table
 from simulator.workloads.trace_source import TraceJob

@@ -4,7 +4,6 @@ What two jobs keep of their speeds together comes from the throughput table, and
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -12,18 +11,12 @@ import numpy as np
 from benchmarks.grounds_loads import speeds
 from optimizer.decision import Memory
 from optimizer.policies.finish_times import Makespan
-from optimizer.policy import Policy, PolicySpec
 from optimizer.problem import Pairs
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
-from scheduler.core.rules import RoundRules
-from scheduler.core.state.working_set import Cycle
 from simulator.ground_truth import GroundTruth
-from simulator.simulation import Scenario, SchedulerWiring
+from simulator.simulation import Scenario
 from simulator.workloads.trace_binding import read_pair_speeds
-from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
-from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, LockstepAttempts, merge_machines
-from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
+from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, GavelRules, gavel_wiring, merge_machines
+from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
 
@@ -75,16 +68,6 @@ def in_pairs(scenario: Scenario) -> Scenario:
     """The same jobs and fleet in Gavel's rounds, without its gate, at the speeds that the table has for pairs."""
     accelerators = {model.pool.shape.accelerator for model in scenario.pools}
     truth = replace(scenario.truth, pairs=read_pair_speeds(speeds(), accelerators))
-    answering = MakespanOfPairs(truth)
-
-    def make(spec: PolicySpec) -> MakespanOfPairs:
-        return answering
-
-    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
-        return GavelRounds(cycle, rules, GavelRules(pairs=truth))
-
-    wiring = SchedulerWiring(
-        partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), gavel_solver(make), LockstepAttempts
-    )
+    wiring = gavel_wiring(MakespanOfPairs(truth), GavelRules(pairs=truth))
     pools = tuple(map(merge_machines, scenario.pools))
     return replace(scenario, pools=pools, truth=truth, rules=_RULES, wiring=wiring)

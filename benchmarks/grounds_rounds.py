@@ -6,21 +6,14 @@ without a gate. An accelerator whose job ended stays idle until the round ends.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
 from optimizer.decision import Memory
 from optimizer.policies.walras import Walras
-from optimizer.policy import Policy, PolicySpec
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
-from scheduler.core.rules import RoundRules
-from scheduler.core.state.working_set import Cycle
-from simulator.simulation import Scenario, SchedulerWiring
-from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
-from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, LockstepAttempts, merge_machines
-from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
+from simulator.simulation import Scenario
+from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, GavelRules, gavel_wiring, merge_machines
+from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
 
@@ -44,15 +37,6 @@ class WalrasInRounds(GavelPolicy):
 
 def in_gavel_rounds(scenario: Scenario) -> Scenario:
     """The same jobs and fleet under Gavel's rounds."""
-
-    def make(spec: PolicySpec) -> WalrasInRounds:
-        return WalrasInRounds()
-
-    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
-        return GavelRounds(cycle, rules, GavelRules(only_shares=True))
-
-    wiring = SchedulerWiring(
-        partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), gavel_solver(make), LockstepAttempts
-    )
+    wiring = gavel_wiring(WalrasInRounds(), GavelRules(only_shares=True))
     pools = tuple(map(merge_machines, scenario.pools))
     return replace(scenario, pools=pools, rules=_RULES, wiring=wiring)

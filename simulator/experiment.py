@@ -15,16 +15,29 @@ from scheduler.providers.simulated_cloud import RentalTerms
 from scheduler.world.attempts import PlannedFailure, SimulatedJob
 from scheduler.world.machines import PoolModel
 from simulator.faults import PoolRevocation
-from simulator.goodput.laws import GoodputLaws, goodput_laws, is_law_file, law_name, read_goodput_laws
+from simulator.goodput import (
+    GoodputLaws,
+    goodput_laws,
+    is_law_file,
+    law_name,
+    read_goodput_laws,
+    read_pollux_applications,
+)
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.measured_costs import MeasuredCosts
 from simulator.workloads.formats import WORKLOAD_FILE, detect_format, find_format, read_trace
-from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nominal_speeds, read_throughput_table
+from simulator.workloads.trace_binding import (
+    TraceBinding,
+    machine_sizes,
+    most_machines,
+    nominal_speeds,
+    read_throughput_table,
+)
 from simulator.workloads.trace_source import ReadOptions, SkippedRows, Trace
-from walras.cluster import Market, PoolId
+from walras.cluster import PoolId
 from walras.errors import ConfigError
 from walras.job_request import JobId, JobRequest, Kind, plain_kind
-from walras.spec.cluster_file import ClusterConfig, PoolEntry
+from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec
@@ -182,8 +195,6 @@ def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
     if path is None:
         return None
     if Path(path).is_dir():
-        from simulator.workloads.application_profiles import read_pollux_applications
-
         applications = read_pollux_applications(path)
         return GoodputLaws(applications, {name: application.work for name, application in applications.items()})
     return read_goodput_laws(path) if is_law_file(path) else None
@@ -203,7 +214,7 @@ def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> list[Sim
 
 def _unplaceable(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> dict[int, str]:
     """Returns what each job that could never run lacks, by its place among the jobs."""
-    pools = [PoolLimit(entry.pool(), float(_most_machines(entry) * entry.accelerators)) for entry in cluster.pools]
+    pools = [PoolLimit(entry.pool(), float(most_machines(entry) * entry.accelerators)) for entry in cluster.pools]
     known: dict[tuple[object, ...], str] = {}
     found: dict[int, str] = {}
     for place, job in enumerate(jobs):
@@ -216,10 +227,6 @@ def _unplaceable(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> dict[i
         if lack:
             found[place] = f"job {request.job_id} ({job.name or request.kind}) {lack}"
     return found
-
-
-def _most_machines(entry: PoolEntry) -> int:
-    return entry.machines if entry.market is Market.OWNED else entry.quota
 
 
 def _lack(request: JobRequest, pools: Sequence[PoolLimit]) -> str:

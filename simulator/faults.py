@@ -128,16 +128,14 @@ class FaultInjector:
 
     def script(self, incidents: Iterable[Incident]) -> None:
         """Schedules these incidents."""
+        actions: dict[type[Incident], Action] = {
+            PoolRevocation: self._scripted_revocation,
+            NodeDeath: self._scripted_death,
+            NodeSlowdown: self._scripted_slowness,
+            MarketChange: self._market_changed,
+        }
         for incident in incidents:
-            match incident:
-                case PoolRevocation():
-                    self._engine.schedule(incident.at, self._scripted_revocation, incident)
-                case NodeDeath():
-                    self._engine.schedule(incident.at, self._scripted_death, incident)
-                case NodeSlowdown():
-                    self._engine.schedule(incident.at, self._scripted_slowness, incident)
-                case MarketChange():
-                    self._engine.schedule(incident.at, self._market_changed, incident)
+            self._engine.schedule(incident.at, actions[type(incident)], incident)
 
     def _scripted_revocation(self, at: float, incident: PoolRevocation) -> Iterable[Event]:
         takebacks = self._machines.cloud.revoke(at, incident.pool_id, incident.machines)

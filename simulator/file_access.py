@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from walras.errors import ConfigError, system_refusals
 
 
@@ -14,6 +16,12 @@ def bounded_bytes(path: Path, most: int, *, refused: str, too_large: str, field:
         if path.stat().st_size > most:
             raise ConfigError(f"{path}: more than {most:,} bytes", fix=too_large)
         return path.read_bytes()
+
+
+def damaged_file(path: object, error: object, told: str, fix: str) -> ConfigError:
+    """Returns the error of a file whose content is refused; `told` stands between the path and what is wrong."""
+    message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
+    return ConfigError(f"{path}{told}: {message}", fix=fix)
 
 
 @contextmanager

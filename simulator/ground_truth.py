@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from optimizer.prediction.predictor import AcceleratorSpecs
 from optimizer.prediction.step_time import exchange_part, pace_over
@@ -36,6 +36,8 @@ from walras.cluster import Placement
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, DeviceShare, JobRequest, Kind
 from walras.spec.accelerator_names import family_of
+
+Size = TypeVar("Size", int, float)
 
 #: The count of a `SpeedKey` that holds for gangs of any size.
 ANY_COUNT = 0
@@ -176,6 +178,14 @@ class GroundTruth:
             counts = sorted({demand.count, *request.sizes})
             found.update({(name, count): None for name in demand.types_of(types) for count in counts})
         return list(found)
+
+
+def largest_by_type(values: Iterable[tuple[str, Size]]) -> dict[str, Size]:
+    """Returns the largest value of each accelerator type."""
+    largest: dict[str, Size] = {}
+    for name, value in values:
+        largest[name] = max(value, largest.get(name, value))
+    return largest
 
 
 def processor_share(own: DeviceShare | None, other: DeviceShare | None) -> float:

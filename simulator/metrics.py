@@ -51,24 +51,23 @@ class JobMetrics:
         return self.first_run_at - self.submitted_at
 
 
+@dataclass(slots=True, eq=False)
 class PoolMeter:
     """Time integrals of one pool."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.machines = 0
-        #: Accelerators held by attempts, and by attempts with all ranks up.
-        self.held = 0
-        self.running = 0
-        self.settled_at = 0.0
-        #: Accelerator-seconds that existed, that were held, and in which all ranks were up.
-        self.there_s = 0.0
-        self.held_s = 0.0
-        self.running_s = 0.0
-        #: Integral of the machines' market price, USD.
-        self.usd = 0.0
-        #: Integral of the market price of one accelerator, USD.
-        self.usd_per_accelerator = 0.0
+    pool: Pool
+    machines: int = 0
+    #: Accelerators held by attempts, and by attempts with all ranks up.
+    held: int = 0
+    running: int = 0
+    settled_at: float = 0.0
+    #: Accelerator-seconds that existed, that were held, and in which all ranks were up.
+    there_s: float = 0.0
+    held_s: float = 0.0
+    running_s: float = 0.0
+    #: Integrals of the market price of all machines, and of one accelerator, USD.
+    usd: float = 0.0
+    usd_per_accelerator: float = 0.0
 
     def settle(self, at: float) -> None:
         """Brings the integrals up to `at`."""

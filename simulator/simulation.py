@@ -42,6 +42,7 @@ from simulator.ground_truth import (
     SpeedKey,
     TruePhysics,
     inject_random_failures,
+    largest_by_type,
     with_estimate_error,
 )
 from simulator.metrics import JobMetrics, JobMetricsSink, MetricsCollector, PoolMeter
@@ -275,9 +276,8 @@ class _SpeedOracle:
     def __init__(self, scenario: Scenario) -> None:
         self._truth = scenario.truth
         #: Accelerators of the largest machine by type.
-        self._fleet: dict[str, int] = {}
-        for shape in (model.pool.shape for model in scenario.pools):
-            self._fleet[shape.accelerator] = max(shape.accelerators, self._fleet.get(shape.accelerator, 0))
+        shapes = (model.pool.shape for model in scenario.pools)
+        self._fleet = largest_by_type((shape.accelerator, shape.accelerators) for shape in shapes)
         self._told: set[SpeedKey] = set()
         self._known: set[tuple[Kind, object, object]] = set()
 

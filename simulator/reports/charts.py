@@ -8,8 +8,8 @@ colour, so that it is readable on a dark page too.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from optimizer.bounds.instance import FloatArray
 from simulator.reports.run_summary import ProjectSummary
-from simulator.reports.timeline import PoolTrack, StepSeries, Timeline
+from simulator.reports.timeline import PoolTrack, StepSeries, Timeline, binned_means, series_means
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, system_refusals
 
@@ -128,27 +128,60 @@ def _inline(svg: str, key: str) -> str:
 
 #: Largest numbers of jobs and of attempts for which the Gantt chart is drawn.
 GANTT_JOBS_MAX, GANTT_SPANS_MAX = 120, 4000
-_BARS_MAX = 30
-_BINS = 400
+_BARS_MAX, _NAME_MAX = 30, 28
 #: Colours of curves, in order of use.
 CHART_COLORS = (
     "#3b6fb6", "#d1762d", "#4c9a5a", "#b5483f", "#7d62a8", "#8a6d5a", "#c774a8", "#6f6f6f", "#9a9a2f", "#3aa0ad",
 )  # fmt: skip
 
 
-def jct_cdf_chart(jct_s: Sequence[float]) -> Chart:
-    """The distribution of completion times."""
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Levels from instants on (seconds), or a distribution's sorted values, with a label and matplotlib's style."""
+
+    label: str
+    style: Mapping[str, Any]
+    value: FloatArray
+    at: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+
+def distribution_chart(curves: Sequence[Curve], label: str) -> Chart:
+    """The part of the jobs at or below each value."""
 
     def draw(axes: "Axes") -> None:
-        hours = sorted(max(length_s, 1e-3) / SECONDS_PER_HOUR for length_s in jct_s)
-        axes.step(hours, [rank / len(hours) for rank in range(1, len(hours) + 1)], where="post", color=CHART_COLORS[0])
-        if hours[-1] > 20 * hours[0]:
+        for curve in curves:
+            parts = np.arange(1, len(curve.value) + 1) / len(curve.value)
+            axes.step(curve.value, parts, where="post", label=curve.label, **curve.style)
+        if max(curve.value[-1] for curve in curves) > 20 * min(curve.value[0] for curve in curves):
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter("")
-        axes.set(xlabel="completion time (h)", ylabel="part of the jobs", ylim=(0, 1.02))
+        axes.set(xlabel=label, ylabel="part of the jobs", ylim=(0, 1.02))
+        draw_legend(axes)
 
     return chart_of(draw)
+
+
+def levels_chart(curves: Sequence[Curve], label: str, highest: float | None = None) -> Chart:
+    """Levels over time."""
+
+    def draw(axes: "Axes") -> None:
+        draw_levels(axes, curves)
+        axes.set(xlabel="time (h)", ylabel=label, ylim=(0, highest))
+        draw_legend(axes)
+
+    return chart_of(draw)
+
+
+def draw_levels(axes: "Axes", curves: Iterable[Curve]) -> None:
+    for curve in curves:
+        axes.step(curve.at / SECONDS_PER_HOUR, curve.value, where="post", label=curve.label, **curve.style)
+
+
+def jct_cdf_chart(jct_s: Sequence[float]) -> Chart:
+    """The distribution of completion times."""
+    hours = np.maximum(np.sort(np.array(jct_s)), 1e-3) / SECONDS_PER_HOUR
+    return distribution_chart([Curve("", {"color": CHART_COLORS[0]}, hours)], "completion time (h)")
 
 
 def queueing_chart(waiting: StepSeries, until_at: float) -> Chart:
@@ -166,45 +199,30 @@ def queueing_chart(waiting: StepSeries, until_at: float) -> Chart:
 def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart:
     """Utilisation of every pool over time: held accelerators / existing accelerators."""
 
-    def draw(axes: "Axes") -> None:
-        for color, (name, track) in _coloured_pools(pools):
-            at, held = binned_means(track.held, until_at)
-            _, there = binned_means(track.there, until_at)
-            part = np.divide(held, there, out=np.full_like(held, np.nan), where=there > 0)
-            axes.step(at / SECONDS_PER_HOUR, part, where="post", color=color, label=name)
-        axes.set(xlabel="time (h)", ylabel="held / there", ylim=(0, 1.05))
-        draw_legend(axes)
+    def part(track: PoolTrack) -> tuple[FloatArray, FloatArray]:
+        (at, held), (_, there) = binned_means(track.held, until_at), binned_means(track.there, until_at)
+        return at, np.divide(held, there, out=np.full_like(held, np.nan), where=there > 0)
 
-    return chart_of(draw)
+    return levels_chart(_pool_curves(pools, part), "held / there", 1.05)
 
 
 def price_chart(pools: Mapping[str, PoolTrack], timeline: Timeline) -> Chart:
     """The optimizer's price of one accelerator in every pool, from solve to solve."""
 
-    def draw(axes: "Axes") -> None:
-        for color, (name, track) in _coloured_pools(pools):
-            if track.price.at:
-                at, price = series_means(track.price, timeline.ended_at)
-                seen = at >= track.price.at[0]
-                axes.step(at[seen] / SECONDS_PER_HOUR, price[seen], where="post", color=color, label=name)
-        unit = timeline.price_unit or "the policy's own unit"
-        axes.set(xlabel="time (h)", ylabel=f"price in {unit}", ylim=(0, None))
-        draw_legend(axes)
+    def price(track: PoolTrack) -> tuple[FloatArray, FloatArray]:
+        at, price = series_means(track.price, timeline.ended_at)
+        seen = at >= track.price.at[0]
+        return at[seen], price[seen]
 
-    return chart_of(draw)
+    priced = {name: track for name, track in pools.items() if track.price.at}
+    unit = timeline.price_unit or "the policy's own unit"
+    return levels_chart(_pool_curves(priced, price), f"price in {unit}")
 
 
 def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart:
     """The market price of a machine in every pool."""
-
-    def draw(axes: "Axes") -> None:
-        for color, (name, track) in _coloured_pools(pools):
-            at, price = series_means(track.usd_per_h, until_at)
-            axes.step(at / SECONDS_PER_HOUR, price, where="post", color=color, label=name)
-        axes.set(xlabel="time (h)", ylabel="USD/h of a machine", ylim=(0, None))
-        draw_legend(axes)
-
-    return chart_of(draw)
+    curves = _pool_curves(pools, lambda track: series_means(track.usd_per_h, until_at))
+    return levels_chart(curves, "USD/h of a machine")
 
 
 def money_chart(usd_by_market: Mapping[str, float]) -> Chart:
@@ -244,8 +262,7 @@ def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float) -
                     )
         for pool in pools:
             axes.plot([], [], color=color[pool], linewidth=5, label=pool)
-        axes.set_yticks(range(len(jobs)))
-        _tick_labels(axes, [shortened_name(names.get(job_id, str(job_id))) for job_id in jobs])
+        name_rows(axes, [names.get(job_id, str(job_id)) for job_id in jobs])
         axes.set(xlabel="time (h)", ylim=(len(jobs) - 0.4, -0.6))
         draw_legend(axes)
 
@@ -255,49 +272,45 @@ def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float) -
 # ---------------------------------------------------------------------------------------------------------- the parts
 
 
-def series_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
-    """Returns the series itself if it has few changes, else exact means over equal intervals: (begin, value)."""
-    if len(level.at) > _BINS:
-        return binned_means(level, until_at)
-    at = np.array([*level.at, max(until_at, level.at[-1] if level.at else 0.0)])
-    return at, np.array([*level.value, level.now])
+def pool_style(row: int) -> dict[str, Any]:
+    return {"color": CHART_COLORS[row % len(CHART_COLORS)]}
 
 
-def binned_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
-    """Returns exact means over equal intervals of the run: (begin, mean); 0 before the first value."""
-    until_at = max(until_at, 1e-9)
-    at = np.array([0.0, *level.at, max(until_at, level.at[-1] if level.at else 0.0)])
-    passed = np.concatenate([[0.0], np.cumsum(np.array([0.0, *level.value]) * np.diff(at))])
-    edges = np.linspace(0.0, until_at, _BINS + 1)
-    return edges[:-1], np.diff(np.interp(edges, at, passed)) / np.diff(edges)
-
-
-def _coloured_pools(pools: Mapping[str, PoolTrack]) -> list[tuple[str, tuple[str, PoolTrack]]]:
-    return [(CHART_COLORS[row % len(CHART_COLORS)], item) for row, item in enumerate(list(pools.items())[:_BARS_MAX])]
+def _pool_curves(
+    pools: Mapping[str, PoolTrack], levels: Callable[[PoolTrack], tuple[FloatArray, FloatArray]]
+) -> list[Curve]:
+    curves = []
+    for row, (name, track) in enumerate(list(pools.items())[:_BARS_MAX]):
+        at, value = levels(track)
+        curves.append(Curve(name, pool_style(row), value, at))
+    return curves
 
 
 def _draw_bars(axes: "Axes", rows: Sequence[tuple[str, float]], label: str) -> None:
     axes.barh(range(len(rows)), [value for _, value in rows], color=CHART_COLORS[0], height=0.65)
     for row, (_, value) in enumerate(rows):
         axes.text(value, row, f" {value:,.4g}", va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)))
-    _tick_labels(axes, [shortened_name(name) for name, _ in rows])
-    axes.invert_yaxis()
+    name_rows(axes, [name for name, _ in rows])
     axes.margins(x=0.12)
     axes.set(xlabel=label)
 
 
-def _tick_labels(axes: "Axes", names: Sequence[str]) -> None:
-    axes.set_yticklabels(names, fontsize=7.5)
+def name_rows(axes: "Axes", names: Iterable[str]) -> None:
+    """Writes names beside rows 0, 1, ..., the first at the top."""
+    shown = [shortened_name(name) for name in names]
+    axes.set_yticks(range(len(shown)), shown, fontsize=7.5)
+    axes.invert_yaxis()
 
 
 def draw_legend(axes: "Axes") -> None:
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    """Draws the legend of what is labelled, beside the axes."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
 
 
-def shortened_name(name: str, longest: int = 28) -> str:
+def shortened_name(name: str) -> str:
     """Returns a name that fits beside a chart."""
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+    return name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 1]}…"
 
 
 def fits_gantt_chart(timeline: Timeline, jobs: int) -> bool:

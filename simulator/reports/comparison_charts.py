@@ -25,17 +25,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from optimizer.bounds.instance import FloatArray
 from optimizer.registry import is_policy_file, name_in_file
-from simulator.file_access import bounded_bytes
+from simulator.file_access import bounded_bytes, damaged_file
 from simulator.reports.charts import (
     CHART_COLORS,
     CHART_HEIGHT_IN,
     Chart,
+    Curve,
     chart_of,
+    distribution_chart,
     draw_legend,
+    draw_levels,
+    levels_chart,
+    name_rows,
+    pool_style,
     save_chart,
     shortened_name,
     svg_element,
@@ -49,10 +55,10 @@ from simulator.reports.policy_comparison import (
 )
 from simulator.reports.repeated_runs import MeanEstimate, RunMetrics, estimate_mean
 from simulator.reports.report_page import RUN_FIGURES, SUMMARY_FILE, read_report
-from simulator.reports.run_detail import SPREADS, LevelCurve, RunLevels, spread_of
 from simulator.reports.run_spec import RunSpec
 from simulator.reports.run_summary import RUN_METRICS, MetricDefinition, none_to_nan, nonfinite_to_none
 from simulator.reports.sweep import SweepResult, runs_by_setting
+from simulator.reports.timeline import SPREADS, LevelCurve, RunLevels, spread_of
 from simulator.worlds.world_registry import WALRAS
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, system_refusals
@@ -211,8 +217,7 @@ def read_figures(folder: Path) -> FigureBook:
             raise ValueError(f"it is not of schema {FIGURES_SCHEMA}")
         return _BOOK.validate_python(none_to_nan(body, {"levels"}))
     except (ValueError, RecursionError) as error:
-        why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
-        raise ConfigError(f"{path} is not what a comparison left: {why}", fix="compare again with --out") from None
+        raise damaged_file(path, error, " is not what a comparison left", "compare again with --out") from None
 
 
 #: Largest number of curves in one chart: more are hard to tell apart.
@@ -240,24 +245,11 @@ def _in_setting(draw: Callable[[FigureSetting], Chart | None]) -> Callable[[Sequ
 def _distribution(name: str, label: str, divisor: float = 1.0) -> Callable[[FigureSetting], Chart | None]:
     def chart(setting: FigureSetting) -> Chart | None:
         shown = [each for each in setting.policies if each.spreads.get(name)]
-        if not shown:
-            return None
-
-        def draw(axes: "Axes") -> None:
-            least, most = np.inf, 0.0
-            for style, each in _styled(shown):
-                values = np.maximum(np.array(each.spreads[name]) / divisor, 1e-6)
-                parts = np.arange(1, len(values) + 1) / len(values)
-                axes.step(values, parts, where="post", label=shortened_name(each.policy), **style)
-                least, most = min(least, values[0]), max(most, values[-1])
-            if most > 20 * least:
-                axes.set_xscale("log")
-                axes.xaxis.set_major_formatter("{x:g}")
-                axes.xaxis.set_minor_formatter("")
-            axes.set(xlabel=label, ylabel="part of the jobs", ylim=(0, 1.02))
-            draw_legend(axes)
-
-        return chart_of(draw)
+        curves = [
+            Curve(shortened_name(each.policy), style, np.maximum(np.array(each.spreads[name]) / divisor, 1e-6))
+            for style, each in _styled(shown)
+        ]
+        return distribution_chart(curves, label) if curves else None
 
     return chart
 
@@ -280,9 +272,7 @@ def _means(setting: FigureSetting) -> Chart | None:
             axes.axvline(min(bounds) / SECONDS_PER_HOUR, color=CHART_COLORS[3], linestyle="--", linewidth=1.0,
                          label="no scheduler's mean is below")  # fmt: skip
             draw_legend(axes)
-        axes.set_yticks(range(len(rows)))
-        axes.set_yticklabels([shortened_name(policy) for policy, _ in rows], fontsize=8)
-        axes.invert_yaxis()
+        name_rows(axes, [policy for policy, _ in rows])
         axes.set(xlabel="mean completion time (h)", xlim=(0, None))
 
     return chart_of(draw, 0.8 + 0.28 * max(2, len(rows)))
@@ -351,20 +341,14 @@ def _sum_at(curves: Mapping[str, LevelCurve], at: FloatArray) -> FloatArray:
 def _over_time(
     setting: FigureSetting, label: str, curve_of: Callable[[PolicyFigures], LevelCurve | None]
 ) -> Chart | None:
-    curves = [(each, curve) for each in setting.policies if (curve := curve_of(each)) is not None and curve.at]
-    if not curves:
-        return None
+    found = [(each, curve) for each in setting.policies if (curve := curve_of(each)) is not None and curve.at]
+    by_policy = {each.policy: curve for each, curve in found}
+    curves = [_curve_of(by_policy[each.policy], each.policy, style) for style, each in _styled([e for e, _ in found])]
+    return levels_chart(curves, label) if curves else None
 
-    def draw(axes: "Axes") -> None:
-        by_policy = {each.policy: curve for each, curve in curves}
-        for style, each in _styled([each for each, _ in curves]):
-            curve = by_policy[each.policy]
-            hours = [at / SECONDS_PER_HOUR for at in curve.at]
-            axes.step(hours, curve.value, where="post", label=shortened_name(each.policy), **style)
-        axes.set(xlabel="time (h)", ylabel=label, ylim=(0, None))
-        draw_legend(axes)
 
-    return chart_of(draw)
+def _curve_of(curve: LevelCurve, name: str, style: Mapping[str, Any]) -> Curve:
+    return Curve(shortened_name(name), style, np.array(curve.value), np.array(curve.at))
 
 
 def _prices(setting: FigureSetting) -> Chart | None:
@@ -377,12 +361,8 @@ def _prices(setting: FigureSetting) -> Chart | None:
         pools = sorted({pool for each in shown if each.levels is not None for pool in each.levels.price})
         for axes, each in zip(rows, shown, strict=True):
             assert each.levels is not None  # chosen above
-            for row, pool in enumerate(pools[:CURVES_MAX]):
-                if pool in each.levels.price:
-                    curve = each.levels.price[pool]
-                    hours = [at / SECONDS_PER_HOUR for at in curve.at]
-                    color = CHART_COLORS[row % len(CHART_COLORS)]
-                    axes.step(hours, curve.value, where="post", color=color, label=shortened_name(pool))
+            price, rows_of = each.levels.price, enumerate(pools[:CURVES_MAX])
+            draw_levels(axes, [_curve_of(price[pool], pool, pool_style(row)) for row, pool in rows_of if pool in price])
             unit = each.levels.price_unit or "its own unit"
             axes.set_title(f"{shortened_name(each.policy)}, in {unit}", fontsize=9, loc="left")
             axes.set(ylabel="price", ylim=(0, None))
@@ -396,18 +376,9 @@ def _market_prices(setting: FigureSetting) -> Chart | None:
     """The market is the same for every policy, so the prices are those of the first policy that has them."""
     levels = next((each.levels for each in setting.policies if each.levels is not None), None)
     moved = {} if levels is None else {pool: c for pool, c in levels.usd_per_h.items() if len(set(c.value)) > 1}
-    if not moved:
-        return None
-
-    def draw(axes: "Axes") -> None:
-        for row, (pool, curve) in enumerate(list(moved.items())[:CURVES_MAX]):
-            hours = [at / SECONDS_PER_HOUR for at in curve.at]
-            color = CHART_COLORS[row % len(CHART_COLORS)]
-            axes.step(hours, curve.value, where="post", color=color, label=shortened_name(pool))
-        axes.set(xlabel="time (h)", ylabel="USD/h of a machine", ylim=(0, None))
-        draw_legend(axes)
-
-    return chart_of(draw)
+    shown = list(moved.items())[:CURVES_MAX]
+    curves = [_curve_of(curve, pool, pool_style(row)) for row, (pool, curve) in enumerate(shown)]
+    return levels_chart(curves, "USD/h of a machine") if curves else None
 
 
 def _money(setting: FigureSetting) -> Chart | None:
@@ -424,12 +395,9 @@ def _money(setting: FigureSetting) -> Chart | None:
         left = np.zeros(len(bills))
         for row, market in enumerate(markets):
             usd = np.array([bill.get(market, 0.0) for bill in bills.values()])
-            axes.barh(range(len(bills)), usd, left=left, height=0.6, label=market,
-                      color=CHART_COLORS[row % len(CHART_COLORS)])  # fmt: skip
+            axes.barh(range(len(bills)), usd, left=left, height=0.6, label=market, **pool_style(row))
             left += usd
-        axes.set_yticks(range(len(bills)))
-        axes.set_yticklabels([shortened_name(policy) for policy in bills], fontsize=8)
-        axes.invert_yaxis()
+        name_rows(axes, bills)
         axes.set(xlabel="USD")
         draw_legend(axes)
 

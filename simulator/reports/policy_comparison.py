@@ -40,7 +40,7 @@ from simulator.reports.run_summary import (
 from walras.errors import ConfigError
 
 if TYPE_CHECKING:
-    from simulator.reports.run_detail import JobOutcomes, RunDepth
+    from simulator.reports.timeline import JobOutcomes, RunDepth
 
 #: Means that differ by less than this part count as equally good.
 _TIE = 1e-9
@@ -169,7 +169,7 @@ def _depth(with_levels: bool, is_first: bool, has_others: bool) -> "RunDepth | N
     """Returns what is kept of a run: its jobs where seeds may change nothing, or where figures are drawn."""
     if not with_levels and not (is_first and has_others):
         return None
-    from simulator.reports.run_detail import RunDepth
+    from simulator.reports.timeline import RunDepth
 
     return RunDepth.LEVELS if with_levels and is_first else RunDepth.JOBS
 

@@ -18,15 +18,15 @@ another policy replaces them, so the past is simulated, not copied.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from rich.table import Table
 from rich.text import Text
 
@@ -51,8 +51,8 @@ from scheduler.world.engine import SolveClock, SolveTime
 from scheduler.world.machines import PoolModel
 from simulator.experiment import Experiment, workload_experiment
 from simulator.faults import PoolRevocation
-from simulator.file_access import bounded_bytes, written_whole
-from simulator.ground_truth import ANY_COUNT, GroundTruth, PredictionSettings, SpeedKey
+from simulator.file_access import bounded_bytes, damaged_file, written_whole
+from simulator.ground_truth import ANY_COUNT, GroundTruth, PredictionSettings, SpeedKey, largest_by_type
 from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
 from simulator.reports.run_summary import nonfinite_to_none
 from simulator.simulation import Scenario, Simulation, SimulationResult, simulate
@@ -108,6 +108,13 @@ class UserActions:
     moved: tuple[JobProjectChanged, ...] = ()
 
 
+#: The event of each action.
+_ACTS: dict[str, Any] = {
+    "held": JobHeld, "released": JobReleased, "reprioritised": JobReprioritised, "rebudgeted": JobBudgetChanged,
+    "redated": JobDeadlineChanged, "moved": JobProjectChanged,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class RecordingHeader:
     """A recording without its jobs."""
@@ -158,19 +165,17 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
     if not (jobs and pools and policies):
         raise ConfigError("the record holds no job that ended, no pool or no policy", fix="let a job end first")
     owned = {pool_id: len(nodes.get(pool_id, ())) * (pool.market is Market.OWNED) for pool_id, pool in pools.items()}
-    acts = UserActions(
-        tuple(event for event, _ in recorded if isinstance(event, JobHeld)),
-        tuple(event for event, _ in recorded if isinstance(event, JobReleased)),
-        tuple(event for event, _ in recorded if isinstance(event, JobReprioritised)),
-        tuple(event for event, _ in recorded if isinstance(event, JobBudgetChanged)),
-        tuple(event for event, _ in recorded if isinstance(event, JobDeadlineChanged)),
-        tuple(event for event, _ in recorded if isinstance(event, JobProjectChanged)),
-    )
+    acts = {name: tuple(each for each, _ in recorded if isinstance(each, kind)) for name, kind in _ACTS.items()}
     fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
     # Each job carries its own measurements; a reader would count separate rows twice.
     return Recording(
         RecordingHeader(
-            RECORDING_VERSION, fleet, policies, costs.model_copy(update={"jobs": ()}), acts, tuple(left_out)
+            RECORDING_VERSION,
+            fleet,
+            policies,
+            costs.model_copy(update={"jobs": ()}),
+            UserActions(**acts),
+            tuple(left_out),
         ),
         tuple(jobs),
     )
@@ -248,8 +253,7 @@ def _parsed(adapter: TypeAdapter[T], line: str, path: Path, number: int) -> T:
         data: Any = json.loads(line)
         return adapter.validate_python(data)
     except (ValueError, RecursionError) as error:
-        message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise ConfigError(f"{path}:{number}: {message}", fix="give a file made by --export") from None
+        raise damaged_file(f"{path}:{number}", error, "", "give a file made by --export") from None
 
 
 RESIMULATION_SEEDS = 9
@@ -377,9 +381,7 @@ def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: floa
     )
 
 
-ReplayedEvent = (
-    PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged | JobDeadlineChanged | JobProjectChanged
-)
+UserAction = JobHeld | JobReleased | JobReprioritised | JobBudgetChanged | JobDeadlineChanged | JobProjectChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,10 +453,8 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
         forecasts=recorded_predictions(costs),
     )
     simulation = Simulation(scenario)
-    acts = header.acts
-    changed: tuple[ReplayedEvent, ...] = (*acts.reprioritised, *acts.rebudgeted, *acts.redated, *acts.moved)
-    happened: tuple[ReplayedEvent, ...] = (*later, *acts.held, *acts.released, *changed)
-    for event in happened:
+    acts: Iterable[PolicyChanged | UserAction] = chain(later, *(getattr(header.acts, name) for name in _ACTS))
+    for event in acts:
         simulation.engine.send_later(event)
     return simulation.run(job.simulated() for job in recording.jobs)
 
@@ -466,10 +466,8 @@ def completed_truth(recording: Recording) -> GroundTruth:
     is the median if the kind was measured in several places.
     """
     truth = recording.header.costs.truth()
-    nominal: dict[str, float] = {}
-    for each in recording.header.pools:
-        shape = each.pool.shape
-        nominal[shape.accelerator] = max(shape.nominal_speed, nominal.get(shape.accelerator, 0.0))
+    shapes = (each.pool.shape for each in recording.header.pools)
+    nominal = largest_by_type((shape.accelerator, shape.nominal_speed) for shape in shapes)
     measured: dict[Kind, list[SpeedKey]] = {}
     for key in truth.speeds:
         if key.accelerator in nominal and key.count != ANY_COUNT:

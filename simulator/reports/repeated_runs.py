@@ -17,7 +17,7 @@ from simulator.reports.run_summary import TIME_METRICS, metric_values
 from walras.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from simulator.reports.run_detail import RunDepth, RunDetail
+    from simulator.reports.timeline import RunDepth, RunDetail
 
 #: Largest number of runs of one sweep or comparison.
 RUNS_MAX = 100_000
@@ -74,7 +74,7 @@ def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None, depth: "
     if depth is None:
         ran = execute_run(cell, watch=watch)
     else:
-        from simulator.reports.run_detail import execute_in_detail, job_spreads
+        from simulator.reports.timeline import execute_in_detail, job_spreads
 
         ran, detail = execute_in_detail(cell, depth, watch)
         spreads = job_spreads(detail.jobs)

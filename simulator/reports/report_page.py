@@ -15,12 +15,12 @@ from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulator.file_access import bounded_bytes
+from simulator.file_access import bounded_bytes, damaged_file
 from simulator.metrics import JobMetrics
 from simulator.reports import charts
 from simulator.reports.baselines import LowerBounds
@@ -458,8 +458,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _malformed(path: Path, error: object) -> ConfigError:
-    message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
-    return ConfigError(f"{path} is not what a run left: {message}", fix="run it again with --out")
+    return damaged_file(path, error, " is not what a run left", "run it again with --out")
 
 
 _EVENT_TITLES = ("at", "what", "job", "attempt", "where", "detail")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import isfinite, nan
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TextIO
+from typing import Annotated, Any, ClassVar, TextIO, TypeVar
 
 from pydantic import Field, TypeAdapter, field_validator
 from rich.table import Table
@@ -29,12 +29,13 @@ from simulator.reports.repeated_runs import (
     execute_runs,
     parse_seeds,
 )
-from simulator.reports.run_detail import SPREADS, RunDepth, RunLevels
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, StudySettings, WorkloadSource, describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
+from simulator.reports.timeline import SPREADS, RunDepth, RunLevels
 from simulator.workloads.trace_source import GeneratedSettings, ReadOptions, ReadSettings
 from walras.errors import ConfigError, system_refusals
 
+T = TypeVar("T")
 _GridName = Annotated[str, Field(min_length=1, max_length=4096)]
 _GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=1000)]
 
@@ -300,20 +301,11 @@ class SweepStore:
     def read(self, key: str, described: Mapping[str, Any], rejected: list[str]) -> RunMetrics | None:
         """Returns the stored metrics of a run; None if the file is missing or unsound."""
         path = self._cells / f"{key}.json"
-        content = _read(path, _CELL_BYTES_MAX)
-        row = None if content is None else _parse_result(content, described)
-        if row is None and content is not None:
-            rejected.append(str(path))
-        return row
+        return _read_sound(path, _CELL_BYTES_MAX, lambda data: _parse_result(data, described), rejected)
 
     def read_levels(self, key: str, rejected: list[str]) -> RunLevels | None:
         """Returns the stored levels of a run; None if the file is missing or unsound."""
-        path = self._levels_path(key)
-        content = _read(path, _LEVELS_BYTES_MAX)
-        levels = None if content is None else _parse_levels(content, key)
-        if levels is None and content is not None:
-            rejected.append(str(path))
-        return levels
+        return _read_sound(self._levels_path(key), _LEVELS_BYTES_MAX, lambda data: _parse_levels(data, key), rejected)
 
     def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
         """Writes the metrics of a run, and first its levels if they were kept."""
@@ -339,22 +331,25 @@ class SweepStore:
             write(file)
 
 
-def _read(path: Path, most: int) -> bytes | None:
+def _read_sound(path: Path, most: int, parse: Callable[[Any], T | None], rejected: list[str]) -> T | None:
+    """Returns the parsed file; None if it is missing, or unsound and then listed in `rejected`."""
     try:
         with path.open("rb") as file:
-            return file.read(most)
+            content = file.read(most)
     except FileNotFoundError:
         return None
-
-
-def _parse_levels(content: bytes, key: str) -> RunLevels | None:
     try:
-        data = json.loads(content)
-        if data["sha256"] != _result_digest({"run": key}, data["levels"]):
-            return None
-        return _LEVELS.validate_python(data["levels"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+        found = parse(json.loads(content))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        found = None
+    if found is None:
+        rejected.append(str(path))
+    return found
+
+
+def _parse_levels(data: Any, key: str) -> RunLevels | None:
+    is_whole = data["sha256"] == _result_digest({"run": key}, data["levels"])
+    return _LEVELS.validate_python(data["levels"]) if is_whole else None
 
 
 def _result_digest(described: Mapping[str, Any], body: Mapping[str, Any]) -> str:
@@ -362,23 +357,19 @@ def _result_digest(described: Mapping[str, Any], body: Mapping[str, Any]) -> str
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _parse_result(content: bytes, described: Mapping[str, Any]) -> RunMetrics | None:
-    try:
-        data = json.loads(content)
-        body = data["row"]
-        # Compared as JSON, because tuples have become lists.
-        same = data["description"] == json.loads(json.dumps(described))
-        if not same or data["sha256"] != _result_digest(described, body):
-            return None
-        values, costs = (_numbers(body[name]) for name in ("values", "costs"))
-        spreads = {name: tuple(float(value) for value in body["spreads"][name]) for name in SPREADS}
-        broken = tuple(str(each) for each in body["violations"])
-        row = RunMetrics(values, costs, str(body["outcome"]), broken, spreads=spreads)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+def _parse_result(data: Any, described: Mapping[str, Any]) -> RunMetrics | None:
+    body = data["row"]
+    # Compared as JSON, because tuples have become lists.
+    same = data["description"] == json.loads(json.dumps(described))
+    if not same or data["sha256"] != _result_digest(described, body):
         return None
-    values_known = row.values.keys() == {measure.name for measure in RUN_METRICS}
-    costs_known = row.costs.keys() == {measure.name for measure in TIME_METRICS}
-    return row if values_known and costs_known else None
+    values, costs = (_numbers(body[name]) for name in ("values", "costs"))
+    spreads = {name: tuple(float(value) for value in body["spreads"][name]) for name in SPREADS}
+    broken = tuple(str(each) for each in body["violations"])
+    values_known = values.keys() == {measure.name for measure in RUN_METRICS}
+    if not values_known or costs.keys() != {measure.name for measure in TIME_METRICS}:
+        return None
+    return RunMetrics(values, costs, str(body["outcome"]), broken, spreads=spreads)
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, float]:

@@ -26,7 +26,6 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
 from random import Random
-from sys import intern
 from typing import Any, Literal, TextIO
 
 from simulator.file_access import written_whole
@@ -91,23 +90,6 @@ def _read_instant(row: TraceRow, column: str) -> float:
     return row.instant(column, least=0.0)
 
 
-def _read_batch_rule(row: TraceRow, column: str) -> str:
-    rule = row.text(column)
-    if rule not in BATCH_RULES:
-        raise row.error(column, f"is {rule[:40]!r}", f"write one of {', '.join(BATCH_RULES)}")
-    return intern(rule)
-
-
-def _read_one_of(*words: str) -> Callable[[TraceRow, str], str]:
-    def read(row: TraceRow, column: str) -> str:
-        word = row.text(column)
-        if word not in words:
-            raise row.error(column, f"is {word[:40]!r}", f"write one of {', '.join(words)}")
-        return word
-
-    return read
-
-
 def _read_wholes(most: int) -> Callable[[TraceRow, str], tuple[int, ...]]:
     """Returns a reader of distinct whole numbers, ascending."""
 
@@ -170,33 +152,33 @@ _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
     "speeds": _read_speeds,
     "sizes": _read_wholes(MAX_GANG),
     "fork_max": lambda row, column: row.whole(column, most=1024),
-    "mixed": lambda row, column: _MIXED[_read_one_of(*_MIXED)(row, column)],
+    "mixed": lambda row, column: _MIXED[row.one_of(column, _MIXED)],
     "scaling": lambda row, column: row.number(column, above=0.0, most=1.0),
     "nodes": lambda row, column: row.whole(column, most=MAX_GANG),
     "weight": _read_above_zero,
     "priority": lambda row, column: row.whole(column, least=0, most=100),
     "user": TraceRow.name,
     "project": TraceRow.name,
-    "deadline_at": lambda row, column: row.instant(column),
+    "deadline_at": TraceRow.instant,
     "slo": _read_above_zero,
     "value_usd_per_h": _read_not_negative,
     "budget_usd": _read_above_zero,
     "cpus": _read_not_negative,
     "memory_bytes": lambda row, column: row.whole(column, least=0),
     "depends_on": _read_names,
-    "condition": lambda row, column: _read_one_of("finished", "succeeded")(row, column).removeprefix("succeeded"),
+    "condition": lambda row, column: row.one_of(column, ("finished", "succeeded")).removeprefix("succeeded"),
     "not_before_at": _read_instant,
     "cancel_at": _read_instant,
-    "preemptible": lambda row, column: _read_one_of("yes", "no")(row, column) == "yes",
+    "preemptible": lambda row, column: row.one_of(column, ("yes", "no")) == "yes",
     "max_restarts": lambda row, column: row.whole(column, least=0, most=1000),
     "restart_codes": _read_wholes(255),
     "max_runtime_s": _read_above_zero,
     "max_queue_s": _read_above_zero,
     "grace_s": _read_above_zero,
     "failures": _read_failures,
-    "batch": lambda row, column: row.whole(column),
-    "batch_rule": _read_batch_rule,
-    "batch_max": lambda row, column: row.whole(column),
+    "batch": TraceRow.whole,
+    "batch_rule": lambda row, column: row.one_of(column, BATCH_RULES),
+    "batch_max": TraceRow.whole,
 }
 
 REQUIRED_COLUMNS = ("at", "name", "kind", "gang")
@@ -263,9 +245,9 @@ def walras_row_parser(columns: Collection[str]) -> Callable[[TraceRow], TraceJob
     """Returns a parser of rows with these columns only. It raises ConfigError that names file, line and column."""
     present = [(column, read) for column, read in _OPTIONAL_COLUMNS.items() if column in columns]
 
-    def job(row: TraceRow) -> TraceJob:
+    def parse(row: TraceRow) -> TraceJob:
         more = {column: read(row, column) for column, read in present if row.text(column)}
-        return TraceJob(
+        job = TraceJob(
             at=row.instant("at", least=0.0),
             name=row.name("name", None if "name" in columns else str(row.line)),
             kind=row.name("kind", None if "kind" in columns else "any"),
@@ -273,13 +255,10 @@ def walras_row_parser(columns: Collection[str]) -> Callable[[TraceRow], TraceJob
             line=row.line,
             **more,
         )
+        _check_row(row, job)
+        return job
 
-    def checked(row: TraceRow) -> TraceJob:
-        found = job(row)
-        _check_row(row, found)
-        return found
-
-    return checked
+    return parse
 
 
 def _check_row(row: TraceRow, job: TraceJob) -> None:

@@ -101,10 +101,11 @@ def draw_weight(random: Random) -> float:
 
 
 class JobMix:
-    """Draws jobs. Each property has its own stream: a further property never changes the others."""
+    """Draws jobs, numbered from 1. Each property has its own stream: a further property never changes the others."""
 
     def __init__(self, request: GeneratorRequest, streams: RandomStreams) -> None:
         self._request = request
+        self._jobs = 0
         self._gangs = streams.stream("gangs")
         self._durations = streams.stream("durations")
         self._kinds = streams.stream("kinds")
@@ -132,13 +133,12 @@ class JobMix:
         """Applies the requested stretch; rounds to a tenth of a second, at least one second."""
         return max(1.0, round(duration_s * self._request.stretch, 1))
 
-    def job(
-        self, number: int, at: float, *, gang: int, kind: str, owner: tuple[str, str], duration_s: float
-    ) -> TraceJob:
-        """Returns a job with these properties; draws weight and SLO if they are requested."""
+    def job(self, at: float, *, gang: int, kind: str, owner: tuple[str, str], duration_s: float) -> TraceJob:
+        """Returns the next job, with these properties; draws weight and SLO if they are requested."""
+        self._jobs += 1
         return TraceJob(
             at=round(at, 3),
-            name=f"job-{number}",
+            name=f"job-{self._jobs}",
             kind=kind,
             gang=gang,
             duration_s=duration_s,
@@ -150,10 +150,10 @@ class JobMix:
             batch=batch_in_kind(kind),
         )
 
-    def drawn(self, number: int, at: float) -> TraceJob:
+    def drawn(self, at: float) -> TraceJob:
         """Draws a whole job."""
         gang = self.gang()
-        return self.job(number, at, gang=gang, kind=self.kind(gang), owner=self.owner(), duration_s=self.duration_s())
+        return self.job(at, gang=gang, kind=self.kind(gang), owner=self.owner(), duration_s=self.duration_s())
 
 
 #: Ratio of a day's busiest hour, 15:00, to its mean, less 1.
@@ -178,8 +178,7 @@ def poisson_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     """Generates independent jobs at a constant mean rate."""
     streams = RandomStreams(request.seed)
     mix = JobMix(request, streams)
-    instants = islice(poisson_arrivals(request.rate_per_h, streams.stream("arrivals")), request.jobs)
-    return (mix.drawn(number, at) for number, at in enumerate(instants, start=1))
+    return map(mix.drawn, islice(poisson_arrivals(request.rate_per_h, streams.stream("arrivals")), request.jobs))
 
 
 def diurnal_rate(at: float) -> float:
@@ -196,7 +195,7 @@ def diurnal_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     highest = 1.0 + _SWING
     candidates = poisson_arrivals(request.rate_per_h * highest, streams.stream("arrivals"))
     instants = (at for at in candidates if not request.rate_per_h or thinning.random() * highest < diurnal_rate(at))
-    return (mix.drawn(number, at) for number, at in enumerate(islice(instants, request.jobs), start=1))
+    return map(mix.drawn, islice(instants, request.jobs))
 
 
 def bursty_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
@@ -205,8 +204,8 @@ def bursty_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     mix = JobMix(request, streams)
     bodies = islice(_merged_bursts(request, streams, mix), request.jobs)
     return (
-        mix.job(number, at, gang=gang, kind=kind, owner=owner, duration_s=mix.duration_s())
-        for number, (at, _, gang, kind, owner) in enumerate(bodies, start=1)
+        mix.job(at, gang=gang, kind=kind, owner=owner, duration_s=mix.duration_s())
+        for at, _, gang, kind, owner in bodies
     )
 
 
@@ -286,12 +285,12 @@ def hadar_60_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     mix, classes, models = JobMix(request, streams), streams.stream("classes"), streams.stream("models")
     spreadable = [model for model in HADAR_MODELS if model in SPREADABLE]
     instants = islice(poisson_arrivals(request.rate_per_h, streams.stream("arrivals")), request.jobs)
-    for number, at in enumerate(instants, start=1):
+    for at in instants:
         gang = mix.gang()
         hours = classes.uniform(*classes.choice(HADAR_CLASSES_H))
         kind = models.choice(spreadable if gang > 1 else HADAR_MODELS)
         duration_s = mix.stretched_s(max(_LEAST_S, hours * SECONDS_PER_HOUR / gang))
-        yield mix.job(number, at, gang=gang, kind=kind, owner=mix.owner(), duration_s=duration_s)
+        yield mix.job(at, gang=gang, kind=kind, owner=mix.owner(), duration_s=duration_s)
 
 
 @dataclass(frozen=True, slots=True)

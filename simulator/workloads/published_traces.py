@@ -43,6 +43,7 @@ while it waited) is an error unless bad rows are skipped. Think times and queues
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from math import ceil, inf
 
@@ -97,23 +98,8 @@ def read_shockwave(source: TraceSource) -> Iterator[TraceJob]:
 
 
 def _shockwave_job(row: TraceRow) -> TraceJob:
-    kind, slo, rule = row.name("job_type"), row.number("SLO"), row.text("mode")
-    if rule not in BATCH_RULES:
-        raise row.error("mode", f"is {rule[:40]!r}", f"write one of {', '.join(BATCH_RULES)}")
-    return TraceJob(
-        at=row.instant("arrival_time", least=0.0),
-        name=str(row.line - 1),
-        kind=kind,
-        gang=row.gang("scale_factor"),
-        steps=float(row.whole("total_steps")),
-        duration_s=row.number("duration", above=0.0),
-        duration_on=GAVEL_REFERENCE,
-        weight=row.number("priority_weight", above=0.0),
-        slo=slo if slo > 0 else None,
-        batch=batch_in_kind(kind),
-        batch_rule=rule,
-        line=row.line,
-    )
+    rule = row.one_of("mode", BATCH_RULES)
+    return replace(_gavel_job(row), duration_s=row.number("duration", above=0.0), batch_rule=rule)
 
 
 PHILLY_REQUIRED = ("job_id", "submit_time_s", "num_gpus", "duration_s")

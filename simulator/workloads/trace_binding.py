@@ -31,13 +31,14 @@ from typing import TypeGuard
 from scheduler.core.state.fleet import split_gang
 from scheduler.world.attempts import PlannedFailure, SimulatedJob
 from scheduler.world.engine import RandomStreams
-from simulator.goodput.laws import GoodputLaws, goodput_laws
-from simulator.ground_truth import SpeedKey
+from simulator.goodput import GoodputLaws, goodput_laws
+from simulator.ground_truth import SpeedKey, largest_by_type
 from simulator.workloads.trace_source import TraceJob, complete_file, open_text
+from walras.cluster import Market
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobIdentity, JobLimits, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.accelerator_names import named_type
-from walras.spec.cluster_file import ClusterConfig
+from walras.spec.cluster_file import ClusterConfig, PoolEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,9 @@ class _RowSpeeds:
     reference: float
     #: False: its speeds are the nominal ones, and its steps seconds of the fastest type.
     is_known: bool
-    #: Set if the speeds follow a law; it holds the steps of the whole training where the law states them.
-    law: "_LawSteps | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class _LawSteps:
-    steps: float | None
+    #: Whether the speeds follow a law, and the steps of the whole training where the law states them.
+    has_law: bool = False
+    law_steps: float | None = None
 
 
 class TraceBinding:
@@ -96,27 +93,28 @@ class TraceBinding:
 
         Rows that depend on others have to come as a sequence, since their names are collected first.
         """
-        waited_for = {name for row in rows for name in row.depends_on} if isinstance(rows, Sequence) else frozenset()
-        numbers: dict[str, JobId] = {}
-        for number, row in enumerate(rows, start=1):
-            yield self._job(JobId(number), row, numbers)
-            if row.name in waited_for:
-                numbers[row.name] = JobId(number)
+        for bound in self._bound(rows):
+            if isinstance(bound, ConfigError):
+                raise bound
+            yield bound
 
     def unbindable(self, rows: Sequence[TraceJob]) -> dict[int, str]:
         """Returns what is wrong with each row that cannot become a job here, by its place among the rows."""
-        waited_for = {name for row in rows for name in row.depends_on}
+        return {place: str(bound) for place, bound in enumerate(self._bound(rows)) if isinstance(bound, ConfigError)}
+
+    def _bound(self, rows: Iterable[TraceJob]) -> Iterator[SimulatedJob | ConfigError]:
+        """Yields each row as a job, or why it cannot become one."""
+        waited_for = {name for row in rows for name in row.depends_on} if isinstance(rows, Sequence) else frozenset()
         numbers: dict[str, JobId] = {}
-        found: dict[int, str] = {}
-        for place, row in enumerate(rows):
+        for number, row in enumerate(rows, start=1):
             try:
-                self._job(JobId(place + 1), row, numbers)
+                job = self._job(JobId(number), row, numbers)
             except ConfigError as error:
-                found[place] = str(error)
+                yield error
                 continue
+            yield job
             if row.name in waited_for:
-                numbers[row.name] = JobId(place + 1)
-        return found
+                numbers[row.name] = JobId(number)
 
     def parts(self, accelerator: str, count: int, nodes: int = 1) -> tuple[int, ...]:
         """Returns a gang's accelerators on each of as few machines as possible; on one if sizes are unknown."""
@@ -165,14 +163,14 @@ class TraceBinding:
     def _steps(self, row: TraceJob, way: "_RowSpeeds") -> float:
         if row.steps is not None and way.is_known:
             return row.steps
-        if way.law is not None:
-            if way.law.steps is None:
+        if way.has_law:
+            if way.law_steps is None:
                 raise ConfigError(
                     f"{self._where(row)} follows a law and has no steps; a duration says nothing of work there",
                     field="steps",
                     fix="give its steps at the initial batch, or `steps` in the law",
                 )
-            return way.law.steps
+            return way.law_steps
         if row.duration_s is not None:
             return row.duration_s * way.reference
         if row.steps is not None:
@@ -201,7 +199,7 @@ class TraceBinding:
             raise self._runs_nowhere(row)
         reference = speeds.get(row.duration_on) or max(speeds.values())
         demands = tuple(Demand(accelerator, row.gang) for accelerator in usable)
-        return _RowSpeeds(kind, demands, reference, True, _LawSteps(self._laws.steps(name)))
+        return _RowSpeeds(kind, demands, reference, True, True, self._laws.steps(name))
 
     def _way_by_speeds(self, row: TraceJob) -> "_RowSpeeds":
         if row.batch_max is not None:
@@ -273,20 +271,19 @@ class TraceBinding:
         return f"{place}: {row.kind!r} x {row.gang}"
 
 
+def most_machines(entry: PoolEntry) -> int:
+    """Returns the machines that a pool may have: owned ones, or the quota of rented ones."""
+    return entry.machines if entry.market is Market.OWNED else entry.quota
+
+
 def machine_sizes(cluster: ClusterConfig) -> dict[str, int]:
     """Returns accelerators of the largest machine by type."""
-    sizes: dict[str, int] = {}
-    for entry in cluster.pools:
-        sizes[entry.accelerator] = max(entry.accelerators, sizes.get(entry.accelerator, 0))
-    return sizes
+    return largest_by_type((entry.accelerator, entry.accelerators) for entry in cluster.pools)
 
 
 def nominal_speeds(cluster: ClusterConfig) -> dict[str, float]:
     """Returns nominal speeds by accelerator type; the highest where pools of one type differ."""
-    nominal: dict[str, float] = {}
-    for entry in cluster.pools:
-        nominal[entry.accelerator] = max(entry.nominal_speed, nominal.get(entry.accelerator, 0.0))
-    return nominal
+    return largest_by_type((entry.accelerator, entry.nominal_speed) for entry in cluster.pools)
 
 
 #: Largest number of characters; a longer table is cut off here and is then no valid JSON.

@@ -12,7 +12,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -183,19 +183,15 @@ class TraceClock:
     is_dated: bool | None = None
 
 
+@dataclass(slots=True, eq=False)
 class TraceRow:
     """One row of a file: cells by the name of their column."""
 
-    __slots__ = ("_cells", "_clock", "_columns", "_where", "line")
-
-    def __init__(
-        self, cells: Sequence[str], columns: Mapping[str, int], path: str, line: int, clock: TraceClock
-    ) -> None:
-        self._cells = cells
-        self._columns = columns
-        self._where = path
-        self._clock = clock
-        self.line = line
+    _cells: Sequence[str]
+    _columns: Mapping[str, int]
+    _path: str
+    line: int
+    _clock: TraceClock
 
     def text(self, column: str) -> str:
         """Returns the cell without surrounding blanks; "" where the file has no such column."""
@@ -276,6 +272,13 @@ class TraceRow:
             )
         return int(digits)
 
+    def one_of(self, column: str, words: Collection[str]) -> str:
+        """Returns the cell, which must be one of these words."""
+        word = self.text(column)
+        if word not in words:
+            raise self.error(column, f"is {word[:40]!r}", f"write one of {', '.join(words)}")
+        return intern(word)
+
     def gang(self, column: str) -> int:
         """Accelerators of a gang: at least 1."""
         return self.whole(column, most=MAX_GANG)
@@ -295,7 +298,7 @@ class TraceRow:
 
     def error(self, column: str, problem: str, fix: str) -> ConfigError:
         """Returns the error about a cell, for the caller to raise."""
-        return ConfigError(f"{self._where}:{self.line}: {column} {problem}", field=column, fix=fix)
+        return ConfigError(f"{self._path}:{self.line}: {column} {problem}", field=column, fix=fix)
 
 
 def epoch_seconds(text: str) -> float:

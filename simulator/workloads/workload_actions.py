@@ -23,20 +23,20 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from simulator.goodput.laws import GoodputLaws, is_law_file, read_goodput_laws
-from simulator.ground_truth import GroundTruth, SpeedKey
+from simulator.goodput import GoodputLaws, is_law_file, read_goodput_laws
+from simulator.ground_truth import GroundTruth, SpeedKey, largest_by_type
 from simulator.shipped_configs import find_cluster, find_workload
 from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, check_convertible, read_trace, write_trace
 from simulator.workloads.generators import GENERATORS, generate_jobs, generator_request
 from simulator.workloads.trace_binding import (
     TraceBinding,
     machine_sizes,
+    most_machines,
     nominal_speeds,
     read_throughput_table,
     with_seeded_speeds,
 )
 from simulator.workloads.trace_source import ConvertSettings, DescribeSettings, SkippedRows, Trace, TraceJob
-from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, ServerUnreachable, system_refusals
 from walras.spec.cluster_file import ClusterConfig
@@ -159,12 +159,8 @@ def _cluster_load(
         source=trace.source,
     )
     truth = GroundTruth(placing.speeds, laws={} if laws is None else laws.of)
-    largest: dict[str, int] = {}
-    accelerators = 0
-    for entry in cluster.pools:
-        capacity = (entry.machines if entry.market is Market.OWNED else entry.quota) * entry.accelerators
-        largest[entry.accelerator] = max(capacity, largest.get(entry.accelerator, 0))
-        accelerators += capacity
+    capacities = [(entry.accelerator, most_machines(entry) * entry.accelerators) for entry in cluster.pools]
+    largest, accelerators = largest_by_type(capacities), sum(count for _, count in capacities)
     durations: list[float] = []
     accelerator_s, too_large = 0.0, 0
     for job in placing.jobs(trace.jobs):

@@ -7,25 +7,26 @@ others are placed anew, the largest first.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from optimizer.policy import Policy
-from optimizer.problem import Columns, Problem
+from optimizer.policy import OrderFacts, Policy, PolicySpec
+from optimizer.problem import Columns, FloatArray, Problem
 from scheduler.core.commands import BeginRound, Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import solve_requests
 from scheduler.core.cycle.problem_snapshot import build_problem
-from scheduler.core.cycle.round import MECHANISMS
-from scheduler.core.events import Proposal
+from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
+from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, Proposal
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt, start_attempt
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
+from scheduler.world.attempts import AttemptSimulator, SimAttempt, SimAttemptPhase
 from scheduler.world.world import MakeAttemptSimulator
 from simulator.simulation import SchedulerWiring
 from walras.job_request import JobId
@@ -33,6 +34,8 @@ from walras.states import Reason
 
 #: A job, the row of a pool, and the job's place there.
 Move = tuple[JobRecord, int, Place]
+#: Free accelerators of one pool's machines, by row.
+Room = dict[int, int]
 
 
 class Reallocation:
@@ -45,10 +48,14 @@ class Reallocation:
         #: Starts that follow once the stopping jobs have ended; None while no reallocation is in progress.
         self._moves: Iterator[Move] | None = None
 
-    def begin(self, cycle: Cycle, stopping: list[JobRecord], moves: Iterable[Move]) -> None:
-        """Stops these jobs. `moves` are computed once all have ended, each after the ones before it are placed."""
-        self._stopping, self._starting, self._moves = stopping, [], iter(moves)
-        for job in stopping:
+    def begin(self, cycle: Cycle, kept: Collection[JobId], moves: Iterable[Move]) -> None:
+        """Stops all running jobs but those kept.
+
+        `moves` are computed once all have ended, each after the ones before it are placed.
+        """
+        self._stopping = [job for job in cycle.ledger if job.holds and job.job_id not in kept]
+        self._starting, self._moves = [], iter(moves)
+        for job in self._stopping:
             revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED)
 
     def advance(self, cycle: Cycle) -> None:
@@ -65,6 +72,32 @@ class Reallocation:
             cycle.commands.append(BeginRound(self._step_s))
 
 
+class WholeStepAttempts(AttemptSimulator):
+    """Simulates attempts whose steps are counted at the ends of rounds only.
+
+    Reports, noise, periodic checkpoints and planned failures are not modelled.
+    """
+
+    def _settle(self, at: float, attempt: SimAttempt) -> None:
+        """Does nothing: a killed attempt loses what it made since the last round."""
+
+    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        attempt.phase = SimAttemptPhase.RUNNING
+        return (AttemptStarted(at, attempt.job_id, attempt.number),)
+
+    def _credit(self, attempt: SimAttempt, steps: float) -> None:
+        """Sets the job's steps."""
+        attempt.job.worked_steps += steps - attempt.job.steps
+        attempt.job.steps = steps
+
+    def _succeeded(self, at: float, attempt: SimAttempt) -> AttemptEnded:
+        """Ends an attempt that has done all of its job's steps."""
+        self._credit(attempt, attempt.job.plan.steps)
+        attempt.phase = SimAttemptPhase.STOPPING
+        self.release(attempt)
+        return AttemptEnded(at, attempt.job_id, attempt.number, EndCause.EXITED, 0, steps=attempt.job.steps)
+
+
 def admit_arrivals(cycle: Cycle) -> list[JobId]:
     """Lets jobs that arrived since the last step be chosen, and returns them."""
     arrived, cycle.backlog.arrived = cycle.backlog.arrived, []
@@ -74,21 +107,46 @@ def admit_arrivals(cycle: Cycle) -> list[JobId]:
     return active
 
 
-class SteppedMechanism(ABC):
-    """A `RoundMechanism` that solves at the end of every step. Subclasses decide which jobs run where."""
+class OrderBySubmission:
+    """A rank policy without solves, where a world's mechanism decides and the core needs a policy."""
+
+    preemptive = True
+    strict = False
+    aware = False
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Orders jobs by submission."""
+        return (jobs.submitted_at,)
+
+
+class StepEndMechanism(ABC):
+    """A `RoundMechanism` that acts when a step has ended, and then until its reallocation is complete."""
 
     def __init__(self, step_s: float) -> None:
-        self._is_solving = False
         self.reallocation = Reallocation(step_s)
 
     def settle(self, cycle: Cycle) -> None:
-        """Acts when a step has ended, when a solve was answered, and while a reallocation is in progress."""
+        """Acts when a step has ended, and while a reallocation is in progress."""
         if cycle.due.lockstep_round is not None:
             self.step_ended(cycle)
+        self.reallocation.advance(cycle)
+
+    @abstractmethod
+    def step_ended(self, cycle: Cycle) -> None:
+        """Admits newcomers, and begins the reallocation or asks for a solve."""
+
+
+class SteppedMechanism(StepEndMechanism):
+    """Solves at the end of every step. Subclasses decide which jobs run where."""
+
+    _is_solving = False
+
+    def settle(self, cycle: Cycle) -> None:
+        """Acts when a solve was answered, too."""
         if self._is_solving and not cycle.solves.in_flight:
             self._is_solving = False
             self.decide(cycle)
-        self.reallocation.advance(cycle)
+        super().settle(cycle)
 
     def request_solve(self, cycle: Cycle, problem_of: Callable[[], Problem]) -> None:
         """Requests a solve for the active jobs; without jobs, begins the next step."""
@@ -96,11 +154,7 @@ class SteppedMechanism(ABC):
             self._is_solving = True
             solve_requests.request_solve(cycle, problem_of())
         else:
-            self.reallocation.begin(cycle, [], [])
-
-    @abstractmethod
-    def step_ended(self, cycle: Cycle) -> None:
-        """Admits newcomers, and calls `request_solve`."""
+            self.reallocation.begin(cycle, (), ())
 
     @abstractmethod
     def decide(self, cycle: Cycle) -> None:
@@ -123,7 +177,9 @@ ConfigurationsOf = Callable[[JobRecord], Sequence[StepConfiguration]]
 #: Pool and number of accelerators of all jobs that are to run.
 WantedAccelerators = Mapping[JobId, tuple[int, int]]
 #: Jobs that stay on their machines, and places for the others, each computed once those before it are taken.
-StepPlacement = tuple[set[JobId], Iterator[Move]]
+StepPlacement = tuple[Collection[JobId], Iterable[Move]]
+#: Places a gang of so many accelerators of a pool.
+PlaceGang = Callable[[Cycle, int, int], Place]
 
 
 class PlannedMechanism(SteppedMechanism):
@@ -148,9 +204,7 @@ class PlannedMechanism(SteppedMechanism):
                 assert job_id not in wanted, "no gang of these worlds sits in two pools"
                 if job_id in jobs:
                     wanted[job_id] = pool, count
-        kept, moves = self._placer(cycle, wanted)
-        stopping = [job for job in cycle.ledger if job.holds and job.job_id not in kept]
-        self.reallocation.begin(cycle, stopping, moves)
+        self.reallocation.begin(cycle, *self._placer(cycle, wanted))
 
 
 def plan_wiring(
@@ -165,6 +219,18 @@ def plan_wiring(
         return PlannedMechanism(rules.round_s, ways, placer)
 
     return SchedulerWiring(core=partial(SchedulerCore, mechanisms={**MECHANISMS, mechanism: rounds}), pace=pace)
+
+
+def own_wiring(
+    mechanism: str,
+    make: Callable[[PolicySpec], Policy],
+    rounds: MakeMechanism,
+    pace: MakeAttemptSimulator,
+    solver: Callable[[Solve], Proposal] | None = None,
+) -> SchedulerWiring:
+    """Returns the parts of a run in which a world's own policy decides; `solver`: None if it asks for no solve."""
+    core = partial(SchedulerCore, make, {**MECHANISMS, mechanism: rounds})
+    return SchedulerWiring(core, solver or reject_solve, pace)
 
 
 def reject_solve(command: Solve) -> Proposal:
@@ -211,23 +277,29 @@ def jobs_in_place(cycle: Cycle, wanted: WantedAccelerators) -> set[JobId]:
     }
 
 
-def keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others onto few machines."""
-    kept = jobs_in_place(cycle, wanted)
-    return kept, _compact_moves(cycle, [(job_id, *where) for job_id, where in wanted.items() if job_id not in kept])
+def free_room(cycle: Cycle, pool: int) -> Room:
+    """Returns the free accelerators of the pool's machines, by row in ascending order."""
+    machines = cycle.ledger.fleet.machines
+    return {each.row: len(each.free) for each in machines if each is not None and each.pool == pool}
 
 
-def _compact_moves(cycle: Cycle, placing: list[tuple[JobId, int, int]]) -> Iterator[Move]:
-    for job_id, pool, count in sorted(placing, key=lambda each: -each[2]):
-        yield cycle.ledger.jobs[job_id], pool, _compact_place(cycle, pool, count)
+def fill_emptiest(room: Room, count: int) -> Place:
+    """Returns free accelerators of the emptiest machines (the first of equals), one machine after the other."""
+    left, place = dict(room), list[tuple[int, int]]()
+    while count:
+        row = max(left, key=left.__getitem__)
+        taken = min(count, left.pop(row))
+        assert taken, "more accelerators are given away than there are"
+        place.append((row, taken))
+        count -= taken
+    return tuple(place)
 
 
-def _compact_place(cycle: Cycle, pool: int, count: int) -> Place:
+def place_compactly(cycle: Cycle, pool: int, count: int) -> Place:
     """Fills whole machines, then the machine with the least sufficient room; splits the rest only if none is
     sufficient.
     """
-    machines = [machine for machine in cycle.ledger.fleet.machines if machine is not None and machine.pool == pool]
-    free = {machine.row: len(machine.free) for machine in machines}
+    free = free_room(cycle, pool)
     place: list[tuple[int, int]] = []
     while count:
         enough = [row for row, room in free.items() if room >= count]
@@ -237,3 +309,11 @@ def _compact_place(cycle: Cycle, pool: int, count: int) -> Place:
         place.append((row, taken))
         count -= taken
     return tuple(place)
+
+
+def keep_in_place(cycle: Cycle, wanted: WantedAccelerators, place_gang: PlaceGang = place_compactly) -> StepPlacement:
+    """Keeps jobs in place that have as many accelerators of that pool as before; places the others, largest first."""
+    kept = jobs_in_place(cycle, wanted)
+    placing = [(-count, job_id, pool) for job_id, (pool, count) in wanted.items() if job_id not in kept]
+    jobs = cycle.ledger.jobs
+    return kept, ((jobs[job_id], pool, place_gang(cycle, pool, -less)) for less, job_id, pool in sorted(placing))

@@ -40,7 +40,7 @@ def test_every_job_and_every_round_is_the_recorded_one(reference_data: Path) -> 
     """590 completion times in 2,000 rounds, both means of the throughput, and all jobs to the end."""
     ground = arena_ground(reference_data)
     timeline = Timeline()
-    scenario = arena_scenario(ground.workload, "fcfs", pools=ground.pools)
+    scenario = arena_scenario(ground.workload, pools=ground.pools)
     result = simulate(ground.workload.jobs, scenario, recorder=timeline.record)
     assert result.violations == []
     recorded = json.loads((ground.folder / "recorded.json").read_text())

@@ -20,7 +20,7 @@ from scheduler.world.attempts import AttemptSimulator, JobProgress, SimAttempt, 
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
 from simulator.faults import SlowPeriods
-from simulator.goodput.laws import GoodputLaw, stated_application
+from simulator.goodput import GoodputLaw, stated_application
 from simulator.ground_truth import GroundTruth, RandomFailures, SpeedKey
 from simulator.reports.timeline import Timeline
 from simulator.simulation import Scenario, SchedulerWiring, Simulation, SimulationResult, simulate

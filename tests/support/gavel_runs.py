@@ -118,7 +118,7 @@ def run_again(
 ) -> Ours:
     """Our run of the trace, up to an instant."""
     (trace, cluster), known = run, truth(data)
-    scenario = gavel_scenario(pools(cluster), known, policy, rules=rules, solver=solver)
+    scenario = replace(gavel_scenario(pools(cluster), known, policy, solver=solver), rules=rules)
     rows = read_trace(data / "gavel" / "traces" / f"{trace}.tsv", "gavel").jobs
     placing = TraceBinding(dict.fromkeys(TYPES, 1.0), table=known.speeds)
     jobs = placing.jobs(draw_slos(rows) if with_slos else rows)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from simulator.goodput.application import Application
+from simulator.goodput import Application, read_pollux_applications
 from simulator.simulation import SimulationResult, simulate
-from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.formats import read_trace
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.pollux.pollux_scenario import T4_POOL, pollux_scenario, pollux_workload

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from simulator.goodput.application import AcceleratorProfile, Application, GangLayout, GradientStatistics, StepTimes
+from simulator.goodput import AcceleratorProfile, Application, GangLayout, GradientStatistics, StepTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,21 +29,15 @@ the two models.
 Throughputs are samples per second, rounded to three decimals; iteration times follow from them, with three decimals.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, floor
 from pathlib import Path
 
-from optimizer.policy import OrderFacts, Policy, PolicySpec
-from optimizer.problem import FloatArray
+from optimizer.policy import Policy, PolicySpec
 from scheduler.core.commands import BeginRound
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    EndCause,
     Event,
     RoundEnded,
 )
@@ -53,7 +47,6 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import (
     AttemptCosts,
-    AttemptSimulator,
     SimAttempt,
     SimAttemptPhase,
     SimulatedJob,
@@ -63,21 +56,24 @@ from scheduler.world.attempts import (
 from scheduler.world.engine import RandomStreams, Timer
 from scheduler.world.machines import PoolModel, SimulatedMachines
 from simulator.ground_truth import GroundTruth
-from simulator.simulation import Scenario, SchedulerWiring
+from simulator.simulation import Scenario
 from simulator.workloads.trace_source import ReadOptions, TraceJob, TraceRow, TraceSource, header_row_format
 from simulator.worlds.stepped_mechanism import (
     Move,
-    Reallocation,
+    OrderBySubmission,
+    Room,
     StepConfiguration,
-    StepPlacement,
-    WantedAccelerators,
+    StepEndMechanism,
+    WholeStepAttempts,
     admit_arrivals,
-    jobs_in_place,
+    fill_emptiest,
+    free_room,
+    keep_in_place,
+    own_wiring,
     plan_wiring,
-    reject_solve,
 )
 from simulator.worlds.world_registry import LeastUse, WorldRequest, WorldRun, least_use, owned_pools, required_speeds
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 #: Families of models, with their parameters from small to large.
@@ -286,8 +282,8 @@ class _Run:
         return self.base_steps + floor(max(0.0, at - self.counts_from) / self.iteration_s)
 
 
-class ArenaAttempts(AttemptSimulator):
-    """Simulates attempts in whole rounds. Noise, reports and planned failures are not modelled."""
+class ArenaAttempts(WholeStepAttempts):
+    """Simulates attempts in whole rounds: iterations are counted at their starts."""
 
     def __init__(
         self,
@@ -295,14 +291,13 @@ class ArenaAttempts(AttemptSimulator):
         model: WorldParameters,
         streams: RandomStreams,
         *,
-        places: PlaceTable,
-        models: Mapping[Kind, ArenaModel],
+        workload: "ArenaWorkload",
         tuning: TuningCost,
     ) -> None:
         super().__init__(machines, model, streams)
         machines.engine.on_command[BeginRound] = self._begin_round
-        self._places = places
-        self._models = models
+        self._places = workload.places
+        self._models = workload.models
         self._tuning = tuning
         #: Running attempts, in order of start.
         self._live: dict[JobId, _Run] = {}
@@ -345,9 +340,6 @@ class ArenaAttempts(AttemptSimulator):
         self._take_off(attempt)
         super().kill(at, attempt)
 
-    def _settle(self, at: float, attempt: SimAttempt) -> None:
-        """Does nothing: iterations are counted at the starts of rounds."""
-
     # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
@@ -358,10 +350,6 @@ class ArenaAttempts(AttemptSimulator):
     def _begin_round(self, now: float, command: BeginRound) -> None:
         """Does nothing: the next report comes with the next end or arrival."""
 
-    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        attempt.phase = SimAttemptPhase.RUNNING
-        return (AttemptStarted(at, attempt.job_id, attempt.number),)
-
     def _due(self, at: float, _: object) -> Iterable[Event]:
         """Schedules the report of this instant after its other events."""
         if at > self._report_at:
@@ -371,73 +359,48 @@ class ArenaAttempts(AttemptSimulator):
 
     def _report_round(self, at: float, _: object) -> Iterable[Event]:
         ended = [run.attempt for run in self._live.values() if run.ends_at <= at]
-        events: list[Event] = [self._completed(at, attempt) for attempt in ended]
+        for attempt in ended:
+            self._take_off(attempt)
+        events = [self._succeeded(at, attempt) for attempt in ended]
         for run in self._live.values():
             self._credit(run.attempt, run.steps_at(at))
             run.attempt.job.saved_steps = run.attempt.job.steps
         steps = [run.attempt.job.steps for run in self._live.values()]
         return (*events, RoundEnded(at, list(self._live), steps, [at] * len(steps)))
 
-    def _completed(self, at: float, attempt: SimAttempt) -> AttemptEnded:
-        self._take_off(attempt)
-        self._credit(attempt, attempt.job.plan.steps)
-        attempt.phase = SimAttemptPhase.STOPPING
-        self.release(attempt)
-        return AttemptEnded(at, attempt.job_id, attempt.number, EndCause.EXITED, 0, steps=attempt.job.steps)
-
     def _take_off(self, attempt: SimAttempt) -> _Run:
         run = self._live.pop(attempt.job_id)
         self._engine.cancel(run.timer)
         return run
 
-    def _credit(self, attempt: SimAttempt, steps: float) -> None:
-        attempt.job.worked_steps += steps - attempt.job.steps
-        attempt.job.steps = steps
 
-
-#: Free accelerators of one pool's machines, by row.
-Room = dict[int, int]
-
-
-class ArenaFcfs:
-    """A rank policy without solves, because the core needs a policy; `ArenaRounds` makes the decisions."""
+class ArenaFcfs(OrderBySubmission):
+    """First come, first served: `ArenaRounds` makes the decisions."""
 
     preemptive = False
-    strict = False
-    aware = False
-
-    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Orders jobs by submission."""
-        return (jobs.submitted_at,)
 
 
-class ArenaRounds:
-    """A `RoundMechanism`: first come, first served at the starts of rounds."""
+class ArenaRounds(StepEndMechanism):
+    """First come, first served at the starts of rounds."""
 
     def __init__(self, rules: RoundRules, places: PlaceTable) -> None:
+        super().__init__(rules.round_s)
         self._places = places
-        self._reallocation = Reallocation(rules.round_s)
         #: Waiting jobs in order of submission, and running jobs.
         self._waiting: list[JobId] = []
         self._running: set[JobId] = set()
 
-    def settle(self, cycle: Cycle) -> None:
-        """Decides when a round has begun, and then acts until the jobs that start are prepared."""
-        if cycle.due.lockstep_round is not None:
-            self._decide(cycle)
-        self._reallocation.advance(cycle)
-
-    def _decide(self, cycle: Cycle) -> None:
+    def step_ended(self, cycle: Cycle) -> None:
         ledger, arrived = cycle.ledger, admit_arrivals(cycle)
         running = {job.job_id for job in ledger if job.holds}
-        rooms = {state.pool.shape.accelerator: _room(cycle, state.row) for state in ledger.fleet.pools}
+        rooms = {state.pool.shape.accelerator: free_room(cycle, state.row) for state in ledger.fleet.pools}
         started: list[Move] = []
         if running != self._running:
             self._waiting = self._start_in_order(cycle, self._waiting, rooms, set(), started)
         types = {ledger.jobs[job_id].request.demands[0].accelerator for job_id in self._waiting}
         self._waiting += self._start_in_order(cycle, arrived, rooms, types, started)
         self._running = running | {job.job_id for job, _, _ in started}
-        self._reallocation.begin(cycle, [], started)
+        self.reallocation.begin(cycle, running, started)
 
     def _start_in_order(
         self, cycle: Cycle, job_ids: Sequence[JobId], rooms: dict[str, Room], blocked: set[str], started: list[Move]
@@ -459,11 +422,6 @@ class ArenaRounds:
         return waiting
 
 
-def _room(cycle: Cycle, pool: int) -> Room:
-    machines = cycle.ledger.fleet.machines
-    return {each.row: len(each.free) for each in machines if each is not None and each.pool == pool}
-
-
 def _emptiest(room: Room, best: ArenaPlace) -> Place:
     """Returns the machines with most free accelerators, the first of equals; () where the gang does not fit on them."""
     rows = sorted(room, key=lambda row: (-room[row], row))[: best.machines]
@@ -471,17 +429,9 @@ def _emptiest(room: Room, best: ArenaPlace) -> Place:
     return tuple((row, best.each) for row in rows) if fits else ()
 
 
-def keep_or_pack(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others, largest first."""
-    kept = jobs_in_place(cycle, wanted)
-    placing = {job_id: where for job_id, where in wanted.items() if job_id not in kept}
-    return kept, _packed(cycle, placing)
-
-
-def _packed(cycle: Cycle, placing: WantedAccelerators) -> Iterator[Move]:
-    for job_id, (pool, count) in sorted(placing.items(), key=lambda each: (-each[1][1], each[0])):
-        size = cycle.ledger.fleet.pools[pool].pool.shape.accelerators
-        yield cycle.ledger.jobs[job_id], pool, pack_evenly(_room(cycle, pool), count, min(count, size))
+def _place_evenly(cycle: Cycle, pool: int, count: int) -> Place:
+    size = cycle.ledger.fleet.pools[pool].pool.shape.accelerators
+    return pack_evenly(free_room(cycle, pool), count, min(count, size))
 
 
 def pack_evenly(room: Room, count: int, each: int) -> Place:
@@ -495,20 +445,12 @@ def pack_evenly(room: Room, count: int, each: int) -> Place:
         if len(fits) * each >= count:
             return tuple((row, each) for row in fits[: count // each])
         each //= 2
-    place: list[tuple[int, int]] = []
-    for row in sorted(room, key=lambda row: (-room[row], row)):
-        taken = min(room[row], count)
-        if taken:
-            place.append((row, taken))
-            count -= taken
-    assert not count, "the plan gives away more accelerators than there are"
-    return tuple(place)
+    return fill_emptiest(room, count)
 
 
 #: The mechanism's name in `RoundRules`, and its parameters.
 ARENA = "arena-eurosys26"
 ARENA_RULES = RoundRules(mechanism=ARENA, round_s=ROUND_S, resolve_min_s=0.0, idle_to_round_end=True)
-_FCFS = "fcfs"
 #: The simulator runs this part of the file's iterations.
 _ITERATIONS_PART = 5
 
@@ -565,24 +507,18 @@ def arena_workload(rows: Iterable[TraceJob], places: PlaceTable) -> ArenaWorkloa
     return ArenaWorkload(tuple(jobs), models, places)
 
 
-def arena_scenario(workload: ArenaWorkload, policy: str, *, pools: tuple[PoolModel, ...]) -> Scenario:
-    """Returns a run of Arena's simulator over these jobs. Raises UnknownPolicyError."""
-    if policy != _FCFS:
-        raise UnknownPolicyError(f"'{policy}' of Arena's simulator is not known; known: {_FCFS}", field="policy.name")
-
-    def make(spec: PolicySpec) -> ArenaFcfs:
-        return ArenaFcfs()
+def arena_scenario(workload: ArenaWorkload, *, pools: tuple[PoolModel, ...]) -> Scenario:
+    """Returns a run of Arena's simulator over these jobs, first come, first served."""
 
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> ArenaRounds:
         return ArenaRounds(rules, workload.places)
 
-    core = partial(SchedulerCore, make, {**MECHANISMS, ARENA: rounds})
-    wiring = SchedulerWiring(core, reject_solve, _pace(workload, TUNING))
-    return Scenario(pools, _truth(workload, 0.0), PolicySpec(policy), ARENA_RULES, wiring=wiring)
+    wiring = own_wiring(ARENA, lambda spec: ArenaFcfs(), rounds, _pace(workload, TUNING))
+    return Scenario(pools, _truth(workload, 0.0), PolicySpec("fcfs"), ARENA_RULES, wiring=wiring)
 
 
 def _pace(workload: ArenaWorkload, tuning: TuningCost) -> "partial[ArenaAttempts]":
-    return partial(ArenaAttempts, places=workload.places, models=workload.models, tuning=tuning)
+    return partial(ArenaAttempts, workload=workload, tuning=tuning)
 
 
 def _truth(workload: ArenaWorkload, restart_s: float) -> GroundTruth:
@@ -623,7 +559,7 @@ def arena_plan_scenario(
 ) -> Scenario:
     """Returns a run of these jobs in Arena's world under one of Walras's plan policies, free to change gangs."""
     ways = ArenaConfigurations.of(workload, pools)
-    wiring = plan_wiring(ARENA, ways, keep_or_pack, _pace(workload, tuning))
+    wiring = plan_wiring(ARENA, ways, partial(keep_in_place, place_gang=_place_evenly), _pace(workload, tuning))
     truth = _truth(workload, tuning.lost_s(GANG_MAX))
     return Scenario(pools, truth, policy, ARENA_RULES, wiring=wiring)
 
@@ -638,7 +574,7 @@ def arena_world_run(request: WorldRequest) -> WorldRun:
     alone_s = {job.request.job_id: _alone_s(made, job) for job in made.jobs}
     least = arena_least_use(made, pools)
     if request.is_own:
-        return WorldRun(made.jobs, arena_scenario(made, request.policy.name, pools=pools), alone_s, least)
+        return WorldRun(made.jobs, arena_scenario(made, pools=pools), alone_s, least)
     return WorldRun(made.jobs, arena_plan_scenario(made, request.policy, pools=pools), alone_s, least)
 
 

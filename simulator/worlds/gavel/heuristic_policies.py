@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from optimizer.decision import Certificate, Memory, Quote, Shares, Status
-from optimizer.policy import Newcomer, PolicySpec
+from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
 from scheduler.core.commands import Solve
 from scheduler.core.cycle.problem_snapshot import build_problem
@@ -41,6 +41,16 @@ class GavelProblem(Problem):
     #: Steps per second, jobs by types (n, p), and accelerators by type (p,).
     speed: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     total: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def types(self) -> list[str]:
+        """Returns the accelerator types, in alphabetical order."""
+        return [self.pools.accelerator[row] for row in self.pool_row.tolist()]
+
+    @property
+    def row_of(self) -> dict[int, int]:
+        """Returns each job's row, by the job's number."""
+        return {job_id: row for row, job_id in enumerate(self.jobs.job_id.tolist())}
 
 
 def gavel_problem(ledger: Ledger, admitted_at: Mapping[JobId, float]) -> GavelProblem:
@@ -93,13 +103,13 @@ class GavelPolicy(ABC):
         return np.zeros(len(newcomer.steps_per_s))
 
 
-def gavel_solver(make: Callable[[PolicySpec], GavelPolicy]) -> Callable[[Solve], Proposal]:
-    """Returns a function that answers `Solve` with these policies."""
+def gavel_solver(policy: GavelPolicy) -> Callable[[Solve], Proposal]:
+    """Returns a function that answers `Solve` with this policy."""
 
     def solve(command: Solve) -> Proposal:
         problem = command.problem
         assert isinstance(problem, GavelProblem), "Gavel's policies are asked by Gavel's mechanism"
-        allocation, memory = make(command.policy).allocate(problem, command.memory)
+        allocation, memory = policy.allocate(problem, command.memory)
         return _gavel_proposal(problem, allocation, memory)
 
     return solve
@@ -157,6 +167,19 @@ class GavelIsolated(GavelPolicy):
         return GavelAllocation(equal_split_shares(problem, problem.count.astype(float))), None
 
 
+def _whole_shares(problem: GavelProblem, placed: Mapping[int, int]) -> GavelAllocation:
+    """Returns all of the time on the type of each placed job."""
+    x, row_of = np.zeros_like(problem.speed), problem.row_of
+    for job_id, type_ in placed.items():
+        x[row_of[job_id], type_] = 1.0
+    return GavelAllocation(x)
+
+
+def _restore(random: Random, memory: Memory) -> None:
+    version, state, gauss = memory["random"]
+    random.setstate((version, tuple(state), gauss))
+
+
 @dataclass(frozen=True, slots=True)
 class GavelAlloX(GavelPolicy):
     """Matches waiting jobs to positions in the queues of free accelerators; the first job of each queue runs there to
@@ -167,7 +190,7 @@ class GavelAlloX(GavelPolicy):
         from scipy.optimize import linear_sum_assignment
 
         assert (problem.count == 1).all(), "AlloX knows no gangs"
-        row_of = {job_id: row for row, job_id in enumerate(problem.jobs.job_id.tolist())}
+        row_of = problem.row_of
         placed = {job_id: type_ for job_id, type_ in (memory or ()) if job_id in row_of}
         left = [int(total) for total in problem.total]
         for type_ in placed.values():
@@ -186,10 +209,7 @@ class GavelAlloX(GavelPolicy):
                 last[place % len(free)] = max(last.get(place % len(free), (-1, -1)), (place, row))
             for gpu, (_, row) in last.items():
                 placed[int(problem.jobs.job_id[waiting[row]])] = free[gpu]
-        x = np.zeros_like(problem.speed)
-        for job_id, type_ in placed.items():
-            x[row_of[job_id], type_] = 1.0
-        return GavelAllocation(x), list(placed.items())
+        return _whole_shares(problem, placed), list(placed.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +222,9 @@ class GavelGandiva(GavelPolicy):
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         random = Random(self.seed)
         units: list[tuple[int, int]] = []
-        row_of = {job_id: row for row, job_id in enumerate(problem.jobs.job_id.tolist())}
+        row_of = problem.row_of
         if memory is not None:
-            version, state, gauss = memory["random"]
-            random.setstate((version, tuple(state), gauss))
+            _restore(random, memory)
             units = [(a, b) for a, b in memory["pairs"] if a in row_of and b in row_of]
             units = [(a, b) for a, b in units if self._is_worth_it(problem, row_of[a], row_of[b])]
         if problem.count.sum() <= problem.total.sum():
@@ -239,7 +258,7 @@ class GavelGandiva(GavelPolicy):
 
         Kept parts of speed are added over the types, not averaged, as in Gavel.
         """
-        names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+        names = problem.types
         kept = 0.0
         for a, b in ((one, two), (two, one)):
             for type_, accelerator in enumerate(names):
@@ -288,19 +307,14 @@ class GavelFifo(GavelPolicy):
         placed: dict[int, int] = {}
         if memory is not None:
             placed = dict(memory["placed"])
-            version, state, gauss = memory["random"]
-            random.setstate((version, tuple(state), gauss))
-        row_of = {job_id: row for row, job_id in enumerate(problem.jobs.job_id.tolist())}
+            _restore(random, memory)
+        row_of = problem.row_of
         queue = [job_id for job_id in row_of if job_id not in placed]
         free = [int(total) for total in problem.total]
         self._hand_over(problem, row_of, placed, queue, free)
-        self._serve(
-            problem, row_of, placed, queue, _FreeAccelerators(free, [t for t, n in enumerate(free) if n > 0]), random
-        )
-        x = np.zeros_like(problem.speed)
-        for job_id, type_ in placed.items():
-            x[row_of[job_id], type_] = 1.0
-        return GavelAllocation(x), {"placed": list(placed.items()), "random": random.getstate()}
+        offered = _FreeAccelerators(free, [t for t, n in enumerate(free) if n > 0])
+        placed |= self._served(problem, queue, offered, random)
+        return _whole_shares(problem, placed), {"placed": list(placed.items()), "random": random.getstate()}
 
     def _hand_over(
         self, problem: GavelProblem, row_of: dict[int, int], placed: dict[int, int], queue: list[int], free: list[int]
@@ -320,25 +334,22 @@ class GavelFifo(GavelPolicy):
                     free[type_] -= int(problem.count[head])
                     placed[queue.pop(0)] = type_
 
-    def _serve(
-        self,
-        problem: GavelProblem,
-        row_of: dict[int, int],
-        placed: dict[int, int],
-        queue: list[int],
-        free: _FreeAccelerators,
-        random: Random,
-    ) -> None:
+    def _served(
+        self, problem: GavelProblem, queue: list[int], free: _FreeAccelerators, random: Random
+    ) -> dict[int, int]:
+        """Returns the types of the queued jobs that are placed."""
+        row_of, placed = problem.row_of, dict[int, int]()
         for job_id in queue:
             row = row_of[job_id]
             candidates = free.with_room(int(problem.count[row]))
             if not candidates:
-                return
+                break
             drawn = candidates[random.randrange(len(candidates))]
             type_ = drawn if self.fixed else free.offered[-1]
             if problem.speed[row, type_] > 0:
                 placed[job_id] = type_
                 free.take(type_, int(problem.count[row]), listed=drawn)
+        return placed
 
 
 def _fastest_first(problem: GavelProblem) -> tuple[FloatArray, list[int]]:
@@ -374,7 +385,7 @@ class GavelFifoPacked(GavelPolicy):
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         x, queue = _fastest_first(problem)
-        names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+        names = problem.types
         on = {row: int(type_) for row, type_ in zip(*np.nonzero(x), strict=True)}
         packed: list[tuple[int, int, int, float]] = []
         for row in queue:

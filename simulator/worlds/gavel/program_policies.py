@@ -153,7 +153,7 @@ def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds
     if not couples:
         return alone
     first, second = np.array(couples).T
-    names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+    names = problem.types
     known: dict[tuple[str, str, int], list[float]] = {}
 
     def pair_speeds(a: int, b: int) -> list[float]:
@@ -283,7 +283,7 @@ _SEARCH_MAX = 200
 
 def reference_type_speed(problem: GavelProblem) -> FloatArray:
     """Returns speeds as if every type were as fast as the reference type (n, p)."""
-    names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+    names = problem.types
     return np.repeat(problem.speed[:, [names.index(_REFERENCE)]], len(names), axis=1)
 
 
@@ -371,7 +371,7 @@ class GavelMaxSumThroughput(GavelPolicy):
     solver: ConeSolver = solve_cone_program
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
-        names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+        names = problem.types
         price = np.array([1.0 if self.prices is None else self.prices[name] for name in names])
         found = None
         if self.keeps_deadlines and np.isfinite(problem.deadline_at).any():

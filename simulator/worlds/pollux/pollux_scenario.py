@@ -3,7 +3,7 @@
 Its third policy, Pollux itself, is not reproduced, because it searches at random without a seed.
 
 Under our policies jobs change their batch with their gang: in every epoch a job trains with the batch of largest
-goodput for its gang, as `simulator.goodput.laws` computes it. Step times and the gradient noise of the present epoch
+goodput for its gang, as `simulator.goodput` computes it. Step times and the gradient noise of the present epoch
 are known, later epochs are not. Applications that do not adapt in the artifact do not adapt here: ncf has one
 accelerator and one batch.
 
@@ -31,19 +31,14 @@ from functools import partial
 from heapq import heapify, heapreplace
 from math import ceil, inf
 
-from optimizer.policy import OrderFacts, Policy, PolicySpec
-from optimizer.problem import FloatArray
+from optimizer.policy import Policy, PolicySpec
 from scheduler.core.commands import BeginRound
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
-from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
+from scheduler.core.events import Event, RoundEnded
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import (
     AttemptCosts,
-    AttemptSimulator,
     SimAttempt,
     SimAttemptPhase,
     SimulatedJob,
@@ -52,31 +47,37 @@ from scheduler.world.attempts import (
 )
 from scheduler.world.engine import RandomStreams
 from scheduler.world.machines import PoolModel, SimulatedMachines
-from simulator.goodput.application import (
+from simulator.goodput import (
     Application,
+    BatchSplit,
     GangLayout,
     OutsideProfileError,
+    geometric_batches,
     goodput,
     packed_layout,
+    read_pollux_applications,
     split_batch,
     update_time_s,
 )
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.simulation import Scenario, SchedulerWiring
-from simulator.workloads.application_profiles import read_pollux_applications
+from simulator.simulation import Scenario
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.stepped_mechanism import (
-    Move,
-    Reallocation,
+    OrderBySubmission,
     StepConfiguration,
+    StepEndMechanism,
+    WholeStepAttempts,
     admit_arrivals,
+    fill_emptiest,
+    free_room,
+    jobs_in_place,
     keep_in_place,
+    own_wiring,
     plan_wiring,
-    reject_solve,
 )
 from simulator.worlds.world_registry import WorldRequest, WorldRun, only_pool, required_speeds
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.spec.file_model import nearest_or_all
 
@@ -89,7 +90,8 @@ class PolluxTraining:
     def __init__(self, application: Application, accelerator: str, batch: int) -> None:
         self.application = application
         self.batch = batch
-        self._accelerator = accelerator
+        #: The accelerator type on which it trains.
+        self.accelerator = accelerator
         self._marks = application.learning.work
         self._goodput: dict[tuple[GangLayout, int], float] = {}
         self._predicted_s: dict[tuple[int, int], float] = {}
@@ -98,12 +100,7 @@ class PolluxTraining:
     @property
     def local_least(self) -> int:
         """Returns the smallest batch per accelerator."""
-        return self.application.on[self._accelerator].local_least
-
-    @property
-    def accelerator(self) -> str:
-        """Returns the accelerator type on which it trains."""
-        return self._accelerator
+        return self.application.on[self.accelerator].local_least
 
     def epoch(self, steps: float) -> int:
         """Returns the epoch (from 0) of a job after `steps` steps; the number of epochs if it is done."""
@@ -124,15 +121,21 @@ class PolluxTraining:
         return steps, time_s
 
     def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
-        """Returns the goodput in this epoch, with the batch split anew over the gang."""
         found = self._goodput.get((placement, epoch))
         if found is None:
-            application, count = self.application, placement.accelerators
-            least = 1 if count == 1 and self.batch > application.batch_initial else 0
-            split = split_batch(application, self._accelerator, count, self.batch, accumulated_least=least)
-            found = goodput(application, self._accelerator, placement, split, epoch)
-            self._goodput[placement, epoch] = found
+            found = self._goodput[placement, epoch] = self._trained_goodput(placement, epoch)
         return found
+
+    def _trained_goodput(self, placement: GangLayout, epoch: int) -> float:
+        """Returns the goodput in this epoch, with the batch split anew over the gang."""
+        split = self._split(placement, self.batch)
+        return goodput(self.application, self.accelerator, placement, split, epoch)
+
+    def _split(self, placement: GangLayout, batch: int) -> BatchSplit:
+        """Splits a batch: above the initial one, a single accelerator needs two passes to estimate the noise."""
+        application, count = self.application, placement.accelerators
+        least = 1 if count == 1 and batch > application.batch_initial else 0
+        return split_batch(application, self.accelerator, count, batch, accumulated_least=least)
 
     def speed_at(self, placement: GangLayout, steps: float) -> float:
         """Returns steps per second on this placement, in the epoch of a job after `steps` steps."""
@@ -144,9 +147,9 @@ class PolluxTraining:
         found = self._predicted_s.get(key)
         if found is None:
             least = 1 if accelerators == 1 else 0
-            split = split_batch(self.application, self._accelerator, accelerators, self.batch, accumulated_least=least)
+            split = split_batch(self.application, self.accelerator, accelerators, self.batch, accumulated_least=least)
             placement = packed_layout(accelerators, machine_size)
-            found = update_time_s(self.application, self._accelerator, placement, split)
+            found = update_time_s(self.application, self.accelerator, placement, split)
             self._predicted_s[key] = found
         return found
 
@@ -168,7 +171,7 @@ class PolluxTraining:
         return learning.updates(batch, application.epochs) - learning.updates(batch, epoch + 1)
 
 
-#: Number of batches that are tried, at equal ratios.
+#: Number of batches that are tried.
 _BATCHES = 50
 
 
@@ -176,9 +179,7 @@ def best_goodput(first: int, last: int, goodput_of: Callable[[int], float]) -> f
     """Returns the largest goodput among batches from the first to the last; 0 where no batch can be used."""
     if first > last:
         return 0.0
-    ratio = (last / first) ** (1.0 / (_BATCHES - 1))
-    batches = sorted({min(last, round(first * ratio**step)) for step in range(_BATCHES)})
-    return max(_goodput_or_zero(goodput_of, batch) for batch in batches)
+    return max(_goodput_or_zero(goodput_of, batch) for batch in geometric_batches(first, last, _BATCHES))
 
 
 def _goodput_or_zero(goodput_of: Callable[[int], float], batch: int) -> float:
@@ -262,8 +263,8 @@ def _training_kind(
     return kind
 
 
-class SteppedAttempts(AttemptSimulator):
-    """Simulates attempts in steps. Reports, noise, periodic checkpoints and planned failures are not modelled."""
+class SteppedAttempts(WholeStepAttempts):
+    """Simulates attempts in steps."""
 
     def __init__(
         self,
@@ -305,9 +306,6 @@ class SteppedAttempts(AttemptSimulator):
         self._live.pop(attempt.job_id, None)
         super().kill(at, attempt)
 
-    def _settle(self, at: float, attempt: SimAttempt) -> None:
-        """Does nothing: steps are counted at the ends of steps, so a killed attempt loses those since the last one."""
-
     # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
@@ -317,10 +315,6 @@ class SteppedAttempts(AttemptSimulator):
         return ()
 
     # -- called by timers and the scheduler
-
-    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        attempt.phase = SimAttemptPhase.RUNNING
-        return (AttemptStarted(at, attempt.job_id, attempt.number),)
 
     def _begin_step(self, now: float, command: BeginRound) -> None:
         if not self._live:
@@ -346,19 +340,11 @@ class SteppedAttempts(AttemptSimulator):
     def _training(self, attempt: SimAttempt) -> PolluxTraining:
         return self._trainings[attempt.job.plan.request.kind]
 
-    def _credit(self, attempt: SimAttempt, steps: float) -> None:
-        attempt.job.worked_steps += steps - attempt.job.steps
-        attempt.job.steps = steps
-
     def _completed(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        job, job_id = attempt.job, attempt.job_id
-        if self._live.get(job_id) is not attempt:
+        if self._live.get(attempt.job_id) is not attempt:
             return ()
-        self._credit(attempt, job.plan.steps)
-        attempt.phase = SimAttemptPhase.STOPPING
-        del self._live[job_id]
-        self.release(attempt)
-        return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, 0, steps=job.steps),)
+        del self._live[attempt.job_id]
+        return (self._succeeded(at, attempt),)
 
     def _due(self, at: float, _: object) -> Iterable[Event]:
         """Schedules the end of the step after all other events of this instant."""
@@ -401,16 +387,8 @@ class PolluxFleet:
     machine_size: int
 
 
-class PolluxPolicy(ABC):
-    """A policy of the artifact. The core runs it as a rank policy without solves; `allocate` makes the decisions."""
-
-    preemptive = True
-    strict = False
-    aware = False
-
-    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Orders jobs by submission."""
-        return (jobs.submitted_at,)
+class PolluxPolicy(OrderBySubmission, ABC):
+    """A policy of the artifact: `allocate` makes the decisions."""
 
     @abstractmethod
     def allocate(self, jobs: Sequence[PolluxJob], fleet: PolluxFleet) -> list[tuple[PolluxJob, int]]:
@@ -477,38 +455,24 @@ def _optimus_gain(training: PolluxTraining, count: int, updates: float, machine_
     return (training.predicted_s(count, machine_size) - training.predicted_s(count + 1, machine_size)) * updates
 
 
-class PolluxRounds:
-    """A `RoundMechanism`: at the end of a step it decides, stops and starts jobs, and begins the next step."""
+class PolluxRounds(StepEndMechanism):
+    """At the end of a step it decides, stops and starts jobs, and begins the next step."""
 
     def __init__(self, rules: RoundRules, policy: PolluxPolicy, trainings: dict[Kind, PolluxTraining]) -> None:
+        super().__init__(rules.round_s)
         self._policy = policy
         self._trainings = trainings
-        self._reallocation = Reallocation(rules.round_s)
 
-    def settle(self, cycle: Cycle) -> None:
-        """Decides when a step has ended, and then acts until the reallocation is complete."""
-        if cycle.due.lockstep_round is not None:
-            self._decide(cycle)
-        self._reallocation.advance(cycle)
-
-    def _decide(self, cycle: Cycle) -> None:
-        ledger = cycle.ledger
+    def step_ended(self, cycle: Cycle) -> None:
+        jobs = cycle.ledger.jobs
         admit_arrivals(cycle)
-        fleet = _fleet_of(cycle)
-        active = [self._active(cycle, job) for _, job in sorted(ledger.jobs.items()) if job.holds or job.waits]
-        decided = self._policy.allocate(active, fleet) if active else []
+        active = [self._active(cycle, job) for _, job in sorted(jobs.items()) if job.holds or job.waits]
+        decided = self._policy.allocate(active, _fleet_of(cycle)) if active else []
         count = {job.job_id: accelerators for job, accelerators in decided}
-        stopping: list[JobRecord] = []
-        kept: set[JobId] = set()
-        for job in ledger:
-            if not job.holds:
-                continue
-            if sum(part for _, part in job.place) == count.get(job.job_id, 0):
-                kept.add(job.job_id)
-            else:
-                stopping.append(job)
+        kept = jobs_in_place(cycle, {job_id: (0, accelerators) for job_id, accelerators in count.items()})
         placing = [(job_id, accelerators) for job_id, accelerators in count.items() if job_id not in kept]
-        self._reallocation.begin(cycle, stopping, self._moves(cycle, placing))
+        moves = ((jobs[job_id], 0, fill_emptiest(free_room(cycle, 0), wanted)) for job_id, wanted in placing)
+        self.reallocation.begin(cycle, kept, moves)
 
     def _active(self, cycle: Cycle, job: JobRecord) -> PolluxJob:
         columns, request = cycle.ledger.columns, job.request
@@ -521,29 +485,10 @@ class PolluxRounds:
             float(columns.attained_s[job.slot]),
         )
 
-    def _moves(self, cycle: Cycle, placing: list[tuple[JobId, int]]) -> Iterator[Move]:
-        for job_id, accelerators in placing:
-            yield cycle.ledger.jobs[job_id], 0, place_on_emptiest(cycle.ledger.fleet.machines, accelerators)
-
 
 def _fleet_of(cycle: Cycle) -> PolluxFleet:
     (pool,) = cycle.ledger.fleet.pools
     return PolluxFleet(pool.capacity, pool.pool.shape.accelerators)
-
-
-def place_on_emptiest(machines: list[FleetMachine | None], accelerators: int) -> Place:
-    """Returns free accelerators of the emptiest machines, one machine after the other."""
-    free = {
-        machine.row: len(machine.free) for machine in machines if machine and machine.condition is MachineCondition.UP
-    }
-    place: list[tuple[int, int]] = []
-    while accelerators:
-        row = max(free, key=free.__getitem__)  # the first of the emptiest
-        taken = min(accelerators, free.pop(row))
-        assert taken, "the policy gives away more accelerators than there are"
-        place.append((row, taken))
-        accelerators -= taken
-    return tuple(place)
 
 
 #: The mechanism's name in `RoundRules`, and its parameters.
@@ -586,25 +531,15 @@ class PackedGangSpeeds(Mapping[SpeedKey, float]):
 
 
 def pollux_scenario(workload: PolluxWorkload, policy: str, *, pool: PoolModel = T4_POOL) -> Scenario:
-    """Returns a run of the artifact's simulator over these jobs, on the pool for which they were made.
-
-    Raises UnknownPolicyError.
-    """
-    if policy not in POLLUX_POLICIES:
-        raise UnknownPolicyError(
-            f"'{policy}' of the Pollux artifact is not known; known: {', '.join(POLLUX_POLICIES)}", field="policy.name"
-        )
+    """Returns a run of the artifact's simulator, under one of `POLLUX_POLICIES`, on the pool of these jobs."""
     trainings = dict(workload.trainings)
-
-    def make(spec: PolicySpec) -> PolluxPolicy:
-        return POLLUX_POLICIES[spec.name]()
 
     def rounds(cycle: Cycle, chosen: Policy, rules: RoundRules) -> PolluxRounds:
         assert isinstance(chosen, PolluxPolicy), "the artifact's mechanism runs the artifact's policies"
         return PolluxRounds(rules, chosen, trainings)
 
     pace = partial(SteppedAttempts, trainings=trainings, step_s=POLLUX_RULES.round_s)
-    wiring = SchedulerWiring(partial(SchedulerCore, make, {**MECHANISMS, POLLUX: rounds}), reject_solve, pace)
+    wiring = own_wiring(POLLUX, lambda spec: POLLUX_POLICIES[spec.name](), rounds, pace)
     truth = GroundTruth(PackedGangSpeeds(trainings, pool), default_costs=AttemptCosts(start_s=RESTART_S))
     return Scenario((pool,), truth, PolicySpec(policy), POLLUX_RULES, wiring=wiring)
 
@@ -616,29 +551,19 @@ _FIXED = {"ncf": 32_768}
 class AdaptivePolluxTraining(PolluxTraining):
     """An application that trains with the batch of largest goodput, in every epoch and on every placement."""
 
-    def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
-        found = self._goodput.get((placement, epoch))
-        if found is None:
-            application = self.application
-            first, last = (
-                max(application.batch_initial, self.local_least * placement.accelerators),
-                application.batch_most,
-            )
-            if application.name in _FIXED:
-                first = last = _FIXED[application.name]
-            found = best_goodput(first, last, partial(self._with, placement=placement, epoch=epoch))
-            self._goodput[placement, epoch] = found
-        return found
+    def _trained_goodput(self, placement: GangLayout, epoch: int) -> float:
+        application = self.application
+        first, last = max(application.batch_initial, self.local_least * placement.accelerators), application.batch_most
+        if application.name in _FIXED:
+            first = last = _FIXED[application.name]
+        return best_goodput(first, last, partial(self._with, placement=placement, epoch=epoch))
 
     def _with(self, batch: int, placement: GangLayout, epoch: int) -> float:
         """Returns the goodput with this batch; 0 where a rank would have too few samples or too many."""
-        application, count = self.application, placement.accelerators
-        least = 1 if count == 1 and batch > application.batch_initial else 0
-        split = split_batch(application, self._accelerator, count, batch, accumulated_least=least)
-        profile = application.on[self._accelerator]
+        split, profile = self._split(placement, batch), self.application.on[self.accelerator]
         if not profile.local_least <= split.local <= profile.local_most:
             return 0.0
-        return goodput(application, self._accelerator, placement, split, epoch)
+        return goodput(self.application, self.accelerator, placement, split, epoch)
 
 
 def with_adaptive_batches(workload: PolluxWorkload) -> PolluxWorkload:

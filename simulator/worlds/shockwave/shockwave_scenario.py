@@ -28,25 +28,21 @@ from math import floor
 import numpy as np
 
 from optimizer.decision import Memory
-from optimizer.policy import Policy, PolicySpec
+from optimizer.policy import PolicySpec
 from scheduler.core.commands import BeginRound
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured, WorkRestated
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import AttemptCosts, SimAttempt, WorldParameters
 from scheduler.world.engine import RandomStreams
 from scheduler.world.machines import PoolModel, SimulatedMachines
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.simulation import Scenario, SchedulerWiring
+from simulator.simulation import Scenario
 from simulator.workloads.trace_binding import TraceBinding, nominal_speeds, read_throughput_table
 from simulator.workloads.trace_source import TraceJob, batch_in_kind
-from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
-from simulator.worlds.gavel.gavel_scenario import LockstepAttempts, merge_machines
-from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
+from simulator.worlds.gavel.gavel_scenario import GavelRules, LockstepAttempts, gavel_wiring, merge_machines
+from simulator.worlds.gavel.heuristic_policies import GavelAllocation, GavelPolicy, GavelProblem
 from simulator.worlds.gavel.program_policies import (
     ConeSolver,
     GavelMaxMinFairness,
@@ -57,7 +53,7 @@ from simulator.worlds.gavel.program_policies import (
 )
 from simulator.worlds.stepped_mechanism import StepConfiguration, keep_in_place, plan_wiring
 from simulator.worlds.world_registry import WorldRequest, WorldRun, only_pool, required_speeds
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import JobId, Kind
 
 
@@ -421,32 +417,21 @@ def shockwave_scenario(
     policy: str,
     batchings: Mapping[JobId, BatchSchedule],
     *,
-    rules: RoundRules = SHOCKWAVE_RULES,
     solver: ConeSolver = solve_cone_program,
 ) -> Scenario:
     """Returns a run of Shockwave's simulator on one accelerator type, whose machines are merged into one.
 
-    Jobs without a batching keep their batch. Raises UnknownPolicyError, and ConfigError for a job larger than the pool.
+    `policy` is one of `SHOCKWAVE_POLICIES`. Jobs without a batching keep their batch. Raises ConfigError for a job
+    larger than the pool.
     """
     whole = one_machine_pool(pool, batchings)
-    make_policy = SHOCKWAVE_POLICIES.get(policy)
-    if make_policy is None:
-        known = ", ".join(SHOCKWAVE_POLICIES)
-        raise UnknownPolicyError(f"Shockwave's profile has no policy '{policy}'; known: {known}", field="policy.name")
-    answering = with_cone_solver(make_policy(), solver)
-
-    def make(spec: PolicySpec) -> GavelPolicy:
-        return answering
-
-    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
-        return GavelRounds(cycle, rules, GavelRules(received_s=charged_time_s))
-
-    wiring = SchedulerWiring(
-        partial(SchedulerCore, make, {**MECHANISMS, SHOCKWAVE: rounds}),
-        gavel_solver(make),
+    wiring = gavel_wiring(
+        with_cone_solver(SHOCKWAVE_POLICIES[policy](), solver),
+        GavelRules(received_s=charged_time_s),
+        SHOCKWAVE,
         partial(ShockwaveAttempts, truth=truth, batchings=batchings),
     )
-    return Scenario((whole,), truth, PolicySpec(policy), rules, wiring=wiring)
+    return Scenario((whole,), truth, PolicySpec(policy), SHOCKWAVE_RULES, wiring=wiring)
 
 
 #: A plan is made for every round, so no solve waits for the minimum interval.

@@ -17,7 +17,7 @@ that continues in the same shape on the same type pays no restart.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,6 @@ import numpy as np
 from optimizer.decision import Memory
 from optimizer.policy import Policy, PolicySpec
 from optimizer.problem import FloatArray
-from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
@@ -36,20 +34,24 @@ from scheduler.core.state.working_set import Cycle
 from scheduler.world.attempts import AttemptCosts, SimAttempt, SimulatedJob, WorldParameters
 from scheduler.world.engine import RandomStreams
 from scheduler.world.machines import PoolModel, SimulatedMachines
-from simulator.goodput.application import (
+from simulator.goodput import (
+    EPOCHS,
     AcceleratorProfile,
     Application,
     BatchSplit,
     GangLayout,
     MeasuredStepTimes,
+    applications_in,
     goodput,
+    local_batch_range,
     packed_layout,
+    read_learning_curve,
+    read_step_times,
     split_batch,
     update_time_s,
 )
 from simulator.ground_truth import GroundTruth, SpeedKey
-from simulator.simulation import Scenario, SchedulerWiring
-from simulator.workloads.application_profiles import local_batch_range, read_learning_curve, read_step_times
+from simulator.simulation import Scenario
 from simulator.workloads.trace_source import TraceJob
 from simulator.worlds.gavel.heuristic_policies import (
     GavelAllocation,
@@ -67,16 +69,17 @@ from simulator.worlds.pollux.pollux_scenario import (
     gang_sizes_in,
 )
 from simulator.worlds.stepped_mechanism import (
-    Move,
     StepConfiguration,
     SteppedMechanism,
     StepPlacement,
     WantedAccelerators,
+    free_room,
+    own_wiring,
     plan_wiring,
 )
 from simulator.worlds.world_registry import WorldRequest, WorldRun, owned_pools, required_speeds
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 #: Updates per second that the policy assumes for a job that wants more accelerators than the type has.
@@ -101,24 +104,21 @@ class SiaTraining(PolluxTraining):
         super().__init__(sia.application, accelerator, batch)
         self.sia = sia
         self._steps = sia.steps[accelerator]
-        self._type = accelerator
         self._slow_down = sia.slow_down
         self._limits: dict[int, int | None] = {}
         self._applications: dict[GangLayout, Application] = {}
 
-    def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
-        found = self._goodput.get((placement, epoch))
-        if found is None:
-            application, count = self._within(placement), placement.accelerators
-            least = 1 if count == 1 and self.batch > application.batch_initial else 0
-            split = split_batch(application, self._type, count, self.batch, accumulated_least=least)
-            split = self._limited(split, count)
-            found = goodput(application, self._type, placement, split, epoch) / self._slow_down
-            self._goodput[placement, epoch] = found
-        return found
+    def _trained_goodput(self, placement: GangLayout, epoch: int) -> float:
+        return self._goodput_of(placement, self._split(placement, self.batch), epoch)
 
-    def _limited(self, split: BatchSplit, count: int) -> BatchSplit:
-        """Limits the samples per accelerator to those measured on any placement of `count` accelerators."""
+    def _goodput_of(self, placement: GangLayout, split: BatchSplit, epoch: int) -> float:
+        return goodput(self._within(placement), self.accelerator, placement, split, epoch) / self._slow_down
+
+    def _split(self, placement: GangLayout, batch: int) -> BatchSplit:
+        """Limits the samples per accelerator to those measured on any placement of as many accelerators, too."""
+        count = placement.accelerators
+        least = 1 if count == 1 and batch > self.application.batch_initial else 0
+        split = split_batch(self._within(placement), self.accelerator, count, batch, accumulated_least=least)
         if count not in self._limits:
             curves = self._steps.curves.items()
             self._limits[count] = min(
@@ -134,17 +134,17 @@ class SiaTraining(PolluxTraining):
         placement = packed_layout(count, machine_size)
         application = self._within(placement)
         least = 1 if count == 1 else 0
-        split = split_batch(application, self._type, count, self.batch, accumulated_least=least)
-        return 1.0 / update_time_s(application, self._type, placement, split) / self._slow_down
+        split = split_batch(application, self.accelerator, count, self.batch, accumulated_least=least)
+        return 1.0 / update_time_s(application, self.accelerator, placement, split) / self._slow_down
 
     def _within(self, placement: GangLayout) -> Application:
         """Returns the application with the largest batch per accelerator that this placement allows."""
         found = self._applications.get(placement)
         if found is None:
-            profile = self.application.on[self._type]
+            profile = self.application.on[self.accelerator]
             most = largest_local_batch(self._steps, placement)
             found = replace(
-                self.application, on={self._type: AcceleratorProfile(profile.law, profile.local_least, most)}
+                self.application, on={self.accelerator: AcceleratorProfile(profile.law, profile.local_least, most)}
             )
             self._applications[placement] = found
         return found
@@ -173,20 +173,14 @@ def largest_local_batch(steps: MeasuredStepTimes, placement: GangLayout) -> int:
     return max(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownApplication:
-    epochs: int
-    slow_down: float
-    restart_s: float
-
-
+#: By application: the divisor of its speeds, and the seconds of a restart.
 _APPLICATIONS = {
-    "bert": _KnownApplication(2, 1.2, 120.0),
-    "cifar10": _KnownApplication(100, 1.8, 50.0),
-    "deepspeech2": _KnownApplication(80, 1.2, 25.0),
-    "imagenet": _KnownApplication(90, 1.2, 250.0),
-    "ncf": _KnownApplication(10, 1.5, 15.0),
-    "yolov3": _KnownApplication(50, 1.2, 80.0),
+    "bert": (1.2, 120.0),
+    "cifar10": (1.8, 50.0),
+    "deepspeech2": (1.2, 25.0),
+    "imagenet": (1.2, 250.0),
+    "ncf": (1.5, 15.0),
+    "yolov3": (1.2, 80.0),
 }
 
 
@@ -205,24 +199,19 @@ def read_sia_applications(
 
     Pollux's profiles below `learning` say how they learn. Raises ConfigError.
     """
-    names = [name for name in _APPLICATIONS if (Path(steps) / name).is_dir()]
-    if not names:
-        raise ConfigError(
-            f"{steps}: no application's profile; known are {', '.join(_APPLICATIONS)}", fix="check the path"
-        )
+    names = applications_in(steps)
     return {name: _read_application(name, Path(learning) / name, Path(steps) / name, tuple(types)) for name in names}
 
 
 def _read_application(name: str, learning: Path, steps: Path, types: tuple[str, ...]) -> SiaApplication:
-    known = _APPLICATIONS[name]
-    learned = read_learning_curve(name, learning, known.epochs)
+    learned = read_learning_curve(name, learning, EPOCHS[name])
     laws, profiles = {}, {}
     for type_ in types:
         placements = steps / f"placements-{type_}.csv.gz"
         laws[type_] = read_step_times(f"{name} on {type_}", placements, steps / f"scalability-{type_}.csv.gz")
         profiles[type_] = AcceleratorProfile(laws[type_], *local_batch_range(placements))
     application = Application(name, learned.batches[0], learned.batches[-1], learned, profiles)
-    return SiaApplication(application, laws, known.slow_down, known.restart_s)
+    return SiaApplication(application, laws, *_APPLICATIONS[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,59 +463,47 @@ class SiaRounds(SteppedMechanism):
         self._plan(cycle)
 
     def _plan(self, cycle: Cycle) -> None:
-        jobs = cycle.ledger.jobs
         places = {
             job_id: (pool, _place_of_numbers(cycle, pool, numbers)) for job_id, (pool, numbers) in self._now_on.items()
         }
-        staying = {job_id for job_id, (_, place) in places.items() if jobs[job_id].place == place}
-        stopping = [job for job in cycle.ledger if job.holds and job.job_id not in staying]
-        moves = [(jobs[job_id], *where) for job_id, where in places.items() if job_id not in staying]
-        self.reallocation.begin(cycle, stopping, moves)
+        self.reallocation.begin(cycle, *_stay_or_move(cycle, places))
+
+
+def _stay_or_move(cycle: Cycle, places: Mapping[JobId, tuple[int, Place]]) -> StepPlacement:
+    """Keeps the jobs that already hold their place (machines and accelerators on each), and moves the others."""
+    jobs = cycle.ledger.jobs
+    kept = {job_id for job_id, (_, place) in places.items() if jobs[job_id].holds and jobs[job_id].place == place}
+    return kept, [(jobs[job_id], *where) for job_id, where in places.items() if job_id not in kept]
 
 
 def _place_of_numbers(cycle: Cycle, pool: int, numbers: tuple[int, ...]) -> Place:
     """Returns the machines, in the order in which they joined, and the count of these accelerator numbers on each."""
-    fleet = cycle.ledger.fleet
-    rows = [machine.row for machine in fleet.machines if machine is not None and machine.pool == pool]
-    size = fleet.pools[pool].pool.shape.accelerators
+    rows = list(free_room(cycle, pool))
+    size = cycle.ledger.fleet.pools[pool].pool.shape.accelerators
     return tuple((rows[machine], wanted) for machine, wanted in sorted(Counter(n // size for n in numbers).items()))
 
 
 #: The mechanism's name in `RoundRules`, and its parameters.
 SIA = "sia-sosp23"
 SIA_GAVEL_RULES = RoundRules(mechanism=SIA, round_s=360.0, resolve_min_s=0.0, idle_to_round_end=True)
-_GAVEL = "gavel"
 #: Sia's names of the measured types, by Walras's names.
 _SIA_TYPES = {"t4": "aws", "a100-40gb": "dgx-ext", "rtx-2080-ti": "rtx"}
 
 
 def sia_scenario(
-    workload: SiaWorkload,
-    policy: str = _GAVEL,
-    *,
-    pools: tuple[PoolModel, ...] = SIA_POOLS,
-    solver: ConeSolver = solve_cone_program,
+    workload: SiaWorkload, *, pools: tuple[PoolModel, ...] = SIA_POOLS, solver: ConeSolver = solve_cone_program
 ) -> Scenario:
-    """Returns a run of Sia's simulator over these jobs, on the pools for which they were made.
-
-    Raises UnknownPolicyError.
-    """
-    if policy != _GAVEL:
-        raise UnknownPolicyError(f"'{policy}' of Sia's simulator is not known; known: {_GAVEL}", field="policy.name")
-    names = {job.request.job_id: job.name for job in workload.jobs}
-
-    def make(spec: PolicySpec) -> GavelPolicy:
-        return SiaGavel(names, solver)
+    """Returns a run of Sia's simulator under its Gavel over these jobs, on the pools for which they were made."""
+    gavel = SiaGavel({job.request.job_id: job.name for job in workload.jobs}, solver)
 
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> SiaRounds:
         return SiaRounds(rules)
 
     pace = partial(SiaAttempts, trainings=workload.trainings, step_s=SIA_GAVEL_RULES.round_s)
-    wiring = SchedulerWiring(partial(SchedulerCore, make, {**MECHANISMS, SIA: rounds}), gavel_solver(make), pace)
+    wiring = own_wiring(SIA, lambda spec: gavel, rounds, pace, gavel_solver(gavel))
     costs = {kind: AttemptCosts(start_s=restart_s) for kind, restart_s in workload.restart_s.items()}
-    return Scenario(
-        pools, GroundTruth(_packed_speeds(workload, pools), costs), PolicySpec(policy), SIA_GAVEL_RULES, wiring=wiring
-    )
+    truth = GroundTruth(_packed_speeds(workload, pools), costs)
+    return Scenario(pools, truth, PolicySpec("gavel"), SIA_GAVEL_RULES, wiring=wiring)
 
 
 def _packed_speeds(workload: SiaWorkload, pools: tuple[PoolModel, ...]) -> dict[SpeedKey, float]:
@@ -552,26 +529,14 @@ SIA_RULES = RoundRules(mechanism=SIA, round_s=60.0, resolve_min_s=0.0, idle_to_r
 class AdaptiveSiaTraining(SiaTraining):
     """Training on one type with the batch of largest goodput, in every epoch and on every placement."""
 
-    def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
-        found = self._goodput.get((placement, epoch))
-        if found is None:
-            first = max(self.application.batch_initial, self.local_least * placement.accelerators)
-            found = best_goodput(
-                first, self.application.batch_most, partial(self._with, placement=placement, epoch=epoch)
-            )
-            self._goodput[placement, epoch] = found
-        return found
+    def _trained_goodput(self, placement: GangLayout, epoch: int) -> float:
+        first = max(self.application.batch_initial, self.local_least * placement.accelerators)
+        return best_goodput(first, self.application.batch_most, partial(self._with, placement=placement, epoch=epoch))
 
     def _with(self, batch: int, placement: GangLayout, epoch: int) -> float:
         """Returns the goodput with this batch; 0 where a rank would have too few samples."""
-        count = placement.accelerators
-        least = 1 if count == 1 and batch > self.application.batch_initial else 0
-        application = self._within(placement)
-        split = split_batch(application, self._type, count, batch, accumulated_least=least)
-        split = self._limited(split, count)
-        if split.local < self.local_least:
-            return 0.0
-        return goodput(application, self._type, placement, split, epoch) / self._slow_down
+        split = self._split(placement, batch)
+        return 0.0 if split.local < self.local_least else self._goodput_of(placement, split, epoch)
 
 
 def with_adaptive_sia_batches(workload: SiaWorkload) -> SiaWorkload:
@@ -606,21 +571,13 @@ class AdaptiveSiaConfigurations:
 
 def place_anew(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
     """Computes all placements anew, type by type."""
-    fleet = cycle.ledger.fleet
     places: dict[JobId, tuple[int, Place]] = {}
-    for state in fleet.pools:
-        rows = [machine.row for machine in fleet.machines if machine is not None and machine.pool == state.row]
+    for state in cycle.ledger.fleet.pools:
+        rows = list(free_room(cycle, state.row))
         counts = {job_id: count for job_id, (pool, count) in wanted.items() if pool == state.row}
         size = state.pool.shape.accelerators
         places.update({job_id: (state.row, place) for job_id, place in pack_in_order(counts, rows, size).items()})
-    jobs = cycle.ledger.jobs
-    kept = {job_id for job_id, (_, place) in places.items() if jobs[job_id].holds and jobs[job_id].place == place}
-    return kept, _moves(cycle, {job_id: where for job_id, where in places.items() if job_id not in kept})
-
-
-def _moves(cycle: Cycle, places: Mapping[JobId, tuple[int, Place]]) -> Iterator[Move]:
-    for job_id, (pool, place) in places.items():
-        yield cycle.ledger.jobs[job_id], pool, place
+    return _stay_or_move(cycle, places)
 
 
 def pack_in_order(counts: Mapping[JobId, int], machines: list[int], size: int) -> dict[JobId, Place]:
@@ -665,7 +622,7 @@ def sia_world_run(request: WorldRequest) -> WorldRun:
     made = sia_workload(request.trace.jobs, read_sia_applications(request.learning or steps, steps, types), pools)
     alone_s = {job.request.job_id: _sia_alone_s(made, job.request.job_id, pools) for job in made.jobs}
     if request.is_own:
-        return WorldRun(made.jobs, sia_scenario(made, request.policy.name, pools=pools), alone_s)
+        return WorldRun(made.jobs, sia_scenario(made, pools=pools), alone_s)
     return WorldRun(made.jobs, sia_plan_scenario(made, request.policy, pools=pools), alone_s)
 
 

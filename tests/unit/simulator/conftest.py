@@ -79,6 +79,12 @@ class Bench:
         placement = Placement(pool, parts)
         self.at(at, Start(JobId(job_id), attempt, placement, None, steps, False))
 
+    def started(self, plan: SimulatedJob) -> "Bench":
+        """Submit the job, and start it at 0 on an accelerator of the first machine."""
+        self.submit(plan)
+        self.start(0.0, 1, 1, {"own-1": (0,)})
+        return self
+
     def prepare(self, at: float, job_id: int, attempt: int, nodes: dict[str, tuple[int, ...]]) -> None:
         parts = tuple(NodeShare(NodeId(node), devices) for node, devices in nodes.items())
         self.at(at, Prepare(JobId(job_id), attempt, Placement(PoolId("own"), parts)))

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.core.rules import parse_policy
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
 from simulator.reports.timeline import Timeline
@@ -27,7 +26,7 @@ from simulator.worlds.arena.arena_scenario import (
 )
 from tests.support.arena_rounds import round_throughputs
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 
 HEADER = "model,params,batch_size,gpu_type,nodes,gpus_per_node,num_gpus,seconds_per_iteration,status\n"
 #: A small bert is profiled on 1, 2 and 4 A100, a larger one on 8; neither fits one V100.
@@ -76,7 +75,7 @@ def _ends(result: SimulationResult) -> dict[int, float]:
 
 def _fcfs(places: PlaceTable, *rows: TraceJob) -> dict[int, float]:
     made = arena_workload(rows, places)
-    return _ends(simulate(made.jobs, arena_scenario(made, "fcfs", pools=POOLS)))
+    return _ends(simulate(made.jobs, arena_scenario(made, pools=POOLS)))
 
 
 # ------------------------------------------------------------------------------------------------ places
@@ -132,7 +131,7 @@ def test_short_tuning_costs_throughput_and_long_tuning_a_round(places: PlaceTabl
         ([_row(0.0, 4, 240)], {1: 900.0}, [0.0, 0.0, 40.0, 0.0]),
     ):
         made, timeline = arena_workload(rows, places), Timeline()
-        assert _ends(simulate(made.jobs, arena_scenario(made, "fcfs", pools=POOLS), recorder=timeline.record)) == ends
+        assert _ends(simulate(made.jobs, arena_scenario(made, pools=POOLS), recorder=timeline.record)) == ends
         assert round_throughputs(timeline, made, len(throughputs)) == throughputs
 
 
@@ -174,7 +173,6 @@ def test_parts_are_halved_where_no_machine_has_room() -> None:
 
 
 def test_what_the_table_does_not_have_is_refused(places: PlaceTable) -> None:
-    """By line, before anything runs."""
     bad = {
         "no place of 'gpt 1T'": TraceJob(0.0, "a", "gpt 1T", 1, ("a100",), steps=10.0, line=7),
         "line 7: 'a' names no type": TraceJob(0.0, "a", SMALL.kind, 1, ("h100",), steps=10.0, line=7),
@@ -185,12 +183,3 @@ def test_what_the_table_does_not_have_is_refused(places: PlaceTable) -> None:
     for told, row in bad.items():
         with pytest.raises(ConfigError, match=told):
             arena_workload([row], places)
-
-
-def test_the_profile_is_not_for_servers_and_has_one_policy(places: PlaceTable) -> None:
-    """Nobody gets whole rounds by accident."""
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "arena-eurosys26"}})
-    made = arena_workload([_row(0.0, 1, 10)], places)
-    with pytest.raises(UnknownPolicyError, match="known: fcfs"):
-        arena_scenario(made, "gavel", pools=POOLS)

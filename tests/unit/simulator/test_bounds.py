@@ -129,7 +129,6 @@ def test_no_order_beats_the_fluid_makespan(jobs: list[tuple[float, float]]):
 
 
 def test_a_job_that_can_run_nowhere_is_named():
-    """There is no bound for it."""
     with pytest.raises(ValueError, match="job row 1 can run nowhere"):
         instance([0.0, 0.0], [1.0, 1.0], [[1.0], [0.0]], [1.0])
 

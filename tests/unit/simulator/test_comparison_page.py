@@ -10,7 +10,7 @@ import pytest
 from page_tags import assert_page_stands_alone
 from typer.testing import CliRunner
 
-from simulator.reports import run_detail
+from simulator.reports import timeline
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.comparison_charts import (
     COMPARISON_FIGURES,
@@ -34,9 +34,9 @@ from simulator.reports.comparison_charts import (
 from simulator.reports.policy_comparison import PolicyComparison, compare_policies
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.report_page import RUN_FIGURES
-from simulator.reports.run_detail import LevelCurve, RunLevels, spread_of
 from simulator.reports.run_spec import RunSpec, WorkloadSource
 from simulator.reports.sweep import SETTINGS_WITH_LEVELS, SweepGrid, SweepResult, run_sweep
+from simulator.reports.timeline import LevelCurve, RunLevels, spread_of
 from simulator.simulate_actions import simulate_compare, simulate_run
 from walras.cli.main import app
 from walras.errors import ConfigError
@@ -59,7 +59,6 @@ def value_at(curve: LevelCurve, at: float) -> float:
 
 
 def test_the_attempts_at_a_time_hold_what_is_held_then(book: FigureBook) -> None:
-    """In every pool and at every instant, under every policy."""
     checked = 0
     for policy in book.settings[0].policies:
         levels = policy.levels
@@ -74,7 +73,7 @@ def test_the_attempts_at_a_time_hold_what_is_held_then(book: FigureBook) -> None
 
 
 def test_of_many_attempts_the_first_are_kept_and_it_is_said_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_detail, "ATTEMPTS_KEPT", 5)
+    monkeypatch.setattr(timeline, "ATTEMPTS_KEPT", 5)
     levels = book_of(["fifo"]).settings[0].policies[0].levels
     assert levels is not None
     kept = [row for rows in levels.attempts.values() for row in rows]
@@ -305,7 +304,6 @@ def test_every_figure_of_the_page_can_be_drawn_alone(folder: Path, swept_book: F
 
 @pytest.mark.slow
 def test_the_folder_of_one_run_has_figures_too(tmp_path: Path) -> None:
-    """Through the command, every figure that a run has."""
     cell = replace(SPOT, policy="max_min_fairness", bounds=BoundsChoice.NONE)
     assert simulate_run(cell, "json", tmp_path / "run") == 0
     for name in RUN_FIGURES:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.goodput.application import (
+from simulator.goodput import (
     GangLayout,
     MeasuredStepTimes,
     OutsideProfileError,
@@ -13,8 +13,10 @@ from simulator.goodput.application import (
     RecordedTraining,
     StepTimeCurve,
     StepTimes,
+    local_batch_range,
+    read_learning_curve,
+    read_step_times,
 )
-from simulator.workloads.application_profiles import local_batch_range, read_learning_curve, read_step_times
 from walras.errors import ConfigError
 
 PLACEMENTS = "placement,local_bsz,step_time,sync_time\n"
@@ -37,7 +39,6 @@ def test_a_measured_placement_is_linear_between_its_batches(tmp_path: Path) -> N
 
 
 def test_a_batch_outside_the_measured_ones_is_refused_by_name(tmp_path: Path) -> None:
-    """Nothing is guessed beyond the ends."""
     law = _steps(tmp_path, "12,8,2.0,0.5\n12,4,1.0,0.1\n")
     with pytest.raises(OutsideProfileError, match=r"net .* on 1\+2 accelerators with 3 samples each: from 4 to 8"):
         law.times(GangLayout((1, 2)), 3)
@@ -66,7 +67,6 @@ def test_other_placements_are_interpolated_between_those_around_them() -> None:
 
 
 def test_a_placement_with_nothing_measured_around_it_is_refused_by_name(tmp_path: Path) -> None:
-    """Outside of all points, and where there are too few of them."""
     law = _steps(tmp_path, "1,4,1.0,0.1\n1,8,2.0,0.1\n", "6,6,4,1.0,0.5\n6,12,4,1.2,0.5\n6,6,8,2.0,0.5\n")
     with pytest.raises(OutsideProfileError, match="no placements around it"):
         law.times(GangLayout((4, 4)), 6)
@@ -88,7 +88,6 @@ def test_a_placement_with_nothing_measured_around_it_is_refused_by_name(tmp_path
     ],
 )
 def test_a_wrong_row_of_step_times_is_named(tmp_path: Path, placements: str, scalability: str, told: str) -> None:
-    """By file, line and column."""
     with pytest.raises(ConfigError) as caught:
         _steps(tmp_path, placements, scalability)
     assert told in str(caught.value)
@@ -114,7 +113,6 @@ def test_an_epoch_is_as_much_work_as_the_run_that_made_least_of_it(tmp_path: Pat
 
 
 def test_a_batch_or_an_epoch_that_was_never_run_is_refused_by_name() -> None:
-    """Below the smallest, above the largest, after the last."""
     run = RecordedTraining((10.0,), (10.0,), (1.0,), (1.0,))
     learning = RecordedLearningCurve("net", {8: run, 16: run}, 1)
     for batch in (7, 17):
@@ -134,7 +132,6 @@ def test_a_batch_or_an_epoch_that_was_never_run_is_refused_by_name() -> None:
     ],
 )
 def test_a_wrong_recorded_run_is_named(tmp_path: Path, rows: str, told: str) -> None:
-    """Too short, not growing, not a number."""
     with pytest.raises(ConfigError) as caught:
         _learning(tmp_path, {8: rows}, 2)
     assert told in str(caught.value)

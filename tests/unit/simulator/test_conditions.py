@@ -68,12 +68,10 @@ def _read(text: str) -> Conditions:
 
 
 def test_conditions_that_say_nothing_change_nothing() -> None:
-    """The same scenario, to the last field."""
     assert Conditions().applied_to(PLAIN) == PLAIN
 
 
 def test_what_a_file_says_reaches_the_scenario() -> None:
-    """The example of the document, field by field."""
     (example,) = re.findall(r"```yaml\n(costs:.*?)```", DOCUMENT.read_text(), re.DOTALL)
     scenario = _read(example).applied_to(PLAIN)
     assert scenario.truth.default_costs == AttemptCosts(20.0, 30.0, 600.0, 10.0, 2.0, 15.0)
@@ -205,7 +203,6 @@ def test_a_mistake_is_named_by_its_field(text: str, field: str) -> None:
 
 @pytest.mark.parametrize("text", ["noise: {speeds: -1}", "faults: {slow_pace: 0}", "solve: soon", "stragglers: 1h"])
 def test_what_makes_no_sense_is_refused(text: str) -> None:
-    """By name."""
     with pytest.raises(ConfigError) as refused:
         _read(text)
     assert refused.value.field
@@ -242,7 +239,6 @@ def _after(mishaps: RandomFailures, seed: int = 0) -> list[SimulatedJob]:
 
 
 def test_nothing_befalls_anybody_by_itself() -> None:
-    """The same jobs."""
     assert _after(RandomFailures()) == JOBS
 
 

@@ -80,7 +80,6 @@ def test_only_the_earliest_wake_counts() -> None:
 
 
 def test_a_wake_in_the_past_comes_at_once() -> None:
-    """Time never goes back."""
     asked = iter([[WakeAt(1.0)], []])
     core = Scripted(lambda event: next(asked))
     engine = _engine(core)
@@ -131,7 +130,6 @@ def test_limits_end_a_run() -> None:
 
 
 def test_the_recorder_sees_every_event_with_its_commands() -> None:
-    """What is recorded is what was handled, in order."""
     core = Scripted(lambda event: [WakeAt(9.0)] if isinstance(event, NodeBack) else [])
     engine = _engine(core)
     log: list[tuple[Event, list[Command]]] = []

@@ -46,9 +46,7 @@ SLOW = FaultModel(notice_silence_s=5.0, lease_s=30.0, repair_s=100.0)
 
 def test_a_machine_that_dies_is_silent_then_lost_then_repaired(bench: Make, job: Make) -> None:
     """Nobody hears of the death itself; what was not saved is lost; after the repair it joins again, empty."""
-    b = bench(AttemptCosts(checkpoint_s=0.0, checkpoint_every_s=4.0), faults=SLOW)
-    b.submit(job(steps=1000.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(checkpoint_s=0.0, checkpoint_every_s=4.0), faults=SLOW).started(job(steps=1000.0))
     b.faults.script([NodeDeath(10.0, OWN, 0)])
     b.start(50.0, 1, 2, {"own-2": (0,)}, steps=16.0)
     b.run()
@@ -111,9 +109,8 @@ def test_a_machine_that_was_cut_off_tells_everything_when_it_is_back(bench: Make
 
 def test_a_machine_out_of_contact_longer_than_its_lease_is_lost(bench: Make, job: Make) -> None:
     """Its ranks end with the lease, and it joins again later."""
-    b = bench(faults=FaultModel(cut_off_every_s=100.0, cut_off_s=1e12, lease_s=30.0, repair_s=10.0, until_at=1000.0))
-    b.submit(job(steps=1e6))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    faults = FaultModel(cut_off_every_s=100.0, cut_off_s=1e12, lease_s=30.0, repair_s=10.0, until_at=1000.0)
+    b = bench(faults=faults).started(job(steps=1e6))
     b.run()
     silent, lost = (next(e for e in b.told(kind) if e.node_id == "own-1") for kind in (NodeUnreachable, NodeLost))
     assert lost.at == pytest.approx(silent.at + 30.0)
@@ -181,7 +178,6 @@ def test_a_revocation_of_the_pool_takes_every_machine_that_is_ready(bench: Make,
 
 
 def test_an_administrator_puts_a_cordoned_machine_back(bench: Make, job: Make) -> None:
-    """After the time the model says."""
     b = bench(faults=FaultModel(uncordon_s=50.0))
     b.submit(job())
     b.at(10.0, NodeCordoned(NodeId("own-2"), "three jobs failed"))
@@ -215,9 +211,7 @@ def test_a_slow_machine_holds_up_every_gang_that_it_is_part_of(bench: Make, job:
 def test_slow_spells_come_and_go_by_a_stream_of_their_own(bench: Make, job: Make) -> None:
     """So much of the time as their lengths say, and no death is moved by them."""
     model = FaultModel(slow=SlowPeriods(100.0, 100.0, 0.5), death_every_s=1e6, until_at=1e6)
-    b = bench(faults=model)
-    b.submit(job(steps=2e5))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(faults=model).started(job(steps=2e5))
     b.transition(1e7, 1, JobState.SUCCEEDED)
     b.run()
     (end,) = b.told(AttemptEnded)
@@ -249,9 +243,7 @@ def test_a_market_moves_its_price_and_what_it_has(bench: Make, job: Make) -> Non
 def test_an_attempt_can_be_slow_on_machines_that_are_well(bench: Make, job: Make) -> None:
     """Only it, in spells that end; the work that it makes is speed x pace x time."""
     faults = FaultModel(attempt_slow=SlowPeriods(5.0, 5.0, 0.25))
-    b = bench(faults=faults)
-    b.submit(job(1, steps=1000.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(faults=faults).started(job(1, steps=1000.0))
     b.run()
     (ended,) = b.told(AttemptEnded)
     assert 500.0 < ended.at < 2000.0  # 500 s at full speed, 2000 s at a quarter
@@ -261,9 +253,7 @@ def test_an_attempt_can_be_slow_on_machines_that_are_well(bench: Make, job: Make
 
 def test_slow_spells_of_an_attempt_end_with_it(bench: Make, job: Make) -> None:
     """Nothing is left to happen when the last attempt is over, so a run that has nothing to do ends."""
-    b = bench(faults=FaultModel(attempt_slow=SlowPeriods(1.0, 1.0)))
-    b.submit(job(steps=50.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(faults=FaultModel(attempt_slow=SlowPeriods(1.0, 1.0))).started(job(steps=50.0))
     b.run()
     (ended,) = b.told(AttemptEnded)
     assert b.engine.now - ended.at < 20.0
@@ -282,7 +272,6 @@ def test_prices_move_around_the_pools_own(bench: Make) -> None:
 
 
 def test_boots_vary_and_are_paid_from_when_the_machine_is_there(bench: Make) -> None:
-    """Around what the pool's terms say."""
     b = bench()
     pool = PoolModel(market_pool(), terms=RentalTerms(boot_s=100.0), boot_noise=0.5)
     machines = SimulatedMachines(b.engine, [pool], Random(1))

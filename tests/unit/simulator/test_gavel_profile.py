@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.rules import parse_policy
 from scheduler.world.attempts import SimulatedJob
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
@@ -14,7 +13,7 @@ from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.trace_binding import read_pair_speeds, read_throughput_table
 from simulator.worlds.gavel.gavel_scenario import GAVEL_POLICIES, gavel_scenario
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("net")
@@ -47,14 +46,6 @@ def test_every_policy_finishes_every_job(policy: str) -> None:
     assert len(result.jobs) == 12
 
 
-def test_the_profile_is_not_for_servers_and_has_gavels_names_only() -> None:
-    """A policy file cannot ask for a mechanism that a server does not know."""
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "gavel"}})
-    with pytest.raises(UnknownPolicyError, match="fifo_perf"):
-        gavel_scenario((), GroundTruth({}), "nonesuch")
-
-
 A, B = "('net', 1)", "('other', 1)"
 
 
@@ -77,13 +68,11 @@ def test_each_member_of_a_pair_has_its_own_speed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entries", [{"null": -1.0}, {B: [1.0, 1.0]}, {"null": "fast"}])
 def test_a_speed_that_is_none_is_refused_by_place(tmp_path: Path, entries: object) -> None:
-    """Negative, missing, or not a number."""
     with pytest.raises(ConfigError, match=r"v100: \('net', 1\)"):
         read_throughput_table(_table(tmp_path, entries))
 
 
 @pytest.mark.parametrize("both", [[1.0], [1.0, -2.0], "fast"])
 def test_a_pair_needs_two_speeds(tmp_path: Path, both: object) -> None:
-    """One for each member."""
     with pytest.raises(ConfigError, match="speeds of both"):
         read_pair_speeds(_table(tmp_path, {"null": 1.0, B: both}), ["v100"])

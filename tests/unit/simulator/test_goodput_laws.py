@@ -13,21 +13,23 @@ from scheduler.core.rules import RoundRules
 from scheduler.world.attempts import AttemptCosts, SimulatedJob
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
-from simulator.goodput.application import (
+from simulator.goodput import (
     AcceleratorProfile,
     Application,
     BatchSplit,
     GangLayout,
+    GoodputLaw,
     GradientStatistics,
     OutsideProfileError,
     StepTimes,
     batch_gain,
     goodput,
+    goodput_laws,
     packed_layout,
     split_batch,
+    stated_application,
     update_time_s,
 )
-from simulator.goodput.laws import GoodputLaw, goodput_laws, stated_application
 from simulator.ground_truth import GroundTruth
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run, execute_run, run_key
@@ -48,7 +50,6 @@ def test_a_ring_begins_where_it_reads_smallest_and_is_never_sorted() -> None:
 
 
 def test_a_packed_gang_fills_machines_and_puts_the_rest_on_one_more() -> None:
-    """As few machines as possible."""
     assert packed_layout(6, 4) == GangLayout((4, 2))
     assert packed_layout(8, 4) == GangLayout((4, 4))
     assert packed_layout(1, 4) == GangLayout((1,))
@@ -65,7 +66,6 @@ def test_a_batch_is_cut_into_as_few_passes_as_fit() -> None:
 
 
 def test_a_gang_with_more_accelerators_than_samples_is_refused_by_name() -> None:
-    """65 accelerators cannot share 64 samples."""
     with pytest.raises(OutsideProfileError, match="64 samples for 65 accelerators"):
         split_batch(steady(), "t4", 65, 64)
 
@@ -214,7 +214,6 @@ def test_step_times_are_those_of_the_table_and_linear_between_samples() -> None:
 
 @pytest.mark.parametrize(("parts", "local"), [((2,), 16), ((1,), 8), ((1,), 65)])
 def test_what_the_table_does_not_say_is_not_guessed(parts: tuple[int, ...], local: int) -> None:
-    """Neither gangs nor samples outside of it."""
     with pytest.raises(OutsideProfileError):
         APPLICATION.on["a100"].law.times(GangLayout(parts), local)
     assert GoodputLaw(APPLICATION).speed_segment("a100", (2,), 0.0).steps_per_s == 0.0

@@ -44,7 +44,6 @@ def test_the_pages_reader_reads_the_pages_sample(sample: Path) -> None:
 
 @pytest.mark.parametrize("command", [["workload", "list"], ["workload", "describe", "SAMPLE"]])
 def test_the_commands_know_the_format(sample: Path, command: list[str]) -> None:
-    """Without another line of code."""
     done = CliRunner().invoke(app, [str(sample) if word == "SAMPLE" else word for word in command])
 
     assert done.exit_code == 0, done.output
@@ -52,7 +51,6 @@ def test_the_commands_know_the_format(sample: Path, command: list[str]) -> None:
 
 
 def test_the_page_names_files_that_are_there() -> None:
-    """And functions that the readers' module has."""
     for path in re.findall(r"`((?:simulator|tests)/[\w/]+\.py)`", PAGE):
         assert (ROOT / path).is_file(), path
     for name in ("header_row_format", "named_row_format", "split_tabs", "read_gavel", "TraceRow", "TraceSource"):

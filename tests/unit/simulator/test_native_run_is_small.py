@@ -36,8 +36,8 @@ print(json.dumps(found), file=sys.stderr)
 """
 OPTIONAL = (
     "simulator.conditions", "simulator.online_predictor", "simulator.reports.charts", "simulator.reports.report_page",
-    "simulator.reports.recorded_runs", "simulator.reports.sweep", "simulator.workloads.application_profiles",
-    "walras.training", "optimizer.planning",
+    "simulator.reports.recorded_runs", "simulator.reports.sweep", "walras.training",
+    "optimizer.planning",
 )  # fmt: skip
 
 
@@ -56,7 +56,6 @@ def run() -> dict[str, Any]:
 
 
 def test_a_native_comparison_imports_no_other_simulators_world(run: dict[str, Any]) -> None:
-    """Only the registry of worlds is imported, never a world."""
     worlds = [name for name in run["imported"] if name.startswith("simulator.worlds.")]
 
     assert worlds == ["simulator.worlds.world_registry"]

@@ -10,7 +10,7 @@ from optimizer.policy import PolicySpec
 from scheduler.world.attempts import SimulatedJob
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
-from simulator.goodput.application import (
+from simulator.goodput import (
     AcceleratorProfile,
     Application,
     GangLayout,
@@ -84,7 +84,6 @@ def test_a_training_that_adapts_is_never_slower_than_with_a_fixed_batch() -> Non
 
 
 def test_ncf_keeps_its_batch_and_one_accelerator() -> None:
-    """As in the artifact."""
     ncf = replace(steady("ncf"), batch_initial=256, batch_most=32_768)
     profile = replace(ncf.on["t4"], local_most=32_768)
     workload = pollux_applications.pollux_workload(
@@ -99,7 +98,6 @@ def test_ncf_keeps_its_batch_and_one_accelerator() -> None:
 
 
 def test_gangs_are_parts_of_a_machine_or_whole_machines() -> None:
-    """So that they leave no holes."""
     assert gang_sizes_in(replace(T4_POOL, machines=3)) == (1, 2, 4, 8, 12)
 
 
@@ -115,7 +113,6 @@ def test_the_law_of_a_training_holds_until_the_epoch_ends() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_job_of_a_crowd_ends_in_polluxs_world(policy: str) -> None:
-    """More jobs than accelerators, twice the same run."""
     arrivals = [20.0 * n for n in range(14)]
     one, two = (_pollux(arrivals, policy) for _ in range(2))
     assert [job.ended_at for job in one.jobs] == [job.ended_at for job in two.jobs]
@@ -132,7 +129,6 @@ def test_a_job_alone_grows_and_pays_its_restart_each_time() -> None:
 
 
 def test_places_are_made_larger_gangs_first_and_nobody_is_apart_who_need_not_be() -> None:
-    """Two machines of four."""
     one, two, three, four = map(JobId, (1, 2, 3, 4))
     assert sia.pack_in_order({one: 1, two: 4, three: 2, four: 1}, [5, 7], 4) == {
         two: ((5, 4),), three: ((7, 2),), one: ((7, 1),), four: ((7, 1),),

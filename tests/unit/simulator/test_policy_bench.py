@@ -128,7 +128,6 @@ def test_every_recorded_ground_can_be_prepared(reference_data: Path) -> None:
 
 
 def test_what_others_published_stands_in_the_same_table(result: BenchResult) -> None:
-    """In its place by mean completion time, and in the file."""
     row = PublishedRow("theirs", "a paper", {"avg_jct_s": 1.0})
     with_row = replace(result, grounds=(replace(result.grounds[0], published=(row,)), *result.grounds[1:]))
     console = Console(width=300)

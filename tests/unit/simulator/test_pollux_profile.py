@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from training import steady
 
-from scheduler.core.rules import parse_policy
 from scheduler.world.engine import RunOutcome
-from simulator.goodput.application import Application, OutsideProfileError
+from simulator.goodput import Application, OutsideProfileError
 from simulator.ground_truth import SpeedKey
 from simulator.simulation import SimulationResult, simulate
 from simulator.workloads.trace_source import TraceJob
@@ -20,7 +19,7 @@ from simulator.worlds.pollux.pollux_scenario import (
     pollux_scenario,
     pollux_workload,
 )
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Kind
 
 #: Arrival, accelerators, batch.
@@ -76,7 +75,7 @@ def test_every_policy_finishes_every_job_whatever_was_idle_between(policy: str) 
 
 
 def test_a_workload_that_does_not_hold_together_is_named() -> None:
-    """No batch, no profile, a gang beyond it, more accelerators than there are; and nothing of it is for servers."""
+    """No batch, no profile, a gang beyond it, more accelerators than there are."""
     with pytest.raises(ConfigError, match="'job-0' wants 9 accelerators, 8 are there"):
         _workload([(0.0, 9, 8)])
     with pytest.raises(ConfigError, match="'job' has no batch size"):
@@ -86,7 +85,3 @@ def test_a_workload_that_does_not_hold_together_is_named() -> None:
     assert "net" in caught.value.fix
     with pytest.raises(OutsideProfileError, match="64 samples for 65 accelerators"):
         _workload([(0.0, 65, 8)], machines=17)
-    with pytest.raises(UnknownPolicyError, match="tiresias, optimus"):
-        pollux_scenario(_workload([(0.0, 1, 8)]), "pollux")
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "pollux-osdi21"}})

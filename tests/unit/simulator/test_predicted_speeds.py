@@ -79,7 +79,6 @@ def test_without_the_condition_nothing_is_predicted() -> None:
 
 
 def test_equal_runs_predict_alike() -> None:
-    """Nothing about a prediction is drawn by chance."""
     first, second = (ran(PredictionSettings(10.0, sheets=SHEETS, facts=FACTS))[1] for _ in range(2))
     assert first == second
 
@@ -98,7 +97,6 @@ def test_equal_runs_predict_alike() -> None:
     ],
 )  # fmt: skip
 def test_conditions_that_would_predict_nothing_are_refused(given: object, field: str) -> None:
-    """By name, with the fix."""
     with pytest.raises(ConfigError) as refused:
         check_model(Conditions, given, source="test").applied_to(scenario(PredictionSettings()))
     assert refused.value.field == field
@@ -106,7 +104,6 @@ def test_conditions_that_would_predict_nothing_are_refused(given: object, field:
 
 
 def test_conditions_tell_how_a_run_predicts() -> None:
-    """With the data sheets of the catalog."""
     stated = {"flops_per_sample": 1e10, "batch_per_accelerator": 64}
     given = {"speeds_told": False, "predict_every": "5m", "facts": {"cnn": stated}}
     forecasts = check_model(Conditions, given, source="test").applied_to(scenario(PredictionSettings())).forecasts

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scheduler.core.rules import parse_policy
 from scheduler.world.attempts import SimulatedJob
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
@@ -20,7 +19,7 @@ from simulator.worlds.shockwave.shockwave_scenario import (
     shockwave_scenario,
 )
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 POOL = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 1.0, 1)), machines=2)
@@ -46,7 +45,6 @@ def _run(jobs: list[tuple[float, float]], policy: str = "gandiva_fair", rule: st
 
 
 def test_a_job_that_nobody_describes_keeps_its_batch() -> None:
-    """Epochs pass, the batch stays."""
     truth = GroundTruth({SpeedKey(Kind("LM (batch size 10)"), "v100", 1): 2.0})
     request = JobRequest(JobId(1), Kind("LM (batch size 10)"), demands=(Demand("v100", 1),), steps=14 * 5968.0)
     result = simulate([SimulatedJob(0.0, request, 14 * 5968.0)], shockwave_scenario(POOL, truth, "gandiva_fair", {}))
@@ -60,16 +58,7 @@ def test_every_policy_finishes_every_job(policy: str) -> None:
     assert len(result.jobs) == 9
 
 
-def test_the_profile_is_not_for_servers_and_has_shockwaves_names_only() -> None:
-    """A policy file cannot ask for a mechanism that a server does not know."""
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "shockwave-nsdi23"}})
-    with pytest.raises(UnknownPolicyError, match="gandiva_fair"):
-        shockwave_scenario(POOL, GroundTruth({}), "nonesuch", {})
-
-
 def test_a_job_larger_than_the_pool_is_refused() -> None:
-    """Before the run, not by a job that never starts."""
     with pytest.raises(ConfigError, match="job 7 wants 4 accelerators, 2 are there"):
         shockwave_scenario(
             POOL, GroundTruth({}), "gandiva_fair", {JobId(7): batch_schedule_of("LM (batch size 10)", 4, "static")}
@@ -99,7 +88,6 @@ def _after(batching: BatchSchedule, epochs: int) -> StepCount:
     ],
 )  # fmt: skip
 def test_critical_epochs_are_those_of_the_network(name: str, batch: int, epochs: int, critical: bool) -> None:
-    """In a critical epoch the job keeps its original batch."""
     assert (_after(BatchSchedule(name, batch, 1, BatchRule.ACCORDION), epochs).next_batch is None) is critical
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from training import SteadyLearning
 
-from scheduler.core.rules import parse_policy
 from scheduler.world.engine import RunOutcome
 from scheduler.world.machines import PoolModel
-from simulator.goodput.application import (
+from simulator.goodput import (
     AcceleratorProfile,
     Application,
     GangLayout,
@@ -33,7 +32,7 @@ from simulator.worlds.sia.sia_scenario import (
     sia_workload,
 )
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import ConfigError
 from walras.job_request import JobId
 
 A, B, C = JobId(1), JobId(2), JobId(3)
@@ -99,7 +98,6 @@ def test_a_gang_larger_than_a_type_runs_on_the_other() -> None:
 
 
 def test_speeds_are_slowed_down() -> None:
-    """What the policy sees and how the job gets on."""
     plain, slowed = (SiaTraining(_net(factor), "aws", 8) for factor in (1.0, 1.8))
     assert slowed.updates_per_s(2, 12, 4) == pytest.approx(plain.updates_per_s(2, 12, 4) / 1.8)
     assert slowed.advance(GangLayout((2,)), 0.0, 90.0)[0] == pytest.approx(90.0 / 1.8)
@@ -167,7 +165,6 @@ def test_gangs_keep_their_numbers_unless_a_larger_one_takes_them() -> None:
 
 
 def test_every_job_of_a_crowd_ends() -> None:
-    """More gangs than accelerators, on two types."""
     result = _run([(40.0 * n, (1, 2, 4)[n % 3]) for n in range(20)], POOLS)
     assert len(result.jobs) == 20
     assert all(job.ended_at == ceil(job.ended_at) for job in result.jobs)
@@ -185,7 +182,3 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
             sia_workload([row], known, POOLS)
     with pytest.raises(ConfigError, match="no application's profile"):
         read_sia_applications(tmp_path, tmp_path)
-    with pytest.raises(UnknownPolicyError, match="gavel"):
-        sia_scenario(sia_workload([], known, POOLS), "sia")
-    with pytest.raises(ConfigError, match="mechanism"):
-        parse_policy({"policy": "fifo", "rules": {"mechanism": "sia-sosp23"}})

@@ -127,7 +127,6 @@ def test_another_policy_from_an_instant_on(recording: Recording) -> None:
 
 
 def test_the_file_says_everything(recording: Recording, tmp_path: Path) -> None:
-    """What is written is read back as it was, and replays alike."""
     path = tmp_path / "run.jsonl"
     write_recording(recording, path)
     again = read_recording(path)
@@ -137,7 +136,6 @@ def test_the_file_says_everything(recording: Recording, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{}", "[]\n", "no json\n", '{"recording": 2}\n'])
 def test_a_file_that_is_no_recording(tmp_path: Path, content: str) -> None:
-    """Told with its name, never a traceback."""
     path = tmp_path / "x.jsonl"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"x\.jsonl"):
@@ -147,7 +145,6 @@ def test_a_file_that_is_no_recording(tmp_path: Path, content: str) -> None:
 
 
 def test_a_recording_with_a_job_twice_is_refused(recording: Recording, tmp_path: Path) -> None:
-    """Numbers name jobs."""
     path = tmp_path / "x.jsonl"
     write_recording(replace(recording, jobs=(recording.jobs[0], recording.jobs[0])), path)
     with pytest.raises(ConfigError, match="numbered twice"):
@@ -180,7 +177,6 @@ def test_jobs_of_unknown_length_are_left_out_and_told(run: list[RecordedEvent]) 
 
 
 def test_what_users_did_happens_again(run: list[RecordedEvent]) -> None:
-    """A job that was cancelled is cancelled at the same instant."""
     first = next(event for event, _ in run if isinstance(event, JobSubmitted))
     cancelled = [*run, (JobCancelled(first.at + 7.0, first.job.job_id), [])]
     found = make_recording(cancelled)
@@ -211,7 +207,6 @@ def test_another_deadline_is_kept_and_given_again(
 
 
 def test_a_record_of_nothing_cannot_be_replayed() -> None:
-    """Told as such."""
     with pytest.raises(ConfigError, match="no job that ended"):
         make_recording([])
 
@@ -225,7 +220,6 @@ def test_words_about_jobs_of_an_older_record_are_ignored(run: list[RecordedEvent
 
 
 def test_the_table_has_a_line_per_job_and_the_means(recording: Recording) -> None:
-    """Recorded beside simulated."""
     assert replay_table(replay_recording(recording, [0, 1])).row_count == 5
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from page_tags import Tags
 
 from simulator.reports.baselines import BoundsChoice
-from simulator.reports.charts import binned_means, series_means
 from simulator.reports.report_page import (
     EVENTS_FILE,
     JOBS_FILE,
@@ -26,7 +25,7 @@ from simulator.reports.report_page import (
     write_run_folder,
 )
 from simulator.reports.run_spec import CompletedRun, RunSpec, WorkloadSource, execute_run
-from simulator.reports.timeline import StepSeries, Timeline
+from simulator.reports.timeline import StepSeries, Timeline, binned_means, series_means
 from walras.errors import ConfigError
 
 EVIL = "<script>alert(1)</script>"
@@ -172,7 +171,6 @@ def test_a_report_can_be_written_again_from_the_folder(folder: Path) -> None:
 @pytest.mark.parametrize("name", [SUMMARY_FILE, JOBS_FILE, TIMELINE_FILE])
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[1]", b"\xff", b'{"pools": 3, "summary": [], "words": 0}'])
 def test_a_folder_that_is_not_what_a_run_left(folder: Path, tmp_path: Path, name: str, content: bytes | None) -> None:
-    """Told with the file's name, never a traceback."""
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     if content is None:
@@ -185,7 +183,6 @@ def test_a_folder_that_is_not_what_a_run_left(folder: Path, tmp_path: Path, name
 
 @given(st.lists(st.tuples(st.floats(0.01, 10), st.integers(0, 9)), min_size=1, max_size=60), st.floats(0, 5))
 def test_thinned_levels_keep_their_integral(changes: list[tuple[float, int]], rest_s: float) -> None:
-    """What is drawn has the same area as what happened."""
     level, at = StepSeries(), 0.0
     for passed_s, value in changes:
         at += passed_s

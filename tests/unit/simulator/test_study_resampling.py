@@ -29,9 +29,9 @@ from simulator.reports.repeated_runs import (
     execute_for_metrics,
     paired_difference,
 )
-from simulator.reports.run_detail import JobOutcomes
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS
+from simulator.reports.timeline import JobOutcomes
 
 TRACE = RunSpec(WorkloadSource("three-types"), "gavel-12-12-12", "fifo", bounds=BoundsChoice.NONE)
 GENERATED = replace(TRACE, source=WorkloadSource("generate:gavel", made=GeneratorOptions(jobs=8, rate_per_h=4.0)))
@@ -182,7 +182,6 @@ def test_a_known_interval() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30))
 def test_intervals_are_scipys(values: list[float]) -> None:
-    """The interval is that of scipy's t test of one sample."""
     found = estimate_mean(values)
     assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
     spread = stats.sem(values)

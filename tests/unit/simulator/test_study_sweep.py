@@ -12,7 +12,6 @@ from simulator.reports import sweep as sweeps
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.policy_comparison import compare_policies, comparison_json
 from simulator.reports.repeated_runs import ParallelWorkers, execute_for_metrics, execute_runs
-from simulator.reports.run_detail import RunDepth
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, execute_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, metric_values
 from simulator.reports.sweep import (
@@ -25,6 +24,7 @@ from simulator.reports.sweep import (
     sweep_table,
     violations_in,
 )
+from simulator.reports.timeline import RunDepth
 from simulator.shipped_configs import find_cluster, find_workload, load_named_policy
 from walras.errors import ConfigError, UserError
 from walras.spec.file_model import check_model
@@ -63,13 +63,11 @@ def test_a_shipped_policy_has_the_rules_of_its_file() -> None:
 
 @pytest.mark.parametrize(("text", "seeds"), [("0-4", (0, 1, 2, 3, 4)), ("7", (7,)), ("1,3,5-6,3", (1, 3, 5, 6))])
 def test_seeds_in_words(text: str, seeds: tuple[int, ...]) -> None:
-    """Ranges and lists, each seed once."""
     assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1,,2", "0-999999999", "1.5", "²"])
 def test_seeds_that_are_none(text: str) -> None:
-    """Told with an example, and never a range without bounds."""
     with pytest.raises(ConfigError, match="seeds"):
         parse_seeds(text)
 
@@ -125,7 +123,6 @@ def test_policies_meet_the_same_jobs() -> None:
 
 
 def test_fairness_against_isolated_is_one_under_isolated() -> None:
-    """The reference is the same simulation."""
     fair = execute_run(RunSpec(SOURCE, "hadar-60", "isolated", 0, BoundsChoice.NONE, fairness=True)).summary.fairness
     assert (fair.isolated_mean, fair.isolated_max) == (1.0, 1.0)
 
@@ -135,14 +132,12 @@ def test_fairness_against_isolated_is_one_under_isolated() -> None:
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True), st.integers(1, 4))
 def test_a_grid_has_every_combination_once(policies: list[str], seeds: int) -> None:
-    """As many runs as the product, no two alike."""
     grid = SweepGrid(workloads=("w",), clusters=("x", "y"), policies=tuple(policies), seeds=tuple(range(seeds)))
     places = [place for place, _ in grid_runs(grid)]
     assert len(places) == len(set(places)) == 2 * len(policies) * seeds
 
 
 def test_a_grid_that_makes_no_sense_is_refused() -> None:
-    """Rates of a file, and more runs than anybody wants."""
     with pytest.raises(ConfigError, match="arrives as it is written"):
         grid_runs(SweepGrid(workloads=("w.csv",), clusters=("x",), policies=("fifo",), rates=(1.0,)))
     with pytest.raises(ConfigError, match=r"the grid has 200,000 runs"):
@@ -189,7 +184,6 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_interrupted_sweep_keeps_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C after three runs: the next sweep runs the other five."""
 
     def interrupt(done: int, runs: int) -> None:
         if done == 3:
@@ -238,7 +232,6 @@ def test_the_table_is_tidy(tmp_path: Path) -> None:
 
 
 def test_one_file_under_two_names_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both rows are there."""
     trace = "at,name,kind,gang,duration_s\n0,a,k,1,60\n"
     names = []
     for name in ("x.csv", "y.csv"):
@@ -252,7 +245,6 @@ def test_one_file_under_two_names_is_run_once(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    """Told as the user's matter."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file"):
         run_sweep(GRID, tmp_path / "file", ALONE)
@@ -290,13 +282,11 @@ def test_figures_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> Non
 
 
 def test_a_policy_named_twice_is_refused() -> None:
-    """It would be its own difference."""
     with pytest.raises(ConfigError, match="named twice"):
         compare_policies(CELL, ["fifo", "fifo"], [0], ALONE)
 
 
 def test_dask_needs_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said before anything runs."""
 
     def missing(name: str) -> None:
         raise ModuleNotFoundError(name=name)
@@ -309,5 +299,4 @@ def test_dask_needs_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_row_holds_the_summarys_figures() -> None:
-    """Nothing is worked out twice."""
     assert str(execute_for_metrics(CELL).values) == str(metric_values(execute_run(CELL).summary))

@@ -77,7 +77,6 @@ c,u,2026-11-05 21:00:00,1,60
 
 
 def test_dates_are_instants_since_the_first_arrival(tmp_path: Path) -> None:
-    """With a zone, or without one in UTC; ranges may be dates then."""
     path = tmp_path / "t.csv"
     path.write_text(DATED)
     assert [job.at for job in read_trace(path).jobs] == [0.0, 5400.0, 10800.0]
@@ -175,7 +174,6 @@ def test_another_part_is_another_run() -> None:
 
 @pytest.mark.parametrize("command", ["describe", "convert", "run", "compare"])
 def test_every_command_that_reads_a_trace_takes_a_part_of_it(tmp_path: Path, command: str) -> None:
-    """The same options everywhere."""
     path = tmp_path / "t.csv"
     path.write_text("when,name,kind,gpus,duration_s\n0,a,k,1,60\n50,b,k,1,60\n90,c,k,2,60\n95,d,k,1,60\n")
     words = ("columns.at=when", "columns.gang=gpus", "since=40s", "until=3m", "first=2")

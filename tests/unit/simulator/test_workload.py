@@ -96,14 +96,12 @@ def test_a_kind_without_a_speed_runs_for_its_measured_seconds(tmp_path: Path, ki
     ],
 )
 def test_what_does_not_fit_together_is_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:
-    """Before anything runs."""
     assert old in WORKLOAD
     with pytest.raises(UserError, match=complaint):
         load_experiment(*_files(tmp_path, WORKLOAD.replace(old, new)))
 
 
 def test_measured_costs_are_checked(tmp_path: Path) -> None:
-    """A wrong field and a row that is not there are named."""
     path = tmp_path / "measured.json"
     path.write_text('{"kinds": [{"kind": "cnn", "start_s": -1}]}')
     with pytest.raises(ConfigError, match=r"measured\.json: kinds\.0\.start_s"):
@@ -114,7 +112,6 @@ def test_measured_costs_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_a_throughput_table_says_where_it_looked(tmp_path: Path) -> None:
-    """And how to give one."""
     (tmp_path / "traces").mkdir()
     trace = tmp_path / "traces" / "some.tsv"
     trace.write_text("unknown\trun\t.\t--steps\t1\t10\t1\t1\t-1\t0\n")

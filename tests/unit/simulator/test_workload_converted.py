@@ -72,7 +72,6 @@ def test_a_workload_file_and_the_trace_made_of_it_are_the_same_jobs(tmp_path: Pa
 
 
 def test_a_trace_that_is_converted_again_is_the_same_file(tmp_path: Path) -> None:
-    """CSV to JSON lines and back, to the byte."""
     workload, _ = _files(tmp_path, LAWS + JOBS)
     paths = [workload, tmp_path / "1.csv", tmp_path / "2.jsonl", tmp_path / "3.csv"]
     for source, target in pairwise(paths):
@@ -93,7 +92,6 @@ def test_a_trace_that_is_converted_again_is_the_same_file(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_what_a_trace_cannot_say_is_refused_by_name(tmp_path: Path, text: str, field: str) -> None:
-    """And nothing is written."""
     workload, _ = _files(tmp_path, text)
     with pytest.raises(ConfigError) as refused:
         convert_trace(workload, tmp_path / "t.csv", ConvertSettings(), force=False)

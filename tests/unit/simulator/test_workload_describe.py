@@ -56,7 +56,6 @@ def test_counts_spreads_and_load() -> None:
 
 
 def test_a_trace_that_arrives_at_once_has_no_rate() -> None:
-    """Neither a division by zero nor a load."""
     told = describe_trace(Trace("", "csv", [TraceJob(5.0, "a", "x", 1, duration_s=60.0)]), _cluster())
     assert told.jobs_per_h is None
     assert told.load is not None
@@ -74,7 +73,6 @@ def test_tables_for_people() -> None:
 
 
 def test_accelerators_wanted_over_time() -> None:
-    """If every job began when it arrives."""
     curve = dict(accelerator_demand(JOBS))
     assert curve == {0.0: 1, 1800.0: 5, 3600.0: 0, 7200.0: 1, 14400.0: 0}
 
@@ -92,13 +90,11 @@ def test_pictures_are_the_same_for_the_same_trace(tmp_path: Path) -> None:
 
 
 def test_a_picture_has_a_known_ending(tmp_path: Path) -> None:
-    """Before anything is drawn."""
     with pytest.raises(ConfigError, match=r"plots are written as \.png or \.svg"):
         plot_trace(TRACE, tmp_path / "plot.exe")
 
 
 def test_every_format_and_generator_is_listed() -> None:
-    """With a word about it."""
     rows = format_catalogue()
     assert {"philly", "gavel", "hadar-60", "csv"} <= {name for _, name, _ in rows}
     assert all(about for _, _, about in rows)
@@ -112,7 +108,6 @@ def test_every_format_and_generator_is_listed() -> None:
     ],
 )  # fmt: skip
 def test_our_own_workloads_fit_our_own_clusters(workload: str, cluster: str) -> None:
-    """Every job can run there, and none is too large."""
     from simulator.experiment import load_experiment
 
     path, config = ROOT / "configs/workloads" / workload, ROOT / f"configs/clusters/{cluster}.yaml"
@@ -131,7 +126,6 @@ def test_our_own_workloads_fit_our_own_clusters(workload: str, cluster: str) -> 
 def test_our_own_workloads_can_be_made_again(
     tmp_path: Path, workload: str, cluster: str, generator: str, seed: int, words: dict[str, Any]
 ) -> None:
-    """As docs/workloads.md says how."""
     made, out = tmp_path / "made.csv", tmp_path / workload
     generate_trace(generator, made, speeds=None, force=False, seed=seed, **words)
     settings = ConvertSettings(seeded_speeds=str(ROOT / f"configs/clusters/{cluster}.yaml"), seed=seed)
@@ -140,7 +134,6 @@ def test_our_own_workloads_can_be_made_again(
 
 
 def test_named_clusters_have_their_size() -> None:
-    """As their names say."""
     for name, size in (("philly-512", 512), ("hadar-60", 60), ("sia-64", 64), ("gavel-8-16-24", 48)):
         pools = load_yaml(ROOT / f"configs/clusters/{name}.yaml", ClusterConfig).pools
         assert sum(entry.machines * entry.accelerators for entry in pools) == size

@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -35,19 +34,36 @@ def _read(
     return list(read_trace(path, format, reading).jobs)
 
 
-def test_a_shockwave_row(tmp_path: Path) -> None:
-    """Twelve columns tell it from Gavel's ten; mode is who changes the batch, the batch stands in the name."""
-    (job,) = _read(tmp_path, "trace.tsv", SHOCKWAVE.format(mode="gns"))
-    assert job == TraceJob(
-        5.0, "0", "LM (batch size 10)", 2, steps=1000.0, duration_s=140.0, duration_on="v100", batch=10,
-        batch_rule="gns",
-    )  # fmt: skip
-
-
-def test_a_philly_row(tmp_path: Path) -> None:
-    """A tenant is a project; without a model all jobs are of one kind."""
-    (job,) = _read(tmp_path, "t.csv", PHILLY + "p-0,7f04ca,12,8,3600.5,,P100,philly\n")
-    assert job == TraceJob(12.0, "p-0", "any", 8, types=("p100",), duration_s=3600.5, project="7f04ca")
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        # Twelve columns tell it from Gavel's ten; mode is who changes the batch, the batch stands in the name.
+        ("t.tsv", SHOCKWAVE.format(mode="gns"), TraceJob(
+            5.0, "0", "LM (batch size 10)", 2, steps=1000.0, duration_s=140.0, duration_on="v100", batch=10,
+            batch_rule="gns",
+        )),
+        # A tenant is a project; without a model all jobs are of one kind.
+        ("t.csv", PHILLY + "p-0,7f04ca,12,8,3600.5,,P100,philly\n",
+         TraceJob(12.0, "p-0", "any", 8, types=("p100",), duration_s=3600.5, project="7f04ca")),
+        # The application is the kind; nobody says how long it takes.
+        ("t.csv", POLLUX + "bert-2,811.66,bert,12,384\n", TraceJob(811.66, "bert-2", "bert", 12, batch=384)),
+        # The deadline is an instant, and none for a best-effort job.
+        ("t.csv", ELASTIC + "0,10,500,vgg,90,64,2,40,0\n", TraceJob(
+            10.0, "0", "vgg (batch size 64)", 2, steps=500.0, duration_s=40.0, deadline_at=90.0, batch=64
+        )),
+        ("t.csv", ELASTIC + "1,10,500,vgg,90,64,2,40,1\n", TraceJob(
+            10.0, "1", "vgg (batch size 64)", 2, steps=500.0, duration_s=40.0, batch=64
+        )),
+        # Comments are passed over; what was requested counts, and the requested time is the user's estimate.
+        ("t.swf", SWF, TraceJob(
+            0.0, "1", "executable-7", 8, duration_s=100.0, estimate_s=600.0, user="user-3", project="group-2"
+        )),
+        # -1 stands for what is not known: then allocated processors count, and there is no estimate.
+        ("t.swf", "7 3 5 100 4 -1 -1 -1 -1 -1 1 -1 -1 -1 1 -1 -1 -1\n", TraceJob(3.0, "7", "any", 4, duration_s=100.0)),
+    ],
+)  # fmt: skip
+def test_a_row_of_a_format_is_the_job_that_it_states(tmp_path: Path, name: str, text: str, told: TraceJob) -> None:
+    assert _read(tmp_path, name, text) == [told]
 
 
 def test_a_philly_row_with_a_model(tmp_path: Path) -> None:
@@ -67,21 +83,6 @@ def test_one_of_several_traces_in_a_file(tmp_path: Path) -> None:
     assert [job.name for job in _read(tmp_path, "t.csv", text, reading=ReadOptions(only="west"))] == ["a", "b"]
     with pytest.raises(ConfigError, match="no job of 'south'"):
         _read(tmp_path, "t.csv", text, reading=ReadOptions(only="south"))
-
-
-def test_a_pollux_row(tmp_path: Path) -> None:
-    """The application is the kind; nobody says how long it takes."""
-    (job,) = _read(tmp_path, "t.csv", POLLUX + "bert-2,811.66,bert,12,384\n")
-    assert job == TraceJob(811.66, "bert-2", "bert", 12, batch=384)
-
-
-def test_an_elasticflow_row(tmp_path: Path) -> None:
-    """The deadline is an instant, and none for a best-effort job."""
-    first, second = _read(tmp_path, "t.csv", ELASTIC + "0,10,500,vgg,90,64,2,40,0\n1,10,500,vgg,90,64,2,40,1\n")
-    assert first == TraceJob(
-        10.0, "0", "vgg (batch size 64)", 2, steps=500.0, duration_s=40.0, deadline_at=90.0, batch=64
-    )
-    assert second.deadline_at == inf
 
 
 def test_an_openb_row(tmp_path: Path) -> None:
@@ -142,7 +143,6 @@ def test_a_gfs_row(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_gfs_row_that_means_nothing_is_named(tmp_path: Path, row: str, column: str) -> None:
-    """The error has the file's line and column."""
     path = tmp_path / "job_info_df.csv"
     path.write_text(GFS + row + "\n")
     with pytest.raises(ConfigError, match=column) as error:
@@ -164,22 +164,7 @@ def test_an_arena_row(tmp_path: Path) -> None:
     assert _read(tmp_path, "b.csv", brought) == [second]
 
 
-def test_an_swf_line(tmp_path: Path) -> None:
-    """Comments are passed over; what was requested counts, and the requested time is the user's estimate."""
-    (job,) = _read(tmp_path, "t.swf", SWF)
-    assert job == TraceJob(
-        0.0, "1", "executable-7", 8, duration_s=100.0, estimate_s=600.0, user="user-3", project="group-2"
-    )
-
-
-def test_an_swf_line_with_unknowns(tmp_path: Path) -> None:
-    """-1 stands for what is not known: then allocated processors count, and there is no estimate."""
-    (job,) = _read(tmp_path, "t.swf", "7 3 5 100 4 -1 -1 -1 -1 -1 1 -1 -1 -1 1 -1 -1 -1\n")
-    assert job == TraceJob(3.0, "7", "any", 4, duration_s=100.0)
-
-
 def test_a_workload_file_can_be_read_as_a_trace(tmp_path: Path) -> None:
-    """To be described, in order of arrival."""
     text = (
         "jobs:\n- {at: 20s, job: {name: b, run: x, resources: {accelerators: 'a100:2'}}}\n- {at: 0s, job: {run: x}}\n"
     )
@@ -233,13 +218,11 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "text", "complaint"), BAD)
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    """Nothing is skipped or guessed."""
     with pytest.raises(ConfigError, match=complaint):
         _read(tmp_path, name, text)
 
 
 def test_missing_and_doubled_columns_are_named(tmp_path: Path) -> None:
-    """With the columns that are there."""
     with pytest.raises(ConfigError, match="no column duration_s; there are job_id, submit_time_s, num_gpus"):
         _read(tmp_path, "t.csv", "job_id,submit_time_s,num_gpus\n", "philly")
     with pytest.raises(ConfigError, match="two columns 'job_id'"):
@@ -251,7 +234,6 @@ def test_missing_and_doubled_columns_are_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_is_told_with_the_nearest(tmp_path: Path) -> None:
-    """As everywhere."""
     with pytest.raises(ConfigError, match="no trace format 'phily'") as caught:
         _read(tmp_path, "t.csv", PHILLY, "phily")
     assert caught.value.fix == "did you mean 'philly'?"
@@ -274,7 +256,6 @@ def test_bad_rows_are_skipped_only_when_asked_and_then_counted(tmp_path: Path) -
 
 
 def test_rows_are_sorted_only_when_asked(tmp_path: Path) -> None:
-    """Rows that arrive together stay in the order of the file."""
     text = PHILLY + "a,u,7,1,60,,,c\nb,u,6,1,60,,,c\nc,u,6,1,60,,,c\n"
     assert [job.name for job in _read(tmp_path, "t.csv", text, reading=ReadOptions(sort=True))] == ["b", "c", "a"]
 
@@ -292,7 +273,6 @@ def test_packed_files_are_unpacked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kept", "where"), [(-2000, r"after line \d+"), (12, "in its first line")])
 def test_a_packed_file_that_is_broken_off_is_named(tmp_path: Path, kept: int, where: str) -> None:
-    """Not a traceback; even where nothing of it can be read."""
     rows = "".join(f"a{number},u,7,1,{number + 1},,,c\n" for number in range(5000))
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress((PHILLY + rows).encode())[:kept])
     with pytest.raises(ConfigError, match=rf"t\.csv\.gz: broken off {where}"):
@@ -300,7 +280,6 @@ def test_a_packed_file_that_is_broken_off_is_named(tmp_path: Path, kept: int, wh
 
 
 def test_a_packed_table_of_speeds_that_is_broken_off_is_named(tmp_path: Path) -> None:
-    """As a trace is."""
     (tmp_path / "speeds.json").write_bytes(gzip.compress(b'{"v100": {}}')[:-4])
     with pytest.raises(ConfigError, match=r"speeds\.json: broken off"):
         read_throughput_table(tmp_path / "speeds.json")
@@ -320,13 +299,11 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch:
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
-    """It is no row that could be skipped."""
     with pytest.raises(ConfigError, match=r"t\.csv:2: more than 65536 characters"):
         _read(tmp_path, "t.csv", PHILLY + "x" * 100_000, reading=ReadOptions(skip_bad_rows=True))
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    """A folder, a file that is not there, bytes that are no text."""
     (tmp_path / "d.csv").mkdir()
     with pytest.raises(ConfigError, match="Is a directory"):
         read_trace(tmp_path / "d.csv")

@@ -53,7 +53,6 @@ def test_a_row_becomes_a_job(tmp_path: Path) -> None:
 
 
 def test_a_job_does_not_accept_what_it_has_no_speed_on(tmp_path: Path) -> None:
-    """Speed 0 in the table means that it cannot run there."""
     (job,) = _jobs(_trace(tmp_path, _line(scale_factor=8)), "v100", "k80")
     assert job.request.demands == (Demand("v100", 8),)
 
@@ -77,7 +76,6 @@ def test_a_job_does_not_accept_what_it_has_no_speed_on(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, lines: tuple[str, ...], complaint: str) -> None:
-    """Nothing is skipped or guessed."""
     with pytest.raises(ConfigError, match=complaint):
         read_trace(_trace(tmp_path, *lines))
 
@@ -90,7 +88,6 @@ def test_a_job_that_runs_nowhere_is_named(tmp_path: Path) -> None:
 
 
 def test_a_table_gives_the_speed_of_gangs_that_run_alone(tmp_path: Path) -> None:
-    """Entries of pairs are passed over."""
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"v100": {f"('{LM}', 2)": {"null": 3.5, "('other', 2)": [1.0, 2.0]}}}))
     assert read_throughput_table(path) == {SpeedKey(Kind(LM), "v100", 2): 3.5}
@@ -101,7 +98,6 @@ def test_a_table_gives_the_speed_of_gangs_that_run_alone(tmp_path: Path) -> None
     ["[]", "{", '{"v100": 3}', '{"v100": {"LM": {"null": 1}}}', '{"v100": {"(\'LM\', 1)": {"null": -1}}}'],
 )
 def test_a_bad_table_is_refused(tmp_path: Path, content: str) -> None:
-    """With the place that is wrong."""
     path = tmp_path / "table.json"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"table\.json"):
@@ -109,6 +105,5 @@ def test_a_bad_table_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
-    """Not a traceback."""
     with pytest.raises(ConfigError, match="No such file"):
         read_trace(tmp_path / "nothing.tsv")

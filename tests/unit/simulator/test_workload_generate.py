@@ -31,7 +31,6 @@ HOUR_S = 3600.0
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_the_same_seed_gives_the_same_jobs_in_order(name: str) -> None:
-    """As many as asked for; another seed gives others."""
     asked = generator_request(name, jobs=200, rate_per_h=50.0, seed=3)
     first, second = list(generate_jobs(name, asked)), list(generate_jobs(name, asked))
     assert first == second
@@ -53,7 +52,6 @@ def test_asking_for_more_changes_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_one_accelerator_each_and_shorter_jobs_on_request(name: str) -> None:
-    """And all at once at rate 0."""
     asked = generator_request(name, jobs=50, rate_per_h=0.0, gangs=False)
     jobs = list(generate_jobs(name, asked))
     assert {(job.gang, job.at) for job in jobs} == {(1, 0.0)}
@@ -131,19 +129,16 @@ def test_durations_become_steps_with_a_table() -> None:
     ],
 )
 def test_what_cannot_be_generated_is_named(name: str, words: dict[str, float], complaint: str) -> None:
-    """Before anything is drawn."""
     with pytest.raises(ConfigError, match=complaint):
         generator_request(name, **words)  # type: ignore[arg-type]
 
 
 def test_only_gavel_takes_a_table(tmp_path: Path) -> None:
-    """The others make durations; the simulation takes the table."""
     with pytest.raises(ConfigError, match="poisson makes durations, not steps"):
         generate_jobs("poisson", generator_request("poisson"), tmp_path / "table.json")
 
 
 def test_jobs_come_one_by_one() -> None:
-    """A million of them need no memory."""
     jobs = generate_jobs("burst", generator_request("burst", jobs=5_000_000, rate_per_h=1000.0))
     assert len(list(islice(jobs, 10))) == 10
 

@@ -93,21 +93,18 @@ jobs = st.builds(
 def test_what_is_written_reads_back_as_the_same_jobs(
     tmp_path_factory: pytest.TempPathFactory, ending: str, ordered: list[TraceJob]
 ) -> None:
-    """Every field of every job, to the last bit, in either form."""
     path = tmp_path_factory.mktemp("own") / f"t.{ending}"
     write_trace(Trace("made up", "generated", ordered), path)
     assert list(read_trace(path).jobs) == ordered
 
 
 def test_only_what_some_job_has_is_written(tmp_path: Path) -> None:
-    """A plain trace stays plain to read."""
     path = tmp_path / "t.csv"
     write_trace(Trace("", "", [TraceJob(0.5, "a", "k", 2, duration_s=60.0), TraceJob(1.0, "b", "k", 1)]), path)
     assert path.read_text() == "at,name,kind,gang,duration_s\n0.5,a,k,2,60.0\n1.0,b,k,1,\n"
 
 
 def test_equal_traces_give_equal_bytes(tmp_path: Path) -> None:
-    """Also when packed: no time and no name is in the file."""
     trace = Trace("", "", [TraceJob(0.0, "a", "k", 1, duration_s=60.0)])
     for name in ("first.csv.gz", "second.csv.gz"):
         write_trace(trace, tmp_path / name)
@@ -117,7 +114,6 @@ def test_equal_traces_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_a_file_that_exists_is_replaced_only_when_asked(tmp_path: Path) -> None:
-    """And nothing half written is left behind."""
     trace = Trace("", "", [TraceJob(0.0, "a", "k", 1)])
     path = tmp_path / "t.jsonl"
     path.write_text("mine")
@@ -175,7 +171,6 @@ def test_a_file_that_exists_is_replaced_only_when_asked(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_named_by_file_and_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    """In either form."""
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         read_trace(tmp_path / name)

@@ -41,7 +41,6 @@ def test_a_duration_is_worth_that_long_on_the_fastest_type() -> None:
 
 
 def test_steps_are_taken_at_the_known_speed() -> None:
-    """The cluster file knows the kind."""
     placing = _placing()
     (job,) = placing.jobs([TraceJob(0.0, "a", "cnn", 1, steps=60.0, duration_s=1e6)])
     assert (job.steps, _speeds(placing, "cnn", 1)) == (60.0, [12.0, 3.0])
@@ -72,7 +71,6 @@ def test_a_table_goes_before_the_row_and_the_row_before_the_cluster() -> None:
 
 
 def test_an_estimate_is_all_that_the_scheduler_is_told() -> None:
-    """The truth stays with the simulator."""
     (job,) = _placing().jobs([TraceJob(0.0, "a", "any", 1, duration_s=100.0, estimate_s=500.0)])
     assert (job.steps, job.request.steps, job.request.duration_s) == (400.0, None, 500.0)
 
@@ -97,7 +95,6 @@ def test_deadlines() -> None:
     ],
 )
 def test_what_cannot_run_here_is_named(row: TraceJob, complaint: str) -> None:
-    """By the line it stands in."""
     with pytest.raises(ConfigError, match=complaint):
         list(_placing().jobs([row]))
 

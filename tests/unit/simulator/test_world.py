@@ -49,9 +49,7 @@ def test_a_speed_depends_on_the_accelerator(bench: Make, job: Make) -> None:
 
 def test_reports_come_at_their_interval_and_the_first_one_tells_the_start_cost(bench: Make, job: Make) -> None:
     """Progress carries steps over all attempts, speed and samples; the last report comes before the end."""
-    b = bench(AttemptCosts(start_s=3.0), WorldParameters(report_s=20.0, window_s=5.0))
-    b.submit(job(steps=100.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(start_s=3.0), WorldParameters(report_s=20.0, window_s=5.0)).started(job(steps=100.0))
     b.run()
     reports = b.told(AttemptProgressed)
     assert [(r.at, r.steps, r.steps_per_s, r.samples, r.start_s) for r in reports] == [
@@ -67,18 +65,15 @@ def test_the_first_report_comes_with_the_machines_next_beat(
     bench: Make, job: Make, first_s: float | None, at: tuple[float, ...]
 ) -> None:
     """Beats are the machine's: the first after the first step brings a report, the others follow at their interval."""
-    b = bench(AttemptCosts(start_s=3.0, warm_up_s=2.0, first_report_s=first_s), WorldParameters(report_s=20.0))
-    b.submit(job(steps=100.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    costs = AttemptCosts(start_s=3.0, warm_up_s=2.0, first_report_s=first_s)
+    b = bench(costs, WorldParameters(report_s=20.0)).started(job(steps=100.0))
     b.run()
     assert tuple(r.at for r in b.told(AttemptProgressed)) == (*at, 55.0)
 
 
 def test_reported_speeds_carry_noise_from_a_stream_of_their_own(bench: Make, job: Make) -> None:
     """With noise the reports differ from the truth and from each other; the steps do not."""
-    b = bench(AttemptCosts(), WorldParameters(report_s=10.0, report_noise=0.05))
-    b.submit(job(steps=100.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(), WorldParameters(report_s=10.0, report_noise=0.05)).started(job(steps=100.0))
     b.run()
     reports = b.told(AttemptProgressed)
     assert len({r.steps_per_s for r in reports}) == len(reports)
@@ -88,9 +83,7 @@ def test_reported_speeds_carry_noise_from_a_stream_of_their_own(bench: Make, job
 
 def test_a_revoked_attempt_saves_and_asks_to_be_requeued(bench: Make, job: Make) -> None:
     """After the checkpoint's time: the checkpoint is recorded, then exit code 85; no steps are made meanwhile."""
-    b = bench(AttemptCosts(checkpoint_s=4.0))
-    b.submit(job(steps=100.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(checkpoint_s=4.0)).started(job(steps=100.0))
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED)
     b.start(20.0, 1, 2, {"own-2": (1,)}, steps=20.0)
     b.run()
@@ -101,9 +94,7 @@ def test_a_revoked_attempt_saves_and_asks_to_be_requeued(bench: Make, job: Make)
 
 def test_a_checkpoint_that_takes_longer_than_the_grace_is_lost(bench: Make, job: Make) -> None:
     """At the end of the grace the ranks are killed, and the work since the last checkpoint is lost."""
-    b = bench(AttemptCosts(checkpoint_s=40.0))
-    b.submit(job(steps=100.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(checkpoint_s=40.0)).started(job(steps=100.0))
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED, grace_s=5.0)
     b.start(20.0, 1, 2, {"own-1": (0,)}, steps=0.0)
     b.run()
@@ -114,9 +105,7 @@ def test_a_checkpoint_that_takes_longer_than_the_grace_is_lost(bench: Make, job:
 
 def test_a_kind_that_cannot_checkpoint_loses_all_its_work(bench: Make, job: Make) -> None:
     """A script without checkpoints is ended by the signal, at once."""
-    b = bench(AttemptCosts(checkpoint_s=None))
-    b.submit(job(steps=100.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(checkpoint_s=None)).started(job(steps=100.0))
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED)
     b.run()
     assert [(e.at, e.signal, e.steps) for e in b.told(AttemptEnded)] == [(10.0, 15, 20.0)]
@@ -124,9 +113,7 @@ def test_a_kind_that_cannot_checkpoint_loses_all_its_work(bench: Make, job: Make
 
 def test_an_attempt_revoked_while_it_starts_has_nothing_to_save(bench: Make, job: Make) -> None:
     """No checkpoint, no step, no AttemptStarted."""
-    b = bench(AttemptCosts(start_s=30.0, checkpoint_s=4.0))
-    b.submit(job())
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(start_s=30.0, checkpoint_s=4.0)).started(job())
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED)
     b.run()
     assert not b.told(AttemptStarted, CheckpointRecorded)
@@ -135,9 +122,7 @@ def test_an_attempt_revoked_while_it_starts_has_nothing_to_save(bench: Make, job
 
 def test_a_job_saves_by_itself_at_its_interval(bench: Make, job: Make) -> None:
     """Every checkpoint costs its time and is recorded; a revocation during one waits for it and needs no second."""
-    b = bench(AttemptCosts(checkpoint_s=2.0, checkpoint_every_s=10.0))
-    b.submit(job(steps=100.0))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench(AttemptCosts(checkpoint_s=2.0, checkpoint_every_s=10.0)).started(job(steps=100.0))
     b.revoke(23.0, 1, 1, Reason.POLICY_PREEMPTED)
     b.run()
     assert [(c.at, c.steps) for c in b.told(CheckpointRecorded)] == [(12.0, 20.0), (24.0, 40.0)]
@@ -145,10 +130,7 @@ def test_a_job_saves_by_itself_at_its_interval(bench: Make, job: Make) -> None:
 
 
 def test_a_planned_failure_exits_with_its_code_at_its_step(bench: Make, job: Make) -> None:
-    """It fails as often as planned, then passes the place."""
-    b = bench()
-    b.submit(job(steps=100.0, failures=(PlannedFailure(at_steps=40.0, exit_code=3, times=1),)))
-    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b = bench().started(job(steps=100.0, failures=(PlannedFailure(at_steps=40.0, exit_code=3, times=1),)))
     b.start(30.0, 1, 2, {"own-1": (0,)})
     b.run()
     assert [(e.at, e.exit_code, e.steps) for e in b.told(AttemptEnded)] == [(20.0, 3, 40.0), (80.0, 0, 100.0)]
@@ -156,7 +138,6 @@ def test_a_planned_failure_exits_with_its_code_at_its_step(bench: Make, job: Mak
 
 
 def test_a_gang_is_prepared_on_every_machine_and_the_first_tells_where_to_meet(bench: Make, job: Make) -> None:
-    """One answer per machine, after the time it takes."""
     b = bench(model=WorldParameters(prepare_s=0.5))
     b.submit(job())
     b.prepare(1.0, 1, 1, {"own-1": (0, 1), "own-2": (0, 1)})
@@ -179,7 +160,6 @@ def test_a_gang_that_is_revoked_while_machines_are_held_for_it_is_told_to_be_ove
 
 
 def test_machines_may_refuse(bench: Make, job: Make) -> None:
-    """A refusal names the machine, and no rank runs."""
     b = bench(model=WorldParameters(refused=1.0))
     b.submit(job())
     b.start(0.0, 1, 1, {"own-2": (0,)})
@@ -224,7 +204,6 @@ def test_jobs_are_submitted_when_their_time_comes_and_read_one_ahead(bench: Make
 
 
 def test_a_user_cancels_only_what_is_still_there(bench: Make, job: Make) -> None:
-    """A job that has ended before is left in peace."""
     b = bench()
     b.submit(job(1, cancel_at=50.0), job(2, cancel_at=50.0), job(3, at=60.0))
     b.transition(10.0, 1, JobState.SUCCEEDED)
@@ -233,7 +212,6 @@ def test_a_user_cancels_only_what_is_still_there(bench: Make, job: Make) -> None
 
 
 def test_a_run_ends_with_its_last_job(bench: Make, job: Make) -> None:
-    """Whatever else would still happen."""
     b = bench()
     b.submit(job(1, cancel_at=inf), job(2, at=5.0))
     b.transition(10.0, 1, JobState.CANCELLED)

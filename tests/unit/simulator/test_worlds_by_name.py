@@ -8,11 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
+from scheduler.core.rules import parse_policy
+from simulator.worlds.arena.arena_scenario import ARENA
 from simulator.worlds.gavel.gavel_scenario import GAVEL_POLICIES
-from simulator.worlds.pollux.pollux_scenario import POLLUX_POLICIES
-from simulator.worlds.shockwave.shockwave_scenario import SHOCKWAVE_POLICIES
+from simulator.worlds.pollux.pollux_scenario import POLLUX, POLLUX_POLICIES
+from simulator.worlds.shockwave.shockwave_scenario import SHOCKWAVE, SHOCKWAVE_POLICIES
+from simulator.worlds.sia.sia_scenario import SIA
 from simulator.worlds.world_registry import WORLDS
 from walras.cli.main import app
+from walras.errors import ConfigError
 
 GAVEL = ("three-types", "--cluster", "gavel-12-12-12", "--set", "world=gavel")
 POLLUX_JOBS = "name,time,application,num_replicas,batch_size\none,0,bert,1,12\ntwo,70,bert,2,12\n"
@@ -79,7 +83,6 @@ def test_the_worlds_are_listed() -> None:
 
 
 def test_the_registry_names_the_policies_that_each_world_has() -> None:
-    """The registry names them without importing the worlds."""
     assert {name: list(world.policies) for name, world in WORLDS.items()} == {
         "gavel": list(GAVEL_POLICIES), "pollux": list(POLLUX_POLICIES), "sia": ["gavel"],
         "shockwave": list(SHOCKWAVE_POLICIES), "arena": ["fcfs"],
@@ -116,7 +119,6 @@ def test_policies_of_one_world_are_compared_and_swept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_report_says_which_world(tmp_path: Path) -> None:
-    """Written with the run, and again from its folder."""
     out = tmp_path / "run"
     done = _simulate("run", *GAVEL, "--policy", "fifo", "--out", out)
     assert done.exit_code == 0, done.output
@@ -228,7 +230,6 @@ def test_jobs_train_in_arenas_world(tmp_path: Path, policy: str, jct_s: float) -
     ],
 )
 def test_what_does_not_fit_a_world_is_told_with_what_does(args: tuple[object, ...], told: str) -> None:
-    """Exit code 2 before anything runs."""
     done = _simulate("run", *args)
     assert done.exit_code == 2, done.output
     assert told in done.stderr
@@ -252,3 +253,10 @@ def test_a_gang_is_refused_by_line_under_a_policy_without_gangs(tmp_path: Path) 
     assert done.exit_code == 2, done.output
     assert "line 3: job 'b' is a gang of 2, which policy 'allox' of world 'gavel' does not know" in done.stderr
     assert _simulate("run", path, *GAVEL[1:], "--policy", "fifo").exit_code == 0
+
+
+@pytest.mark.parametrize("mechanism", ["gavel", POLLUX, SIA, SHOCKWAVE, ARENA])
+def test_no_server_gets_the_rounds_of_another_world(mechanism: str) -> None:
+    """A policy file cannot ask for a mechanism that a server does not know."""
+    with pytest.raises(ConfigError, match="mechanism"):
+        parse_policy({"policy": "fifo", "rules": {"mechanism": mechanism}})

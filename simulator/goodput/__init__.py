@@ -1,1 +1,0 @@
-"""Goodput (throughput x statistical efficiency) of jobs whose batch size and gang may change."""
