@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -127,9 +126,7 @@ class Transport:
         patience = self.patience
         return aiohttp.ClientTimeout(total=patience.call_timeout_s + moved_s, sock_connect=patience.connect_timeout_s)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
