@@ -23,10 +23,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from walras.cli.forecast_text import expected_text
-from walras.cli.job_commands import explain_lines, headline
+from walras.cli.job_commands import explain_lines, headline, reason_words
 from walras.cli.simulate_commands import parse_added
 from walras.cli.terminal_output import safe_text
-from walras.cli.top_text import reason_words
 from walras.errors import JobSpecError, ServerUnreachable, UserError, WalrasError
 from walras.server_access import server_access
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, SetOption, example_or_path, parse_length_option, read_settings
-from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_columns, show_json, show_line
-from walras.cli.usage_commands import (
+from walras.cli.money_commands import (
     AskedPrices,
     read_live_usage,
     reserved_price_part,
     show_usage_caveats,
 )
+from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_columns, show_json, show_line
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
@@ -118,18 +118,8 @@ def _plan_live(said: "CapacitySettings", asked: AskedPrices, terms: "Reservation
         for each in usage.types
     ]
     if output is OutputFormat.JSON:
-        report = usage.report
-        types = [
-            {
-                "accelerator": each.accelerator,
-                "on_demand_usd_per_h": each.on_demand_usd,
-                "reserved_price": each.terms.reserved_price,
-                **_capacity_data(plans),
-            }
-            for each, plans in found
-        ]
-        window = {"since": report.since, "until": report.until, "partial": report.partial}
-        show_json({**window, "types": types, "unpriced": usage.unpriced})
+        types = [each.prices() | _capacity_data(plans) for each, plans in found]
+        show_json({**usage.window(), "types": types, "unpriced": usage.unpriced})
         return
     for each, plans in found:
         price = each.terms.reserved_price

@@ -22,7 +22,8 @@ from walras.job_request import (
     Kind,
     group_fields,
 )
-from walras.spec.cluster_file import PoolEntry, catalog_memory_bytes
+from walras.spec.catalog import catalog_memory_bytes
+from walras.spec.cluster_file import PoolEntry
 from walras.spec.job_groups import PLANS_MOST
 from walras.spec.job_spec import JobSpec, dump_spec, gang_sizes_of, parse_spec, spec_mapping
 from walras.spec.spec_request import argv_of, env_of, is_launcher, kind_of, launcher_in, launcher_note, to_request

@@ -26,9 +26,8 @@ from scheduler.live.web import page
 from tests.support.http_face import Face, facing
 from tests.support.web_scene import machines, pools, settle, write_log
 from tests.unit.walras.conftest import TOKEN, FakeServer
-from walras.cli.top_commands import first_look
-from walras.cli.top_screens import ConfirmCancel, JobList, JobScreen, MachinesScreen, TopApp
-from walras.cli.top_text import colour_of_job
+from walras.cli.machine_commands import first_look
+from walras.cli.top_screens import ConfirmCancel, JobList, JobScreen, MachinesScreen, TopApp, colour_of_job
 from walras.client import Client
 from walras.connection.transport import Patience
 from walras.errors import Forbidden, UserError
