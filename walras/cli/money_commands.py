@@ -341,19 +341,11 @@ UNITS = {"usd": "USD", "accelerator_h": "acc-h", "fair_share_h": "share-h"}
 _BUDGET_COLUMNS = "BUDGET OF~+ | EVERY | USED> | LIMIT> | LEFT> | CREDITED> | AN HOUR> | FILLED AGAIN | STATE"
 
 
-def show_budgets(output: OutputFormat, *, header: bool) -> None:
-    """Print the budgets that the caller may see."""
-    show_items(_BUDGET_COLUMNS, with_client(lambda client: client.budgets()), _budget_row, output, header=header)
-
-
 def budget_line(row: "BudgetView") -> str:
     period = f" this {row.every}" if row.every.isalpha() else f" in these {row.every}" if row.every else ""
     refills = f", filled again {row.refills}" if row.refills else ""
-    unit = UNITS[row.unit]
-    used, closed = (
-        f"{format_amount(row.used)} of {row.limit:g} {unit} used",
-        "; no job of it starts" if row.closed else "",
-    )
+    used = f"{format_amount(row.used)} of {row.limit:g} {UNITS[row.unit]} used"
+    closed = "; no job of it starts" if row.closed else ""
     return f"budget of {row.whose or 'the cluster'}: {used}{period}{refills}{closed}"
 
 
@@ -462,7 +454,7 @@ def money_command(
     if budgets:
         others = of_ledger | of_bills | {"--report": report, "--html": html, "--model": model, "--since": since}
         refuse_options(others, "says nothing of budgets", "leave it out")
-        show_budgets(output, header=header)
+        show_items(_BUDGET_COLUMNS, with_client(lambda client: client.budgets()), _budget_row, output, header=header)
         return
     if report:
         others = of_ledger | of_bills | {"--model": model, "--by": "" if by == "project" else by}

@@ -263,7 +263,8 @@ def _show_spot_plan(found: "SpotPlan", now: "SpotPresent") -> None:
     show_columns(
         " | POLICY | ON SPOT> | ON DEMAND> | USD> | ABOVE BOUND> | MACHINES>?1 | LATE>", rows, None, OutputFormat.TABLE
     )
-    show_line(f"Means over {found.starts} starts on {_zones_text(found.zones)}; the bound is {bound.name}.")
+    zones = "one zone" if found.zones == 1 else f"{found.zones} zones"
+    show_line(f"Means over {found.starts} starts on {zones}; the bound is {bound.name}.")
     show_line(f"Take {found.policies[0].name}: {found.why}.")
     if found.checked is not None:
         show_line(_check_line(found.checked))
@@ -273,8 +274,11 @@ def _show_spot_plan(found: "SpotPlan", now: "SpotPresent") -> None:
         f"holding {now.held.name.lower().replace('_', ' ')}:"
     )
     titles = "POLICY | A SPOT MACHINE THERE | NONE | WAITS FOR ONE>"
-    advice = [[each.name, each.with_spot, each.without_spot, _waits_text(each)] for each in found.policies]
-    show_columns(titles, advice)
+    advice = [
+        (each, "-" if each.without_spot == "on demand" else f"at most {format_length(each.waits_h * SECONDS_PER_HOUR)}")
+        for each in found.policies
+    ]
+    show_columns(titles, [[each.name, each.with_spot, each.without_spot, waits] for each, waits in advice])
     for there in (True, False):
         known = [each for each in found.choices if each.spot is there]
         costs = ", ".join(f"{each.does} {'too late' if each.usd is None else format_money(each.usd)}" for each in known)
@@ -296,14 +300,6 @@ def _spot_policy_row(each: "SpotPolicyResult", best: bool, starts: int) -> list[
 
 def _hours_text(hours: float) -> str:
     return f"{hours:.1f} h"
-
-
-def _zones_text(zones: int) -> str:
-    return "one zone" if zones == 1 else f"{zones} zones"
-
-
-def _waits_text(each: "SpotPolicyResult") -> str:
-    return "-" if each.without_spot == "on demand" else f"at most {format_length(each.waits_h * SECONDS_PER_HOUR)}"
 
 
 def _check_line(checked: "CheckedBound") -> str:

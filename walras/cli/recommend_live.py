@@ -518,7 +518,12 @@ def next_plan(
         measured=MeasuredGang(speed.accelerator, speed.accelerators, speed.machines, speed.steps_per_s),
     )
     # Its own machines are present: nothing has to boot, and it may keep them.
-    mine = [_as_held(each, speed.machines) if each is here else each for each in pools]
+    mine = [
+        replace(each, available=each.available + speed.machines, boot_s=0.0, minimum_billing_s=0.0)
+        if each is here
+        else each
+        for each in pools
+    ]
     recommended = recommend_pools(spec, mine, profiles, read_catalog(()), terms, goal)
     left_s = (spec.steps or 0.0) / speed.steps_per_s
     usd_per_h = (0.0 if here is None else here.usd_per_h) * speed.machines
@@ -561,10 +566,6 @@ def _job_left(detail: "JobDetail") -> "JobSpec":
         raise UserError(
             f"job {detail.id}: {error}", field=_JOB_OPTION, fix="submit it again with --recommend"
         ) from None
-
-
-def _as_held(pool: "RentablePool", machines: int) -> "RentablePool":
-    return replace(pool, available=pool.available + machines, boot_s=0.0, minimum_billing_s=0.0)
 
 
 def _is_worth_moving(

@@ -23,7 +23,7 @@ from walras.cli.arguments import (
 )
 from walras.cli.forecast_text import show_what_if
 from walras.cli.job_files import read_job_file
-from walras.cli.policy_commands import policy_mapping
+from walras.cli.policy_commands import policy_mapping, recording_of
 from walras.cli.session import with_client
 from walras.cli.terminal_output import (
     OutputFormat,
@@ -209,15 +209,9 @@ def simulate_replay_command(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate a live run again from its journal, possibly under another policy, and compare completion times."""
-    from simulator.reports.recorded_runs import make_recording, read_recording
     from simulator.simulate_actions import simulate_replay
 
-    if source.is_dir():
-        from scheduler.live.store.event_journal import read_run
-
-        recording = make_recording(list(read_run(source)))
-    else:
-        recording = read_recording(source)
+    recording = recording_of(source)
     from_s = parse_length_option(from_, "--from") or 0.0
     exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
 

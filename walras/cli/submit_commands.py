@@ -45,7 +45,6 @@ from walras.cli.job_files import checked_spec, read_job_file
 from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, planned_job
 from walras.cli.session import (
     FAILED_STATES,
-    failed_part,
     find_named_jobs,
     newest_job_here,
     remember_submitted_job,
@@ -55,7 +54,7 @@ from walras.cli.session import (
 from walras.cli.terminal_output import (
     OutputFormat,
     dash,
-    say_progress,
+    say_code_travels,
     show_columns,
     show_json,
     show_line,
@@ -170,7 +169,7 @@ def submit_collection(
 
     async def send(client: "Client") -> "list[SubmitResult]":
         for folder, tree in trees.values():
-            await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
+            await client.send_folder(folder, tree, say_code_travels())
         results: list[SubmitResult] = []
         for begin in range(0, len(ready), _SENT_AT_ONCE):
             part = [spec for _, spec, _ in ready[begin : begin + _SENT_AT_ONCE]]
@@ -376,7 +375,7 @@ def submit_command(
 
 async def _send(client: "Client", spec: "JobSpec", folder: Path, tree: "ContentTree | None") -> "SubmitResult":
     if tree is not None:
-        await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
+        await client.send_folder(folder, tree, say_code_travels())
     submitted = await client.submit(spec)
     assert submitted.id is not None
     remember_submitted_job(server_access().url, submitted.id)
@@ -589,7 +588,7 @@ async def _chosen(client: "Client", words: list[str], wanted: JobChoice, *, fail
             sweeps[job.sweep] = (*sweeps.get(job.sweep, ()), job)
     for named in await find_named_jobs(client, words, newest_job_here):
         if named.sweep:
-            sweeps[named.ids[-1]] = failed_part(named.sweep) if failed else named.sweep
+            sweeps[named.ids[-1]] = tuple(job for job in named.sweep if not failed or job.state in FAILED_STATES)
         else:
             singles[named.ids[0]] = None
     again = []

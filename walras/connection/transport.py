@@ -162,12 +162,9 @@ class Transport:
                 unsent = isinstance(error, aiohttp.ClientConnectorError) and tried < len(self._urls)
                 if last and not unsent:
                     raise self.unreachable(error) from None
-                self._turn_to_next()
+                # The next of several addresses is the one to call from now on.
+                self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
             await self.pause(tried)
-
-    def _turn_to_next(self) -> None:
-        """Makes the next of several addresses the one to call from now on."""
-        self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
 
     async def pause(self, tried: int = 0) -> None:
         """Wait before the next try, or (0 failures) before the next poll."""
