@@ -260,9 +260,7 @@ def _show_spot_plan(found: "SpotPlan", now: "SpotPresent") -> None:
     rows.append(
         ["", "bound", _hours_text(bound.spot_h), _hours_text(bound.on_demand_h), format_money(bound.usd), "-", "-", "-"]
     )
-    show_columns(
-        " | POLICY | ON SPOT> | ON DEMAND> | USD> | ABOVE BOUND> | MACHINES>?1 | LATE>", rows, None, OutputFormat.TABLE
-    )
+    show_columns(" | POLICY | ON SPOT> | ON DEMAND> | USD> | ABOVE BOUND> | MACHINES>?1 | LATE>", rows)
     zones = "one zone" if found.zones == 1 else f"{found.zones} zones"
     show_line(f"Means over {found.starts} starts on {zones}; the bound is {bound.name}.")
     show_line(f"Take {found.policies[0].name}: {found.why}.")

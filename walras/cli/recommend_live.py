@@ -22,7 +22,7 @@ import typer
 from walras.cli.arguments import instant_of, parse_length_option, read_document
 from walras.cli.price_commands import read_catalog
 from walras.cli.session import job_id_of, with_client
-from walras.cli.terminal_output import OutputFormat, show_columns, show_line, warn
+from walras.cli.terminal_output import show_columns, show_line, warn
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import JobSpecError, UserError
 from walras.states import JobState
@@ -75,9 +75,7 @@ def show_recommendation(found: "MachineRecommendation", verdict: "ObtainedNetwor
     rows = [[">" if setup == taken.setup else "", *_setup_cells(found, setup)] for setup in fastest_first]
     if verdict is not None:
         show_line(verdict.why)
-    show_columns(
-        " | MACHINES~ | BATCH> | PASSES> | STEPS/S> | TIME> | 4 OF 5 WITHIN> | USD>", rows, None, OutputFormat.TABLE
-    )
+    show_columns(" | MACHINES~ | BATCH> | PASSES> | STEPS/S> | TIME> | 4 OF 5 WITHIN> | USD>", rows)
     show_line("")
     show_line(f"take {_setup_name(found, taken.setup)}: {taken.why}")
     show_line(

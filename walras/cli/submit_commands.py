@@ -2,7 +2,7 @@
 
 A file with `jobs:` is a collection of them.
 
-`walras submit FILE` for a collection: a file with `jobs:`, all of which go to the queue together.
+All jobs of a collection go to the queue together:
 
     collection: nightly          # every job of it has the label collection=nightly
     defaults: {project: vision, value_usd_per_h: 4}
@@ -55,6 +55,7 @@ from walras.cli.terminal_output import (
     OutputFormat,
     dash,
     say_code_travels,
+    show_as_json,
     show_columns,
     show_json,
     show_line,
@@ -67,8 +68,6 @@ from walras.states import JobState
 from walras.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from walras.client import Client
     from walras.resources.jobs import DryRun, JobView, SubmitResult
     from walras.spec.job_spec import JobSpec
@@ -134,17 +133,11 @@ def _labels(fields: Mapping[str, Any]) -> dict[str, Any]:
     return labels if isinstance(labels, dict) else {}
 
 
-def check_options(given: Mapping[str, object]) -> None:
-    """Raises UserError for options of `walras submit` that are about one job."""
-    for option, value in given.items():
-        if value:
-            raise UserError(f"{option} is for one job, and this file has many", field=option, fix="submit it by itself")
-
-
 def submit_collection(
     collection: SubmittedCollection,
-    checked: "Callable[[dict[str, Any], str], JobSpec]",
-    snapshot: "Callable[[JobSpec], tuple[Path, JobSpec, ContentTree | None]]",
+    changes: Sequence[str],
+    env: list[str],
+    start: Path,
     *,
     dry_run: bool,
     quiet: bool,
@@ -154,17 +147,17 @@ def submit_collection(
 
     Args:
         collection: what was read.
-        checked: makes the spec of a job's mapping and a name for messages; raises JobSpecError.
-        snapshot: a spec's folder, the spec that names its content, and that content.
+        changes: `--set` for each of them, and `env`: `--env`.
+        start: where relative folders begin.
         dry_run: stop once all are checked.
         quiet: print numbers only.
         output: table or JSON.
     """
-    specs = [checked(job, f"jobs[{number}]") for number, job in enumerate(collection.jobs)]
+    specs = [checked_spec(job, changes, env, {}, f"jobs[{number}]") for number, job in enumerate(collection.jobs)]
     if dry_run:
         show_line(f"{len(specs)} jobs of {collection.name} are valid; nothing is submitted")
         return
-    ready = [snapshot(spec) for spec in specs]
+    ready = [with_snapshot(spec, start) for spec in specs]
     trees = {tree.name: (folder, tree) for folder, _, tree in ready if tree is not None}
 
     async def send(client: "Client") -> "list[SubmitResult]":
@@ -341,8 +334,9 @@ def submit_command(
         refuse_options(other, "leaves nothing to follow", "leave it or --follow out")
     if not command and wrap is None and (collection := read_collection(file)) is not None:
         single = {"--name": name, "--recommend": recommend, "--quote": quote, "--take": take, "--skypilot": skypilot}
-        check_options(single | {"--follow": follow})
-        _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
+        refuse_options(single | {"--follow": follow}, "is for one job, and this file has many", "submit it by itself")
+        start = folder_of_relative_paths(file)
+        submit_collection(collection, changes, env or [], start, dry_run=dry_run, quiet=quiet, output=output)
         return
     of_slurm = [] if like_sbatch and sbatch is None else sbatch
     spec = read_job_file(
@@ -363,12 +357,11 @@ def submit_command(
         show_menu(spec, output)
         return
     submitted = with_client(lambda client: _send(client, spec, folder, tree))
-    if output is not OutputFormat.JSON and not quiet and not like_sbatch:
-        _tell_submitted(submitted, spec, folder)
-    elif output is OutputFormat.JSON:
-        show_json(submitted.model_dump(mode="json"))
-    else:
-        show_line(str(submitted.id) if quiet else f"Submitted batch job {submitted.id}")
+    if not show_as_json(submitted, output):
+        if quiet or like_sbatch:
+            show_line(str(submitted.id) if quiet else f"Submitted batch job {submitted.id}")
+        else:
+            _tell_submitted(submitted, spec, folder)
     if wait or follow:
         _stay_until_end(submitted, follow=follow, like_sbatch=like_sbatch)
 
@@ -402,25 +395,6 @@ async def _code_of_sbatch(client: "Client", states: Mapping[int, JobState | None
         codes += [each.exit_code or (128 + each.signal if each.signal else 0) for each in last]
         codes.append(int(state is not JobState.SUCCEEDED))
     return max(codes)
-
-
-def _submit_all(
-    collection: SubmittedCollection,
-    changes: Sequence[str],
-    env: list[str],
-    start: Path,
-    dry_run: bool,
-    quiet: bool,
-    output: OutputFormat,
-) -> None:
-    submit_collection(
-        collection,
-        lambda mapping, source: checked_spec(mapping, changes, env, {}, source),
-        lambda spec: with_snapshot(spec, start),
-        dry_run=dry_run,
-        quiet=quiet,
-        output=output,
-    )
 
 
 def _tell_submitted(submitted: "SubmitResult", spec: "JobSpec", folder: Path) -> None:
