@@ -241,7 +241,7 @@ def show_columns(
 
 
 def show_items(
-    titles: str, items: Sequence[Any], row: Callable[[Any], Sequence[str]], output: OutputFormat, *, header: bool = True
+    titles: str, items: Sequence[Any], row: Callable[[Any], Sequence[str]], output: OutputFormat, *, header: bool
 ) -> None:
     """Prints items of the server, one a row, or all of them as JSON."""
     show_columns(titles, [row(each) for each in items], [each.model_dump(mode="json") for each in items], output,
