@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from walras.connection.body import Body
 from walras.contract import CONTENT_PATTERN, FILES_MOST
 from walras.job_request import Kind
 
@@ -22,13 +23,7 @@ _COUNT_MOST = 2**63 - 1
 PROBLEM_MOST = 1000
 
 
-class _Message(BaseModel):
-    """Unknown fields are ignored, so that neighbouring releases understand each other."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class InputNeed(_Message):
+class InputNeed(Body):
     """Data that the ranks find below `$WALRAS_INPUTS`: what a URL names, or what a command puts into its folder."""
 
     url: str = ""
@@ -37,7 +32,7 @@ class InputNeed(_Message):
     sha256: str = ""
 
 
-class PythonNeed(_Message):
+class PythonNeed(Body):
     """The Python environment of the ranks: from a file of requirements, a list of them, or a folder with `uv.lock`."""
 
     requirements: str = ""
@@ -49,14 +44,14 @@ class PythonNeed(_Message):
     system_packages: bool = True
 
 
-class GitNeed(_Message):
+class GitNeed(Body):
     """The commit that is checked out into the fresh working folder."""
 
     url: str
     commit: str
 
 
-class JobNeeds(_Message):
+class JobNeeds(Body):
     """The work of a machine for a job before its ranks start and after they have ended."""
 
     #: Files and folders that are kept, relative to the working folder.
@@ -112,7 +107,7 @@ class ScriptLaunch:
         return own | {"argv": list(self.argv), "env": dict(self.env)}
 
 
-class OutputsCollected(_Message):
+class OutputsCollected(Body):
     """`POST /agent/v1/outputs`: the results of one attempt on one machine, whose tree the content store has."""
 
     job_id: int = Field(ge=1, le=_COUNT_MOST)
@@ -126,7 +121,7 @@ class OutputsCollected(_Message):
     problem: str = Field(default="", max_length=PROBLEM_MOST)
 
 
-class OutputsView(_Message):
+class OutputsView(Body):
     """The newest results of one machine of a job's gang."""
 
     node_rank: int
@@ -140,7 +135,7 @@ class OutputsView(_Message):
     problem: str = ""
 
 
-class JobOutputs(_Message):
+class JobOutputs(Body):
     """`GET /jobs/{id}/outputs`."""
 
     items: list[OutputsView]

@@ -177,18 +177,9 @@ class AttemptState(StrEnum):
         return self in FINAL_ATTEMPT_STATES
 
 
-FINAL_ATTEMPT_STATES = frozenset(
-    {
-        AttemptState.SUCCEEDED,
-        AttemptState.FAILED,
-        AttemptState.PREEMPTED,
-        AttemptState.LEASE_EXPIRED,
-        AttemptState.NODE_LOST,
-        AttemptState.CANCELLED,
-        AttemptState.TIMEOUT,
-        AttemptState.START_FAILED,
-    }
-)
+FINAL_ATTEMPT_STATES = frozenset(AttemptState) - {
+    AttemptState.LEASED, AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING,
+}  # fmt: skip
 
 _J = JobState
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {

@@ -75,7 +75,7 @@ def parse_size(value: object) -> int:
         match = _SIZE.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
         if match is None or (match[2] or "b") not in _SIZE_UNITS or ("." in match[1] and not match[2]):
             raise ValueError(f"{_quoted(value)} is not a size; write {_SIZE_EXAMPLES}")
-        size = float(match[1]) * _SIZE_UNITS[match[2]] if "." in match[1] else _exact_size(match[1], match[2])
+        size = (float(match[1]) if "." in match[1] else int(match[1])) * _SIZE_UNITS[match[2] or "b"]
     elif isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
@@ -83,10 +83,6 @@ def parse_size(value: object) -> int:
     if not 0 <= size <= MAX_SIZE_BYTES:
         raise ValueError(f"{_quoted(value)} is not a size between 0 and 1 EiB; write {_SIZE_EXAMPLES}")
     return round(size)
-
-
-def _exact_size(digits: str, unit: str) -> int:
-    return int(digits) * _SIZE_UNITS[unit or "b"]
 
 
 def parse_minimum_size(value: object) -> int:

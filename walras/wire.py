@@ -8,8 +8,9 @@ ids are acknowledged, and ignored once handled. Instants never cross machines: a
 from itertools import islice
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
+from walras.connection.body import Body
 from walras.connection.remote_session import SessionRequest
 from walras.contract import (
     AGENT_PATTERN,
@@ -50,10 +51,8 @@ CheckpointInterval = Annotated[float, Field(gt=0, le=_SECONDS_MOST)]
 StepsPerSecond = Annotated[float, Field(ge=_SPEED_LEAST, le=_SPEED_MOST)]
 
 
-class Message(BaseModel):
+class Message(Body, allow_inf_nan=False):
     """Unknown fields are ignored, so that an agent one version older or newer is understood. Numbers are finite."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 # ------------------------------------------------------------------------------------------------ identity

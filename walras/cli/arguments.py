@@ -124,7 +124,8 @@ def refuse_options(given: Mapping[str, object], why: str, fix: str) -> None:
             raise UserError(f"{option} {why}", field=option, fix=fix)
 
 
-_MOST_JOBS = 10_000
+#: The most jobs that one command may name, or choose by its options.
+MOST_CHOSEN = 10_000
 _JOB_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", re.ASCII)
 
 
@@ -148,8 +149,8 @@ def parse_job_ids(words: Iterable[str], last: Callable[[], int]) -> list[int]:
                 field="JOB",
                 fix="write a number, a range such as 12-20, 17[3] of a sweep, or last",
             )
-        if high - low >= _MOST_JOBS or len(found) + high - low >= _MOST_JOBS:
-            raise UserError(f"{word} is more than {_MOST_JOBS:,} jobs", field="JOB", fix="give a smaller range")
+        if high - low >= MOST_CHOSEN or len(found) + high - low >= MOST_CHOSEN:
+            raise UserError(f"{word} is more than {MOST_CHOSEN:,} jobs", field="JOB", fix="give a smaller range")
         found.update(dict.fromkeys(range(low, high + 1)))
     return list(found)
 
@@ -188,10 +189,6 @@ def _file_data(path: Path) -> Any:
     from walras.spec.text_formats import parse_strict_json
 
     return parse_strict_json(file_bytes(path), source=str(path), max_bytes=MAX_FILE_BYTES)
-
-
-#: The most jobs that one command may choose by its options.
-MOST_CHOSEN = 10_000
 
 
 MineOption = Annotated[bool, typer.Option("--me", help="Only your own jobs.")]

@@ -4,8 +4,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
+from walras.connection.body import RequestBody
 from walras.resources.people import UserSettings
 from walras.spec.field_types import Length, PositiveLength
 from walras.spec.file_model import FileModel
@@ -115,11 +116,7 @@ def _length(text: str) -> str:
     return text
 
 
-class _Fields(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class AuditChoice(_Fields):
+class AuditChoice(RequestBody):
     """Which writes are listed: of a user, of this last time, at most so many."""
 
     user: str = ""
@@ -127,7 +124,7 @@ class AuditChoice(_Fields):
     limit: Annotated[int, Field(ge=1, le=10_000)] = 100
 
 
-class ReservationChoice(_Fields):
+class ReservationChoice(RequestBody):
     """Which reservations are listed: `all` has the newest of those that are over too."""
 
     all: bool = False
@@ -139,7 +136,7 @@ class TokenTerms(UserSettings):
     expires: Annotated[str, AfterValidator(_length)] = ""
 
 
-class PoolTerms(_Fields):
+class PoolTerms(RequestBody):
     """Machines that may be rented at most, and USD per hour of one."""
 
     quota: Annotated[int, Field(ge=0, le=100_000)] | None = None

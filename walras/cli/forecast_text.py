@@ -215,12 +215,7 @@ def show_ways(found: "QuoteView") -> None:
         if found.draws
         else "As far as places are free or waiting jobs tell:"
     )
-    show_columns(
-        "WAY | STARTS | ENDS | PROMISED | USD | DELAYS",
-        [_quote_row(way) for way in found.ways],
-        None,
-        OutputFormat.TABLE,
-    )
+    show_columns("WAY | STARTS | ENDS | PROMISED | USD | DELAYS", [_quote_row(way) for way in found.ways])
     if found.note:
         show_line(f"this {found.note}")
     for way in found.ways:

@@ -507,3 +507,10 @@ def kept_lines(kept: "KeptFiles") -> list[str]:
     if len(kept.files) > _SHOWN_FILES:
         told.append(f"  and {len(kept.files) - _SHOWN_FILES} more")
     return told + [f"  not kept: {problem}" for problem in kept.problems]
+
+
+def reason_words(job: "JobView") -> str:
+    """Returns the one reason why a job waits, in words."""
+    if job.reason is None:
+        return job.detail or "waits"
+    return job.reason.words

@@ -4,6 +4,7 @@ import asyncio
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +36,6 @@ from walras.cli.session import (
     job_ids_named,
     job_ids_of,
     newest_job_here,
-    summary_of,
     sweep_jobs,
     with_client,
 )
@@ -299,7 +299,8 @@ def _act_on_jobs(
                 said = str(text) if str(text) == f"no {name}" else f"{name}: {text}"
                 warn(said, *([f"fix: {text.fix}"] if text.fix else []))
             if named.sweep:
-                show_line(f"{named.title}: {summary_of(done) or 'no job of it is left'}")
+                summary = ", ".join(f"{text} ({count} jobs)" for text, count in Counter(done).most_common(4))
+                show_line(f"{named.title}: {summary or 'no job of it is left'}")
             elif done:
                 show_line(f"{named.title} {done[0]}")
         return refused

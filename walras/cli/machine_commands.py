@@ -1,4 +1,4 @@
-"""`walras nodes`: the machines, what is free on them, and what runs there.
+"""`walras nodes`: the machines, what is free on them, and what runs there; `walras top`: the same and the queue, live.
 
 `walras admin agents`: agents on what people already have, Slurm's allocations or hosts that SSH reaches.
 
@@ -10,8 +10,10 @@ may be repeated: a host whose agent runs is left as it is. OpenSSH's client does
 known hosts); no password is ever asked for.
 """
 
+import asyncio
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,7 +38,8 @@ from walras.cli.terminal_output import (
     show_listing,
     watch_listing,
 )
-from walras.errors import Conflict, UserError
+from walras.errors import Conflict, NotFound, UserError
+from walras.server_access import ServerAccess, server_access
 from walras.units import format_length
 
 if TYPE_CHECKING:
@@ -367,3 +370,53 @@ def _run(host: "HostEntry", script: str, stdin: str = "") -> HostAnswer:
     told = (ran.stdout if ran.stdout.strip() else ran.stderr)[-_MOST_BYTES:].decode(errors="replace").strip()
     last = told.splitlines()[-1] if told else f"exit code {ran.returncode}"
     return HostAnswer(host, is_well=ran.returncode == 0, detail="".join(filter(str.isprintable, last)))
+
+
+# ----------------------------------------------------------------------------------------------- walras top
+
+
+#: One try: the screen says that the server is away, and asks again by itself.
+_TRIES, _CALL_TIMEOUT_S = 1, 15.0
+
+
+def top_command(
+    every: Annotated[
+        float,
+        typer.Option("--every", min=0.5, max=3600.0, help="Seconds between polls of a server that pushes no changes."),
+    ] = 2.0,
+) -> None:
+    """Watch the cluster in the terminal: the fleet, its prices, and who is next."""
+    _require_textual()
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        raise UserError("walras top needs a terminal", fix="walras queue prints the queue once")
+    asyncio.run(_watch_cluster(server_access(), every))
+
+
+def _require_textual() -> None:
+    """Raises UserError if the library that draws the screens is missing."""
+    try:
+        import textual  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "textual":
+            raise
+        raise UserError("walras top needs textual, which is not installed", fix="pip install 'walras[top]'") from None
+
+
+async def _watch_cluster(server: ServerAccess, every_s: float) -> None:
+    from walras.cli.top_screens import TopApp
+    from walras.client import Client
+    from walras.connection.transport import Patience
+
+    async with Client(server.url, server.token) as client:
+        await first_look(client)
+    patience = Patience(tries=_TRIES, call_timeout_s=_CALL_TIMEOUT_S)
+    async with Client(server.url, server.token, patience=patience) as client:
+        await TopApp(client, every_s).run_async()
+
+
+async def first_look(client: "Client") -> None:
+    """Raises, before the terminal is taken, what the commands raise: no server, no token, an older server."""
+    try:
+        await client.overview()
+    except NotFound:
+        raise UserError("this server is older than `walras top`", fix="walras queue -w watches it") from None

@@ -34,7 +34,13 @@ from typer.core import TyperGroup
 
 import walras
 from walras.cli.arguments import settings_command
-from walras.cli.job_commands import explain_command, fetch_command, queue_command, show_command, whoami_command
+from walras.cli.job_commands import (
+    explain_command,
+    fetch_command,
+    queue_command,
+    show_command,
+    whoami_command,
+)
 from walras.cli.job_control_commands import (
     cancel_command,
     hold_command,
@@ -43,7 +49,7 @@ from walras.cli.job_control_commands import (
     update_command,
     wait_command,
 )
-from walras.cli.machine_commands import agents_commands, nodes_command
+from walras.cli.machine_commands import agents_commands, nodes_command, top_command
 from walras.cli.mcp_commands import mcp_command
 from walras.cli.money_commands import money_command
 from walras.cli.operator_commands import (
@@ -68,7 +74,6 @@ from walras.cli.slurm_listings import SLURM_LISTINGS
 from walras.cli.solve_commands import solve_command
 from walras.cli.submit_commands import rerun_command, submit_command
 from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
-from walras.cli.top_commands import top_command
 from walras.errors import ServerUnreachable, UserError, WalrasError
 
 #: Commands of the release before, and the words that they are written with now; `current_words` translates them.

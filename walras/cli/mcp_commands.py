@@ -23,10 +23,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from walras.cli.forecast_text import expected_text
-from walras.cli.job_commands import explain_lines, headline
-from walras.cli.simulate_commands import parse_added
+from walras.cli.job_commands import explain_lines, headline, reason_words
+from walras.cli.simulate_commands import parse_added, what_if_request
 from walras.cli.terminal_output import safe_text
-from walras.cli.top_text import reason_words
 from walras.errors import JobSpecError, ServerUnreachable, UserError, WalrasError
 from walras.server_access import server_access
 
@@ -171,20 +170,12 @@ class AssistantTools:
         `add`: accelerators more, such as 4xh100 or 8xa100:spot. `remove`: machines, pools or types. `policy`: the name
         of another policy. `job_files`: texts of jobs in the queue. `no_limit`: projects without their limits.
         """
-        from walras.resources.what_if import WhatIfRequest
-        from walras.spec.job_spec import spec_mapping
-
         if len(add or ()) > 8 or len(remove or ()) > 16 or len(job_files or ()) > 4 or len(no_limit or ()) > 16:
             raise UserError("too much at once: at most 8 of add, 16 of remove and no_limit, 4 of job_files")
-        asked = WhatIfRequest.model_validate(
-            {
-                "add": [parse_added(each) for each in add or ()],
-                "remove": remove or [],
-                "policy": {"policy": {"name": _policy_name(policy)}} if policy else None,
-                "submit": [spec_mapping(read_job_text(each)) for each in job_files or ()],
-                "no_limit": no_limit or [],
-            }
-        )
+        added = [parse_added(each) for each in add or ()]
+        named = {"policy": {"name": _policy_name(policy)}} if policy else None
+        jobs = (read_job_text(each) for each in job_files or ())
+        asked = what_if_request(added, remove, named, jobs, no_limit)
         async with _user_client() as client:
             return bounded_json((await client.what_if(asked)).model_dump(mode="json", exclude_none=True))
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -35,11 +35,8 @@ if TYPE_CHECKING:
 
 
 #: The values of `--market`.
-_MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
-    "owned": "owned",
-    "on_demand": "on_demand",
-    "spot": "spot",
-}
+_Market = Literal["owned", "on_demand", "spot"]
+_MARKETS: tuple[_Market, ...] = get_args(_Market)
 
 
 TlsOption = Annotated[
@@ -265,10 +262,11 @@ def agent_command(
     )
 
 
-def _known_market(market: str) -> Literal["owned", "on_demand", "spot"]:
-    if market not in _MARKETS:
-        raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
-    return _MARKETS[market]
+def _known_market(market: str) -> _Market:
+    for known in _MARKETS:
+        if market == known:
+            return known
+    raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
 
 
 def _accelerators(text: str | None) -> "tuple[int | None, tuple[TypeCount, ...]]":

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, SetOption, example_or_path, parse_length_option, read_settings
-from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_columns, show_json, show_line
-from walras.cli.usage_commands import (
+from walras.cli.money_commands import (
     AskedPrices,
     read_live_usage,
     reserved_price_part,
     show_usage_caveats,
 )
+from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_columns, show_json, show_line
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
@@ -118,18 +118,8 @@ def _plan_live(said: "CapacitySettings", asked: AskedPrices, terms: "Reservation
         for each in usage.types
     ]
     if output is OutputFormat.JSON:
-        report = usage.report
-        types = [
-            {
-                "accelerator": each.accelerator,
-                "on_demand_usd_per_h": each.on_demand_usd,
-                "reserved_price": each.terms.reserved_price,
-                **_capacity_data(plans),
-            }
-            for each, plans in found
-        ]
-        window = {"since": report.since, "until": report.until, "partial": report.partial}
-        show_json({**window, "types": types, "unpriced": usage.unpriced})
+        types = [each.prices() | _capacity_data(plans) for each, plans in found]
+        show_json({**usage.window(), "types": types, "unpriced": usage.unpriced})
         return
     for each, plans in found:
         price = each.terms.reserved_price
@@ -270,10 +260,9 @@ def _show_spot_plan(found: "SpotPlan", now: "SpotPresent") -> None:
     rows.append(
         ["", "bound", _hours_text(bound.spot_h), _hours_text(bound.on_demand_h), format_money(bound.usd), "-", "-", "-"]
     )
-    show_columns(
-        " | POLICY | ON SPOT> | ON DEMAND> | USD> | ABOVE BOUND> | MACHINES>?1 | LATE>", rows, None, OutputFormat.TABLE
-    )
-    show_line(f"Means over {found.starts} starts on {_zones_text(found.zones)}; the bound is {bound.name}.")
+    show_columns(" | POLICY | ON SPOT> | ON DEMAND> | USD> | ABOVE BOUND> | MACHINES>?1 | LATE>", rows)
+    zones = "one zone" if found.zones == 1 else f"{found.zones} zones"
+    show_line(f"Means over {found.starts} starts on {zones}; the bound is {bound.name}.")
     show_line(f"Take {found.policies[0].name}: {found.why}.")
     if found.checked is not None:
         show_line(_check_line(found.checked))
@@ -283,8 +272,11 @@ def _show_spot_plan(found: "SpotPlan", now: "SpotPresent") -> None:
         f"holding {now.held.name.lower().replace('_', ' ')}:"
     )
     titles = "POLICY | A SPOT MACHINE THERE | NONE | WAITS FOR ONE>"
-    advice = [[each.name, each.with_spot, each.without_spot, _waits_text(each)] for each in found.policies]
-    show_columns(titles, advice)
+    advice = [
+        (each, "-" if each.without_spot == "on demand" else f"at most {format_length(each.waits_h * SECONDS_PER_HOUR)}")
+        for each in found.policies
+    ]
+    show_columns(titles, [[each.name, each.with_spot, each.without_spot, waits] for each, waits in advice])
     for there in (True, False):
         known = [each for each in found.choices if each.spot is there]
         costs = ", ".join(f"{each.does} {'too late' if each.usd is None else format_money(each.usd)}" for each in known)
@@ -306,14 +298,6 @@ def _spot_policy_row(each: "SpotPolicyResult", best: bool, starts: int) -> list[
 
 def _hours_text(hours: float) -> str:
     return f"{hours:.1f} h"
-
-
-def _zones_text(zones: int) -> str:
-    return "one zone" if zones == 1 else f"{zones} zones"
-
-
-def _waits_text(each: "SpotPolicyResult") -> str:
-    return "-" if each.without_spot == "on demand" else f"at most {format_length(each.waits_h * SECONDS_PER_HOUR)}"
 
 
 def _check_line(checked: "CheckedBound") -> str:

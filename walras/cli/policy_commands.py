@@ -27,6 +27,7 @@ from walras.errors import NotFound, UnknownPolicyError, UserError
 
 if TYPE_CHECKING:
     from optimizer.registry import PolicyDescription
+    from simulator.reports.recorded_runs import Recording
     from walras.client import Client
     from walras.resources.overview import PolicyView
 
@@ -70,14 +71,9 @@ def policy_show_command(
 
 _POLICY_EXAMPLE = example_or_path("policies")
 _KNOWN_HELP = "A name, a policy file, example:NAME, a version's number, or `current`."
-_WantedArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME|FILE",
-        help="A policy by its name, a policy file (YAML), or example:NAME.",
-        callback=_POLICY_EXAMPLE,
-    ),
-]
+_WANTED = typer.Argument(
+    metavar="NAME|FILE", help="A policy by its name, a policy file (YAML), or example:NAME.", callback=_POLICY_EXAMPLE
+)
 _ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the history.")]
 _IfVersionOption = Annotated[
     int | None, typer.Option("--if-version", metavar="N", help="Only if this version is in force.")
@@ -86,14 +82,7 @@ _IfVersionOption = Annotated[
 
 @policy_commands.command("apply")
 def policy_apply_command(
-    wanted: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A policy by its name, a policy file (YAML), or example:NAME.",
-            callback=example_or_path("policies"),
-        ),
-    ] = None,
+    wanted: Annotated[str | None, _WANTED] = None,
     rollback: Annotated[
         bool,
         typer.Option("--rollback", help="Put version NAME of the history in force again; default: the one before."),
@@ -177,7 +166,7 @@ def _roll_back(version: int | None, reason: str, output: OutputFormat) -> None:
         from scheduler.core.rules import ORGANISATION
 
         rules = {name: value for name, value in chosen.rules.items() if name not in ORGANISATION}
-        written = {"policy": {"name": chosen.name, "parameters": chosen.parameters}, "rules": rules}
+        written = _as_file(chosen, rules)
         why = reason or f"back to version {chosen.version}"
         return await client.set_policy(written, reason=why, if_version=versions[0].version)
 
@@ -231,10 +220,8 @@ def _fields_of(named: str) -> dict[str, Any]:
     from scheduler.core.rules import dump_policy, parse_policy
     from walras.spec.shipped_files import with_shipped_rules
 
-    if named == "current" or named.isdecimal():
-        versions = with_client(lambda client: client.policy_versions())
-        chosen = versions[0] if named == "current" else _version_of(versions, int(named))
-        name, parameters, rules = chosen.name, chosen.parameters, chosen.rules
+    if known := _known_version(named):
+        name, parameters, rules = known.name, known.parameters, known.rules
     else:
         written = dump_policy(*parse_policy(with_shipped_rules(policy_mapping(named))))
         name, parameters, rules = written["policy"]["name"], written["policy"]["parameters"], written["rules"]
@@ -244,6 +231,14 @@ def _fields_of(named: str) -> dict[str, Any]:
         defaults = {}
     stated = {f"policy.parameters.{each}": value for each, value in (defaults | dict(parameters)).items()}
     return {"policy.name": name, **stated, **{f"rules.{each}": value for each, value in rules.items()}}
+
+
+def _known_version(named: str) -> "PolicyView | None":
+    """Returns the version that `current` or a number names; None for another word."""
+    if named != "current" and not named.isdecimal():
+        return None
+    versions = with_client(lambda client: client.policy_versions())
+    return versions[0] if named == "current" else _version_of(versions, int(named))
 
 
 def _parameters_in_words(*names: str) -> dict[str, str]:
@@ -262,7 +257,7 @@ def _value(fields: dict[str, Any], name: str) -> str:
 
 @policy_commands.command("try")
 def policy_try_command(
-    wanted: _WantedArgument,
+    wanted: Annotated[str, _WANTED],
     workload: Annotated[
         str | None, typer.Option("--workload", help="A workload file, a trace, or the name of a shipped workload.")
     ] = None,
@@ -295,10 +290,8 @@ def policy_try_command(
 
 def _two_policies(against: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
     """Returns the name and content of the one that it is compared with, and of the one that is wanted."""
-    if against == "current" or against.isdecimal():
-        versions = with_client(lambda client: client.policy_versions())
-        known = versions[0] if against == "current" else _version_of(versions, int(against))
-        before = {"policy": {"name": known.name, "parameters": known.parameters}, "rules": known.rules}
+    if known := _known_version(against):
+        before = _as_file(known, known.rules)
         named = "current" if against == "current" else f"version-{against}"
     else:
         before, named = policy_mapping(against), f"{Path(against).stem}-now"
@@ -331,20 +324,25 @@ def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat
     """Simulates both policies on what was recorded, so that differences are those of the policies and not of the
     simulation. Returns the exit code.
     """
-    from simulator.reports.recorded_runs import make_recording, read_recording
     from simulator.simulate_actions import simulate_replay
 
-    if run.is_dir():
-        from scheduler.live.store.event_journal import read_run
-
-        recording = make_recording(list(read_run(run)))
-    else:
-        recording = read_recording(run)
+    recording = recording_of(run)
     for policy in policies:
         if output is OutputFormat.TABLE:
             show_line(f"Under {Path(policy).stem}:")
         simulate_replay(recording, policy=policy, from_s=0.0, seeds=seeds, export=None, output=output.value)
     return 0
+
+
+def recording_of(run: Path) -> "Recording":
+    """Returns the recording of a run, from a server's data folder or from a file written by `replay --export`."""
+    from simulator.reports.recorded_runs import make_recording, read_recording
+
+    if not run.is_dir():
+        return read_recording(run)
+    from scheduler.live.store.event_journal import read_run
+
+    return make_recording(list(read_run(run)))
 
 
 def policy_mapping(wanted: str) -> dict[str, Any]:
@@ -371,10 +369,13 @@ def policy_list_command(output: OutputOption = OutputFormat.TABLE, no_header: No
 
     described = [describe(name) for name in sorted(names())]
     rows = [[each.name, each.family, each.summary, dash(each.source)] for each in described]
-    data = [
-        {"name": each.name, "family": each.family, "summary": each.summary, "source": each.source} for each in described
-    ]
+    data = [{name: getattr(each, name) for name in ("name", "family", "summary", "source")} for each in described]
     show_columns("POLICY | FAMILY | IN A SENTENCE~ | SOURCE~", rows, data, output, header=not no_header)
+
+
+def _as_file(view: "PolicyView", rules: dict[str, Any]) -> dict[str, Any]:
+    """Returns a policy and these rules as a policy file has them."""
+    return {"policy": {"name": view.name, "parameters": view.parameters}, "rules": rules}
 
 
 def show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
@@ -396,8 +397,7 @@ def show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = Fal
     if view.changed_rules is not None:
         rules = {name: view.rules[name] for name in view.changed_rules}
         show_line(f"# {len(view.rules) - len(rules)} rules are at their defaults; -o json has all")
-    written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": rules}
-    for line in dump_yaml(written).splitlines():
+    for line in dump_yaml(_as_file(view, rules)).splitlines():
         show_line(line)
 
 

@@ -27,7 +27,7 @@ from walras.states import JobState
 if TYPE_CHECKING:
     from optimizer.prediction.ensemble import AccuracyRow, ScoredPrediction
     from walras.client import Client
-    from walras.profiling.profiles import AttributeStalls, ProfileFile, ProfileReport, ProfilingExtent, StallSeconds
+    from walras.profiling.profiles import ProfileFile, ProfileReport, ProfilingExtent
     from walras.resources.jobs import FactsView
     from walras.spec.job_spec import JobSpec
 
@@ -142,23 +142,21 @@ _PictureOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _ProfileOutputs:
-    """Where a profile is written, and how it is printed."""
+def _write_profile(
+    report: "ProfileReport", kind: "ProfileFile", file: Path | None, picture: Path | None, output: OutputFormat
+) -> None:
+    """Writes the profile and its picture where they are wanted, and prints it. Raises UserError."""
+    from walras.profiling.profiles import draw_profile
 
-    profile_file: Path | None
-    picture: Path | None
-    output: OutputFormat
-
-    def write(self, report: "ProfileReport", kind: "ProfileFile") -> None:
-        from walras.profiling.profiles import draw_profile
-
-        if self.profile_file is not None:
-            _write_text(self.profile_file, kind.model_dump_json(indent=2, exclude_defaults=True) + "\n")
-        if self.picture is not None:
-            draw_profile(report, self.picture)
-        if not show_as_json(report, self.output):
-            _show_profile(report)
+    if file is not None:
+        try:
+            file.write_text(kind.model_dump_json(indent=2, exclude_defaults=True) + "\n")
+        except OSError as error:
+            raise UserError(f"{file}: {error.strerror}", fix="a file in a folder that exists") from None
+    if picture is not None:
+        draw_profile(report, picture)
+    if not show_as_json(report, output):
+        _show_profile(report)
 
 
 @profile_commands.command("run")
@@ -203,7 +201,7 @@ def profile_run_command(
         job_id = submit_profiling(spec, ProfilingOrder(on, steps, warm_up, timeout_s), start)
         wait_for_profile(job_id)
         report, kind = fetch_profile(job_id)
-    _ProfileOutputs(profile_file, picture, output).write(report, kind)
+    _write_profile(report, kind, profile_file, picture, output)
     if on is not None and output is OutputFormat.TABLE and (row := declared_speed(on, report, kind)):
         show_line(f"for its job file: {row}")
     if publish:
@@ -212,11 +210,12 @@ def profile_run_command(
 
 
 def _profile_here(spec: "JobSpec", ranks: int | None, extent: "ProfilingExtent") -> "tuple[ProfileReport, ProfileFile]":
+    from optimizer.prediction.step_time import StallRuns, attribute_stalls
     from walras.profiling.profiles import ProfileFile, profile_file_fields, profile_report
     from walras.spec.file_model import check_model
     from workers.trials.profile_job import profile_job
 
-    profile = profile_job(spec, ranks, extent, _stall_attribution())
+    profile = profile_job(spec, ranks, extent, lambda *seconds: attribute_stalls(StallRuns(*seconds)))
     return profile_report(profile), check_model(ProfileFile, profile_file_fields(profile), source="the profile")
 
 
@@ -229,7 +228,7 @@ def profile_show_command(
 ) -> None:
     """Show what a job of `walras cloud profile run --on TYPE` found."""
     report, kind = fetch_profile(job_id_of(job))
-    _ProfileOutputs(profile_file, picture, output).write(report, kind)
+    _write_profile(report, kind, profile_file, picture, output)
 
 
 @profile_commands.command("publish")
@@ -280,27 +279,7 @@ def profile_report_command(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Compare predicted with measured speeds, and show the weight of each predictor."""
-
-    judged = read_scored_predictions(source)
-    show_prediction_scores(judged, output)
-
-
-def _stall_attribution() -> "AttributeStalls":
-    from optimizer.prediction.step_time import StallRuns, attribute_stalls
-
-    def attribute(
-        alone_s: float, together_s: float, warm_s: float, cold_s: float, apart_s: float | None
-    ) -> "StallSeconds":
-        return attribute_stalls(StallRuns(alone_s, together_s, warm_s, cold_s, apart_s))
-
-    return attribute
-
-
-def _write_text(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", fix="a file in a folder that exists") from None
+    show_prediction_scores(read_scored_predictions(source), output)
 
 
 _STALL_SOURCES = {

@@ -24,11 +24,18 @@ from walras.cli.arguments import (
     SetOption,
     example_or_path,
     parse_length_option,
-    read_document,
     read_settings,
 )
 from walras.cli.price_commands import read_catalog
-from walras.cli.recommend_live import LEFT_OUT_MOST, check_kinds, recommendation_data, show_recommendation
+from walras.cli.recommend_live import (
+    GBIT,
+    LEFT_OUT_MOST,
+    bytes_per_s,
+    read_profiles,
+    recommendation_data,
+    replan_command,
+    show_recommendation,
+)
 from walras.cli.session import job_id_of, with_client
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_json, show_line, warn
@@ -144,7 +151,6 @@ def draw_recommendation(path: Path, found: "MachineRecommendation", goal: "RunGo
 
 
 EXIT_NOT_KEPT = 1
-_GBIT = 1e9 / 8.0
 
 
 JobFileArgument = Annotated[
@@ -212,14 +218,13 @@ def recommend_command(
     from optimizer.planning.machine_choice import RunGoal
     from optimizer.planning.machine_recommendation import RecommendationTerms, recommend_machines
     from walras.cli.command_fields import MachineSettings
-    from walras.profiling.profiles import ProfileFile
 
     said = read_settings(MachineSettings, setting)
     goal = RunGoal(parse_length_option(deadline, "--deadline"), budget)
     terms = RecommendationTerms(
         precision=said.precision,
         spot=spot,
-        network_bytes_per_s=_bytes_per_s(network if said.obtained is None else said.obtained),
+        network_bytes_per_s=bytes_per_s(network if said.obtained is None else said.obtained),
         revocations_per_h=said.revocations_per_h,
         most=said.machines,
         mixed=said.mixed,
@@ -227,8 +232,7 @@ def recommend_command(
     )
     verdict = _network_verdict(network, said.obtained)
     known = read_catalog(said.catalog)
-    profiles = [read_document(path, ProfileFile) for path in profile or ()]
-    check_kinds(profile or [], [str(each.kind) for each in profiles])
+    profiles = read_profiles(profile or [])
     found = recommend_machines(_job_spec(job, steps_of), profiles, known, terms, goal, said.batch)
     if found.recommendation is None:
         raise UserError(
@@ -250,8 +254,6 @@ def _plan_again(again: str | None, profiles: list[Path], network: float | None, 
     """Raises UserError where neither a file nor a job is named; ends the command with 1 where the goal is missed."""
     if again is None:
         raise UserError("no job is named", field="JOB", fix="give a job file, or --job NUMBER of one that runs")
-    from walras.cli.recommend_again import replan_command
-
     if not replan_command(again, profiles, network, apply=apply).keeps:
         raise typer.Exit(EXIT_NOT_KEPT)
 
@@ -269,10 +271,6 @@ def _job_spec(path: Path, steps_of: str | None) -> "JobSpec":
     return spec
 
 
-def _bytes_per_s(gbit: float | None) -> float | None:
-    return None if gbit is None else gbit * _GBIT
-
-
 def _network_verdict(network: float | None, obtained: float | None) -> "ObtainedNetwork | None":
     """Returns whether running machines are connected as planned, or None if no bandwidth was measured."""
     if obtained is None:
@@ -281,7 +279,7 @@ def _network_verdict(network: float | None, obtained: float | None) -> "Obtained
         raise UserError("what was obtained is compared with what was planned", field="obtained", fix="add --network")
     from optimizer.prediction.step_time import ObtainedNetwork
 
-    return ObtainedNetwork(network * _GBIT, obtained * _GBIT)
+    return ObtainedNetwork(network * GBIT, obtained * GBIT)
 
 
 def _job_bytes(path: Path) -> bytes:
@@ -391,10 +389,7 @@ def launch_command(
     if not goals:
         raise UserError("a job is launched for a goal", field=_LAUNCH_OPTION, fix="add --deadline or --budget")
 
-    async def look(client: "Client") -> "list[PoolView]":
-        return await client.pools()
-
-    step = pool_launch(found, known, with_client(look))
+    step = pool_launch(found, known, with_client(lambda client: client.pools()))
     words = step.words
     if not yes:
         if not sys.stdin.isatty():

@@ -430,14 +430,14 @@ class ResourceCommand(TyperCommand):
         return super().parse_args(ctx, replace_former(args, self.get_params(ctx), field_of))
 
 
-def _resource(kind: str, what: str) -> Resource:
-    """Returns the kind of resource with which `what` may be done. Raises UserError naming those."""
+def _resource(kind: str, what: str) -> tuple[Resource, Any]:
+    """Returns the kind of resource with which `what` may be done, and how. Raises UserError naming those."""
     known = {name: each for name, each in RESOURCES.items() if getattr(each, what) is not None}
     if (found := known.get(kind.removesuffix("s"))) is None:
         word = {"items": "list", "change": "set"}.get(what, what)
         fix = "walras nodes" if kind in ("node", "nodes") else f"choose from {', '.join(known)}"
         raise UserError(f"{kind[:40]!r} is nothing to {word}", field="KIND", fix=fix)
-    return found
+    return found, getattr(found, what)
 
 
 def _kinds(what: str) -> str:
@@ -466,9 +466,8 @@ def list_command(
     """List users, projects, roles, tokens, pools, reservations, credits, who changed what through the API, or who holds
     what of the server.
     """
-    resource = _resource(kind, "items")
-    items, choice = resource.items, _read_fields(resource.choice, fields or ())
-    assert items is not None, "chosen by it"
+    resource, items = _resource(kind, "items")
+    choice = _read_fields(resource.choice, fields or ())
     found = with_client(lambda client: items(client, choice))
     show_items(resource.columns, found, resource.row, output, header=not no_header)
 
@@ -488,13 +487,12 @@ def add_command(
 
     A token is printed once; the server stores only its hash. Jobs are planned around a reservation.
     """
-    resource = _resource(kind, "add")
-    said, add = list(words or ()), resource.add
+    resource, add = _resource(kind, "add")
+    said = list(words or ())
     name = said.pop(0) if said and "=" not in said[0] else ""
     if not name and kind not in ("credit", "reservation"):
         raise UserError(f"a {kind} has a name", field="NAME", fix=f"walras admin add {kind} NAME FIELD=VALUE...")
     fields = _read_fields(resource.fields, said)
-    assert add is not None, "chosen by it"
     made = with_client(lambda client: add.ask(client, name, fields))
     if not show_as_json(made, output):
         _tell(add.told(made))
@@ -511,11 +509,10 @@ def set_command(
     of a project also `priority`, `value_usd_per_h`, `owned.SCOPE`, `weight`, `guaranteed`, `limits.SCOPE`, and the last
     three inside it as `users.NAME.weight`; of a pool `quota`, `usd_per_h`.
     """
-    resource = _resource(kind, "change")
+    resource, change = _resource(kind, "change")
     if not fields:
         raise UserError("nothing is to be changed", field="FIELD=VALUE", fix="give at least one of them")
-    change, changes = resource.change, _read_fields(resource.fields, fields)
-    assert change is not None, "chosen by it"
+    changes = _read_fields(resource.fields, fields)
     _tell(change.told(with_client(lambda client: change.ask(client, name, changes))))
 
 
@@ -528,7 +525,5 @@ def remove_command(
     A removed user's tokens open nothing any more; what the user submitted goes on. No user may have a project that is
     removed, and no job of it be left; a pool must be without machines and jobs; a machine lost, or silent and empty.
     """
-    resource = _resource(kind, "remove")
-    remove = resource.remove
-    assert remove is not None, "chosen by it"
+    _, remove = _resource(kind, "remove")
     _tell(remove.told(with_client(lambda client: remove.ask(client, name))))

@@ -10,7 +10,6 @@ another, only for that to be stopped in turn.
 import asyncio
 import json
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,11 +193,6 @@ async def _jobs_inside(client: "Client", sweep: int, indices: str) -> list[Named
     return [NamedJobs(f"job {sweep}[{index}]", (members[index].id,)) for index in wanted]
 
 
-def failed_part(members: "tuple[JobView, ...]") -> "tuple[JobView, ...]":
-    """Returns the jobs that failed or timed out."""
-    return tuple(job for job in members if job.state in FAILED_STATES)
-
-
 def spec_of_sweep_again(spec: dict[str, Any], members: "tuple[JobView, ...]") -> dict[str, Any]:
     """Returns what submits these jobs of a sweep again as one sweep; `spec`: that of any of them."""
     from walras.spec.sweeps import indices_text, parse_array
@@ -207,8 +201,3 @@ def spec_of_sweep_again(spec: dict[str, Any], members: "tuple[JobView, ...]") ->
     indices = indices_text(job.sweep_index for job in members if job.sweep_index is not None)
     again = {name: value for name, value in spec.items() if name != "array_index"}
     return again | {"array": indices + (f"%{at_most}" if at_most else "")}
-
-
-def summary_of(done: list[str]) -> str:
-    """Returns in one line what became of the jobs of a sweep."""
-    return ", ".join(f"{text} ({count} jobs)" for text, count in Counter(done).most_common(4))

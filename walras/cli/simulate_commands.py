@@ -23,7 +23,7 @@ from walras.cli.arguments import (
 )
 from walras.cli.forecast_text import show_what_if
 from walras.cli.job_files import read_job_file
-from walras.cli.policy_commands import policy_mapping
+from walras.cli.policy_commands import policy_mapping, recording_of
 from walras.cli.session import with_client
 from walras.cli.terminal_output import (
     OutputFormat,
@@ -38,8 +38,12 @@ from walras.cli.terminal_output import (
 from walras.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from simulator.reports.repeated_runs import ParallelWorkers
     from simulator.workloads.trace_source import SkippedRows
+    from walras.resources.what_if import WhatIfRequest
+    from walras.spec.job_spec import JobSpec
 
 
 WorkloadArgument = Annotated[
@@ -209,15 +213,9 @@ def simulate_replay_command(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate a live run again from its journal, possibly under another policy, and compare completion times."""
-    from simulator.reports.recorded_runs import make_recording, read_recording
     from simulator.simulate_actions import simulate_replay
 
-    if source.is_dir():
-        from scheduler.live.store.event_journal import read_run
-
-        recording = make_recording(list(read_run(source)))
-    else:
-        recording = read_recording(source)
+    recording = recording_of(source)
     from_s = parse_length_option(from_, "--from") or 0.0
     exit_with(simulate_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
 
@@ -281,17 +279,9 @@ def what_if_command(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Forecast what other machines, another policy, another job or no limit would change; nothing is changed."""
-    from walras.resources.what_if import WhatIfRequest
-
-    asked = WhatIfRequest.model_validate(
-        {
-            "add": [parse_added(each) for each in add or ()],
-            "remove": remove or [],
-            "policy": None if policy is None else policy_mapping(policy),
-            "submit": [_job_of(each) for each in submit or ()],
-            "no_limit": no_limit or [],
-        }
-    )
+    added, other = [parse_added(each) for each in add or ()], None if policy is None else policy_mapping(policy)
+    jobs = (read_job_file(str(each), [], [], []) for each in submit or ())
+    asked = what_if_request(added, remove, other, jobs, no_limit)
     found = with_client(lambda client: client.what_if(asked))
     if not show_as_json(found, output):
         show_what_if(found)
@@ -308,10 +298,26 @@ def parse_added(text: str) -> dict[str, Any]:
     return added | ({"market": market.replace("-", "_")} if colon else {})
 
 
-def _job_of(path: Path) -> dict[str, Any]:
+def what_if_request(
+    add: list[dict[str, Any]],
+    remove: list[str] | None,
+    policy: dict[str, Any] | None,
+    submit: "Iterable[JobSpec]",
+    no_limit: list[str] | None,
+) -> "WhatIfRequest":
+    """Returns the request for what would be different; `add`: as `parse_added` returns each."""
+    from walras.resources.what_if import WhatIfRequest
     from walras.spec.job_spec import spec_mapping
 
-    return spec_mapping(read_job_file(str(path), [], [], []))
+    return WhatIfRequest.model_validate(
+        {
+            "add": add,
+            "remove": remove or [],
+            "policy": policy,
+            "submit": [spec_mapping(each) for each in submit],
+            "no_limit": no_limit or [],
+        }
+    )
 
 
 workload_commands = typer.Typer(

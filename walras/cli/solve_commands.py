@@ -164,9 +164,7 @@ def _check_answer(problem: Path, answer: Path, given: "Memory", output: OutputFo
     question.problem = problem_answered(document, question.problem)
     spec, decision = decision_of(document, question.problem)
     found = question.checked(spec, decision, given, document)
-    if output is OutputFormat.JSON:
-        show_json(found.model_dump(mode="json"))
-    else:
+    if not show_as_json(found, output):
         show_line(f"{spec.name}, answering {problem}")
         show_answer_check(document, found)
     if not found.holds:

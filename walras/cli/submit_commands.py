@@ -2,7 +2,7 @@
 
 A file with `jobs:` is a collection of them.
 
-`walras submit FILE` for a collection: a file with `jobs:`, all of which go to the queue together.
+All jobs of a collection go to the queue together:
 
     collection: nightly          # every job of it has the label collection=nightly
     defaults: {project: vision, value_usd_per_h: 4}
@@ -45,7 +45,6 @@ from walras.cli.job_files import checked_spec, read_job_file
 from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, planned_job
 from walras.cli.session import (
     FAILED_STATES,
-    failed_part,
     find_named_jobs,
     newest_job_here,
     remember_submitted_job,
@@ -55,7 +54,8 @@ from walras.cli.session import (
 from walras.cli.terminal_output import (
     OutputFormat,
     dash,
-    say_progress,
+    say_code_travels,
+    show_as_json,
     show_columns,
     show_json,
     show_line,
@@ -68,8 +68,6 @@ from walras.states import JobState
 from walras.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from walras.client import Client
     from walras.resources.jobs import DryRun, JobView, SubmitResult
     from walras.spec.job_spec import JobSpec
@@ -135,17 +133,11 @@ def _labels(fields: Mapping[str, Any]) -> dict[str, Any]:
     return labels if isinstance(labels, dict) else {}
 
 
-def check_options(given: Mapping[str, object]) -> None:
-    """Raises UserError for options of `walras submit` that are about one job."""
-    for option, value in given.items():
-        if value:
-            raise UserError(f"{option} is for one job, and this file has many", field=option, fix="submit it by itself")
-
-
 def submit_collection(
     collection: SubmittedCollection,
-    checked: "Callable[[dict[str, Any], str], JobSpec]",
-    snapshot: "Callable[[JobSpec], tuple[Path, JobSpec, ContentTree | None]]",
+    changes: Sequence[str],
+    env: list[str],
+    start: Path,
     *,
     dry_run: bool,
     quiet: bool,
@@ -155,22 +147,22 @@ def submit_collection(
 
     Args:
         collection: what was read.
-        checked: makes the spec of a job's mapping and a name for messages; raises JobSpecError.
-        snapshot: a spec's folder, the spec that names its content, and that content.
+        changes: `--set` for each of them, and `env`: `--env`.
+        start: where relative folders begin.
         dry_run: stop once all are checked.
         quiet: print numbers only.
         output: table or JSON.
     """
-    specs = [checked(job, f"jobs[{number}]") for number, job in enumerate(collection.jobs)]
+    specs = [checked_spec(job, changes, env, {}, f"jobs[{number}]") for number, job in enumerate(collection.jobs)]
     if dry_run:
         show_line(f"{len(specs)} jobs of {collection.name} are valid; nothing is submitted")
         return
-    ready = [snapshot(spec) for spec in specs]
+    ready = [with_snapshot(spec, start) for spec in specs]
     trees = {tree.name: (folder, tree) for folder, _, tree in ready if tree is not None}
 
     async def send(client: "Client") -> "list[SubmitResult]":
         for folder, tree in trees.values():
-            await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
+            await client.send_folder(folder, tree, say_code_travels())
         results: list[SubmitResult] = []
         for begin in range(0, len(ready), _SENT_AT_ONCE):
             part = [spec for _, spec, _ in ready[begin : begin + _SENT_AT_ONCE]]
@@ -342,8 +334,9 @@ def submit_command(
         refuse_options(other, "leaves nothing to follow", "leave it or --follow out")
     if not command and wrap is None and (collection := read_collection(file)) is not None:
         single = {"--name": name, "--recommend": recommend, "--quote": quote, "--take": take, "--skypilot": skypilot}
-        check_options(single | {"--follow": follow})
-        _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
+        refuse_options(single | {"--follow": follow}, "is for one job, and this file has many", "submit it by itself")
+        start = folder_of_relative_paths(file)
+        submit_collection(collection, changes, env or [], start, dry_run=dry_run, quiet=quiet, output=output)
         return
     of_slurm = [] if like_sbatch and sbatch is None else sbatch
     spec = read_job_file(
@@ -364,19 +357,18 @@ def submit_command(
         show_menu(spec, output)
         return
     submitted = with_client(lambda client: _send(client, spec, folder, tree))
-    if output is not OutputFormat.JSON and not quiet and not like_sbatch:
-        _tell_submitted(submitted, spec, folder)
-    elif output is OutputFormat.JSON:
-        show_json(submitted.model_dump(mode="json"))
-    else:
-        show_line(str(submitted.id) if quiet else f"Submitted batch job {submitted.id}")
+    if not show_as_json(submitted, output):
+        if quiet or like_sbatch:
+            show_line(str(submitted.id) if quiet else f"Submitted batch job {submitted.id}")
+        else:
+            _tell_submitted(submitted, spec, folder)
     if wait or follow:
         _stay_until_end(submitted, follow=follow, like_sbatch=like_sbatch)
 
 
 async def _send(client: "Client", spec: "JobSpec", folder: Path, tree: "ContentTree | None") -> "SubmitResult":
     if tree is not None:
-        await client.send_folder(folder, tree, say_progress("the code travels: {} of {} pieces"))
+        await client.send_folder(folder, tree, say_code_travels())
     submitted = await client.submit(spec)
     assert submitted.id is not None
     remember_submitted_job(server_access().url, submitted.id)
@@ -403,25 +395,6 @@ async def _code_of_sbatch(client: "Client", states: Mapping[int, JobState | None
         codes += [each.exit_code or (128 + each.signal if each.signal else 0) for each in last]
         codes.append(int(state is not JobState.SUCCEEDED))
     return max(codes)
-
-
-def _submit_all(
-    collection: SubmittedCollection,
-    changes: Sequence[str],
-    env: list[str],
-    start: Path,
-    dry_run: bool,
-    quiet: bool,
-    output: OutputFormat,
-) -> None:
-    submit_collection(
-        collection,
-        lambda mapping, source: checked_spec(mapping, changes, env, {}, source),
-        lambda spec: with_snapshot(spec, start),
-        dry_run=dry_run,
-        quiet=quiet,
-        output=output,
-    )
 
 
 def _tell_submitted(submitted: "SubmitResult", spec: "JobSpec", folder: Path) -> None:
@@ -589,7 +562,7 @@ async def _chosen(client: "Client", words: list[str], wanted: JobChoice, *, fail
             sweeps[job.sweep] = (*sweeps.get(job.sweep, ()), job)
     for named in await find_named_jobs(client, words, newest_job_here):
         if named.sweep:
-            sweeps[named.ids[-1]] = failed_part(named.sweep) if failed else named.sweep
+            sweeps[named.ids[-1]] = tuple(job for job in named.sweep if not failed or job.state in FAILED_STATES)
         else:
             singles[named.ids[0]] = None
     again = []

@@ -76,7 +76,7 @@ def _is_plain(character: str) -> bool:
     return category[0] != "C" and category not in ("Zl", "Zp")
 
 
-#: Seconds between two lines of `say_progress`.
+#: Seconds between two lines of `say_code_travels`.
 _PROGRESS_EVERY_S = 3.0
 #: Characters of a line for whose end `LogText` waits.
 _LONGEST_LINE = 64 * 1024
@@ -241,7 +241,7 @@ def show_columns(
 
 
 def show_items(
-    titles: str, items: Sequence[Any], row: Callable[[Any], Sequence[str]], output: OutputFormat, *, header: bool = True
+    titles: str, items: Sequence[Any], row: Callable[[Any], Sequence[str]], output: OutputFormat, *, header: bool
 ) -> None:
     """Prints items of the server, one a row, or all of them as JSON."""
     show_columns(titles, [row(each) for each in items], [each.model_dump(mode="json") for each in items], output,
@@ -367,18 +367,15 @@ def show_sentence(text: str) -> None:
         show_line(line)
 
 
-def say_progress(text: str) -> Callable[[int, int], None]:
-    """Returns what says on standard error how far something is, every few seconds, if it takes as long.
-
-    `text`: with places for what is done and for all of it.
-    """
+def say_code_travels() -> Callable[[int, int], None]:
+    """Returns what says on standard error how many pieces were sent, every few seconds, if it takes as long."""
     said_at = time.monotonic()
 
     def told(done: int, of: int) -> None:
         nonlocal said_at
         if time.monotonic() - said_at >= _PROGRESS_EVERY_S:
             said_at = time.monotonic()
-            warn(text.format(f"{done:,}", f"{of:,}"))
+            warn(f"the code travels: {done:,} of {of:,} pieces")
 
     return told
 

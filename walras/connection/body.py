@@ -24,7 +24,7 @@ class ApiCall:
 
 
 class Body(BaseModel):
-    """Unknown fields in an answer are ignored: an older client reads a newer server."""
+    """Unknown fields are ignored: a release understands its neighbours."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -32,6 +32,12 @@ class Body(BaseModel):
         from walras.output.html_page import answer_html
 
         return answer_html(self)
+
+
+class RequestBody(BaseModel):
+    """Unknown fields in a request are refused by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ProblemDetail(Body):

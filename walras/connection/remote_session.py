@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from walras.connection.body import Body
 from walras.contract import INCARNATION_PATTERN
 from walras.errors import ClusterError, Conflict
 
@@ -38,14 +39,12 @@ class Channel(IntEnum):
     ERRORS = 1
 
 
-class SessionAsked(BaseModel):
+class SessionAsked(Body):
     """A user's request for a running job: the query of the caller's websocket."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: Literal["exec", "shell", "forward"]
     #: The command, for `exec`.
-    argv: Annotated[list[Annotated[str, Field(max_length=ARGUMENT_MOST)]], Field(max_length=ARGUMENTS_MOST)] = []
+    argv: list[Annotated[str, Field(max_length=ARGUMENT_MOST)]] = Field(default=[], max_length=ARGUMENTS_MOST)
     #: The port, for `forward`.
     port: int = Field(default=0, ge=0, le=65_535)
     #: The machine of the gang, by its node rank.
@@ -60,10 +59,8 @@ class SessionAsked(BaseModel):
         return {name: json.dumps(value) if name == "argv" else str(value) for name, value in given.items()}
 
 
-class SessionRequest(BaseModel):
+class SessionRequest(Body):
     """What the answer to a heartbeat tells a machine: to open a websocket for this session."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     session_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     job_id: int
@@ -73,10 +70,8 @@ class SessionRequest(BaseModel):
     user: str = ""
 
 
-class SessionNote(BaseModel):
+class SessionNote(Body):
     """The content of a text message."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: Literal["ready", "exit", "eof", "resize", "refused"]
     #: For `exit`: the command's code, 128 + N for signal N. For `refused`: the reason.

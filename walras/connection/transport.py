@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -127,9 +126,7 @@ class Transport:
         patience = self.patience
         return aiohttp.ClientTimeout(total=patience.call_timeout_s + moved_s, sock_connect=patience.connect_timeout_s)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -165,12 +162,9 @@ class Transport:
                 unsent = isinstance(error, aiohttp.ClientConnectorError) and tried < len(self._urls)
                 if last and not unsent:
                     raise self.unreachable(error) from None
-                self._turn_to_next()
+                # The next of several addresses is the one to call from now on.
+                self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
             await self.pause(tried)
-
-    def _turn_to_next(self) -> None:
-        """Makes the next of several addresses the one to call from now on."""
-        self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
 
     async def pause(self, tried: int = 0) -> None:
         """Wait before the next try, or (0 failures) before the next poll."""

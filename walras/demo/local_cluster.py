@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -284,10 +284,12 @@ class LocalCluster:
         stage = self._stage
         files = ["--cluster", stage.cluster_path, "--policy", stage.policy_path]
         self._run("server", "server", "--data", stage.server, "--host", "127.0.0.1", "--port", "0", *files)
-        self.url = url = await self._url()
+        address = stage.server / "server.json"
+        await self._until(lambda: asyncio.to_thread(address.exists), SERVER_READY_S)
+        self.url = url = str(json.loads(address.read_text())["url"])
         token = (stage.server / "admin.token").read_text().strip()
         self.admin = await self._clients.enter_async_context(Client(url, token))
-        await self._until_ready()
+        await self._until(self._is_ready, SERVER_READY_S)
         for name in stage.machines:
             self._start_machine(name)
         # One of their jobs is urgent, which elsewhere is an operator's to ask for.
@@ -297,7 +299,7 @@ class LocalCluster:
             client = self.users[user] = await self._clients.enter_async_context(Client(url, created.token))
             for workdir, tree in stage.code.items():
                 await client.send_folder(stage.code_folder(workdir), tree)
-        await self._until_joined(len(stage.machines))
+        await self._until(self._have_joined, AGENTS_READY_S)
 
     def _run(self, name: str, *arguments: object) -> None:
         self._processes.start(name, [self._walras, *map(str, arguments)], self._environment)
@@ -319,38 +321,26 @@ class LocalCluster:
             path.write_text(json.dumps(self._stage.cluster.speeds, indent=1))
         return path
 
-    async def _url(self) -> str:
-        path = self._stage.server / "server.json"
-        async with asyncio.timeout(SERVER_READY_S):
-            while not path.exists():
-                self._fail_if_dead()
-                await asyncio.sleep(_POLL_EVERY_S)
-        return str(json.loads(path.read_text())["url"])
-
-    async def _until_ready(self) -> None:
-        async with asyncio.timeout(SERVER_READY_S):
-            while True:
-                self._fail_if_dead()
-                try:
-                    if (await self.admin.health()).ok:
-                        return
-                except WalrasError:
-                    pass
+    async def _until(self, holds: Callable[[], Awaitable[bool]], within_s: float) -> None:
+        """Waits until it holds. Raises TimeoutError, or what `check_alive` raises."""
+        async with asyncio.timeout(within_s):
+            while not await holds():
+                self.check_alive()
                 await asyncio.sleep(_POLL_EVERY_S)
 
-    async def _until_joined(self, count: int) -> None:
-        async with asyncio.timeout(AGENTS_READY_S):
-            while len([node for node in await self.admin.nodes() if node.state == "up"]) < count:
-                self._fail_if_dead()
-                await asyncio.sleep(_POLL_EVERY_S)
+    async def _is_ready(self) -> bool:
+        try:
+            return (await self.admin.health()).ok
+        except WalrasError:
+            return False
 
-    def _fail_if_dead(self) -> None:
-        if (death := self._processes.died()) is not None:
-            raise ClusterError(death)
+    async def _have_joined(self) -> bool:
+        return sum(node.state == "up" for node in await self.admin.nodes()) >= len(self._stage.machines)
 
     def check_alive(self) -> None:
         """Raises ClusterError if the server or an owned machine's agent has ended."""
-        self._fail_if_dead()
+        if (death := self._processes.died()) is not None:
+            raise ClusterError(death)
 
     async def log_of(self, job_id: int, most_bytes: int = 100_000) -> str:
         """Returns what the job printed in all its attempts; empty if the log cannot be read."""

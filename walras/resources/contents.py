@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from walras.connection.body import Body, RequestBody
 from walras.contract import FILES_MOST
 from walras.job_needs import JobOutputs
 from walras.resources.endpoint import API, BINARY, CONTENT, LARGE_BODY_BYTES, Call, Calls, Endpoint
@@ -15,33 +16,27 @@ from walras.storage.content_transfer import ContentTransfer
 _NAMES_MOST, _TREE_BODY_BYTES = 20_000, 64 * 1024 * 1024
 
 
-class ChunkQuestion(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ChunkQuestion(RequestBody):
     names: list[ChunkName] = Field(max_length=_NAMES_MOST, fail_fast=True)
 
 
-class PackQuestion(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class PackQuestion(RequestBody):
     names: list[ChunkName] = Field(min_length=1, max_length=PACK_CHUNKS, fail_fast=True)
 
 
-class ChunksMissing(BaseModel):
+class ChunksMissing(Body):
     """The chunks that the server does not have."""
 
     names: list[str]
 
 
-class ContentPrune(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ContentPrune(RequestBody):
     dry_run: bool = False
     #: Checkpoints of jobs that ended longer ago than this, seconds, are needed no more; None: all are.
     checkpoints_older_s: float | None = Field(default=None, ge=0, le=1e12)
 
 
-class ContentPruned(BaseModel):
+class ContentPruned(Body):
     """The bytes of content that were deleted, or would be; by holder what several hold counts for each.
 
     `objects`: how many in object stores; `unanswered`: the places in them that could not be looked at.
@@ -50,10 +45,10 @@ class ContentPruned(BaseModel):
     size_bytes: int
     holders: dict[str, int]
     objects: int = 0
-    unanswered: list[str] = []
+    unanswered: list[str] = Field(default=[])
 
 
-class TreeCommitted(BaseModel):
+class TreeCommitted(Body):
     """The name under which the tree is now durable."""
 
     name: str

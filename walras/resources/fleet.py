@@ -10,9 +10,9 @@ policy is asked.
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from walras.connection.body import Body
+from walras.connection.body import Body, RequestBody
 from walras.job_needs import OutputsCollected
 from walras.machines.machine_facts import DeviceSample
 from walras.resources.endpoint import AGENT, API, BINARY, LARGE_BODY_BYTES, Call, Calls, Endpoint
@@ -52,10 +52,8 @@ class NodeView(Body):
     devices: list[DeviceSample] = Field(default_factory=list)
 
 
-class Drain(BaseModel):
+class Drain(RequestBody):
     """How a machine is emptied. Jobs that can save their work move at once; others run to their ends, unless ..."""
-
-    model_config = ConfigDict(extra="forbid")
 
     #: All jobs are asked to stop now, those included that cannot save their work.
     now: bool = False
@@ -114,10 +112,8 @@ class PoolRemoval(Body):
     stranded_jobs: list[int]
 
 
-class PoolChange(BaseModel):
+class PoolChange(RequestBody):
     """`PATCH /pools/{pool_id}`: what is to be different."""
-
-    model_config = ConfigDict(extra="forbid")
 
     quota: int | None = Field(default=None, ge=0, le=LARGEST_POOL)
     least: int | None = Field(default=None, ge=0, le=LARGEST_POOL)
@@ -127,16 +123,15 @@ class PoolChange(BaseModel):
     drained: bool | None = None
 
 
-class Revocation(BaseModel):
+class Revocation(RequestBody):
     """`POST /pools:revoke`."""
 
-    model_config = ConfigDict(extra="forbid")
     pool_id: str
     #: Warning to the machines before they are taken away, seconds.
     notice_s: float = Field(default=0.0, ge=0, le=86_400)
 
 
-class Revoked(BaseModel):
+class Revoked(Body):
     """Machines that will be gone."""
 
     nodes: list[str]
@@ -235,15 +230,13 @@ _Instant = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(_ch
 _MOST_MACHINES = 4096
 
 
-class NewReservation(BaseModel):
+class NewReservation(RequestBody):
     """`POST /reservations`: accelerators of a type for a project, or machines by name."""
-
-    model_config = ConfigDict(extra="forbid")
 
     #: Type and number of accelerators; both empty with `nodes`.
     accelerator: AcceleratorName | None = None
     accelerators: Annotated[int, Field(ge=0, le=MAX_ACCELERATORS)] = 0
-    nodes: Annotated[list[Annotated[str, Field(min_length=1, max_length=300)]], Field(max_length=_MOST_MACHINES)] = []
+    nodes: list[Annotated[str, Field(min_length=1, max_length=300)]] = Field(default=[], max_length=_MOST_MACHINES)
     #: The project whose jobs may run there; empty with `maintenance`, when no jobs may.
     project: ShownName | None = None
     maintenance: bool = False
@@ -263,7 +256,7 @@ class NewReservation(BaseModel):
         return self
 
 
-class ReservationView(BaseModel):
+class ReservationView(Body):
     """A reservation, and what becomes of it as things stand."""
 
     id: int
@@ -285,7 +278,7 @@ class ReservationView(BaseModel):
     #: When its machines are empty of other jobs at the latest; None where that is unknown.
     ready: str | None = None
     #: Notes for people, with numbers: jobs still there, jobs that lose work, machines that are away.
-    notes: list[str] = []
+    notes: list[str] = Field(default=[])
 
 
 RESERVATIONS = Endpoint(

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from walras.connection.body import Body, ProblemDetail
+from walras.connection.body import Body, ProblemDetail, RequestBody
 from walras.connection.remote_session import SessionAsked
 from walras.contract import BANDWIDTH_VALUE
 from walras.job_request import DEFAULT_PROJECT
@@ -301,24 +301,21 @@ class Explanation(Body):
     speeds: list[SpeedView] = Field(default_factory=list)
 
 
-class JobBatch(BaseModel):
+class JobBatch(RequestBody):
     """`POST /jobs:batch`."""
 
-    model_config = ConfigDict(extra="forbid")
     jobs: list[Any] = Field(min_length=1, max_length=JOBS_IN_ONE)
 
 
-class JobsCancelled(BaseModel):
+class JobsCancelled(RequestBody, strict=True):
     """`POST /jobs:cancel`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     jobs: list[Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]] = Field(min_length=1, max_length=JOBS_IN_ONE)
 
 
-class Patch(BaseModel):
+class Patch(RequestBody, strict=True):
     """`PATCH /jobs/{id}`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     priority: int | None = Field(default=None, ge=0, le=100)
     budget_usd: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)  # over all attempts
     deadline: str | None = Field(default=None, max_length=64)  # as in a job file; `none`: it has none any more

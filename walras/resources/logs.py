@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import aiohttp
-from pydantic import BaseModel
 
-from walras.connection.body import ApiCall
+from walras.connection.body import ApiCall, Body
 from walras.connection.transport import Outage, Transport, response_error
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import ServerUnreachable
@@ -17,7 +16,7 @@ from walras.resources.jobs import JOB_PATH, JobCalls
 T = TypeVar("T")
 
 
-class LogStart(BaseModel):
+class LogStart(Body):
     """`GET /jobs/{id}/logs/start`: the offset to read a log from."""
 
     offset: int

@@ -11,9 +11,9 @@ most that could have been gained, not what a better scheduler would have gained.
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from walras.connection.body import Body
+from walras.connection.body import Body, RequestBody
 from walras.job_request import JobId
 from walras.resources.endpoint import API, Call, Calls, Endpoint
 from walras.spec.field_types import ShownName
@@ -53,10 +53,8 @@ class MoneyReport(Body):
 _Amount = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
-class NewCredit(BaseModel):
+class NewCredit(RequestBody):
     """`POST /budgets/credits`: an amount for a budget that the policy in force has."""
-
-    model_config = ConfigDict(extra="forbid")
 
     #: The budget's owner, as the policy's rules name it; all fields empty: the cluster's budget.
     project: ShownName | None = None
@@ -77,7 +75,7 @@ class NewCredit(BaseModel):
         return self
 
 
-class BudgetView(BaseModel):
+class BudgetView(Body):
     """One limit: how much of it is used and left, and when it is renewed."""
 
     #: The owner in words; empty: the cluster.
@@ -102,7 +100,7 @@ class BudgetView(BaseModel):
     refills: str | None = None
 
 
-class CreditView(BaseModel):
+class CreditView(Body):
     """A credit that was added to a budget."""
 
     id: int

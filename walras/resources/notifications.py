@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from walras.connection.body import Body, RequestBody
 from walras.resources.endpoint import API, Calls, Endpoint
 
 #: The prefix of the base64 of a key.
@@ -42,20 +43,16 @@ class NotificationKind(StrEnum):
 CHOICES = tuple(kind for kind in NotificationKind if kind is not NotificationKind.TEST)
 
 
-class NewChannel(BaseModel):
+class NewChannel(RequestBody):
     """Asks to be told of events at an address (`POST /notify`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     #: `https://...`, or the address of a chat or mail service as Apprise writes it. It is kept sealed.
     url: Annotated[str, Field(min_length=1, max_length=_LONGEST_URL)]
     kinds: Annotated[list[NotificationKind], Field(min_length=1, max_length=len(NotificationKind))]
 
 
-class ChannelView(BaseModel):
+class ChannelView(Body):
     """Where a user is told of events, and what came of that so far (`GET /notify`)."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: int
     #: The address without its secret parts.

@@ -7,8 +7,9 @@ administrators have none. What a job does not state comes from its project (`Job
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from walras.connection.body import Body, RequestBody
 from walras.resources.endpoint import API, Call, Calls, Endpoint
 from walras.spec.field_types import ShownName
 
@@ -23,11 +24,7 @@ CAPPED_FIELDS = {
 }
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Caps(_Settings):
+class Caps(RequestBody):
     """The most that jobs may ask for; None: no cap."""
 
     max_priority: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -37,7 +34,7 @@ class Caps(_Settings):
     max_value_usd_per_h: _Amount | None = None
 
 
-class JobDefaults(_Settings):
+class JobDefaults(RequestBody):
     """Values for fields that jobs of a project do not state; None: the default of Walras."""
 
     priority: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -45,7 +42,7 @@ class JobDefaults(_Settings):
     value_usd_per_h: _Amount | None = None
 
 
-class ShareTerms(_Settings):
+class ShareTerms(RequestBody):
     """What a project, or a user inside a project, may have of the fleet."""
 
     #: Part of the parent's share against its siblings that have work.
@@ -74,7 +71,7 @@ class ProjectShare(ShareTerms):
         return owned
 
 
-class UserSettings(_Settings):
+class UserSettings(RequestBody):
     """The role and projects of a user."""
 
     role: str = "user"
@@ -84,7 +81,7 @@ class UserSettings(_Settings):
     )
 
 
-class ProjectSettings(_Settings):
+class ProjectSettings(RequestBody):
     """The settings for the jobs of a project."""
 
     caps: Caps = Caps()
@@ -94,7 +91,7 @@ class ProjectSettings(_Settings):
     users: Annotated[dict[ShownName, ShareTerms], Field(max_length=10_000)] = Field(default_factory=dict)
 
 
-class RoleSettings(_Settings):
+class RoleSettings(RequestBody):
     """The caps (priority, weight, preemptibility) of jobs that users with a role may submit."""
 
     caps: Caps = Caps()
@@ -108,10 +105,8 @@ FIRST_ROLES: dict[str, RoleSettings] = {
 }
 
 
-class DefaultView(BaseModel):
+class DefaultView(Body):
     """A field that a job did not state (`field` of its spec), the value it has, and whose default that is."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     field: str
     value: str | float | int
@@ -119,9 +114,7 @@ class DefaultView(BaseModel):
     by: str
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
+class _View(Body):
     name: str
     #: When the settings were made; empty where they are still the initial ones.
     changed_at: str = ""
@@ -139,33 +132,26 @@ class UserView(_View):
     removed: bool = False
 
 
-class ProjectView(_View, ProjectSettings):
+class ProjectView(_View, ProjectSettings, extra="ignore"):
     """A project (`GET /projects`)."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
     #: Users who may use it by name; those of every project are not listed.
-    members: list[str] = []
+    members: list[str] = Field(default=[])
 
 
-class RoleView(_View, RoleSettings):
+class RoleView(_View, RoleSettings, extra="ignore"):
     """A role (`GET /roles`)."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
-
-class NewPerson(BaseModel):
+class NewPerson(RequestBody):
     """`POST /users` and `POST /projects`: a name, and settings as `PATCH` takes them."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: ShownName
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
-class NewToken(BaseModel):
+class NewToken(RequestBody):
     """`POST /tokens`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     user: ShownName
     role: str = "user"
@@ -175,10 +161,8 @@ class NewToken(BaseModel):
     expires_in_s: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
 
 
-class TokenView(BaseModel):
+class TokenView(Body):
     """A token without its secret."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     prefix: str
     user: str
@@ -188,19 +172,13 @@ class TokenView(BaseModel):
     is_expired_or_revoked: bool
 
 
-class TokenList(BaseModel):
+class TokenList(Body):
     """`GET /tokens`."""
 
     items: list[TokenView]
 
 
-class _Answer(BaseModel):
-    """Unknown fields are ignored, so that a client understands a server one release newer."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class TokenCreated(_Answer):
+class TokenCreated(Body):
     """`POST /tokens`: the secret is shown once."""
 
     token: str
@@ -209,7 +187,7 @@ class TokenCreated(_Answer):
     role: str
 
 
-class WhoAmI(_Answer):
+class WhoAmI(Body):
     """`GET /whoami`: whose token the caller showed."""
 
     user: str
@@ -218,7 +196,7 @@ class WhoAmI(_Answer):
     projects: list[str]
 
 
-class AuditView(_Answer):
+class AuditView(Body):
     """One write through the API (`GET /audit`), without secrets and variables of jobs."""
 
     at: str
@@ -236,22 +214,18 @@ class AuditView(_Answer):
     after: Any
 
 
-class ShareLoan(BaseModel):
+class ShareLoan(Body):
     """Accelerators that a sibling lends to another entity now."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     accelerators: float
 
 
-class EntityPriceView(BaseModel):
+class EntityPriceView(Body):
     """A project ("vision") or user ("vision/ada") whose limit or guarantee binds at the last solve.
 
     Prices are those of an accelerator held all the time, in the unit of the prices of pools.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     #: What its limit adds to the price of a pool: one accelerator more would be worth this to its jobs.
@@ -260,10 +234,8 @@ class EntityPriceView(BaseModel):
     guarantee: float
 
 
-class OwnedView(BaseModel):
+class OwnedView(Body, from_attributes=True):
     """What a project owns of an accelerator type or a pool (`scope`), in accelerators."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
 
     scope: str
     owned: int
@@ -275,10 +247,8 @@ class OwnedView(BaseModel):
     credit_h: float
 
 
-class ShareView(BaseModel):
+class ShareView(Body):
     """Where a project ("vision") or a user inside it ("vision/ada") stands (`GET /share`), in accelerators."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     weight: float

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from walras.cluster import Market
-from walras.connection.body import Body
+from walras.connection.body import Body, RequestBody
 from walras.errors import UserError
 from walras.job_request import JobId
 from walras.resources.endpoint import API, Calls, Endpoint
@@ -33,11 +33,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=200)]
 Triple = tuple[float, float, float]
 
 
-class _Asked(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MachinesMore(_Asked):
+class MachinesMore(RequestBody):
     """Additional accelerators of a type, in whole machines of a pool that the cluster has."""
 
     accelerator: _Name
@@ -46,18 +42,18 @@ class MachinesMore(_Asked):
     market: Market | None = None
 
 
-class WhatIfRequest(_Asked):
+class WhatIfRequest(RequestBody):
     """`POST /whatif`: all of these at once."""
 
-    add: Annotated[list[MachinesMore], Field(max_length=8)] = []
+    add: list[MachinesMore] = Field(default=[], max_length=8)
     #: Names of machines, pools or accelerator types to remove.
-    remove: Annotated[list[_Name], Field(max_length=16)] = []
+    remove: list[_Name] = Field(default=[], max_length=16)
     #: A policy file: `{"policy": ..., "rules": ...}`.
     policy: dict[str, Any] | None = None
     #: Jobs to submit, as their specs.
-    submit: Annotated[list[dict[str, Any]], Field(max_length=4)] = []
+    submit: list[dict[str, Any]] = Field(default=[], max_length=4)
     #: Projects, or users inside one, whose limits are lifted.
-    no_limit: Annotated[list[_Name], Field(max_length=16)] = []
+    no_limit: list[_Name] = Field(default=[], max_length=16)
 
 
 class DifferenceView(Body):

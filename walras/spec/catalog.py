@@ -5,6 +5,7 @@ A later file adds rows and overrides fields of rows with the same key (`name` of
 it. Prices here are typical ones to plan with; what was paid is recorded where it is spent.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -25,7 +26,7 @@ from walras.spec.field_types import (
     ShownName,
     WholeNumber,
 )
-from walras.spec.file_model import FileModel, ModelT, check_model, load_mapping
+from walras.spec.file_model import FileModel, check_model, load_mapping
 from walras.spec.shipped_files import SHIPPED_CONFIGS
 
 SHIPPED_CATALOG = SHIPPED_CONFIGS / "catalog"
@@ -171,22 +172,37 @@ def load_catalog(paths: Iterable[Path] = ()) -> Catalog:
                 rows.take(str(file.name), load_mapping(file))
             except ConfigError as error:
                 rows.problems.append(str(error))
-    accelerators = (_model(CatalogAccelerator, row) for row in rows.accelerators.values())
+    accelerators = (check_model(CatalogAccelerator, row, source="catalog") for row in rows.accelerators.values())
     return Catalog(
         accelerators={entry.name: entry for entry in accelerators},
-        instances=tuple(_model(CatalogInstance, row) for row in rows.instances.values()),
+        instances=tuple(check_model(CatalogInstance, row, source="catalog") for row in rows.instances.values()),
         problems=tuple(rows.problems),
     )
 
 
 @cache
+def _shipped_sheets() -> Catalog:
+    """Returns the accelerators of our own catalog, without machines."""
+    facts = load_mapping(SHIPPED_CATALOG / "accelerators.yaml")
+    dated = {name: facts[name] for name in ("as_of", "source")}
+    rows = [CatalogAccelerator.model_validate(row | dated) for row in facts["accelerators"]]
+    return Catalog({row.name: row for row in rows}, ())
+
+
+def catalog_memory_bytes(accelerator: str) -> int:
+    """Returns the memory of one accelerator of a type: as its name says (`a100-40gb`), else our catalog; 0: unknown."""
+    if named := re.search(r"[-.](\d{1,4})gb$", accelerator):
+        return int(named[1]) * 10**9
+    sheet = _shipped_sheets().sheet(accelerator)
+    return 0 if sheet is None else sheet.memory
+
+
+@cache
 def catalog_speeds() -> Mapping[str, float]:
     """Relative speeds of accelerator types by our catalog, a V100 being 1: where its facts are known."""
-    facts = load_mapping(SHIPPED_CATALOG / "accelerators.yaml")
-    rows = [CatalogAccelerator.model_validate(row | _of_file(facts)) for row in facts["accelerators"]]
     raw = {
         row.name: row.achieves * sqrt(row.peak_flops["fp32"] * row.memory_bytes_per_s)
-        for row in rows
+        for row in _shipped_sheets().accelerators.values()
         if "fp32" in row.peak_flops and row.memory_bytes_per_s is not None
     }
     return {name: speed / raw["v100"] for name, speed in raw.items()}
@@ -198,17 +214,9 @@ def catalog_speed(accelerator: str) -> float | None:
     return next((speeds[name] for name in sheet_names(accelerator) if name in speeds), None)
 
 
-def _of_file(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: facts[name] for name in ("as_of", "source")}
-
-
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
         return sorted(entry for entry in path.iterdir() if entry.suffix in _ENDINGS)
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder", fix="name a catalog file, or a folder of them")
     return [path]
-
-
-def _model(model: type[ModelT], row: Mapping[str, Any]) -> ModelT:
-    return check_model(model, row, source="catalog")

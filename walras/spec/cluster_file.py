@@ -19,8 +19,7 @@ What OpenSSH knows of a host (user, port, key, jump host) is read from its own c
 """
 
 import re
-from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
@@ -30,7 +29,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 from walras.cluster import Market, Pool, PoolId, Shape, checked_lifetime
 from walras.errors import ConfigError
 from walras.machines.topology import Topology, slurm_switches
-from walras.spec.accelerator_names import sheet_names
+from walras.spec.catalog import catalog_memory_bytes
 from walras.spec.field_types import (
     AcceleratorName,
     Length,
@@ -40,10 +39,8 @@ from walras.spec.field_types import (
     ShownName,
     WholeNumber,
 )
-from walras.spec.file_model import FieldMistake, FileModel, load_mapping, nearest_or_all
-from walras.spec.shipped_files import SHIPPED_CONFIGS
+from walras.spec.file_model import FieldMistake, FileModel, nearest_or_all
 from walras.storage.checkpoint_store import check_store, is_handed_out
-from walras.units import parse_size
 
 #: Parts of the names that EC2 gives (`ami-…`, `subnet-…`), and names of profiles.
 _AwsWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+=,.@_-]{0,127}$")]
@@ -132,21 +129,6 @@ class ProviderSections(FileModel):
 
 LARGEST_POOL = 100_000
 _ROLE = r"^(|arn:[a-z-]{3,20}:iam:[A-Za-z0-9-]{0,30}:[A-Za-z0-9]{0,30}:role/[A-Za-z0-9_+=,.@/-]{1,600})$"
-
-
-@cache
-def _catalog_memories() -> Mapping[str, int]:
-    rows = load_mapping(SHIPPED_CONFIGS / "catalog" / "accelerators.yaml")["accelerators"]
-    return {row["name"]: parse_size(row["memory"]) for row in rows}
-
-
-def catalog_memory_bytes(accelerator: str) -> int:
-    """Returns the memory of one accelerator of a type: as its name says (`a100-40gb`), else our catalog; 0: unknown."""
-    named = re.search(r"[-.](\d{1,4})gb$", accelerator)
-    if named:
-        return int(named[1]) * 10**9
-    known = _catalog_memories()
-    return next((known[name] for name in sheet_names(accelerator) if name in known), 0)
 
 
 # --------------------------------------------------------------------------------------------------- the cluster

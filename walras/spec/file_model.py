@@ -131,7 +131,7 @@ def _field_text_fix(model: type[BaseModel], detail: ErrorDetails) -> tuple[str, 
         text += f", not {_shortened(given)}"
     if kind == "model_type" and (owner := _model_at(model, location)):
         return field, text, f"write its fields below it: {', '.join(owner.model_fields)}"
-    return field, text, _fix_for_kind(kind, context)
+    return field, text, _FIXES.get(kind, "see the documentation of this field").format(**context)
 
 
 def _split_fix(field: str, text: str) -> tuple[str, str, str]:
@@ -140,58 +140,46 @@ def _split_fix(field: str, text: str) -> tuple[str, str, str]:
     return field, wrong, fix
 
 
-def _fix_for_kind(kind: str, context: Mapping[str, Any]) -> str:
-    match kind:
-        case "greater_than":
-            return f"give a number above {context['gt']:g}"
-        case "greater_than_equal":
-            return f"give {context['ge']:g} or more"
-        case "less_than_equal":
-            return f"give {context['le']:g} or less"
-        case "literal_error":
-            return f"choose {context['expected']}"
-        case "finite_number":
-            return "give a finite number"
-        case "string_type":
-            return "write text; quote it if it looks like a number"
-        case "string_too_long" | "too_long":
-            return f"at most {context['max_length']}"
-        case "string_too_short" | "too_short":
-            return "it must not be empty"
-        case "dict_type":
-            return "write lines `NAME: value` below it"
-        case "bool_parsing" | "bool_type":
-            return "write true or false"
-        case _:
-            return "see the documentation of this field"
+#: How to mend a value, by the kind of pydantic's error; its context fills the places.
+_FIXES = {
+    "greater_than": "give a number above {gt:g}",
+    "greater_than_equal": "give {ge:g} or more",
+    "less_than_equal": "give {le:g} or less",
+    "literal_error": "choose {expected}",
+    "finite_number": "give a finite number",
+    "string_type": "write text; quote it if it looks like a number",
+    "dict_type": "write lines `NAME: value` below it",
+    **dict.fromkeys(("string_too_long", "too_long"), "at most {max_length}"),
+    **dict.fromkeys(("string_too_short", "too_short"), "it must not be empty"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "write true or false"),
+}
 
 
 def _fix_for_unknown(model: type[BaseModel], location: Sequence[str | int]) -> str:
     owner = _model_at(model, location[:-1])
     if owner is None:
         return "remove it"
-    if location[-1] in _not_yet(owner):
+    if location[-1] in _words_of(owner).not_yet:
         return "this version does not carry it out; remove it"
     meant = _intended_field(model, location)
     if meant is None:
         return f"remove it; known fields: {', '.join(owner.model_fields)}"
-    return f"here it is called `{meant}`" if location[-1] in _other_words(owner) else f"did you mean `{meant}`?"
+    return (
+        f"here it is called `{meant}`" if location[-1] in _words_of(owner).other_words else f"did you mean `{meant}`?"
+    )
 
 
-def _other_words(model: type[BaseModel]) -> Mapping[str, str]:
-    return model.other_words if issubclass(model, FileModel) else {}
-
-
-def _not_yet(model: type[BaseModel]) -> frozenset[str]:
-    return model.not_yet if issubclass(model, FileModel) else frozenset()
+def _words_of(model: type[BaseModel]) -> type[FileModel]:
+    """Returns the model whose `other_words` and `not_yet` count for this one."""
+    return model if issubclass(model, FileModel) else FileModel
 
 
 def _intended_field(model: type[BaseModel], location: Sequence[str | int]) -> str | None:
     """Returns the path of the field that was probably meant by an unknown one; None if no name is close."""
     owner, word = _model_at(model, location[:-1]), str(location[-1])
-    if owner is None or word in _not_yet(owner):
+    if owner is None or word in _words_of(owner).not_yet:
         return None
-    name = _other_words(owner).get(word) or nearest_word(word, owner.model_fields)
+    name = _words_of(owner).other_words.get(word) or nearest_word(word, owner.model_fields)
     return field_path((*location[:-1], name)) if name else None
 
 

@@ -75,7 +75,7 @@ from walras.spec.sweeps import (
     Matrix,
     check_array_index,
 )
-from walras.spec.text_formats import check_extent, dump_yaml, parse_yaml
+from walras.spec.text_formats import check_extent, parse_yaml
 from walras.units import format_length
 
 #: A spec in its textual form, whatever the format.
@@ -342,11 +342,6 @@ def spec_mapping(spec: JobSpec) -> dict[str, Any]:
     """
     data = spec.model_dump(mode="json", exclude_defaults=True)
     return data | {"priority": spec.priority} if "priority" in spec.model_fields_set else data
-
-
-def dump_spec(spec: JobSpec) -> str:
-    """Returns the spec as a job file; `parse_spec` reads it back to an equal spec."""
-    return dump_yaml(spec_mapping(spec))
 
 
 def json_schema() -> dict[str, Any]:

@@ -24,8 +24,7 @@ from walras.cluster import Market, NodeId, Pool, PoolId, Shape, is_same_machine_
 from walras.contract import PROTOCOL, protocol_problem
 from walras.errors import Forbidden, NameHeld, NotFound, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.spec.accelerator_names import covers
-from walras.spec.catalog import catalog_speed
-from walras.spec.cluster_file import catalog_memory_bytes
+from walras.spec.catalog import catalog_memory_bytes, catalog_speed
 from walras.wire import ClusterIdentity, Heartbeat, Register, ShapeFacts, is_like_memory
 
 log = logging.getLogger(__name__)

@@ -408,6 +408,12 @@ def fake() -> Iterator[FakeServer]:
     loop.close()
 
 
+def answers_from(monkeypatch: pytest.MonkeyPatch, client: Any, *modules: Any) -> None:
+    """Makes the commands of these modules talk to this client."""
+    for module in modules:
+        monkeypatch.setattr(module, "with_client", lambda work: asyncio.run(work(client)))
+
+
 @pytest.fixture
 def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs `walras ARGS` against the fake server, in an empty folder with a home of its own."""

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from walras.cli.machine_commands import _listed_nodes
 from walras.cli.main import app
 from walras.cli.terminal_output import Listing
-from walras.cli.top_screens import MachinesScreen
-from walras.cli.top_text import _machine_text
+from walras.cli.top_screens import MachinesScreen, _machine_text
 from walras.cluster import (
     MOST_OF_TYPE,
     MOST_TYPES,

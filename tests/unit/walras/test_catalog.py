@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from walras.cli.main import app
 from walras.errors import ConfigError
-from walras.spec.catalog import catalog_speed, load_catalog
-from walras.spec.cluster_file import catalog_memory_bytes
+from walras.spec.catalog import catalog_memory_bytes, catalog_speed, load_catalog
 
 #: The instance that these tests override, and the facts of a machine that nobody sells.
 OURS = "cloud: aws\nregion: us-east-1\nas_of: 2026-09-01\nsource: a quote\n"

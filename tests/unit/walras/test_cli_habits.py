@@ -12,19 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from walras.cli.main import WORDS_OF_OTHERS, app
+from walras.cli.main import RENAMED, WORDS_OF_OTHERS, app, current_words
+from walras.cli.resource_commands import RESOURCES
 
 Run = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `walras ARGS` as ada against the fake server."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "token").write_text("walras_user_secret\n")
-    settings = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN_FILE": str(tmp_path / "token"), "HOME": str(tmp_path)}
-    return lambda *args, stdin=None: CliRunner().invoke(app, list(args), input=stdin, env=settings)
 
 
 @pytest.fixture
@@ -50,11 +42,6 @@ def test_a_word_of_other_schedulers_is_answered_with_ours(run: Run, word: str) -
     result = run(word)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"walras: there is no `walras {word}`\n  fix: walras {WORDS_OF_OTHERS[word]}\n"
-    words = WORDS_OF_OTHERS[word].split()
-    commands = [each for each in words if not each.startswith("-")]
-    helped = CliRunner().invoke(app, [*commands, "--help"])
-    assert helped.exit_code == 0
-    assert not [option for option in words[len(commands) :] if option not in helped.output]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +55,31 @@ def test_a_command_that_was_merged_into_another_names_it(run: Run, word: str, ou
     """With whatever follows it on the line."""
     result = run(word, "12", "--all")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"  fix: walras {ours}")
+
+
+@pytest.mark.parametrize("former", RENAMED)
+def test_a_former_name_still_leads_to_its_command(former: str) -> None:
+    """Its words become the present ones, and a note on standard error says so."""
+    noted = CliRunner().invoke(app, [*former.split(), "--help"])
+    assert noted.stderr.startswith(f"walras: `walras {former}` is now `walras {RENAMED[former]}`\n")
+    assert current_words([*former.split(), "1"]) == ([*RENAMED[former].split(), "1"], former)
+
+
+@pytest.mark.parametrize("named", sorted({*RENAMED.values(), *WORDS_OF_OTHERS.values()}))
+def test_what_a_name_leads_to_is_a_command_with_these_options(named: str) -> None:
+    words = [word for word in named.split() if not word.startswith("-") and word.islower()]
+    if words[:2] in (["admin", "list"], ["admin", "remove"]):
+        assert words[2] in RESOURCES or words[2].removesuffix("s") in RESOURCES
+        words = words[:2]
+    shown = CliRunner().invoke(app, [*words, "--help"])
+    assert shown.exit_code == 0
+    assert [word for word in named.split() if word.startswith("-") and word not in shown.stdout] == []
+
+
+@pytest.mark.parametrize("words", ["list planets", "list node", "remove planet mars", "remove role user"])
+def test_only_resources_are_listed_and_removed(run: Run, words: str) -> None:
+    refused = run("admin", *words.split())
+    assert (refused.exit_code, "field: KIND" in refused.output) == (2, True), refused.output
 
 
 def test_jobs_are_chosen_by_user_state_name_and_label(run: Run, jobs: Any) -> None:
@@ -102,16 +114,8 @@ def test_failed_jobs_run_again_as_they_were(run: Run, jobs: Any) -> None:
     assert jobs.jobs[7]["spec"] == {"run": "echo old"}
 
 
-def test_a_token_says_whose_it_is(run: Run) -> None:
-    assert "ada, role user, projects vision" in run("whoami").stdout
-
-
 #: What people of other schedulers type: a command line, whether it is done here, and what the answer holds.
 HABITS = [
-    ("status", False, "fix: walras queue"),
-    ("ps", False, "fix: walras queue"),
-    ("requeue 5", False, "fix: walras rerun"),
-    ("quota", False, "fix: walras money --shares"),
     ("queue --me", True, "sweep-1"),
     ("queue --start", True, "EXPECTED"),
     ("queue --state running", True, "sweep-1"),
@@ -121,7 +125,7 @@ HABITS = [
     ("cancel -u ada -y", True, ""),
     ("cancel --all -y", True, ""),
     ("cancel --name eval -y", True, "3"),
-    ("whoami", True, "ada"),
+    ("whoami", True, "ada, role user, projects vision"),
     ("rerun 5", True, "job 5 runs again"),
     ("update 2 --priority high", True, "priority 80"),
     ("update 2 --deadline 2h", True, "has the deadline +2h"),
@@ -132,7 +136,6 @@ HABITS = [
     ("admin remove token", False, "NAME"),
     ("admin init --help", True, "DIR"),
     ("admin slurm-links --help", True, "sbatch"),
-    ("attach 5", False, "fix: walras exec"),
     ("exec --help", True, "JOB"),
     ("exec 5", False, "fix: walras exec JOB -- COMMAND"),  # no terminal for a shell
     ("money --help", True, "--shares"),
@@ -148,6 +151,71 @@ def test_what_people_type_by_habit_is_answered(run: Run, jobs: Any, typed: str, 
     result = run(*typed.split())
     assert (result.exit_code == 0) is is_done, result.output
     assert told in result.output
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "ran"),
+    [
+        ("train.py --name fine --gpus a100:2", ["python", "train.py"]),
+        ("--name fine --gpus a100:2 -- python train.py --lr 0.1", ["python", "train.py", "--lr", "0.1"]),
+    ],
+)
+@pytest.mark.usefixtures("script")
+def test_a_script_or_a_program_is_submitted_as_it_is_typed(run: Run, fake: Any, words: str, ran: list[str]) -> None:
+    """The current folder travels with it; name and accelerators are options."""
+    result = run("submit", *words.split())
+    assert result.exit_code == 0, result.output
+    spec = fake.jobs[1]["spec"]
+    assert (spec["name"], spec["run"], spec["resources"]) == ("fine", ran, {"accelerators": {"a100": 2}})
+    assert spec["code"]["files"] == 2
+
+
+def test_what_is_told_of_a_job_is_an_option(run: Run, fake: Any, script: None) -> None:
+    """`--notify` stands for the field; a word that is none is refused by it."""
+    result = run("submit", "train.py", "--notify", "failed,at-risk")
+    assert result.exit_code == 0, result.output
+    assert fake.jobs[1]["spec"]["notify"] == ["failed", "at_risk"]
+    refused = run("submit", "train.py", "--notify", "death")
+    assert (refused.exit_code, "'death' is nothing to be told of" in refused.output) == (2, True)
+
+
+def test_fields_that_people_set_are_options(run: Run, fake: Any, script: None) -> None:
+    words = "train.py --priority high --project vision --time 4h --array 0-3%2"
+    result = run("submit", *words.split())
+    assert result.exit_code == 0, result.output
+    spec = fake.jobs[1]["spec"]
+    assert (spec["priority"], spec["project"], spec["array"]) == (80, "vision", "0-3%2")
+    assert spec["limits"]["max_runtime"] == 4 * 3600
+    refused = run("submit", "train.py", "--follow", "--dry-run")
+    assert (refused.exit_code, "leaves nothing to follow" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["show", "explain", "cancel", "hold", "rerun"])
+def test_a_job_is_named_as_well_as_numbered(run: Run, jobs: Any, command: str) -> None:
+    result = run(command, "sweep-2")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_name_is_that_of_one_job(run: Run, fake: Any) -> None:
+    """Several that have not ended are listed; one that has not ended comes before those that have."""
+    fake.add()
+    fake.add(name="again", state="SUCCEEDED")
+    fake.add(name="again")
+    assert run("show", "again").stdout.split()[:2] == ["job", "3"]
+    fake.add(name="again")
+    several, none = run("cancel", "again", "-y"), run("show", "nobody")
+    assert (several.exit_code, "2 jobs are named 'again': 3, 4" in several.output) == (2, True), several.output
+    assert (none.exit_code, "no job is named 'nobody'" in none.output) == (2, True)
+
+
+def test_a_program_that_is_not_there_is_said_to_be_no_file(run: Run) -> None:
+    result = run("submit", "nosuchprogram", "x")
+    assert (result.exit_code, "No such file" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

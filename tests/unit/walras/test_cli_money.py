@@ -1,6 +1,5 @@
 """`walras money`: tables, CSV, budgets and credit; what is typed is what the server is asked, and shown."""
 
-import asyncio
 import csv
 import io
 import json
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.unit.walras.conftest import answers_from
 from walras.cli import money_commands, resource_commands
 from walras.cli.main import app
 from walras.resources.money import BudgetView, CreditView, MoneyReport, MoneyRow, NewCredit
@@ -85,8 +85,7 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     found = Fake()
-    for module in (money_commands, resource_commands):
-        monkeypatch.setattr(module, "with_client", lambda work: asyncio.run(work(found)))
+    answers_from(monkeypatch, found, money_commands, resource_commands)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from walras.cli import usage_commands
+from walras.cli import money_commands
 from walras.cli.main import app
 from walras.resources.money import TypePrice, UsageReport, UsageRow
 
@@ -115,7 +115,7 @@ PRICED = [TypePrice(accelerator="a100", usd_per_h=2.0)]
 def served(monkeypatch: pytest.MonkeyPatch, rows: list[UsageRow], **more: Any) -> None:
     told = {"since": 0.0, "until": 100 * HOUR, "on_demand": PRICED} | more
     report = UsageReport(items=rows, **told)
-    monkeypatch.setattr(usage_commands, "with_client", lambda work: report)
+    monkeypatch.setattr(money_commands, "with_client", lambda work: report)
 
 
 def run(*words: object) -> Any:

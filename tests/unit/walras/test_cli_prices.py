@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.support.provider_kit import IMAGE, stand_in_of_aws
+from tests.unit.walras.conftest import answers_from
 from walras.cli import price_commands
 from walras.cli.main import app
 from walras.cluster import Market
@@ -58,10 +59,8 @@ class Fake:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    import asyncio
-
     fake = Fake()
-    monkeypatch.setattr(price_commands, "with_client", lambda work: asyncio.run(work(fake)))
+    answers_from(monkeypatch, fake, price_commands)
     return fake
 
 

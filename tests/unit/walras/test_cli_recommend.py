@@ -24,9 +24,8 @@ from optimizer.planning.machine_recommendation import (
 from walras.cli.arguments import instant_of
 from walras.cli.main import app
 from walras.cli.price_commands import read_catalog
-from walras.cli.recommend_again import NextPlan, next_plan
 from walras.cli.recommend_commands import pool_launch
-from walras.cli.recommend_live import job_on, parse_goal, with_measured_speeds
+from walras.cli.recommend_live import NextPlan, job_on, next_plan, parse_goal, with_measured_speeds
 from walras.cluster import Market
 from walras.contract import BANDWIDTH_VALUE
 from walras.errors import JobSpecError, UserError

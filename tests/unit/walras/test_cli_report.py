@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.unit.walras.conftest import answers_from
 from walras.cli import money_commands
 from walras.cli.main import app
 from walras.resources.money import ClusterReport, RegretView, ReportRow, TypeUse
@@ -44,10 +45,8 @@ class Fake:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    import asyncio
-
     fake = Fake()
-    monkeypatch.setattr(money_commands, "with_client", lambda work: asyncio.run(work(fake)))
+    answers_from(monkeypatch, fake, money_commands)
     return fake
 
 

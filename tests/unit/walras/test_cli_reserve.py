@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.unit.walras.conftest import answers_from
 from walras.cli import resource_commands
 from walras.cli.arguments import local_time
 from walras.cli.main import app
@@ -42,10 +43,8 @@ def view(number: int, **more: Any) -> ReservationView:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    import asyncio
-
     found = Fake()
-    monkeypatch.setattr(resource_commands, "with_client", lambda ask: asyncio.run(ask(found)))
+    answers_from(monkeypatch, found, resource_commands)
     return found
 
 

@@ -16,13 +16,16 @@ GENERATED = (
 )  # fmt: skip
 
 
+BURSTS = ("bursts", "--cluster", "sia-64", "--policy", "fifo")
+
+
 def _run(*args: object) -> Any:
     return CliRunner().invoke(app, ["simulate", *(str(arg) for arg in args)])
 
 
 def test_a_run_of_what_comes_with_walras() -> None:
     """By names alone: no file of one's own is needed."""
-    done = _run("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--set", "bounds=none", "-o", "json")
+    done = _run("run", *BURSTS, "--set", "bounds=none", "-o", "json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["jobs"], told["by_state"]) == (80, {"SUCCEEDED": 80})
@@ -52,6 +55,7 @@ def test_a_run_leaves_its_files(tmp_path: Path) -> None:
         (("compare", *GENERATED, "--policy", "fifo", "--seeds", "x"), "write 0-4 or 1,3,5"),
         (("sweep",), "give a grid in a YAML file"),
         (("sweep", "--policy", "fifo"), "workloads"),
+        (("sweep", "--workload", *BURSTS, "--jobs", "dask"), "tcp://HOST:PORT"),
         (("replay", "gone.jsonl"), "gone.jsonl"),
     ],
 )
@@ -78,7 +82,7 @@ def test_policies_are_compared() -> None:
 
 def test_a_comparison_with_nothing_random_says_so() -> None:
     """A file's jobs in a world without chance: every seed gives the same."""
-    args = ("bursts", "--cluster", "sia-64", "--policy", "fifo", "--seeds", "0-1", "--set", "bounds=none")
+    args = (*BURSTS, "--seeds", "0-1", "--set", "bounds=none")
     assert "nothing here is random" in _run("compare", *args).stdout
 
 
@@ -104,17 +108,9 @@ def test_a_sweep_of_a_file_with_options(tmp_path: Path) -> None:
     assert "workloads" in refused.stderr
 
 
-def test_runs_in_parallel_are_a_number_or_a_dask_cluster(tmp_path: Path) -> None:
-    """Anything else is refused before a run."""
-    args = ("--workload", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--out", tmp_path, "--jobs", "dask")
-    done = _run("sweep", *args)
-    assert done.exit_code == 2
-    assert "tcp://HOST:PORT" in done.stderr
-
-
 def test_a_former_option_is_the_field_that_it_was() -> None:
     """With a note; `--set help` lists the fields without anything else on the line, and a wrong one is refused."""
-    args = ("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "-o", "json")
+    args = ("run", *BURSTS, "-o", "json")
     now = _run(*args, "--set", "bounds=none", "--set", "sort=true", "--set", "first=9", "--set", "columns.at=when")
     former = _run(*args, "--bounds=none", "--sort", "--first", 9, "--column", "at=when")
     assert (former.exit_code, former.stdout) == (now.exit_code, now.stdout)
@@ -168,15 +164,6 @@ def test_jobs_that_choose_their_batch_need_no_file_but_the_workload() -> None:
     assert jct["sia"] < 0.8 * jct["fifo"]
 
 
-def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
-    """Speeds of a trace beside a workload file, measured costs of a workload file beside a trace."""
-    (tmp_path / "m.json").write_text("{}")
-    for args in (("adaptive", "--set", "speeds=x.json"), ("bursts", "--set", f"measured={tmp_path / 'm.json'}")):
-        done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo")
-        assert done.exit_code == 2
-        assert str(args[2]).partition("=")[0] in done.stderr
-
-
 def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the second run: exit code 130, the first run is kept, and the same command runs the second alone."""
     grid = ("--workload", GENERATED[0], *GENERATED[1:5], "--policy", "fifo", "--seeds", "0-1", "--set", "bounds=none")
@@ -204,10 +191,18 @@ def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypa
     [
         ("bursts", "trace_jobs=5"), ("bursts", "rate=5"), ("bursts", "slos=true"), ("bursts", "stretch=2"),
         ("generate:burst", "sort=true"), ("generate:burst", "format=csv"), ("adaptive", "skip_bad_rows=true"),
+        ("adaptive", "speeds=x.json"), ("bursts", "measured=m.json"),
     ],
 )  # fmt: skip
-def test_what_is_about_other_workloads_is_refused(workload: str, field: str) -> None:
-    """A file's jobs are as many as they are, and generated ones are not read: who asks otherwise meant something."""
+def test_what_is_about_other_workloads_is_refused(
+    workload: str, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file's jobs are as many as they are, and generated ones are not read: who asks otherwise meant something.
+
+    Speeds are of a trace, and measured costs of a workload file.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.json").write_text("{}")
     done = _run("run", workload, "--set", field, "--cluster", "sia-64", "--policy", "fifo", "--set", "bounds=none")
     assert done.exit_code == 2, done.output
     assert field.partition("=")[0] in done.stderr
@@ -227,7 +222,7 @@ def test_a_sweep_gives_each_workload_what_is_about_it(tmp_path: Path) -> None:
 
 def test_a_window_leaves_out_who_came_before_and_after() -> None:
     """All jobs run, and the figures over jobs are over those of the window; the makespan stays that of all."""
-    args = ("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "-o", "json")
+    args = ("run", *BURSTS, "-o", "json")
     whole, part = (json.loads(_run(*args, *more).stdout) for more in ((), ("--set", "window=21-60")))
     jct_s = [job["jct_s"] for job in whole["per_job"] if 21 <= job["job_id"] <= 60]
     assert part["avg_jct_s"] == pytest.approx(sum(jct_s) / 40)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.walras.conftest import TOKEN, FakeServer
-from tests.unit.walras.test_top import overview_body, shown, status, until
+from tests.unit.walras.test_top import open_top, overview_body, shown, status, until
 from walras import Client as BlockingClient
-from walras.cli.top_screens import TopApp
 from walras.client import Client
 from walras.connection.transport import Patience
 from walras.errors import ClusterError, Forbidden, NotFound, ServerUnreachable
@@ -99,42 +98,36 @@ def asked(fake: FakeServer) -> Callable[[], int]:
 async def test_top_follows_and_does_not_ask(fake: FakeServer) -> None:
     """While the stream lives what changes is shown, and the overview is asked for no second time."""
     stream = streaming(fake, event(overview_body(fake)))
-    async with Client(fake.url, TOKEN, patience=QUICK) as client:
-        app = TopApp(client, every_s=0.01)
-        async with app.run_test(size=(80, 24)) as pilot:
-            for waiting in (77, 78, 79):
-                stream.put(event({"waiting": waiting}))
-                await until(pilot, lambda waiting=waiting: f"{waiting} waiting" in shown(app))
-            assert asked(fake)() == 1
+    async with open_top(fake, every_s=0.01) as (app, pilot):
+        for waiting in (77, 78, 79):
+            stream.put(event({"waiting": waiting}))
+            await until(pilot, lambda waiting=waiting: f"{waiting} waiting" in shown(app))
+        assert asked(fake)() == 1
 
 
 async def test_top_asks_when_the_stream_breaks_and_follows_again(fake: FakeServer) -> None:
     """What changed in between is shown by asking; the next stream is followed as the first."""
     stream = streaming(fake, event(overview_body(fake) | {"waiting": 77}))
-    async with Client(fake.url, TOKEN, patience=QUICK) as client:
-        app = TopApp(client, every_s=0.01)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(pilot, lambda: "77 waiting" in shown(app))
-            fake.overview = overview_body(fake) | {"waiting": 78}
-            stream.put(END)
-            await until(pilot, lambda: "78 waiting" in shown(app))
-            stream.put(event(overview_body(fake) | {"waiting": 79}))
-            await until(pilot, lambda: "79 waiting" in shown(app))
-            assert status(app) == ""
-            stream.put(END)
-            fake.script = [503] * 10_000
-            await until(pilot, lambda: "trying again" in shown(app))
+    async with open_top(fake, every_s=0.01) as (app, pilot):
+        await until(pilot, lambda: "77 waiting" in shown(app))
+        fake.overview = overview_body(fake) | {"waiting": 78}
+        stream.put(END)
+        await until(pilot, lambda: "78 waiting" in shown(app))
+        stream.put(event(overview_body(fake) | {"waiting": 79}))
+        await until(pilot, lambda: "79 waiting" in shown(app))
+        assert status(app) == ""
+        stream.put(END)
+        fake.script = [503] * 10_000
+        await until(pilot, lambda: "trying again" in shown(app))
 
 
 async def test_top_goes_on_asking_where_the_stream_makes_no_sense(fake: FakeServer) -> None:
     """Also beside an older server, which has none."""
     stream = streaming(fake, b"data: nonsense\n\n")
-    async with Client(fake.url, TOKEN, patience=QUICK) as client:
-        app = TopApp(client, every_s=0.01)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(pilot, lambda: stream.empty() and "0 waiting" in shown(app))
-            fake.overview = overview_body(fake) | {"waiting": 80}
-            await until(pilot, lambda: "80 waiting" in shown(app))
-            before = asked(fake)()
-            await until(pilot, lambda: asked(fake)() > before + 2)
-            assert sum(path.endswith("/events") for _, path, _ in fake.requests) == 1
+    async with open_top(fake, every_s=0.01) as (app, pilot):
+        await until(pilot, lambda: stream.empty() and "0 waiting" in shown(app))
+        fake.overview = overview_body(fake) | {"waiting": 80}
+        await until(pilot, lambda: "80 waiting" in shown(app))
+        before = asked(fake)()
+        await until(pilot, lambda: asked(fake)() > before + 2)
+        assert sum(path.endswith("/events") for _, path, _ in fake.requests) == 1

@@ -25,10 +25,9 @@ from textual.widgets import Input, Static
 from scheduler.live.web import page
 from tests.support.http_face import Face, facing
 from tests.support.web_scene import machines, pools, settle, write_log
-from tests.unit.walras.conftest import FakeServer
-from walras.cli.top_commands import first_look
-from walras.cli.top_screens import ConfirmCancel, JobList, JobScreen, MachinesScreen, TopApp
-from walras.cli.top_text import colour_of_job
+from tests.unit.walras.conftest import TOKEN, FakeServer
+from walras.cli.machine_commands import first_look
+from walras.cli.top_screens import ConfirmCancel, JobList, JobScreen, MachinesScreen, TopApp, colour_of_job
 from walras.client import Client
 from walras.connection.transport import Patience
 from walras.errors import Forbidden, UserError
@@ -58,11 +57,16 @@ async def fill(face: Face) -> None:
 
 
 @asynccontextmanager
-async def open_top(face: Face, *, size: tuple[int, int] = (80, 40)) -> AsyncIterator[tuple[TopApp, "Pilot[None]"]]:
+async def open_top(
+    server: Face | FakeServer, *, size: tuple[int, int] = (80, 24), every_s: float = 0.05
+) -> AsyncIterator[tuple[TopApp, "Pilot[None]"]]:
     """The application with its first view."""
-    url = str(face.client.make_url("/")).rstrip("/")
-    async with Client(url, face.admin, patience=QUICK) as client:
-        app = TopApp(client, every_s=0.05)
+    if isinstance(server, FakeServer):
+        url, token = server.url, TOKEN
+    else:
+        url, token, size = str(server.client.make_url("/")).rstrip("/"), server.admin, (80, 40)
+    async with Client(url, token, patience=QUICK) as client:
+        app = TopApp(client, every_s=every_s)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield app, pilot
 
@@ -132,14 +136,12 @@ async def test_escapes_of_a_hostile_server_do_nothing(fake: FakeServer) -> None:
         "names": {"9": HOSTILE}, "alerts": [{"level": "error", "text": HOSTILE, "subject": HOSTILE}],
         "types": [{"accelerator": HOSTILE, "free": 1, "capacity": 2}],
     }  # fmt: skip
-    async with Client(fake.url, "walras_user_secret", patience=QUICK) as client:
-        app = TopApp(client, every_s=0.05)
-        async with app.run_test(size=(100, 40)) as pilot:
-            await until(pilot, lambda: shown(app).count("[red]x[/]") >= 9)
-            assert "\x1b" not in shown(app)
-            await pilot.press("enter")
-            await until(pilot, lambda: "job 1 [red]x[/]" in shown(app))
-            assert "\x1b" not in shown(app)
+    async with open_top(fake, size=(100, 40)) as (app, pilot):
+        await until(pilot, lambda: shown(app).count("[red]x[/]") >= 9)
+        assert "\x1b" not in shown(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: "job 1 [red]x[/]" in shown(app))
+        assert "\x1b" not in shown(app)
 
 
 async def test_a_job_is_opened(face: Face) -> None:
@@ -219,18 +221,16 @@ async def test_a_server_that_goes_and_comes_back(fake: FakeServer) -> None:
     """The screen says since when the server is away, keeps what it knows, and mends itself."""
     fake.add(name="lonely")
     fake.overview = overview_body(fake)
-    async with Client(fake.url, "walras_user_secret", patience=QUICK) as client:
-        app = TopApp(client, every_s=0.05)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(pilot, lambda: "lonely" in shown(app))
-            assert status(app) == ""
-            fake.script = [503] * 10_000
-            await until(pilot, lambda: "trying again" in shown(app))
-            assert "lonely" in shown(app)
-            fake.script = []
-            await until(pilot, lambda: status(app) == "")
-            fake.overview = overview_body(fake) | {"waiting": 77}
-            await until(pilot, lambda: "77 waiting" in shown(app))
+    async with open_top(fake) as (app, pilot):
+        await until(pilot, lambda: "lonely" in shown(app))
+        assert status(app) == ""
+        fake.script = [503] * 10_000
+        await until(pilot, lambda: "trying again" in shown(app))
+        assert "lonely" in shown(app)
+        fake.script = []
+        await until(pilot, lambda: status(app) == "")
+        fake.overview = overview_body(fake) | {"waiting": 77}
+        await until(pilot, lambda: "77 waiting" in shown(app))
 
 
 def overview_body(fake: FakeServer) -> dict[str, Any]:
@@ -246,13 +246,11 @@ async def test_a_long_list_says_what_it_leaves_out(fake: FakeServer) -> None:
     machine = {"node_id": "n1", "pool": "p", "accelerator": "a", "state": "up", "cells": list(range(1, 301))}
     names = {str(number): f"job-{number}" for number in range(1, 301)}
     fake.overview = overview_body(fake) | {"machines": [machine], "names": names, "waiting": 1000}
-    async with Client(fake.url, "walras_user_secret", patience=QUICK) as client:
-        app = TopApp(client, every_s=0.05)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(pilot, lambda: "50 more run: / filters; 1,000 more wait behind these" in shown(app))
-            assert options(app) == 250
-            await pilot.press("slash", *"job-299")
-            await until(pilot, lambda: options(app) == 1)
+    async with open_top(fake) as (app, pilot):
+        await until(pilot, lambda: "50 more run: / filters; 1,000 more wait behind these" in shown(app))
+        assert options(app) == 250
+        await pilot.press("slash", *"job-299")
+        await until(pilot, lambda: options(app) == 1)
 
 
 async def test_the_cells_follow_the_machines(fake: FakeServer) -> None:
@@ -262,13 +260,11 @@ async def test_the_cells_follow_the_machines(fake: FakeServer) -> None:
     seen = overview_body(fake) | {"pools": [pool | {"market_usd_per_h": 0.0}], "machines": [machine]}
     seen["history"] = [{"at": float(at), "prices": {"p": float(at)}} for at in range(8)]
     fake.overview = seen
-    async with Client(fake.url, "walras_user_secret", patience=QUICK) as client:
-        app = TopApp(client, every_s=0.05)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(pilot, lambda: "n1\u00a0■■■□" in shown(app))
-            assert "p  3 of 4 held, price 0.5 u ▁▂▃▄▅▆▇█" in shown(app)
-            fake.overview = seen | {"machines": [machine | {"state": "leaving", "cells": [1, 1, 0, 0]}]}
-            await until(pilot, lambda: "n1\u00a0▨▨▢▢\u00a0leaving" in shown(app))
+    async with open_top(fake) as (app, pilot):
+        await until(pilot, lambda: "n1\u00a0■■■□" in shown(app))
+        assert "p  3 of 4 held, price 0.5 u ▁▂▃▄▅▆▇█" in shown(app)
+        fake.overview = seen | {"machines": [machine | {"state": "leaving", "cells": [1, 1, 0, 0]}]}
+        await until(pilot, lambda: "n1\u00a0▨▨▢▢\u00a0leaving" in shown(app))
 
 
 async def test_numbers_are_whole_at_80_columns(fake: FakeServer) -> None:
@@ -278,13 +274,11 @@ async def test_numbers_are_whole_at_80_columns(fake: FakeServer) -> None:
         detail="needs 1,024 x a100 of a100x8/owned/default, 1,016 are free and 8 leave within the hour",
     )  # fmt: skip
     fake.overview = overview_body(fake)
-    async with Client(fake.url, "walras_user_secret", patience=QUICK) as client:
-        app = TopApp(client, every_s=0.05)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(pilot, lambda: "1234567" in shown(app))
-            words = shown(app).split()
-            assert {"1234567", "1,024", "ada/vision,"} <= set(words)
-            assert any(word.endswith("lr=0.00017") for word in words)
+    async with open_top(fake) as (app, pilot):
+        await until(pilot, lambda: "1234567" in shown(app))
+        words = shown(app).split()
+        assert {"1234567", "1,024", "ada/vision,"} <= set(words)
+        assert any(word.endswith("lr=0.00017") for word in words)
 
 
 async def test_what_cannot_be_watched_is_told_before_the_terminal_is_taken(fake: FakeServer) -> None:
@@ -292,7 +286,7 @@ async def test_what_cannot_be_watched_is_told_before_the_terminal_is_taken(fake:
     async with Client(fake.url, "wrong", patience=QUICK) as client:
         with pytest.raises(Forbidden):
             await first_look(client)
-    async with Client(fake.url, "walras_user_secret", patience=QUICK) as client:
+    async with Client(fake.url, TOKEN, patience=QUICK) as client:
         with pytest.raises(UserError, match="older than `walras top`"):
             await first_look(client)
 
@@ -322,7 +316,7 @@ def test_the_command_in_a_terminal(fake: FakeServer, tmp_path: Path) -> None:
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = os.environ | {
-        "WALRAS_SERVER": fake.url, "WALRAS_TOKEN": "walras_user_secret", "HOME": str(tmp_path),
+        "WALRAS_SERVER": fake.url, "WALRAS_TOKEN": TOKEN, "HOME": str(tmp_path),
         "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path),
     }  # fmt: skip
     command = [sys.executable, "-c", "from walras.cli.main import main; main()", "top", "--every", "0.5"]
