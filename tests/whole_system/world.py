@@ -473,6 +473,8 @@ class World:
             (guard_module, "_SWEEP_S", 10.0),
             (local_module, "_WATCH_S", 60.0),
             (agent_module, "tools_here", list),
+            # Files are opened by the process that simulates, and no machine of this world has them.
+            (agent_module, "descriptor_problem", str),
             (launch_module.shutil, "disk_usage", disk_usage),
             *(() if self.cloud is None else self.cloud.changes()),
         ]
